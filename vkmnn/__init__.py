@@ -1,0 +1,1 @@
+"""vkmnn runs neural networks on any Vulkan device, from Python."""

@@ -1,0 +1,24 @@
+"""The intermediate representation: graphs as plain data."""
+
+from vkmnn.ir.dtype import DType
+from vkmnn.ir.graph import Array, Dim, Graph, Op, TensorInfo
+from vkmnn.ir.layout import Layout, storage_elements
+from vkmnn.ir.ops import OP_TYPES, Activation, OpAttrs, OpType
+from vkmnn.ir.regions import Region, View
+
+__all__ = [
+    "OP_TYPES",
+    "Activation",
+    "Array",
+    "DType",
+    "Dim",
+    "Graph",
+    "Layout",
+    "Op",
+    "OpAttrs",
+    "OpType",
+    "Region",
+    "TensorInfo",
+    "View",
+    "storage_elements",
+]

@@ -1,0 +1,151 @@
+"""The graph: named tensors, operators in topological order, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.errors import ModelError
+from vkmnn.ir.dtype import DType
+from vkmnn.ir.ops import OP_TYPES, OpAttrs
+
+Dim = int | str | None
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, element type and shape of a tensor.
+
+    `shape` is None when even the rank is unknown; a dimension is an int, a symbol's name (`"N"`), or
+    None when it is unknown and unnamed. After shape computation all dimensions are ints.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def is_static(self) -> bool:
+        """True when every dimension is an int."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return the shape of a static tensor.
+
+        Raises:
+            ModelError: the shape is not static.
+        """
+        if self.shape is None or not self.is_static:
+            raise ModelError(f"tensor '{self.name}' has no static shape: {self.shape}")
+        return tuple(dim for dim in self.shape if isinstance(dim, int))
+
+
+@dataclass(slots=True)
+class Op:
+    """One operator: type, attributes, input and output tensor names ("" = optional and absent).
+
+    `name` is unique in the graph; `source` says which nodes of the model it came from, for messages.
+    """
+
+    type: str
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    attrs: OpAttrs
+    source: str = ""
+
+
+@dataclass(slots=True)
+class Graph:
+    """A network: ops in topological order over named tensors.
+
+    `constants` maps tensor names to arrays; an op may read graph inputs, constants and outputs of
+    earlier ops. `infos` holds what the model says about intermediate tensors (may be empty).
+    """
+
+    name: str
+    inputs: list[TensorInfo]
+    outputs: list[TensorInfo]
+    ops: list[Op] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    infos: dict[str, TensorInfo] = field(default_factory=dict)
+
+    def producers(self) -> dict[str, Op]:
+        """Map each produced tensor to its op."""
+        return {name: op for op in self.ops for name in op.outputs if name}
+
+    def consumers(self) -> dict[str, list[Op]]:
+        """Map each tensor to the ops that read it, in order, an op once per reading input."""
+        readers: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in op.inputs:
+                if name:
+                    readers.setdefault(name, []).append(op)
+        return readers
+
+    def output_names(self) -> set[str]:
+        """Return the names of the graph's outputs."""
+        return {info.name for info in self.outputs}
+
+    def unique_name(self, base: str) -> str:
+        """Return `base`, or `base_1`, `base_2`, … if a tensor or op of that name exists."""
+        taken = set(self._names())
+        name, count = base, 0
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        return name
+
+    def _names(self) -> Iterator[str]:
+        yield from self.constants
+        for info in self.inputs:
+            yield info.name
+        for op in self.ops:
+            yield op.name
+            yield from op.outputs
+
+    def validate(self) -> None:
+        """Check names, order, op types and arity.
+
+        Raises:
+            ModelError: an unknown op type, a wrong number of inputs, a tensor that is read before it
+                is produced or produced twice, or an output that nothing produces.
+        """
+        known = set(self.constants) | {info.name for info in self.inputs}
+        for op in self.ops:
+            op_type = OP_TYPES.get(op.type)
+            if op_type is None:
+                raise ModelError(f"unknown op type '{op.type}'", op=op.type, node=op.name)
+            if not op_type.min_inputs <= len(op.inputs) <= op_type.max_inputs:
+                raise ModelError(
+                    f"{op.type} takes {op_type.min_inputs} to {op_type.max_inputs} inputs, got {len(op.inputs)}",
+                    op=op.type,
+                    node=op.name,
+                )
+            if not isinstance(op.attrs, op_type.attrs):
+                raise ModelError(
+                    f"attributes are {type(op.attrs).__name__}, not {op_type.attrs.__name__}",
+                    op=op.type,
+                    node=op.name,
+                )
+            for name in op.inputs:
+                if name and name not in known:
+                    raise ModelError(
+                        f"input '{name}' is not produced by anything before",
+                        op=op.type,
+                        node=op.name,
+                        hint="the graph is not in topological order, has a cycle, or misses a tensor",
+                    )
+            for name in op.outputs:
+                if name in known:
+                    raise ModelError(f"tensor '{name}' is produced twice", op=op.type, node=op.name)
+                if name:
+                    known.add(name)
+        for info in self.outputs:
+            if info.name not in known:
+                raise ModelError(f"output '{info.name}' is not produced by any op")

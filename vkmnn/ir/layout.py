@@ -1,0 +1,28 @@
+"""Memory layouts of tensors."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from math import prod
+
+
+class Layout(enum.Enum):
+    """How the elements of a tensor lie in memory.
+
+    NCHW is plain row-major order for a tensor of any rank. NC4HW4 is MNN's channel-blocked order
+    `[ceil(C/4)][N][spatial][4]` (channel blocks outermost) of a tensor with rank >= 3; tail lanes of
+    the last block are zero.
+    """
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+    NC4HW4 = "NC4HW4"
+
+
+def storage_elements(shape: Sequence[int], layout: Layout) -> int:
+    """Return how many elements a tensor takes in memory, padding of NC4HW4 included."""
+    if layout is Layout.NC4HW4:
+        channels = -(-shape[1] // 4) * 4
+        return shape[0] * channels * prod(shape[2:])
+    return prod(shape)

@@ -1,0 +1,552 @@
+"""The op vocabulary: typed attributes of every operator that a graph may hold.
+
+Converters translate a model's operators into these. Names and semantics follow MNN where MNN and
+ONNX agree, else ONNX. Values that ONNX passes as inputs (Reshape's shape, Slice's starts, …) stay
+inputs here; converters turn the attributes of older opsets into constant inputs, so that each op has
+one form only. All attributes are plain, hashable data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.ir.dtype import DType
+from vkmnn.ir.regions import Region
+
+
+@dataclass(frozen=True, slots=True)
+class OpAttrs:
+    """Base class of attributes; also the attributes of ops that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """A function applied to an op's result before it is stored: a `UnaryOp` kind and its parameters.
+
+    kind: NONE, RELU, CLIP (alpha = min, beta = max), LEAKY_RELU (alpha), SIGMOID, SILU, GELU,
+    GELU_TANH, HARD_SIGMOID (alpha, beta), HARD_SWISH, TANH, ELU (alpha), SOFTPLUS.
+    """
+
+    kind: str = "NONE"
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+NO_ACTIVATION = Activation()
+
+ACTIVATION_KINDS = (
+    "NONE",
+    "RELU",
+    "CLIP",
+    "LEAKY_RELU",
+    "SIGMOID",
+    "SILU",
+    "GELU",
+    "GELU_TANH",
+    "HARD_SIGMOID",
+    "HARD_SWISH",
+    "TANH",
+    "ELU",
+    "SOFTPLUS",
+)
+
+UNARY_KINDS = (
+    "ABS",
+    "NEG",
+    "RECIPROCAL",
+    "FLOOR",
+    "CEIL",
+    "ROUND",
+    "SQRT",
+    "RSQRT",
+    "SQUARE",
+    "EXP",
+    "LOG",
+    "ERF",
+    "SIN",
+    "COS",
+    "TAN",
+    "ASIN",
+    "ACOS",
+    "ATAN",
+    "SINH",
+    "COSH",
+    "ASINH",
+    "ACOSH",
+    "ATANH",
+    "SIGN",
+    "NOT",
+    "ISNAN",
+    "ISINF",
+    "RELU",
+    "CLIP",
+    "LEAKY_RELU",
+    "SIGMOID",
+    "HARD_SIGMOID",
+    "HARD_SWISH",
+    "TANH",
+    "ELU",
+    "SELU",
+    "CELU",
+    "SOFTPLUS",
+    "SOFTSIGN",
+    "GELU",
+    "GELU_TANH",
+    "SILU",
+    "MISH",
+    "THRESHOLDED_RELU",
+)
+
+BINARY_KINDS = (
+    "ADD",
+    "SUB",
+    "MUL",
+    "DIV",
+    "POW",
+    "MOD",
+    "FMOD",
+    "MIN",
+    "MAX",
+    "PRELU",
+    "EQUAL",
+    "GREATER",
+    "GREATER_EQUAL",
+    "LESS",
+    "LESS_EQUAL",
+    "AND",
+    "OR",
+    "XOR",
+)
+
+COMPARISON_KINDS = ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR")
+
+REDUCTION_KINDS = (
+    "SUM",
+    "MEAN",
+    "MAX",
+    "MIN",
+    "PROD",
+    "L1",
+    "L2",
+    "LOG_SUM",
+    "LOG_SUM_EXP",
+    "SUM_SQUARE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionAttrs(OpAttrs):
+    """y = act(conv(x, w) + b + residual); x [N, C, *S], w [O, C/group, *kernel], b [O].
+
+    Tuples have one entry per spatial axis; `pads` holds the begins, then the ends. With `auto_pad`
+    SAME_UPPER, SAME_LOWER or VALID the pads are worked out from the input's shape (ONNX Conv).
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    group: int = 1
+    auto_pad: str = "NOTSET"
+    activation: Activation = NO_ACTIVATION
+
+
+@dataclass(frozen=True, slots=True)
+class DeconvolutionAttrs(OpAttrs):
+    """Transposed convolution; w [C, O/group, *kernel] (ONNX ConvTranspose).
+
+    `output_shape` holds the spatial sizes and may be empty; given, it decides the pads.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    output_shape: tuple[int, ...] = ()
+    group: int = 1
+    auto_pad: str = "NOTSET"
+    activation: Activation = NO_ACTIVATION
+
+
+@dataclass(frozen=True, slots=True)
+class MatMulAttrs(OpAttrs):
+    """y = act(alpha · (a @ b) + bias + residual) with numpy's matmul rules for batches and 1-D operands.
+
+    `transpose_a`/`transpose_b` swap the last two axes of operands of rank >= 2. `bias` (input 2) has
+    shape [N] (the last axis of y); `residual` (input 3) has the shape of y.
+    """
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    activation: Activation = NO_ACTIVATION
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryAttrs(OpAttrs):
+    """y = act(kind(a, b)) with numpy broadcasting.
+
+    Integer DIV truncates toward zero; MOD has the sign of the divisor, FMOD of the dividend; PRELU is
+    a if a >= 0 else a·b. Comparisons and logic give bool.
+    """
+
+    kind: str
+    activation: Activation = NO_ACTIVATION
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryAttrs(OpAttrs):
+    """y = kind(x), element by element, with ONNX's definitions.
+
+    alpha, beta: CLIP min and max; HARD_SIGMOID, ELU, LEAKY_RELU, CELU, THRESHOLDED_RELU as in ONNX;
+    SELU alpha and gamma; ISINF detect_negative and detect_positive (0 or 1).
+    """
+
+    kind: str
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CastAttrs(OpAttrs):
+    """y = x converted to `to` (ONNX Cast: float to int truncates toward zero, to bool is x != 0)."""
+
+    to: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionAttrs(OpAttrs):
+    """Reduce over axes given by input 1 (content; absent or empty = all, unless noop_with_empty_axes)."""
+
+    kind: str
+    keepdims: bool = True
+    noop_with_empty_axes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxAttrs(OpAttrs):
+    """Softmax over `axis`, or over all axes from `axis` on when `flatten` (ONNX before opset 13)."""
+
+    axis: int = -1
+    log: bool = False
+    flatten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ArgReduceAttrs(OpAttrs):
+    """ArgMax and ArgMin: int64 index of the extremum along `axis`."""
+
+    axis: int = 0
+    keepdims: bool = True
+    select_last_index: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopKAttrs(OpAttrs):
+    """(values, int64 indices) of the k largest or smallest along `axis`; input 1 is k (content).
+
+    Among equal elements the lower index comes first (ONNX TopK).
+    """
+
+    axis: int = -1
+    largest: bool = True
+    sorted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CumSumAttrs(OpAttrs):
+    """Cumulative sum along the axis that input 1 (content) gives."""
+
+    exclusive: bool = False
+    reverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNormAttrs(OpAttrs):
+    """Normalise over axes[axis:], then scale (input 1) and shift (input 2), both optional.
+
+    With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes. Outputs: y,
+    and optionally mean and inverse standard deviation (ONNX LayerNormalization).
+    """
+
+    axis: int = -1
+    epsilon: float = 1e-5
+    rms: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNormAttrs(OpAttrs):
+    """Normalise each of `groups` channel groups of x [N, C, *S] per sample; scale and bias [C].
+
+    groups = 0 means one group per channel (ONNX InstanceNormalization).
+    """
+
+    groups: int = 0
+    epsilon: float = 1e-5
+    activation: Activation = NO_ACTIVATION
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleAttrs(OpAttrs):
+    """y = act(x · scale[c] + bias[c]), c on axis 1; what a BatchNorm that no conv absorbed becomes."""
+
+    activation: Activation = NO_ACTIVATION
+
+
+@dataclass(frozen=True, slots=True)
+class LRNAttrs(OpAttrs):
+    """Local response normalisation across channels (ONNX LRN)."""
+
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingAttrs(OpAttrs):
+    """MAX, AVERAGE or LP pooling over x [N, C, *S]; output 1 of MAX is the int64 flat index.
+
+    `is_global` pools the whole spatial extent and ignores the rest. `p` is the norm of LP;
+    `storage_order` 1 makes MAX's indices column-major (ONNX MaxPool).
+    """
+
+    kind: str
+    kernel: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    auto_pad: str = "NOTSET"
+    ceil_mode: bool = False
+    count_include_pad: bool = False
+    is_global: bool = False
+    p: int = 2
+    storage_order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InterpAttrs(OpAttrs):
+    """Resize; inputs x, roi?, scales?, sizes? (the last three are content), as in ONNX Resize.
+
+    mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. axes empty =
+    all axes.
+    """
+
+    mode: str = "nearest"
+    coordinate_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    antialias: bool = False
+    axes: tuple[int, ...] = ()
+    keep_aspect_ratio_policy: str = "stretch"
+
+
+@dataclass(frozen=True, slots=True)
+class GridSampleAttrs(OpAttrs):
+    """Sample x [N, C, *S] at grid [N, *out, len(S)]; mode linear, nearest or cubic (ONNX GridSample)."""
+
+    mode: str = "linear"
+    padding_mode: str = "zeros"
+    align_corners: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AxisAttrs(OpAttrs):
+    """An axis, negative from the end: Concat, Gather, GatherElements, OneHot, Flatten."""
+
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GatherNDAttrs(OpAttrs):
+    """GatherND with leading batch axes."""
+
+    batch_dims: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterNDAttrs(OpAttrs):
+    """ScatterND(data, indices, updates); reduction none, add, mul, max or min."""
+
+    reduction: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterElementsAttrs(OpAttrs):
+    """ScatterElements(data, indices, updates) along `axis`; reduction as ScatterND."""
+
+    axis: int = 0
+    reduction: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs(OpAttrs):
+    """Permute axes; an empty `perm` reverses them."""
+
+    perm: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReshapeAttrs(OpAttrs):
+    """Reshape to input 1 (content): 0 keeps the axis unless allowzero, -1 is deduced."""
+
+    allowzero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SplitAttrs(OpAttrs):
+    """Split along `axis` by input 1 (content) or into `num_outputs` equal parts (the last may be smaller)."""
+
+    axis: int = 0
+    num_outputs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PadAttrs(OpAttrs):
+    """Pad by input 1 (content; negative crops), value input 2, axes input 3 (content).
+
+    mode: constant, reflect, edge, wrap.
+    """
+
+    mode: str = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAttrs(OpAttrs):
+    """DepthToSpace (mode DCR or CRD) and SpaceToDepth."""
+
+    block_size: int
+    mode: str = "DCR"
+
+
+@dataclass(frozen=True, slots=True)
+class TriluAttrs(OpAttrs):
+    """Keep the upper or lower triangle; input 1 is the diagonal offset k (content)."""
+
+    upper: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeAttrs(OpAttrs):
+    """Shape of x as int64, axes [start:end]."""
+
+    start: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantOfShapeAttrs(OpAttrs):
+    """A tensor of shape input 0 (content) filled with one value."""
+
+    value: float | int | bool = 0.0
+    dtype: DType = DType.FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class EinsumAttrs(OpAttrs):
+    """Einstein summation, equation as in ONNX Einsum."""
+
+    equation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs(OpAttrs):
+    """softmax(scale · q kᵀ + mask) v; q [..., L, D], k [..., S, D], v [..., S, E], mask broadcastable or absent.
+
+    With `causal`, query i sees keys 0..i only.
+    """
+
+    scale: float
+    causal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RasterAttrs(OpAttrs):
+    """Copy regions of the inputs into the output (MNN Raster); what no region writes gets `fill`.
+
+    `region.origin` is the number of the input. Regions do not overlap in the output unless `ordered`,
+    in which case they are applied in list order.
+    """
+
+    regions: tuple[Region, ...]
+    fill: float | int = 0
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertTensorAttrs(OpAttrs):
+    """Change the memory layout, not the value; layouts are names of `Layout` members."""
+
+    source: str
+    dest: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpType:
+    """What the vocabulary knows of an op: its attributes' class, arity, and content inputs.
+
+    `content` lists inputs whose *values* must be known to compute the output's shape or to plan the op.
+    """
+
+    attrs: type[OpAttrs]
+    min_inputs: int
+    max_inputs: int
+    content: tuple[int, ...] = ()
+
+
+_MANY = 2**31 - 1
+
+OP_TYPES: dict[str, OpType] = {
+    "Convolution": OpType(ConvolutionAttrs, 2, 4),
+    "Deconvolution": OpType(DeconvolutionAttrs, 2, 3),
+    "MatMul": OpType(MatMulAttrs, 2, 4),
+    "BinaryOp": OpType(BinaryAttrs, 2, 2),
+    "UnaryOp": OpType(UnaryAttrs, 1, 1),
+    "Select": OpType(OpAttrs, 3, 3),
+    "Cast": OpType(CastAttrs, 1, 1),
+    "Reduction": OpType(ReductionAttrs, 1, 2, (1,)),
+    "Softmax": OpType(SoftmaxAttrs, 1, 1),
+    "ArgMax": OpType(ArgReduceAttrs, 1, 1),
+    "ArgMin": OpType(ArgReduceAttrs, 1, 1),
+    "TopK": OpType(TopKAttrs, 2, 2, (1,)),
+    "CumSum": OpType(CumSumAttrs, 2, 2, (1,)),
+    "LayerNorm": OpType(LayerNormAttrs, 1, 3),
+    "GroupNorm": OpType(GroupNormAttrs, 1, 3),
+    "Scale": OpType(ScaleAttrs, 3, 3),
+    "LRN": OpType(LRNAttrs, 1, 1),
+    "Pooling": OpType(PoolingAttrs, 1, 1),
+    "Interp": OpType(InterpAttrs, 1, 4, (1, 2, 3)),
+    "GridSample": OpType(GridSampleAttrs, 2, 2),
+    "Gather": OpType(AxisAttrs, 2, 2),
+    "GatherElements": OpType(AxisAttrs, 2, 2),
+    "GatherND": OpType(GatherNDAttrs, 2, 2),
+    "ScatterND": OpType(ScatterNDAttrs, 3, 3),
+    "ScatterElements": OpType(ScatterElementsAttrs, 3, 3),
+    "OneHot": OpType(AxisAttrs, 3, 3, (1,)),
+    "Transpose": OpType(TransposeAttrs, 1, 1),
+    "Reshape": OpType(ReshapeAttrs, 2, 2, (1,)),
+    "Flatten": OpType(AxisAttrs, 1, 1),
+    "Squeeze": OpType(OpAttrs, 1, 2, (1,)),
+    "Unsqueeze": OpType(OpAttrs, 2, 2, (1,)),
+    "Identity": OpType(OpAttrs, 1, 1),
+    "Concat": OpType(AxisAttrs, 1, _MANY),
+    "Split": OpType(SplitAttrs, 1, 2, (1,)),
+    "Slice": OpType(OpAttrs, 3, 5, (1, 2, 3, 4)),
+    "Pad": OpType(PadAttrs, 2, 4, (1, 2, 3)),
+    "Expand": OpType(OpAttrs, 2, 2, (1,)),
+    "Tile": OpType(OpAttrs, 2, 2, (1,)),
+    "DepthToSpace": OpType(BlockAttrs, 1, 1),
+    "SpaceToDepth": OpType(BlockAttrs, 1, 1),
+    "Trilu": OpType(TriluAttrs, 1, 2, (1,)),
+    "Shape": OpType(ShapeAttrs, 1, 1),
+    "Size": OpType(OpAttrs, 1, 1),
+    "Range": OpType(OpAttrs, 3, 3, (0, 1, 2)),
+    "ConstantOfShape": OpType(ConstantOfShapeAttrs, 1, 1, (0,)),
+    "Einsum": OpType(EinsumAttrs, 1, _MANY),
+    "Attention": OpType(AttentionAttrs, 3, 4),
+    "Raster": OpType(RasterAttrs, 0, _MANY),
+    "ConvertTensor": OpType(ConvertTensorAttrs, 1, 1),
+}

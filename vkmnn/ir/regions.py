@@ -1,0 +1,26 @@
+"""Views and regions: the plain data of MNN's Raster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An affine address: element (i, j, k, …) lies at offset + Σ index·stride, in elements of plain order."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Copy `size` elements from `src` of input number `origin` to `dst` of the output.
+
+    All three have the same number of axes (0 to 6); source strides may be 0 (broadcast) or negative.
+    """
+
+    src: View
+    dst: View
+    size: tuple[int, ...]
+    origin: int = 0
