@@ -1,0 +1,65 @@
+"""The abstract backend: creates executions and turns runs of commands into something to replay."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from vkmnn.core.execution import Command, Execution, Rejection
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, Op
+
+
+class Segment(ABC):
+    """Consecutive commands of one backend, prepared to run again and again."""
+
+    @abstractmethod
+    def run(self, host: dict[str, Array]) -> None:
+        """Run once.
+
+        Args:
+            host: arrays by tensor name; what the segment needs from outside is read from it, what
+                others need of it is put there.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most segments own nothing
+        """Release what the segment owns."""
+
+
+class Backend(ABC):
+    """One session's use of a device (MNN Backend).
+
+    `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to be
+    lowered to Raster before executions are made.
+    """
+
+    type: str
+    uses_geometry: bool
+
+    @abstractmethod
+    def on_create(
+        self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> Execution | Rejection:
+        """Return an execution for the op, or the reason why it cannot run here."""
+
+    @abstractmethod
+    def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
+        """Take the plan's commands, of all backends, before segments are built; may insert conversions."""
+
+    @abstractmethod
+    def on_resize_end(
+        self,
+        segments: Sequence[Sequence[Command]],
+        kept: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
+    ) -> list[Segment]:
+        """Plan memory and prepare this backend's segments.
+
+        Args:
+            segments: the command lists of this backend, in running order.
+            kept: tensors that the host reads after a segment has run (outputs, inputs of other backends).
+            inputs: tensors that the host provides (graph inputs, outputs of other backends).
+        """
+
+    def close(self) -> None:  # noqa: B027 - a backend may own nothing
+        """Release what the backend owns."""

@@ -1,0 +1,195 @@
+"""A Pipeline is the plan of a network for one set of input shapes, ready to be run again and again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.execution import Command, Rejection
+from vkmnn.core.placement import PlacedOp, Placement
+from vkmnn.core.resolve import Evaluator, Resolved, resolve
+from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.errors import UnsupportedNode, UnsupportedOpError
+from vkmnn.geometry import fuse_rasters, lower_graph
+from vkmnn.ir import Array, Graph, Op, TensorInfo
+
+_log = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """Plan and run one network at fixed input shapes (MNN Pipeline: encode, allocate, execute).
+
+    Args:
+        graph: the network.
+        inputs: static description of the graph's inputs.
+        known: content of the inputs that shapes depend on.
+        main: the backend that is asked first for every op.
+        backup: the backend that takes what `main` rejects; folds constants.
+        evaluate: runs one op on arrays.
+
+    Raises:
+        ShapeError: the shapes do not fit the network.
+        UnsupportedOpError: neither backend runs some op.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        inputs: Mapping[str, TensorInfo],
+        known: Mapping[str, Array],
+        main: Backend,
+        backup: Backend,
+        evaluate: Evaluator,
+    ) -> None:
+        self._main = main
+        self._backups = {main.type: main, backup.type: backup}
+        self._outputs = [info.name for info in graph.outputs]
+        resolved = resolve(graph, inputs, known, evaluate)
+        if main.uses_geometry:
+            resolved = _lower(resolved, set(self._outputs))
+        self.infos = resolved.infos
+        self.commands = main.on_resize_begin(
+            _create_commands(resolved, inputs, set(self._outputs), main, backup)
+        )
+        self._constants = resolved.constants
+        self._segments, self._copies = self._build(inputs)
+
+    def _build(self, inputs: Mapping[str, TensorInfo]) -> tuple[list[Segment], int]:
+        """Cut the commands into segments and let the backends prepare theirs."""
+        runs = [(key, list(group)) for key, group in groupby(self.commands, lambda c: c.backend)]
+        kept, provided, copies = _crossings(self.commands, set(self._outputs), set(inputs))
+        prepared = {
+            key: iter(
+                backend.on_resize_end(
+                    [commands for owner, commands in runs if owner == key],
+                    kept.get(key, {}),
+                    provided.get(key, {}),
+                )
+            )
+            for key, backend in self._backups.items()
+        }
+        return [next(prepared[key]) for key, _ in runs], copies
+
+    def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the network once.
+
+        Args:
+            feeds: one array per graph input, of exactly the planned shape and dtype.
+
+        Returns:
+            One new array per graph output.
+        """
+        host = dict(feeds)
+        for segment in self._segments:
+            segment.run(host)
+        return {name: self._output(name, host, feeds) for name in self._outputs}
+
+    def _output(self, name: str, host: Mapping[str, Array], feeds: Mapping[str, Array]) -> Array:
+        if name in self._constants:
+            return self._constants[name].copy()
+        array = host[name]
+        # An op that only renames may hand back its input; the caller must own what it gets.
+        if any(np.may_share_memory(array, feed) for feed in feeds.values()):
+            return array.copy()
+        return array
+
+    def placement(self) -> Placement:
+        """Return where each op runs and why."""
+        ops = tuple(
+            PlacedOp(c.op.name, c.op.type, c.op.source, c.backend, c.reason) for c in self.commands
+        )
+        return Placement(ops, self._main.type, self._copies)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """The prepared segments in running order."""
+        return self._segments
+
+    def close(self) -> None:
+        """Release the plan's memory and command buffers."""
+        for segment in self._segments:
+            segment.close()
+
+
+def _lower(resolved: Resolved, outputs: set[str]) -> Resolved:
+    ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants)
+    return Resolved(fuse_rasters(ops, infos, outputs), infos, constants)
+
+
+def _create_commands(
+    resolved: Resolved,
+    inputs: Mapping[str, TensorInfo],
+    outputs: set[str],
+    main: Backend,
+    backup: Backend,
+) -> list[Command]:
+    """Ask the main backend, then the backup, for an execution of every op."""
+    tensors: dict[str, Tensor] = {}
+
+    def tensor(name: str) -> Tensor:
+        if name not in tensors:
+            value = resolved.constants.get(name)
+            usage = (
+                Usage.CONSTANT
+                if value is not None
+                else Usage.INPUT
+                if name in inputs
+                else Usage.OUTPUT
+                if name in outputs
+                else Usage.NORMAL
+            )
+            tensors[name] = Tensor(resolved.infos[name], usage, value=value)
+        return tensors[name]
+
+    commands: list[Command] = []
+    unsupported: list[UnsupportedNode] = []
+    for op in resolved.ops:
+        ins = [tensor(name) if name else None for name in op.inputs]
+        outs = [tensor(name) for name in op.outputs if name]
+        execution = main.on_create(op, ins, outs)
+        if not isinstance(execution, Rejection):
+            commands.append(Command(op, ins, outs, execution, main.type))
+            continue
+        reason = execution.reason
+        second = backup.on_create(op, ins, outs)
+        if isinstance(second, Rejection):
+            unsupported.append(_unsupported(op, f"{reason}; {second.reason}"))
+            continue
+        _log.info("%s '%s' runs on %s: %s", op.type, op.name, backup.type, reason)
+        commands.append(Command(op, ins, outs, second, backup.type, reason))
+    if unsupported:
+        raise UnsupportedOpError(unsupported)
+    return commands
+
+
+def _unsupported(op: Op, reason: str) -> UnsupportedNode:
+    return UnsupportedNode(op.type, "vkmnn", 1, op.source or op.name, reason)
+
+
+def _crossings(
+    commands: Sequence[Command], outputs: set[str], inputs: set[str]
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, Tensor]], int]:
+    """Find, per backend, the tensors that the host takes from it and those that the host gives to it."""
+    owner = {out.name: command.backend for command in commands for out in command.outputs}
+    kept: dict[str, dict[str, Tensor]] = {}
+    provided: dict[str, dict[str, Tensor]] = {}
+    copies: set[tuple[str, str]] = set()
+    for command in commands:
+        for out in command.outputs:
+            if out.name in outputs:
+                kept.setdefault(command.backend, {})[out.name] = out
+        for source in command.inputs:
+            if source is None or source.value is not None:
+                continue
+            producer = owner.get(source.name)
+            if producer == command.backend:
+                continue
+            provided.setdefault(command.backend, {})[source.name] = source
+            if producer is not None:
+                kept.setdefault(producer, {})[source.name] = source
+                copies.add((source.name, command.backend))
+    return kept, provided, len(copies)

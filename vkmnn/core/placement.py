@@ -1,0 +1,56 @@
+"""Where each op of a plan runs, and why there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOp:
+    """One op of the plan: its name, type, the model's node, the backend, and the reason when not the main one."""
+
+    name: str
+    type: str
+    source: str
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The placement of a whole plan; `str()` gives a table.
+
+    `copies` counts tensors that cross between backends in every run, graph inputs and outputs excluded.
+    """
+
+    ops: tuple[PlacedOp, ...]
+    main: str
+    copies: int
+
+    @property
+    def off_device(self) -> tuple[PlacedOp, ...]:
+        """The ops that do not run on the main backend."""
+        return tuple(op for op in self.ops if op.backend != self.main)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of ops by backend."""
+        return dict(Counter(op.backend for op in self.ops))
+
+    def __iter__(self) -> Iterator[PlacedOp]:
+        """Iterate over the ops in running order."""
+        return iter(self.ops)
+
+    def __str__(self) -> str:
+        """Return a table: summary first, then one line per op."""
+        counts = ", ".join(
+            f"{count} on {backend}" for backend, count in sorted(self.counts.items())
+        )
+        lines = [f"{len(self.ops)} ops: {counts or 'none'}; {self.copies} copies between backends"]
+        width = max((len(op.type) for op in self.ops), default=0)
+        for op in self.ops:
+            reason = f"  ({op.reason})" if op.reason else ""
+            lines.append(f"  {op.backend:<7} {op.type:<{width}}  {op.name}{reason}")
+        return "\n".join(lines)

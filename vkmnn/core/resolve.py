@@ -1,0 +1,123 @@
+"""Resolve a graph for concrete input shapes: every shape static, everything constant folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
+from vkmnn.shape import compute_shapes
+
+Evaluator = Callable[[Op, Sequence[Array | None]], list[Array]]
+
+# Ops whose result depends on their input's shape alone, never on its content.
+SHAPE_ONLY = frozenset({"Shape", "Size"})
+
+
+@dataclass(slots=True)
+class Resolved:
+    """Ops that are left to run, the static description of every tensor, and all known values."""
+
+    ops: list[Op]
+    infos: dict[str, TensorInfo]
+    constants: dict[str, Array]
+
+
+def content_inputs(graph: Graph) -> frozenset[str]:
+    """Return the graph inputs whose *content* some shape depends on.
+
+    Found by walking back from the inputs that OP_TYPES marks as content; Shape and Size stop the walk.
+    """
+    producers = graph.producers()
+    pending = [
+        op.inputs[index]
+        for op in graph.ops
+        for index in OP_TYPES[op.type].content
+        if index < len(op.inputs)
+    ]
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if not name or name in seen:
+            continue
+        seen.add(name)
+        producer = producers.get(name)
+        if producer is not None and producer.type not in SHAPE_ONLY:
+            pending.extend(producer.inputs)
+    return frozenset(info.name for info in graph.inputs if info.name in seen)
+
+
+def resolve(
+    graph: Graph,
+    inputs: Mapping[str, TensorInfo],
+    known: Mapping[str, Array],
+    evaluate: Evaluator,
+) -> Resolved:
+    """Compute all shapes and fold all that is constant (MNN's shape computation, first loop).
+
+    Args:
+        graph: the network.
+        inputs: static description of every graph input.
+        known: content of the inputs that `content_inputs` names.
+        evaluate: runs one op on arrays; the backup backend's.
+
+    Raises:
+        ShapeError: shapes do not fit, or a shape depends on content that is not known.
+    """
+    values: dict[str, Array] = {**graph.constants, **known}
+    infos: dict[str, TensorInfo] = dict(inputs)
+    for name, array in values.items():
+        infos[name] = TensorInfo(name, _dtype(array), array.shape)
+    ops: list[Op] = []
+    for op in graph.ops:
+        op_infos = [infos[name] if name else None for name in op.inputs]
+        op_values = [values.get(name) if name else None for name in op.inputs]
+        if op.type in SHAPE_ONLY and op_infos[0] is not None:
+            info = op_infos[0]
+            op_values[0] = np.broadcast_to(np.zeros((), info.dtype.numpy), info.dims)
+        known_all = all(not name or value is not None for name, value in zip(op.inputs, op_values))
+        if known_all:
+            for name, array in zip(op.outputs, evaluate(op, op_values)):
+                if name:
+                    values[name] = array
+                    infos[name] = TensorInfo(name, _dtype(array), array.shape)
+            continue
+        _require_content(op, op_values)
+        for info in compute_shapes(op, op_infos, op_values):
+            if info.name:
+                infos[info.name] = info
+        ops.append(op)
+    ops = _live(ops, {info.name for info in graph.outputs})
+    needed = {name for op in ops for name in op.inputs} | graph.output_names()
+    return Resolved(ops, infos, {name: values[name] for name in needed if name in values})
+
+
+def _dtype(array: Array) -> DType:
+    return DType.from_numpy(array.dtype)
+
+
+def _require_content(op: Op, values: Sequence[Array | None]) -> None:
+    for index in OP_TYPES[op.type].content:
+        if index < len(op.inputs) and op.inputs[index] and values[index] is None:
+            raise ShapeError(
+                f"the content of input {index} ('{op.inputs[index]}') decides a shape but is not known "
+                "before the network runs",
+                op=op.type,
+                node=op.name,
+                hint="feed it as a graph input or make it a constant",
+            )
+
+
+def _live(ops: list[Op], outputs: set[str]) -> list[Op]:
+    """Drop ops that nothing needs."""
+    needed = set(outputs)
+    live: list[Op] = []
+    for op in reversed(ops):
+        if any(name in needed for name in op.outputs if name):
+            needed.update(op.inputs)
+            live.append(op)
+    live.reverse()
+    return live

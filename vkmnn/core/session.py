@@ -1,0 +1,131 @@
+"""A Session runs one network on one main backend and keeps a plan per input shape."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vkmnn.core.backend import Backend
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.placement import Placement
+from vkmnn.core.resolve import Evaluator, content_inputs
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, Graph, TensorInfo
+
+PlanKey = tuple[object, ...]
+
+
+class Session:
+    """Plans of one network on one pair of backends; safe to use from several threads.
+
+    Args:
+        graph: the optimised network.
+        main: the backend asked first for every op; closed with the session.
+        backup: takes what `main` rejects.
+        evaluate: runs one op on arrays, for constant folding.
+        max_plans: how many input shapes are kept planned; the least recently used goes first.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        main: Backend,
+        backup: Backend,
+        evaluate: Evaluator,
+        max_plans: int = 8,
+    ) -> None:
+        self.graph = graph
+        self._main = main
+        self._backup = backup
+        self._evaluate = evaluate
+        self._max_plans = max_plans
+        self._content = content_inputs(graph)
+        self._plans: OrderedDict[PlanKey, Pipeline] = OrderedDict()
+        self._lock = threading.RLock()
+        self._current: Pipeline | None = None
+
+    @property
+    def content_inputs(self) -> frozenset[str]:
+        """Inputs whose content decides a shape: a new content is a new plan."""
+        return self._content
+
+    def resize(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]) -> Pipeline:
+        """Return the plan for these input shapes, making it when there is none.
+
+        Args:
+            shapes: the shape of every graph input.
+            feeds: at least the inputs that `content_inputs` names.
+        """
+        with self._lock:
+            key = self._key(shapes, feeds)
+            plan = self._plans.get(key)
+            if plan is None:
+                plan = self._plan(shapes, feeds)
+                self._plans[key] = plan
+                if len(self._plans) > self._max_plans:
+                    _, oldest = self._plans.popitem(last=False)
+                    oldest.close()
+            else:
+                self._plans.move_to_end(key)
+            self._current = plan
+            return plan
+
+    def _key(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]) -> PlanKey:
+        content = tuple(feeds[name].tobytes() for name in sorted(self._content) if name in feeds)
+        return (*(shapes[info.name] for info in self.graph.inputs), *content)
+
+    def _plan(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]) -> Pipeline:
+        missing = [name for name in sorted(self._content) if name not in feeds]
+        if missing:
+            raise InvalidInputError(
+                f"shapes of this network depend on the content of input(s) {', '.join(missing)}",
+                hint="give their arrays before the session is resized",
+            )
+        infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
+        known = {name: feeds[name].copy() for name in self._content}
+        return Pipeline(self.graph, infos, known, self._main, self._backup, self._evaluate)
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the network; plans first when the shapes are new.
+
+        Args:
+            feeds: one C-contiguous array per graph input, of the input's dtype.
+        """
+        with self._lock:
+            plan = self.resize({name: array.shape for name, array in feeds.items()}, feeds)
+            return plan.execute(feeds)
+
+    @property
+    def current(self) -> Pipeline | None:
+        """The plan that was used last."""
+        return self._current
+
+    def placement(self) -> Placement:
+        """Return where each op of the current plan runs.
+
+        Raises:
+            InvalidInputError: there is no plan yet.
+        """
+        if self._current is None:
+            raise InvalidInputError(
+                "the session has no plan yet",
+                hint="run it once or call resize with the input shapes",
+            )
+        return self._current.placement()
+
+    @property
+    def plan_count(self) -> int:
+        """Number of plans kept."""
+        return len(self._plans)
+
+    def close(self) -> None:
+        """Release all plans and the backends; the session cannot be used afterwards."""
+        with self._lock:
+            for plan in self._plans.values():
+                plan.close()
+            self._plans.clear()
+            self._current = None
+            self._main.close()
+            self._backup.close()

@@ -1,0 +1,86 @@
+"""The numpy backup backend: runs any op of the vocabulary on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.execution import Command, Execution, Rejection
+from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback.registry import has_execution, run_op
+from vkmnn.ir import Array, Op
+
+
+class CpuExecution(Execution):
+    """One op on numpy."""
+
+    def on_execute(self, inputs: Sequence[Array | None]) -> list[Array]:
+        """Return the op's outputs."""
+        return run_op(self.op, inputs)
+
+
+class CpuSegment(Segment):
+    """Consecutive numpy ops; `steps` pairs each command with the arrays that die after it."""
+
+    def __init__(self, steps: Sequence[tuple[Command, Sequence[str]]]) -> None:
+        self._steps = steps
+
+    def run(self, host: dict[str, Array]) -> None:
+        """Run the ops in order on the arrays in `host`."""
+        for command, dead in self._steps:
+            execution = command.execution
+            assert isinstance(execution, CpuExecution)
+            inputs = [
+                None
+                if tensor is None
+                else host[tensor.name]
+                if tensor.value is None
+                else tensor.value
+                for tensor in command.inputs
+            ]
+            for name, array in zip(command.op.outputs, execution.on_execute(inputs)):
+                if name:
+                    host[name] = array
+            for name in dead:
+                del host[name]
+
+
+class CpuBackend(Backend):
+    """The backend of last resort and of constant folding."""
+
+    type = "CPU"
+    uses_geometry = False
+
+    def on_create(
+        self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> Execution | Rejection:
+        """Return an execution, or a rejection when numpy has no kernel of that op."""
+        if not has_execution(op.type):
+            return Rejection(f"the CPU backend has no execution for {op.type}")
+        return CpuExecution(op)
+
+    def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
+        """Return the commands unchanged: numpy arrays are always in plain order."""
+        return list(commands)
+
+    def on_resize_end(
+        self,
+        segments: Sequence[Sequence[Command]],
+        kept: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
+    ) -> list[Segment]:
+        """Return one runnable segment per command list; arrays are dropped after their last reader."""
+        commands = [command for segment in segments for command in segment]
+        last: dict[str, int] = {}
+        for step, command in enumerate(commands):
+            for tensor in (*command.outputs, *command.inputs):
+                if tensor is not None and tensor.value is None:
+                    last[tensor.name] = step
+        dying: dict[int, list[str]] = {}
+        for command in commands:
+            for out in command.outputs:
+                if out.name not in kept:
+                    dying.setdefault(last[out.name], []).append(out.name)
+        steps = iter((command, dying.get(step, [])) for step, command in enumerate(commands))
+        return [CpuSegment(list(islice(steps, len(segment)))) for segment in segments]

@@ -1,0 +1,1 @@
+"""The Vulkan backend: executions, layouts, memory, plans."""

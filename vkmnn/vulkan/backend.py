@@ -1,0 +1,133 @@
+"""The Vulkan backend: creates executions, negotiates layouts, plans memory, records command buffers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.execution import Command, Execution, Rejection
+from vkmnn.core.tensor import Tensor
+from vkmnn.errors import DeviceError
+from vkmnn.ir import Op
+from vkmnn.runtime.device import Device
+from vkmnn.vulkan import executions
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
+from vkmnn.vulkan.layouts import assign_layouts
+from vkmnn.vulkan.memory import ConstantStore, plan_memory
+from vkmnn.vulkan.plan import PlanRecorder
+from vkmnn.vulkan.storage import kernel_dtype
+
+_log = logging.getLogger(__name__)
+
+executions.load_all()
+
+
+class VulkanBackend(Backend):
+    """One session's use of a Vulkan device.
+
+    Args:
+        device: an opened device; shared, not closed with the backend.
+        progress: called with (done, all) while pipelines are made.
+        timestamps: record GPU time per dispatch, for profiles.
+    """
+
+    type = "VULKAN"
+    uses_geometry = True
+
+    def __init__(
+        self,
+        device: Device,
+        progress: Callable[[int, int], None] | None = None,
+        timestamps: bool = False,
+    ) -> None:
+        self.device = device
+        self._progress = progress
+        self._timestamps = timestamps
+        self._constants = ConstantStore(device)
+
+    def on_create(
+        self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> Execution | Rejection:
+        """Return an execution, or why the op cannot run on this device."""
+        execution = EXECUTIONS.get(op.type)
+        if execution is None:
+            return Rejection(f"no Vulkan execution for {op.type}")
+        for tensor in (*inputs, *outputs):
+            if tensor is not None and kernel_dtype(tensor.dtype) is None:
+                return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
+        reason = execution.reject(op, inputs, outputs, self.device.info)
+        return Rejection(reason) if reason else execution(op)
+
+    def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
+        """Assign layouts and insert conversions."""
+        read_elsewhere = {
+            t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
+        }
+        consumed = {t.name for c in commands for t in c.inputs if t is not None}
+        outputs = {
+            out.name
+            for c in commands
+            for out in c.outputs
+            if out.name in read_elsewhere or out.usage.value == "output" or out.name not in consumed
+        }
+        return assign_layouts(commands, self.type, frozenset(outputs), self._must_create)
+
+    def _must_create(
+        self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> Execution:
+        execution = self.on_create(op, inputs, outputs)
+        if isinstance(execution, Rejection):
+            raise DeviceError(
+                f"cannot convert layouts: {execution.reason}", op=op.type, node=op.name
+            )
+        return execution
+
+    def on_resize_end(
+        self,
+        segments: Sequence[Sequence[Command]],
+        kept: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
+    ) -> list[Segment]:
+        """Collect dispatches, make pipelines, place tensors, record one command buffer per segment."""
+        encoder = VulkanEncoder(self.device.info)
+        ends = []
+        for commands in segments:
+            for command in commands:
+                self._encode(command, encoder)
+            ends.append(len(encoder.dispatches))
+        memory = plan_memory(
+            self.device, self._constants, encoder, list(kept.values()), list(inputs.values())
+        )
+        _log.debug(
+            "plan: %d dispatches, %d activation bytes (lower bound %d)",
+            len(encoder.dispatches),
+            memory.activation_bytes,
+            memory.activation_lower_bound,
+        )
+        recorder = PlanRecorder(self.device, encoder, memory, self._progress, self._timestamps)
+        result: list[Segment] = []
+        uploaded: set[str] = set()
+        for commands, first, end in zip(segments, [0, *ends], ends):
+            produced = {out.name for command in commands for out in command.outputs}
+            downloads = [tensor for name, tensor in kept.items() if name in produced]
+            uploads = {
+                tensor.name: tensor
+                for command in commands
+                for tensor in command.inputs
+                if tensor is not None and tensor.name in inputs and tensor.name not in uploaded
+            }
+            uploaded.update(uploads)
+            result.append(recorder.segment(first, end, list(uploads.values()), downloads))
+        return result
+
+    def _encode(self, command: Command, encoder: VulkanEncoder) -> None:
+        execution = command.execution
+        assert isinstance(execution, VulkanExecution)
+        encoder.label = command.op.name
+        execution.on_encode(command.inputs, command.outputs, encoder)
+
+    def close(self) -> None:
+        """Forget the session's constants; plans must be closed before."""
+        self._constants = ConstantStore(self.device)

@@ -1,0 +1,48 @@
+"""Base class of the Vulkan executions, and their registry."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from vkmnn.core.execution import Execution
+from vkmnn.core.registry import Registry
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Op
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.encoder import VulkanEncoder
+
+
+class VulkanExecution(Execution):
+    """One op on the device.
+
+    A subclass says in `reject` what it cannot do, in `layouts` what memory order it wants, and in
+    `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
+    """
+
+    @classmethod
+    def reject(
+        cls,
+        op: Op,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        info: DeviceInfo,
+    ) -> str | None:
+        """Return why this op cannot run on this device, or None when it can.
+
+        Element types that the device cannot store are refused before this is asked.
+        """
+        return None
+
+    @abstractmethod
+    def on_encode(
+        self,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        encoder: VulkanEncoder,
+    ) -> None:
+        """Record the op's dispatches; tensors have their final layouts here."""
+
+
+EXECUTIONS: Registry[type[VulkanExecution]] = Registry("Vulkan execution")
+vulkan_execution = EXECUTIONS.register

@@ -1,0 +1,12 @@
+"""The Vulkan executions, one module per op family; each registers itself when imported."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+
+
+def load_all() -> None:
+    """Import every module of this package, so that all executions are registered."""
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")

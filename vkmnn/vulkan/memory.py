@@ -1,0 +1,264 @@
+"""Places the tensors of a plan: activations by lifetime in one arena, constants shared, I/O apart."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.runtime.device import Device
+from vkmnn.runtime.memory import Buffer, BufferRange, Lifetime, MemoryKind, plan_offsets
+from vkmnn.vulkan.encoder import Dispatch, PackedConstant, VulkanEncoder
+from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
+
+# One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
+MAX_ARENA_BYTES = 512 << 20
+
+
+class ConstantArena:
+    """One buffer of constants; freed when no plan uses any of them."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.buffer = buffer
+
+    def __del__(self) -> None:
+        """Free the device memory."""
+        self.buffer.destroy()
+
+
+@dataclass(slots=True, weakref_slot=True)
+class ConstantStorage:
+    """Where a constant lies; `source` keeps the array alive that its key names by identity."""
+
+    range: BufferRange
+    arena: ConstantArena
+    source: Array
+
+
+class ConstantStore:
+    """The constants of a session on the device, shared by its plans and freed with the last of them."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._stored: weakref.WeakValueDictionary[tuple[int, str], ConstantStorage] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
+        """Upload what is not there yet and return where each constant lies."""
+        placed: dict[Tensor, ConstantStorage] = {}
+        missing: dict[tuple[int, str], tuple[PackedConstant, Array]] = {}
+        for tensor, constant in constants.items():
+            key = (id(constant.source), constant.key)
+            stored = self._stored.get(key)
+            if stored is not None:
+                placed[tensor] = stored
+            elif key not in missing:
+                array = to_storage(constant.pack(constant.source), tensor.name)
+                missing[key] = (constant, np.ascontiguousarray(array))
+        fresh = self._upload(missing)
+        for tensor, constant in constants.items():
+            if tensor not in placed:
+                placed[tensor] = fresh[id(constant.source), constant.key]
+        return placed
+
+    def _upload(
+        self, missing: Mapping[tuple[int, str], tuple[PackedConstant, Array]]
+    ) -> dict[tuple[int, str], ConstantStorage]:
+        alignment = _alignment(self._device)
+        stored: dict[tuple[int, str], ConstantStorage] = {}
+        for group in _groups(missing, alignment):
+            total = sum(
+                _aligned(max(array.nbytes, VECTOR_BYTES), alignment) for _, (_, array) in group
+            )
+            arena = ConstantArena(self._device.allocate(total, MemoryKind.WEIGHTS))
+            offset = 0
+            for key, (constant, array) in group:
+                if array.nbytes:
+                    arena.buffer.write(offset, array)
+                size = max(array.nbytes, VECTOR_BYTES)
+                place = BufferRange(arena.buffer, offset, _aligned(size, VECTOR_BYTES))
+                stored[key] = ConstantStorage(place, arena, constant.source)
+                self._stored[key] = stored[key]
+                offset += _aligned(size, alignment)
+        return stored
+
+
+_Missing = tuple[tuple[int, str], tuple[PackedConstant, Array]]
+
+
+def _groups(
+    missing: Mapping[tuple[int, str], tuple[PackedConstant, Array]], alignment: int
+) -> Iterable[list[_Missing]]:
+    """Cut the constants into arenas of bounded size."""
+    group: list[_Missing] = []
+    total = 0
+    for item in missing.items():
+        size = _aligned(max(item[1][1].nbytes, VECTOR_BYTES), alignment)
+        if group and total + size > MAX_ARENA_BYTES:
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
+
+
+@dataclass(slots=True)
+class PlanMemory:
+    """Where every tensor of a plan lies.
+
+    `ranges` is keyed by root tensor (see `VulkanEncoder.root`); `readback` holds the host-readable
+    copies of kept tensors that do not live in host-readable memory themselves.
+    """
+
+    ranges: dict[Tensor, BufferRange]
+    readback: dict[Tensor, BufferRange]
+    buffers: list[Buffer]
+    constants: list[ConstantStorage]
+    activation_bytes: int
+    activation_lower_bound: int
+
+    def close(self) -> None:
+        """Free the plan's own buffers."""
+        for buffer in self.buffers:
+            buffer.destroy()
+        self.buffers.clear()
+        self.ranges.clear()
+        self.readback.clear()
+        self.constants.clear()
+
+
+def plan_memory(
+    device: Device,
+    store: ConstantStore,
+    encoder: VulkanEncoder,
+    kept: Sequence[Tensor],
+    provided: Sequence[Tensor],
+) -> PlanMemory:
+    """Place every tensor that the recorded dispatches touch.
+
+    Args:
+        device: where.
+        store: the session's constants.
+        encoder: what was recorded for all segments of the plan, in running order.
+        kept: tensors that the host reads.
+        provided: tensors that the host writes.
+    """
+    alignment = _alignment(device)
+    constants = _constants_used(encoder, kept)
+    placed = store.place(constants)
+    ranges = {tensor: storage.range for tensor, storage in placed.items()}
+
+    uploads = [encoder.root(tensor) for tensor in provided]
+    read = _roots_read(encoder)
+    direct = [
+        tensor
+        for tensor in kept
+        if encoder.root(tensor) is tensor and tensor not in read and tensor not in ranges
+    ]
+    copied = [tensor for tensor in kept if tensor not in direct]
+
+    buffers: list[Buffer] = []
+    ranges.update(_separate(device, uploads, MemoryKind.UPLOAD, alignment, buffers))
+    ranges.update(_separate(device, direct, MemoryKind.READBACK, alignment, buffers))
+    lifetimes = _lifetimes(encoder, ranges, copied, alignment)
+    offsets, total, bound = plan_offsets(list(lifetimes.values()))
+    if total:
+        arena = device.allocate(total, MemoryKind.DEVICE)
+        buffers.append(arena)
+        for tensor, offset in zip(lifetimes, offsets):
+            ranges[tensor] = BufferRange(arena, offset, storage_bytes(tensor))
+    readback = _separate(device, copied, MemoryKind.READBACK, alignment, buffers)
+    return PlanMemory(ranges, readback, buffers, list(placed.values()), total, bound)
+
+
+def _constants_used(encoder: VulkanEncoder, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
+    used: dict[Tensor, PackedConstant] = {}
+    touched = (tensor for dispatch in encoder.dispatches for tensor in dispatch.tensors)
+    for tensor in (*touched, *kept):
+        root = encoder.root(tensor)
+        if root.value is None or root in used:
+            continue
+        plain = PackedConstant(root.value, "plain", lambda array: array)
+        used[root] = encoder.packed.get(root, plain)
+    return used
+
+
+def _roots_read(encoder: VulkanEncoder) -> set[Tensor]:
+    return {
+        encoder.root(tensor)
+        for dispatch in encoder.dispatches
+        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings)
+        if "r" in binding.access
+    }
+
+
+def _lifetimes(
+    encoder: VulkanEncoder,
+    placed: Mapping[Tensor, BufferRange],
+    copied: Sequence[Tensor],
+    alignment: int,
+) -> dict[Tensor, Lifetime]:
+    """Return first and last use, in dispatch numbers, of every tensor that has no place yet."""
+    spans: dict[Tensor, tuple[int, int]] = {}
+    for step, dispatch in enumerate(encoder.dispatches):
+        for root in _unplaced(dispatch, encoder, placed):
+            first, _ = spans.get(root, (step, step))
+            spans[root] = (first, step)
+    end = len(encoder.dispatches)
+    for tensor in copied:
+        root = encoder.root(tensor)
+        if root not in placed:
+            # The copy to host memory happens after the segment's last dispatch.
+            spans[root] = (spans.get(root, (0, 0))[0], end)
+    return {
+        root: Lifetime(first, last, storage_bytes(root), alignment)
+        for root, (first, last) in spans.items()
+    }
+
+
+def _unplaced(
+    dispatch: Dispatch, encoder: VulkanEncoder, placed: Mapping[Tensor, BufferRange]
+) -> Iterable[Tensor]:
+    return (root for t in dispatch.tensors if (root := encoder.root(t)) not in placed)
+
+
+def _separate(
+    device: Device,
+    tensors: Iterable[Tensor],
+    kind: MemoryKind,
+    alignment: int,
+    buffers: list[Buffer],
+) -> dict[Tensor, BufferRange]:
+    """Place tensors side by side in a buffer of their own, without aliasing."""
+    unique = list(dict.fromkeys(tensors))
+    if not unique:
+        return {}
+    sizes = [storage_bytes(tensor) for tensor in unique]
+    buffer = device.allocate(sum(_aligned(size, alignment) for size in sizes), kind)
+    buffers.append(buffer)
+    places: dict[Tensor, BufferRange] = {}
+    offset = 0
+    for tensor, size in zip(unique, sizes):
+        places[tensor] = BufferRange(buffer, offset, size)
+        offset += _aligned(size, alignment)
+    return places
+
+
+def _alignment(device: Device) -> int:
+    limits = device.info.limits
+    return max(
+        256,
+        limits.storage_offset_alignment,
+        limits.texel_offset_alignment,
+        limits.non_coherent_atom_size,
+    )
+
+
+def _aligned(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment

@@ -1,0 +1,86 @@
+"""Records the dispatches of a plan into command buffers, one per segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.runtime.device import Device, Pipeline
+from vkmnn.runtime.encoder import CommandBuffer
+from vkmnn.runtime.memory import BufferRange
+from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
+from vkmnn.vulkan.memory import PlanMemory
+from vkmnn.vulkan.segment import VulkanSegment
+
+PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
+
+
+class PlanRecorder:
+    """Turns collected dispatches into runnable segments.
+
+    Args:
+        device: where they run.
+        encoder: the dispatches of all segments.
+        memory: where every tensor lies; closed with the segments.
+        progress: called with (done, all) while pipelines are made.
+        timestamps: record GPU time per dispatch.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        encoder: VulkanEncoder,
+        memory: PlanMemory,
+        progress: Callable[[int, int], None] | None,
+        timestamps: bool,
+    ) -> None:
+        self._device = device
+        self._encoder = encoder
+        self._memory = memory
+        self._timestamps = timestamps
+        unique = {_pipeline_key(d): (d.shader, d.spec) for d in encoder.dispatches}
+        made = device.create_pipelines(list(unique.values()), progress)
+        self._pipelines: dict[PipelineKey, Pipeline] = dict(zip(unique, made))
+
+    def segment(
+        self, first: int, end: int, uploads: Sequence[Tensor], downloads: Sequence[Tensor]
+    ) -> VulkanSegment:
+        """Record dispatches `first` to `end` (exclusive) with the copies to host memory behind them."""
+        uploaded = [(tensor, self._place(tensor)) for tensor in uploads if self._is_placed(tensor)]
+        downloaded = [
+            (tensor, self._memory.readback.get(tensor) or self._place(tensor))
+            for tensor in downloads
+        ]
+        command = self._record(self._encoder.dispatches[first:end], downloads)
+        return VulkanSegment(command, uploaded, downloaded, self._memory)
+
+    def _record(
+        self, dispatches: Sequence[Dispatch], downloads: Sequence[Tensor]
+    ) -> CommandBuffer | None:
+        copies = [tensor for tensor in downloads if tensor in self._memory.readback]
+        if not dispatches and not copies:
+            return None
+        recorder = self._device.encoder(timestamps=self._timestamps)
+        for dispatch in dispatches:
+            recorder.dispatch(
+                self._pipelines[_pipeline_key(dispatch)],
+                [self._place(tensor) for tensor in dispatch.tensors],
+                dispatch.params,
+                dispatch.groups,
+                dispatch.label,
+            )
+        for tensor in copies:
+            target = self._memory.readback[tensor]
+            source = self._place(tensor)
+            recorder.copy(BufferRange(source.buffer, source.offset, target.nbytes), target)
+        return recorder.finish()
+
+    def _place(self, tensor: Tensor) -> BufferRange:
+        return self._memory.ranges[self._encoder.root(tensor)]
+
+    def _is_placed(self, tensor: Tensor) -> bool:
+        return self._encoder.root(tensor) in self._memory.ranges
+
+
+def _pipeline_key(dispatch: Dispatch) -> PipelineKey:
+    return dispatch.shader.name, tuple(sorted(dispatch.spec.items()))

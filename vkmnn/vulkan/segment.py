@@ -1,0 +1,83 @@
+"""A segment of the plan as one recorded command buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkmnn.core.backend import Segment
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.runtime.encoder import CommandBuffer
+from vkmnn.runtime.memory import BufferRange
+from vkmnn.vulkan.memory import PlanMemory
+from vkmnn.vulkan.storage import ELEMENT_BYTES, read_view, storage_dtype, to_storage, write_view
+
+
+class VulkanSegment(Segment):
+    """Writes inputs, submits the command buffer, reads outputs.
+
+    Args:
+        command: recorded dispatches, or None when every op of the segment is a view.
+        uploads: tensors to write first, and where.
+        downloads: tensors to read afterwards, and where.
+        memory: the plan's memory, shared by its segments and closed with them.
+    """
+
+    def __init__(
+        self,
+        command: CommandBuffer | None,
+        uploads: Sequence[tuple[Tensor, BufferRange]],
+        downloads: Sequence[tuple[Tensor, BufferRange]],
+        memory: PlanMemory,
+    ) -> None:
+        self._memory = memory
+        self._command = command
+        self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in uploads]
+        self._downloads = [(tensor, place, _view(tensor, place)) for tensor, place in downloads]
+
+    def run(self, host: dict[str, Array]) -> None:
+        """Run the segment on the arrays in `host` and add what it produces for the host."""
+        for tensor, place, view in self._uploads:
+            array = host[tensor.name]
+            if view is not None:
+                write_view(view, array, tensor.name)
+            elif array.size:
+                place.buffer.write(
+                    place.offset, np.ascontiguousarray(to_storage(array, tensor.name))
+                )
+        if self._command is not None:
+            self._command.run()
+        for tensor, place, view in self._downloads:
+            if view is None:
+                raw = place.buffer.read(place.offset, _nbytes(tensor))
+                view = raw.view(storage_dtype(tensor.dtype)).reshape(tensor.shape)
+            host[tensor.name] = read_view(view, tensor.dtype)
+
+    def timings(self) -> list[tuple[str, float]]:
+        """Return (label, microseconds) per dispatch of the last run; empty without timestamps."""
+        return self._command.timings() if self._command is not None else []
+
+    def close(self) -> None:
+        """Free the command buffer and the plan's memory."""
+        if self._command is not None:
+            self._command.destroy()
+            self._command = None
+        self._uploads.clear()
+        self._downloads.clear()
+        self._memory.close()
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return int(np.prod(tensor.shape, dtype=np.int64)) * ELEMENT_BYTES
+
+
+def _view(tensor: Tensor, place: BufferRange) -> Array | None:
+    """Return the tensor's bytes as an array on mapped memory, or None when they are not mapped."""
+    host = place.buffer.host
+    if host is None:
+        return None
+    raw = host[place.offset : place.offset + _nbytes(tensor)]
+    view: Array = raw.view(storage_dtype(tensor.dtype)).reshape(tensor.shape)
+    return view

@@ -1,0 +1,102 @@
+"""How tensors are stored on a Vulkan device: 32-bit elements, in plain or channel-blocked order.
+
+Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
+float32, integers and bool are int32. Wider integers pass a range check on the way in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, DType, storage_elements
+
+ELEMENT_BYTES = 4
+# Buffers are read as vec4 and bound at this alignment or a coarser one that the device asks for.
+VECTOR_BYTES = 16
+
+_KERNEL_DTYPES = {
+    DType.FLOAT32: "f32",
+    DType.FLOAT16: "f32",
+    DType.INT8: "i32",
+    DType.UINT8: "i32",
+    DType.INT16: "i32",
+    DType.UINT16: "i32",
+    DType.INT32: "i32",
+    DType.UINT32: "i32",
+    DType.INT64: "i32",
+    DType.UINT64: "i32",
+    DType.BOOL: "i32",
+}
+_STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
+_INT32 = np.iinfo(np.int32)
+
+
+def kernel_dtype(dtype: DType) -> str | None:
+    """Return "f32" or "i32", the element type in kernels, or None when the device cannot hold the type."""
+    return _KERNEL_DTYPES.get(dtype)
+
+
+def storage_dtype(dtype: DType) -> np.dtype[np.generic]:
+    """Return numpy's name of the stored element type; `dtype` must have one."""
+    return _STORAGE[_KERNEL_DTYPES[dtype]]
+
+
+def storage_bytes(tensor: Tensor) -> int:
+    """Return the bytes that the tensor takes on the device: whole vec4s, at least one."""
+    size = storage_elements(tensor.shape, tensor.layout) * ELEMENT_BYTES
+    return max(VECTOR_BYTES, -(-size // VECTOR_BYTES) * VECTOR_BYTES)
+
+
+def check_range(array: Array, name: str) -> None:
+    """Refuse integers that int32 cannot hold.
+
+    Raises:
+        InvalidInputError: a value lies outside int32.
+    """
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or array.size == 0:
+        return
+    if array.dtype == np.int32:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < _INT32.min or high > _INT32.max:
+        raise InvalidInputError(
+            f"tensor '{name}' holds {low if low < _INT32.min else high}, outside the 32-bit integers "
+            "that the device computes with",
+            hint='run this network with device="cpu", which keeps 64-bit integers',
+        )
+
+
+def to_storage(array: Array, name: str) -> Array:
+    """Return the array in its stored element type.
+
+    Raises:
+        InvalidInputError: an integer does not fit int32.
+    """
+    check_range(array, name)
+    return array.astype(storage_dtype(DType.from_numpy(array.dtype)), copy=False)
+
+
+def pack_nc4hw4(array: Array) -> Array:
+    """Return [N, C, *S] as [ceil(C/4), N, prod(S), 4] with zero tail lanes."""
+    batch, channels = array.shape[:2]
+    blocks = -(-channels // 4)
+    padded = np.zeros((batch, blocks * 4, int(np.prod(array.shape[2:]))), array.dtype)
+    padded[:, :channels] = array.reshape(batch, channels, -1)
+    return np.ascontiguousarray(padded.reshape(batch, blocks, 4, -1).transpose(1, 0, 3, 2))
+
+
+def write_view(view: npt.NDArray[np.generic], array: Array, name: str) -> None:
+    """Copy a host array into a mapped tensor of the stored type, checking the range of integers."""
+    check_range(array, name)
+    np.copyto(view, array, casting="unsafe")
+
+
+def read_view(view: npt.NDArray[np.generic], dtype: DType) -> Array:
+    """Return a new host array of the tensor's own dtype from its stored form."""
+    if dtype is DType.BOOL:
+        result: Array = view != 0
+        return result
+    return view.astype(dtype.numpy, copy=True)
