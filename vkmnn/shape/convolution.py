@@ -1,0 +1,59 @@
+"""Shapes of Convolution and Deconvolution."""
+
+from __future__ import annotations
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Shape,
+    Values,
+    attrs_of,
+    check_shape,
+    same_dtype,
+    shape_of,
+)
+from vkmnn.shape.registry import size_computer
+from vkmnn.shape.windows import conv_window, deconv_window
+
+
+def _operands(inputs: Infos, group: int) -> tuple[Shape, Shape]:
+    x, w = shape_of(inputs, 0), shape_of(inputs, 1)
+    if len(x) < 3 or len(w) != len(x):
+        raise ShapeError(f"input {x} and weight {w} must have the same rank, at least 3")
+    if group < 1:
+        raise ShapeError(f"group is {group}, must be at least 1")
+    return x, w
+
+
+@size_computer("Convolution")
+def _convolution(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, ConvolutionAttrs)
+    x, w = _operands(inputs, attrs.group)
+    if x[1] != w[1] * attrs.group:
+        raise ShapeError(
+            f"the input has {x[1]} channels, weight {w} with group {attrs.group} "
+            f"wants {w[1] * attrs.group}"
+        )
+    if w[0] % attrs.group:
+        raise ShapeError(f"{w[0]} output channels do not divide into {attrs.group} groups")
+    output = (x[0], w[0], *conv_window(attrs, x[2:], w[2:]).output)
+    check_shape(inputs, 2, (w[0],), "bias")
+    check_shape(inputs, 3, output, "residual")
+    return [(same_dtype(inputs, 0, 1, 2, 3), output)]
+
+
+@size_computer("Deconvolution")
+def _deconvolution(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, DeconvolutionAttrs)
+    x, w = _operands(inputs, attrs.group)
+    if x[1] != w[0]:
+        raise ShapeError(f"the input has {x[1]} channels, weight {w} wants {w[0]}")
+    if w[0] % attrs.group:
+        raise ShapeError(f"{w[0]} input channels do not divide into {attrs.group} groups")
+    channels = w[1] * attrs.group
+    check_shape(inputs, 2, (channels,), "bias")
+    output = (x[0], channels, *deconv_window(attrs, x[2:], w[2:]).output)
+    return [(same_dtype(inputs, 0, 1, 2), output)]

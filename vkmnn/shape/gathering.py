@@ -1,0 +1,107 @@
+"""Shapes of gathers, scatters and OneHot."""
+
+from __future__ import annotations
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs, ScatterElementsAttrs, ScatterNDAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Shape,
+    Values,
+    attrs_of,
+    content_of,
+    dtype_of,
+    info_of,
+    normalize_axis,
+    same_dtype,
+    shape_of,
+)
+from vkmnn.shape.registry import size_computer
+
+SCATTER_REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def _indices(inputs: Infos, index: int = 1) -> Shape:
+    info = info_of(inputs, index)
+    if not info.dtype.is_integer:
+        raise ShapeError(f"indices must be integers, got {info.dtype.value}")
+    return info.dims
+
+
+def _check_reduction(reduction: str) -> None:
+    if reduction not in SCATTER_REDUCTIONS:
+        raise ShapeError(f"reduction '{reduction}' is not one of {', '.join(SCATTER_REDUCTIONS)}")
+
+
+@size_computer("Gather")
+def _gather(op: Op, inputs: Infos, values: Values) -> Outputs:
+    data, indices = shape_of(inputs, 0), _indices(inputs)
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(data))
+    return [(dtype_of(inputs, 0), data[:axis] + indices + data[axis + 1 :])]
+
+
+def _check_elements(data: Shape, indices: Shape, axis: int) -> None:
+    if len(data) != len(indices):
+        raise ShapeError(f"data {data} and indices {indices} must have the same rank")
+    axis = normalize_axis(axis, len(data))
+    for i, (size, count) in enumerate(zip(data, indices, strict=True)):
+        if i != axis and count > size:
+            raise ShapeError(f"indices {indices} are longer than data {data} on axis {i}")
+
+
+@size_computer("GatherElements")
+def _gather_elements(op: Op, inputs: Infos, values: Values) -> Outputs:
+    data, indices = shape_of(inputs, 0), _indices(inputs)
+    _check_elements(data, indices, attrs_of(op, AxisAttrs).axis)
+    return [(dtype_of(inputs, 0), indices)]
+
+
+@size_computer("GatherND")
+def _gather_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
+    batch = attrs_of(op, GatherNDAttrs).batch_dims
+    data, indices = shape_of(inputs, 0), _indices(inputs)
+    if not indices or not data or not 0 <= batch < min(len(data), len(indices)):
+        raise ShapeError(f"batch_dims {batch} does not fit data {data} and indices {indices}")
+    if data[:batch] != indices[:batch]:
+        raise ShapeError(f"the first {batch} axes of data {data} and indices {indices} differ")
+    depth = indices[-1]
+    if not 1 <= depth <= len(data) - batch:
+        raise ShapeError(f"indices {indices} address {depth} axes of data {data}")
+    return [(dtype_of(inputs, 0), indices[:-1] + data[batch + depth :])]
+
+
+@size_computer("ScatterND")
+def _scatter_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
+    _check_reduction(attrs_of(op, ScatterNDAttrs).reduction)
+    data, indices, updates = shape_of(inputs, 0), _indices(inputs), shape_of(inputs, 2)
+    if not indices or not data or not 1 <= indices[-1] <= len(data):
+        raise ShapeError(f"indices {indices} do not address axes of data {data}")
+    expected = indices[:-1] + data[indices[-1] :]
+    if updates != expected:
+        raise ShapeError(f"updates have shape {updates}, expected {expected}")
+    return [(same_dtype(inputs, 0, 2), data)]
+
+
+@size_computer("ScatterElements")
+def _scatter_elements(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, ScatterElementsAttrs)
+    _check_reduction(attrs.reduction)
+    data, indices, updates = shape_of(inputs, 0), _indices(inputs), shape_of(inputs, 2)
+    _check_elements(data, indices, attrs.axis)
+    if updates != indices:
+        raise ShapeError(f"updates {updates} and indices {indices} must have the same shape")
+    return [(same_dtype(inputs, 0, 2), data)]
+
+
+@size_computer("OneHot")
+def _one_hot(op: Op, inputs: Infos, values: Values) -> Outputs:
+    indices, pair = shape_of(inputs, 0), shape_of(inputs, 2)
+    if pair != (2,):
+        raise ShapeError(f"values must hold [off, on], got shape {pair}")
+    depth = content_of(values, 1)
+    if depth.size != 1:
+        raise ShapeError(f"depth must hold one number, got shape {depth.shape}")
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(indices) + 1)
+    return [(dtype_of(inputs, 2), (*indices[:axis], int(depth.item()), *indices[axis:]))]

@@ -1,0 +1,81 @@
+"""Shapes of MatMul and Attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Shape,
+    Values,
+    attrs_of,
+    broadcast_shapes,
+    check_broadcastable_to,
+    check_shape,
+    dtype_of,
+    has_input,
+    same_dtype,
+    shape_of,
+)
+from vkmnn.shape.registry import size_computer
+
+
+def matmul_shape(
+    a: Sequence[int], b: Sequence[int], *, transpose_a: bool = False, transpose_b: bool = False
+) -> Shape:
+    """Return the shape of a @ b by numpy's rules; transposes swap the last two axes of rank >= 2.
+
+    Raises:
+        ShapeError: a scalar operand, different inner sizes, or batches that do not broadcast.
+    """
+    if not a or not b:
+        raise ShapeError(f"matrix product of a scalar: {tuple(a)} @ {tuple(b)}")
+    left, right = list(a), list(b)
+    if transpose_a and len(left) > 1:
+        left[-2:] = left[:-3:-1]
+    if transpose_b and len(right) > 1:
+        right[-2:] = right[:-3:-1]
+    inner = right[-2] if len(right) > 1 else right[0]
+    if left[-1] != inner:
+        raise ShapeError(
+            f"inner sizes of {tuple(a)} @ {tuple(b)} differ: {left[-1]} against {inner}"
+        )
+    rows = left[-2:-1]
+    columns = right[-1:] if len(right) > 1 else []
+    return (*broadcast_shapes(left[:-2], right[:-2]), *rows, *columns)
+
+
+@size_computer("MatMul")
+def _matmul(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, MatMulAttrs)
+    output = matmul_shape(
+        shape_of(inputs, 0),
+        shape_of(inputs, 1),
+        transpose_a=attrs.transpose_a,
+        transpose_b=attrs.transpose_b,
+    )
+    if has_input(inputs, 2):
+        check_shape(inputs, 2, output[-1:], "bias")
+    check_shape(inputs, 3, output, "residual")
+    return [(same_dtype(inputs, 0, 1, 2, 3), output)]
+
+
+@size_computer("Attention")
+def _attention(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs_of(op, AttentionAttrs)
+    q, k, v = (shape_of(inputs, index) for index in range(3))
+    if min(len(q), len(k), len(v)) < 2:
+        raise ShapeError(f"query {q}, key {k} and value {v} must have rank 2 or more")
+    if q[-1] != k[-1]:
+        raise ShapeError(f"query {q} and key {k} have different head sizes")
+    if k[-2] != v[-2]:
+        raise ShapeError(f"key {k} and value {v} have different lengths")
+    batch = broadcast_shapes(q[:-2], k[:-2], v[:-2])
+    if has_input(inputs, 3):
+        check_broadcastable_to(shape_of(inputs, 3), (*batch, q[-2], k[-2]), "mask")
+    same_dtype(inputs, 0, 1, 2)
+    return [(dtype_of(inputs, 0), (*batch, q[-2], v[-1]))]

@@ -1,0 +1,250 @@
+"""Shapes of operators that move elements: Transpose, Concat, Slice, Pad and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import AxisAttrs, BlockAttrs, PadAttrs, SplitAttrs, TransposeAttrs, TriluAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Shape,
+    Values,
+    attrs_of,
+    broadcast_shapes,
+    check_axis_lengths,
+    content_of,
+    dtype_of,
+    has_input,
+    int_list,
+    int_scalar,
+    normalize_axes,
+    normalize_axis,
+    same_dtype,
+    shape_of,
+)
+from vkmnn.shape.registry import size_computer
+
+PAD_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+def transpose_perm(rank: int, perm: Sequence[int]) -> tuple[int, ...]:
+    """Return the permutation, counted from the front; an empty one reverses the axes.
+
+    Raises:
+        ShapeError: `perm` is not a permutation of the axes.
+    """
+    if not perm:
+        return tuple(range(rank))[::-1]
+    if len(perm) != rank:
+        raise ShapeError(f"perm {tuple(perm)} has {len(perm)} entries for a rank-{rank} tensor")
+    return tuple(normalize_axes(perm, rank, "perm entry"))
+
+
+def split_sizes(
+    size: int, given: Sequence[int] | None, num_outputs: int, outputs: int
+) -> list[int]:
+    """Return the sizes that ONNX Split cuts an axis of `size` into.
+
+    `given` are the sizes themselves; else there are `num_outputs` (0 = `outputs`) parts of
+    ceil(size / count), the last one smaller.
+
+    Raises:
+        ShapeError: the sizes do not add up.
+    """
+    if given is None:
+        count = num_outputs or outputs
+        if count < 1:
+            raise ShapeError(f"cannot split into {count} parts")
+        part = -(-size // count)
+        given = [part] * (count - 1) + [size - part * (count - 1)]
+    if any(item < 0 for item in given) or sum(given) != size:
+        raise ShapeError(f"parts {list(given)} do not make up an axis of {size}")
+    return list(given)
+
+
+def slice_ranges(
+    shape: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
+) -> list[tuple[int, int, int]]:
+    """Return (start, step, count) for every axis of `shape` (ONNX Slice 13).
+
+    `start` is a valid index whenever `count` > 0. Axes that are not sliced get (0, 1, size).
+
+    Raises:
+        ShapeError: lengths differ, an axis is out of range or repeated, or a step is 0.
+    """
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    check_axis_lengths("starts, ends, axes and steps", starts, ends, axes, steps)
+    result = [(0, 1, size) for size in shape]
+    for axis, start, end, step in zip(
+        normalize_axes(axes, len(shape)), starts, ends, steps, strict=True
+    ):
+        if step == 0:
+            raise ShapeError("a slice's step is 0")
+        size = shape[axis]
+        first = start + size if start < 0 else start
+        last = end + size if end < 0 else end
+        if step > 0:
+            first, last = min(max(first, 0), size), min(max(last, 0), size)
+        else:
+            first, last = min(max(first, 0), size - 1), min(max(last, -1), size - 1)
+        count = max(-((first - last) // step), 0)
+        result[axis] = (first if count else 0, step, count)
+    return result
+
+
+def pad_widths(
+    shape: Sequence[int], pads: Sequence[int], axes: Sequence[int] | None = None
+) -> list[tuple[int, int]]:
+    """Return (begin, end) for every axis of `shape`; negative numbers crop (ONNX Pad).
+
+    Raises:
+        ShapeError: the lengths differ, an axis is out of range or repeated, or more is cropped than
+            there is.
+    """
+    named = list(range(len(shape))) if axes is None else normalize_axes(axes, len(shape))
+    if len(pads) != 2 * len(named):
+        raise ShapeError(f"pads {list(pads)} must have two entries for each of {len(named)} axes")
+    result = [(0, 0)] * len(shape)
+    for i, axis in enumerate(named):
+        begin, end = pads[i], pads[i + len(named)]
+        if shape[axis] + begin + end < 0:
+            raise ShapeError(f"pads ({begin}, {end}) crop more than axis {axis} of {tuple(shape)}")
+        result[axis] = (begin, end)
+    return result
+
+
+@size_computer("Transpose")
+def _transpose(op: Op, inputs: Infos, values: Values) -> Outputs:
+    shape = shape_of(inputs, 0)
+    perm = transpose_perm(len(shape), attrs_of(op, TransposeAttrs).perm)
+    return [(dtype_of(inputs, 0), tuple(shape[axis] for axis in perm))]
+
+
+@size_computer("Concat")
+def _concat(op: Op, inputs: Infos, values: Values) -> Outputs:
+    shapes = [shape_of(inputs, index) for index in range(len(inputs))]
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(shapes[0]))
+    for shape in shapes[1:]:
+        if len(shape) != len(shapes[0]) or any(
+            dim != first and i != axis
+            for i, (dim, first) in enumerate(zip(shape, shapes[0], strict=True))
+        ):
+            raise ShapeError(f"{shape} and {shapes[0]} differ outside axis {axis}")
+    total = sum(shape[axis] for shape in shapes)
+    output = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
+    return [(same_dtype(inputs, *range(len(inputs))), output)]
+
+
+@size_computer("Split")
+def _split(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, SplitAttrs)
+    shape = shape_of(inputs, 0)
+    axis = normalize_axis(attrs.axis, len(shape))
+    given = int_list(values, 1, "split") if has_input(inputs, 1) else None
+    sizes = split_sizes(shape[axis], given, attrs.num_outputs, len(op.outputs))
+    if len(sizes) != len(op.outputs):
+        raise ShapeError(f"{len(sizes)} parts for {len(op.outputs)} outputs")
+    dtype = dtype_of(inputs, 0)
+    return [(dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
+
+
+@size_computer("Slice")
+def _slice(op: Op, inputs: Infos, values: Values) -> Outputs:
+    ranges = slice_ranges(
+        shape_of(inputs, 0),
+        int_list(values, 1, "starts"),
+        int_list(values, 2, "ends"),
+        int_list(values, 3, "axes") if has_input(inputs, 3) else None,
+        int_list(values, 4, "steps") if has_input(inputs, 4) else None,
+    )
+    return [(dtype_of(inputs, 0), tuple(count for _, _, count in ranges))]
+
+
+@size_computer("Pad")
+def _pad(op: Op, inputs: Infos, values: Values) -> Outputs:
+    mode = attrs_of(op, PadAttrs).mode
+    if mode not in PAD_MODES:
+        raise ShapeError(f"pad mode '{mode}' is not one of {', '.join(PAD_MODES)}")
+    if has_input(inputs, 2) and content_of(values, 2).size != 1:
+        raise ShapeError(f"the pad value must be one element, got shape {shape_of(inputs, 2)}")
+    shape = shape_of(inputs, 0)
+    widths = pad_widths(
+        shape,
+        int_list(values, 1, "pads"),
+        int_list(values, 3, "axes") if has_input(inputs, 3) else None,
+    )
+    for size, (begin, end) in zip(shape, widths, strict=True):
+        kept = size + min(begin, 0) + min(end, 0)
+        if mode != "constant" and kept <= 0 and max(begin, end) > 0:
+            raise ShapeError(f"mode '{mode}' has nothing to repeat: {kept} elements of {shape}")
+    output = tuple(size + begin + end for size, (begin, end) in zip(shape, widths, strict=True))
+    return [(dtype_of(inputs, 0), output)]
+
+
+def _target(values: Values, what: str) -> Shape:
+    target = int_list(values, 1, what)
+    if any(dim < 0 for dim in target):
+        raise ShapeError(f"{what} {target} holds a negative number")
+    return tuple(target)
+
+
+@size_computer("Expand")
+def _expand(op: Op, inputs: Infos, values: Values) -> Outputs:
+    output = broadcast_shapes(shape_of(inputs, 0), _target(values, "the target shape"))
+    return [(dtype_of(inputs, 0), output)]
+
+
+@size_computer("Tile")
+def _tile(op: Op, inputs: Infos, values: Values) -> Outputs:
+    shape, repeats = shape_of(inputs, 0), _target(values, "repeats")
+    if len(repeats) != len(shape):
+        raise ShapeError(f"repeats {list(repeats)} must have one entry per axis of {shape}")
+    output = tuple(dim * count for dim, count in zip(shape, repeats, strict=True))
+    return [(dtype_of(inputs, 0), output)]
+
+
+def _block(op: Op, inputs: Infos) -> tuple[Shape, int]:
+    attrs = attrs_of(op, BlockAttrs)
+    shape = shape_of(inputs, 0)
+    if len(shape) != 4:
+        raise ShapeError(f"the input must have shape [N, C, H, W], got {shape}")
+    if attrs.block_size < 1:
+        raise ShapeError(f"block_size is {attrs.block_size}, must be at least 1")
+    if attrs.mode not in ("DCR", "CRD"):
+        raise ShapeError(f"mode '{attrs.mode}' is neither DCR nor CRD")
+    return shape, attrs.block_size
+
+
+@size_computer("DepthToSpace")
+def _depth_to_space(op: Op, inputs: Infos, values: Values) -> Outputs:
+    (n, c, h, w), block = _block(op, inputs)
+    if c % (block * block):
+        raise ShapeError(f"{c} channels do not divide by block_size {block} squared")
+    return [(dtype_of(inputs, 0), (n, c // (block * block), h * block, w * block))]
+
+
+@size_computer("SpaceToDepth")
+def _space_to_depth(op: Op, inputs: Infos, values: Values) -> Outputs:
+    (n, c, h, w), block = _block(op, inputs)
+    if h % block or w % block:
+        raise ShapeError(f"height {h} and width {w} do not divide by block_size {block}")
+    return [(dtype_of(inputs, 0), (n, c * block * block, h // block, w // block))]
+
+
+@size_computer("Trilu")
+def _trilu(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs_of(op, TriluAttrs)
+    shape = shape_of(inputs, 0)
+    if len(shape) < 2:
+        raise ShapeError(f"a triangle needs a matrix, got shape {shape}")
+    if has_input(inputs, 1):
+        int_scalar(values, 1, "k")
+    return [(dtype_of(inputs, 0), shape)]

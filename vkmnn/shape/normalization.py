@@ -1,0 +1,74 @@
+"""Shapes of normalisations."""
+
+from __future__ import annotations
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import DType, Op
+from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs, LRNAttrs, ScaleAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Values,
+    attrs_of,
+    check_broadcastable_to,
+    check_shape,
+    dtype_of,
+    has_input,
+    normalize_axis,
+    same_dtype,
+    shape_of,
+)
+from vkmnn.shape.registry import size_computer
+
+
+@size_computer("LayerNorm")
+def _layer_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, LayerNormAttrs)
+    shape = shape_of(inputs, 0)
+    axis = normalize_axis(attrs.axis, len(shape))
+    for index, what in ((1, "scale"), (2, "bias")):
+        if has_input(inputs, index):
+            check_broadcastable_to(shape_of(inputs, index), shape, what)
+    statistics = shape[:axis] + (1,) * (len(shape) - axis)
+    # ONNX LayerNormalization keeps statistics in float32 (stash_type 1) whatever the input is.
+    return [
+        (same_dtype(inputs, 0, 1, 2), shape),
+        (DType.FLOAT32, statistics),
+        (DType.FLOAT32, statistics),
+    ]
+
+
+@size_computer("GroupNorm")
+def _group_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, GroupNormAttrs)
+    shape = shape_of(inputs, 0)
+    if len(shape) < 2:
+        raise ShapeError(f"group normalisation needs a batch and a channel axis, got {shape}")
+    groups = attrs.groups or max(shape[1], 1)
+    if groups < 0 or shape[1] % groups:
+        raise ShapeError(f"{shape[1]} channels do not divide into {groups} groups")
+    check_shape(inputs, 1, shape[1:2], "scale")
+    check_shape(inputs, 2, shape[1:2], "bias")
+    return [(same_dtype(inputs, 0, 1, 2), shape)]
+
+
+@size_computer("Scale")
+def _scale(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs_of(op, ScaleAttrs)
+    shape = shape_of(inputs, 0)
+    if len(shape) < 2:
+        raise ShapeError(f"Scale needs a channel axis 1, got shape {shape}")
+    check_shape(inputs, 1, shape[1:2], "scale")
+    check_shape(inputs, 2, shape[1:2], "bias")
+    return [(same_dtype(inputs, 0, 1, 2), shape)]
+
+
+@size_computer("LRN")
+def _lrn(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, LRNAttrs)
+    shape = shape_of(inputs, 0)
+    if len(shape) < 2:
+        raise ShapeError(f"LRN needs a channel axis 1, got shape {shape}")
+    if attrs.size < 1:
+        raise ShapeError(f"size is {attrs.size}, must be at least 1")
+    return [(dtype_of(inputs, 0), shape)]

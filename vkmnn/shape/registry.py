@@ -1,0 +1,111 @@
+"""The registry of shape computers, and the one entry to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vkmnn.errors import PluginError, ShapeError
+from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo
+from vkmnn.shape.common import Infos, Outputs, Values
+
+SizeComputer = Callable[[Op, Infos, Values], Outputs]
+
+_COMPUTERS: dict[str, SizeComputer] = {}
+
+_CHECK_INPUTS = "check the shapes given for the model's inputs, and the model itself at this node"
+
+
+def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
+    """Register a function as the shape computer of `op_type`.
+
+    The function gets the op, what is known of its inputs (static shapes; None = absent) and the
+    contents of inputs where they are known, and returns (element type, shape) of every output. It
+    may return more outputs than the op names. It raises ShapeError without op and node, which
+    `compute_shapes` fills in.
+
+    Raises:
+        PluginError: `op_type` has a computer already.
+    """
+
+    def register(function: SizeComputer) -> SizeComputer:
+        if op_type in _COMPUTERS:
+            raise PluginError(
+                f"op type '{op_type}' has a shape computer already",
+                op=op_type,
+                hint="register the computer under a name of its own",
+            )
+        _COMPUTERS[op_type] = function
+        return function
+
+    return register
+
+
+def has_size_computer(op_type: str) -> bool:
+    """True when `op_type` has a shape computer."""
+    return op_type in _COMPUTERS
+
+
+def content_inputs(op: Op) -> tuple[int, ...]:
+    """Return which present inputs of `op` must be known by value to compute its shapes."""
+    op_type = OP_TYPES.get(op.type)
+    wanted = op_type.content if op_type else ()
+    return tuple(index for index in wanted if index < len(op.inputs) and op.inputs[index])
+
+
+def compute_shapes(
+    op: Op, inputs: Sequence[TensorInfo | None], values: Sequence[Array | None]
+) -> list[TensorInfo]:
+    """Return names, element types and static shapes of the outputs of `op`, one per `op.outputs`.
+
+    Args:
+        op: the operator; outputs named "" are computed too, and keep the name "".
+        inputs: one per `op.inputs`, with static shapes; None where the input is absent.
+        values: the contents of inputs that are known, else None; at least `content_inputs(op)`.
+
+    Raises:
+        ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has
+            no shape computer (Raster: whoever makes one knows its output).
+    """
+    computer = _COMPUTERS.get(op.type)
+    if computer is None:
+        raise ShapeError(
+            f"op type '{op.type}' has no shape computer",
+            op=op.type,
+            node=op.name,
+            hint="register one with @size_computer, or give the output's info yourself",
+        )
+    try:
+        outputs = computer(op, inputs, values)
+    except ShapeError as error:
+        raise _located(op, inputs, error.message, error.hint) from error
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
+        # Attributes of a hostile model may be nonsense in ways that no computer checks for.
+        raise _located(op, inputs, f"shape computation failed: {error}", None) from error
+    if len(outputs) < len(op.outputs):
+        raise _located(
+            op,
+            inputs,
+            f"the node names {len(op.outputs)} outputs, but the op has {len(outputs)}",
+            None,
+        )
+    for dtype, shape in outputs:
+        if any(dim < 0 for dim in shape):
+            raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
+    return [
+        TensorInfo(name, dtype, tuple(shape))
+        for name, (dtype, shape) in zip(op.outputs, outputs, strict=False)
+    ]
+
+
+def _located(op: Op, inputs: Infos, message: str, hint: str | None) -> ShapeError:
+    given = ", ".join(
+        "absent" if info is None else f"{info.dtype.value}{list(info.shape or ())}"
+        for info in inputs
+    )
+    where = f" (from {op.source})" if op.source else ""
+    return ShapeError(
+        f"{message}{where}; inputs: {given or 'none'}",
+        op=op.type,
+        node=op.name,
+        hint=hint or _CHECK_INPUTS,
+    )

@@ -1,0 +1,112 @@
+"""Shapes of operators that keep the elements in order: Reshape and its like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import AxisAttrs, ReshapeAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Shape,
+    Values,
+    attrs_of,
+    dtype_of,
+    has_input,
+    int_list,
+    normalize_axes,
+    shape_of,
+)
+from vkmnn.shape.reduction import flatten_axis
+from vkmnn.shape.registry import size_computer
+
+
+def reshape_dims(shape: Sequence[int], target: Sequence[int], *, allowzero: bool = False) -> Shape:
+    """Return the shape that `target` means for a tensor of `shape` (ONNX Reshape).
+
+    0 copies the input's dimension unless `allowzero`; one -1 is deduced.
+
+    Raises:
+        ShapeError: the element counts differ or -1 cannot be deduced.
+    """
+    result: list[int] = []
+    for axis, dim in enumerate(target):
+        if dim == 0 and not allowzero:
+            if axis >= len(shape):
+                raise ShapeError(
+                    f"target {list(target)} copies axis {axis}, which {tuple(shape)} does not have"
+                )
+            result.append(shape[axis])
+        elif dim < -1:
+            raise ShapeError(f"target {list(target)} holds {dim}")
+        else:
+            result.append(dim)
+    if result.count(-1) > 1:
+        raise ShapeError(f"target {list(target)} holds more than one -1")
+    total = prod(shape)
+    if -1 in result:
+        known = prod(dim for dim in result if dim != -1)
+        if known == 0 or total % known:
+            raise ShapeError(f"-1 in target {list(target)} cannot be deduced from {tuple(shape)}")
+        result[result.index(-1)] = total // known
+    if prod(result) != total:
+        raise ShapeError(f"{tuple(shape)} has {total} elements, target {result} {prod(result)}")
+    return tuple(result)
+
+
+def squeeze_dims(shape: Sequence[int], axes: Sequence[int] | None) -> Shape:
+    """Return `shape` without `axes`, which must have size 1; None removes every axis of size 1.
+
+    Raises:
+        ShapeError: an axis is out of range, given twice, or not of size 1.
+    """
+    if axes is None:
+        return tuple(dim for dim in shape if dim != 1)
+    drop = normalize_axes(axes, len(shape))
+    for axis in drop:
+        if shape[axis] != 1:
+            raise ShapeError(f"axis {axis} of {tuple(shape)} is not 1 and cannot be squeezed")
+    return tuple(dim for axis, dim in enumerate(shape) if axis not in drop)
+
+
+def unsqueeze_dims(shape: Sequence[int], axes: Sequence[int]) -> Shape:
+    """Return `shape` with 1 inserted at `axes`, which count in the result.
+
+    Raises:
+        ShapeError: an axis is out of range or given twice.
+    """
+    rank = len(shape) + len(axes)
+    insert = normalize_axes(axes, rank)
+    rest = iter(shape)
+    return tuple(1 if axis in insert else next(rest) for axis in range(rank))
+
+
+@size_computer("Reshape")
+def _reshape(op: Op, inputs: Infos, values: Values) -> Outputs:
+    target = int_list(values, 1, "the target shape")
+    output = reshape_dims(
+        shape_of(inputs, 0), target, allowzero=attrs_of(op, ReshapeAttrs).allowzero
+    )
+    return [(dtype_of(inputs, 0), output)]
+
+
+@size_computer("Flatten")
+def _flatten(op: Op, inputs: Infos, values: Values) -> Outputs:
+    shape = shape_of(inputs, 0)
+    axis = flatten_axis(attrs_of(op, AxisAttrs).axis, len(shape))
+    return [(dtype_of(inputs, 0), (prod(shape[:axis]), prod(shape[axis:])))]
+
+
+@size_computer("Squeeze")
+def _squeeze(op: Op, inputs: Infos, values: Values) -> Outputs:
+    axes = int_list(values, 1, "axes") if has_input(inputs, 1) else None
+    return [(dtype_of(inputs, 0), squeeze_dims(shape_of(inputs, 0), axes))]
+
+
+@size_computer("Unsqueeze")
+def _unsqueeze(op: Op, inputs: Infos, values: Values) -> Outputs:
+    axes = int_list(values, 1, "axes")
+    return [(dtype_of(inputs, 0), unsqueeze_dims(shape_of(inputs, 0), axes))]
