@@ -5,7 +5,8 @@
 
 Each task first makes what it needs and no more: the environment `.venv`, this package with the
 right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
-passed on (`tasks.py test -k conv`). With Invoke installed, `inv test` runs the same functions.
+passed on (`tasks.py test -k conv`). With Invoke, `inv test` (and
+`inv test --args="-k conv"`) runs the same functions.
 
 VKMNN_NO_INSTALL=1 forbids every change outside the checkout (no apt-get).
 """
@@ -16,6 +17,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -143,7 +145,7 @@ def venv_python() -> Path:
 
 
 def venv_works() -> bool:
-    """Tell whether `.venv` has an interpreter that starts, of this version, and pip."""
+    """Tell whether `.venv` has pip and an interpreter that starts and is not too old."""
     try:
         asked = subprocess.run(
             [str(venv_python()), "-c", "import pip, sys; print(*sys.version_info[:2])"],
@@ -153,7 +155,7 @@ def venv_works() -> bool:
         )
     except OSError:
         return False
-    return asked.returncode == 0 and asked.stdout.split() == [str(n) for n in sys.version_info[:2]]
+    return asked.returncode == 0 and tuple(map(int, asked.stdout.split())) >= OLDEST_PYTHON
 
 
 def make_venv() -> None:
@@ -469,7 +471,7 @@ else:
 
     def _for_invoke(name: str) -> Any:
         def body(context: Any, args: str = "") -> None:
-            raise SystemExit(main([name, *args.split()]))
+            raise SystemExit(main([name, *shlex.split(args)]))
 
         body.__doc__ = TASKS[name].__doc__
         return invoke.task(body, name=name)
