@@ -1,0 +1,366 @@
+"""What a template declares about itself, and the GLSL that follows from it.
+
+A template never numbers anything: bindings, specialization ids and offsets are given out here,
+in order of declaration, and the same declaration makes the Python side (manifest, parameter
+dataclass). Element types and texel formats: Vulkan spec "Compatibility Between SPIR-V Image
+Formats And Vulkan Formats", GLSL 4.60 section 4.4.6.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from vkmnn.errors import ShaderError
+
+MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
+LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
+FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
+
+RESERVED_NAMES = frozenset(
+    {
+        "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
+        "enum", "vec", "compute_type", "subgroup_size", "fail", "range", "variant",
+    }
+)  # fmt: skip
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_PARAM = re.compile(r"(\w+)\s*:\s*(uint|int|float)\s*(?:\[\s*(\d+)\s*\])?\s*(?:=\s*(\S+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a tensor binding.
+
+    Attributes:
+        stored: GLSL type in memory.
+        computed: GLSL type that `x_load` returns and `x_store` takes.
+        size: bytes of one element (its array stride).
+        texel: texel format, or None when the type has none.
+        extension: GLSL extension that the stored type needs in a buffer.
+    """
+
+    stored: str
+    computed: str
+    size: int
+    texel: str | None = None
+    extension: str | None = None
+
+    @property
+    def image(self) -> str:
+        """The GLSL image type of the texel view."""
+        return {"f": "", "i": "i", "u": "u"}[_KIND[self.computed]] + "imageBuffer"
+
+    @property
+    def lanes(self) -> int:
+        """Number of components."""
+        return int(self.computed[-1]) if self.computed[-1].isdigit() else 1
+
+
+_KIND = {
+    **dict.fromkeys(("float", "vec2", "vec4", "double"), "f"),
+    **dict.fromkeys(("int", "ivec2", "ivec4", "int64_t"), "i"),
+    **dict.fromkeys(("uint", "uvec2", "uvec4"), "u"),
+}
+_EXT16 = "GL_EXT_shader_16bit_storage"
+_EXT8 = "GL_EXT_shader_8bit_storage"
+_EXT64 = "GL_EXT_shader_explicit_arithmetic_types_int64"
+_EXTBF = "GL_EXT_bfloat16"
+
+ELEMENTS: dict[str, Element] = {
+    "f32": Element("float", "float", 4, "r32f"),
+    "vec2": Element("vec2", "vec2", 8, "rg32f"),
+    "vec4": Element("vec4", "vec4", 16, "rgba32f"),
+    "i32": Element("int", "int", 4, "r32i"),
+    "ivec2": Element("ivec2", "ivec2", 8, "rg32i"),
+    "ivec4": Element("ivec4", "ivec4", 16, "rgba32i"),
+    "u32": Element("uint", "uint", 4, "r32ui"),
+    "uvec2": Element("uvec2", "uvec2", 8, "rg32ui"),
+    "uvec4": Element("uvec4", "uvec4", 16, "rgba32ui"),
+    "f16": Element("float16_t", "float", 2, "r16f", _EXT16),
+    "f16vec2": Element("f16vec2", "vec2", 4, "rg16f", _EXT16),
+    "f16vec4": Element("f16vec4", "vec4", 8, "rgba16f", _EXT16),
+    "bf16": Element("bfloat16_t", "float", 2, None, _EXTBF),
+    "i16": Element("int16_t", "int", 2, "r16i", _EXT16),
+    "i16vec4": Element("i16vec4", "ivec4", 8, "rgba16i", _EXT16),
+    "u16": Element("uint16_t", "uint", 2, "r16ui", _EXT16),
+    "u16vec4": Element("u16vec4", "uvec4", 8, "rgba16ui", _EXT16),
+    "i8": Element("int8_t", "int", 1, "r8i", _EXT8),
+    "i8vec4": Element("i8vec4", "ivec4", 4, "rgba8i", _EXT8),
+    "u8": Element("uint8_t", "uint", 1, "r8ui", _EXT8),
+    "u8vec4": Element("u8vec4", "uvec4", 4, "rgba8ui", _EXT8),
+    "i64": Element("int64_t", "int64_t", 8, None, _EXT64),
+    "f64": Element("double", "double", 8),
+}
+
+# vec(dtype, lanes): the vector element of a scalar element.
+_VECTORS = {
+    "f32": "vec", "i32": "ivec", "u32": "uvec", "f16": "f16vec", "i16": "i16vec", "u16": "u16vec",
+    "i8": "i8vec", "u8": "u8vec",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A declared tensor binding; `type` is "storage" or "texel", `access` "r", "w" or "rw"."""
+
+    name: str
+    index: int
+    type: str
+    access: str
+    element: str
+    line: tuple[str, int]
+
+    @property
+    def format(self) -> str | None:
+        """The texel format, None for a storage buffer."""
+        return ELEMENTS[self.element].texel if self.type == "texel" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One member of the push-constant block: `count` is None for a scalar."""
+
+    name: str
+    type: str
+    count: int | None
+    offset: int
+    default: int | float | None
+
+    @property
+    def bytes(self) -> int:
+        """Size: all member types have four bytes, so std430 needs no padding."""
+        return 4 * (self.count or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A declared specialization constant."""
+
+    name: str
+    id: int
+    type: str
+    default: int | float | bool
+
+
+@dataclass(slots=True)
+class Declarations:
+    """Everything one variant declared while its template was rendered.
+
+    `where` returns the template file and line being rendered; it is asked at each declaration.
+    """
+
+    where: Callable[[], tuple[str, int]]
+    bindings: list[Binding] = field(default_factory=list)
+    params: list[Param] = field(default_factory=list)
+    params_line: tuple[str, int] | None = None
+    specs: list[Spec] = field(default_factory=list)
+    local_size: tuple[int, int, int] | None = None
+    subgroup_size: int = 0
+    extensions: dict[str, tuple[str, int]] = field(default_factory=dict)
+    enums: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def _fail(self, message: str, hint: str | None = None) -> ShaderError:
+        template, line = self.where()
+        return ShaderError(message, template=template, line=line, hint=hint)
+
+    def _name(self, name: object, what: str) -> str:
+        if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+            raise self._fail(f"{what} name {name!r} is not an identifier")
+        taken = {
+            *(binding.name for binding in self.bindings),
+            *(spec.name for spec in self.specs),
+            *self.enums,
+        }
+        if name in taken:
+            raise self._fail(f"'{name}' is declared twice")
+        return name
+
+    # --- helpers of the template language ------------------------------------------------------
+
+    def do_local_size(self, x: int = 64, y: int = 1, z: int = 1) -> str:
+        """Declare the workgroup size: defaults of the specialization constants 0, 1, 2."""
+        if self.local_size:
+            raise self._fail("local_size is declared twice")
+        if not all(isinstance(n, int) and n >= 1 for n in (x, y, z)):
+            raise self._fail(f"local_size({x!r}, {y!r}, {z!r}): three positive integers are wanted")
+        self.local_size = (x, y, z)
+        sizes = f"local_size_x = {x}, local_size_y = {y}, local_size_z = {z}"
+        ids = "local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2"
+        return f"layout({sizes}, {ids}) in;"
+
+    def do_subgroup_size(self, size: object) -> str:
+        """Demand full subgroups of this size (feature subgroup_size_control)."""
+        if not isinstance(size, int) or size < 1 or size & (size - 1):
+            raise self._fail(f"subgroup_size({size!r}): a power of two is wanted")
+        self.subgroup_size = size
+        return f"const uint SUBGROUP_SIZE = {size}u;"
+
+    def do_tensor(
+        self, access: str, name: object, element: object, storage: object, restrict: bool
+    ) -> str:
+        """Declare the next binding and its accessor macros."""
+        name = self._name(name, "tensor")
+        if element not in ELEMENTS:
+            raise self._fail(
+                f"tensor '{name}': unknown element type {element!r}",
+                f"one of: {', '.join(ELEMENTS)}",
+            )
+        if storage not in ("ssbo", "texel"):
+            raise self._fail(f"tensor '{name}': storage must be 'ssbo' or 'texel', not {storage!r}")
+        kind = ELEMENTS[str(element)]
+        if storage == "texel" and kind.texel is None:
+            raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
+        index = len(self.bindings)
+        binding = Binding(
+            name,
+            index,
+            "texel" if storage == "texel" else "storage",
+            access,
+            str(element),
+            self.where(),
+        )
+        self.bindings.append(binding)
+        qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
+        qualifier += "restrict " if restrict else ""
+        if storage == "texel":
+            return "\n".join(_texel(binding, kind, qualifier))
+        if kind.extension:
+            self.extensions.setdefault(kind.extension, self.where())
+        return "\n".join(_buffer(binding, kind, qualifier))
+
+    def do_params(self, *members: object) -> str:
+        """Declare the push-constant block from `"name:type[count]=default"` strings."""
+        if self.params:
+            raise self._fail("params is declared twice")
+        if not members:
+            raise self._fail("params needs at least one member")
+        offset = 0
+        for member in members:
+            match = _PARAM.fullmatch(member) if isinstance(member, str) else None
+            if not match or not _IDENTIFIER.fullmatch(match.group(1)):
+                raise self._fail(
+                    f"parameter {member!r} is not 'name:type', 'name:type[count]' or "
+                    "'name:type=default' with type uint, int or float"
+                )
+            name, kind, count, default = match.groups()
+            if name in {param.name for param in self.params}:
+                raise self._fail(f"parameter '{name}' is declared twice")
+            if count is not None and (int(count) == 0 or default is not None):
+                raise self._fail(f"parameter {member!r}: arrays have a length and no default")
+            try:
+                value = None if default is None else (float if kind == "float" else int)(default)
+            except ValueError:
+                raise self._fail(f"parameter {member!r}: bad default") from None
+            param = Param(name, kind, int(count) if count else None, offset, value)
+            self.params.append(param)
+            offset += param.bytes
+        if offset > MAX_PUSH_CONSTANT_BYTES:
+            raise self._fail(
+                f"the parameters take {offset} bytes; every device has only "
+                f"{MAX_PUSH_CONSTANT_BYTES} for push constants",
+                "pass large tables as a tensor_in of u32",
+            )
+        self.params_line = self.where()
+        lines = ["layout(push_constant, std430) uniform P", "{"]
+        for param in self.params:
+            array = f"[{param.count}]" if param.count else ""
+            lines.append(f"    {param.type} {param.name}{array};")
+        return "\n".join([*lines, "} pc;"])
+
+    def do_spec(self, name: object, type: object = "uint", default: object = 0) -> str:
+        """Declare the next specialization constant."""
+        name = self._name(name, "specialization constant")
+        wanted = {"uint": int, "int": int, "float": (int, float), "bool": bool}
+        if type not in wanted:
+            raise self._fail(f"spec '{name}': type must be one of {', '.join(wanted)}")
+        is_bool = isinstance(default, bool)
+        if not isinstance(default, wanted[str(type)]) or is_bool != (type == "bool"):
+            raise self._fail(f"spec '{name}': default {default!r} is not a {type}")
+        if type == "uint" and default < 0:  # type: ignore[operator]
+            raise self._fail(f"spec '{name}': default {default!r} is negative")
+        value = float(default) if type == "float" else default  # type: ignore[arg-type]
+        spec = Spec(name, FIRST_SPEC_ID + len(self.specs), str(type), value)  # type: ignore[arg-type]
+        self.specs.append(spec)
+        text = {"uint": f"{value}u", "bool": str(value).lower()}.get(str(type), repr(value))
+        return f"layout(constant_id = {spec.id}) const {type} {name} = {text};"
+
+    def do_extension(self, name: object) -> str:
+        """Ask for a GLSL extension; the directive goes to the head of the shader."""
+        if not isinstance(name, str) or not re.fullmatch(r"GL_\w+", name):
+            raise self._fail(f"extension {name!r} does not look like GL_…")
+        self.extensions.setdefault(name, self.where())
+        return ""
+
+    def do_enum(self, name: object, *members: object) -> str:
+        """Declare numbers shared with Python: member i gets value i in both languages."""
+        name = self._name(name, "enum")
+        names = tuple(self._member(member) for member in members)
+        if len(set(names)) != len(names) or not names:
+            raise self._fail(f"enum '{name}' is empty or lists a member twice")
+        self.enums[name] = names
+        return "\n".join(
+            f"#define {name.upper()}_{member} {value}u" for value, member in enumerate(names)
+        )
+
+    def _member(self, member: object) -> str:
+        if not isinstance(member, str) or not re.fullmatch(r"[A-Z][A-Z0-9_]*", member):
+            raise self._fail(f"enum member {member!r} is not an upper-case identifier")
+        return member
+
+    def do_vec(self, dtype: object, lanes: int) -> str:
+        """Return the element type of `lanes` components of `dtype`: vec("f16", 4) → "f16vec4"."""
+        name = str(dtype) if lanes == 1 else f"{_VECTORS.get(str(dtype), '?')}{lanes}"
+        if name not in ELEMENTS:
+            raise self._fail(f"vec({dtype!r}, {lanes!r}): there is no such element type")
+        return name
+
+    def do_compute_type(self, element: object) -> str:
+        """Return the GLSL type that the accessors of an element type work with."""
+        if element not in ELEMENTS:
+            raise self._fail(f"compute_type: unknown element type {element!r}")
+        return ELEMENTS[str(element)].computed
+
+    def do_fail(self, message: object) -> str:
+        """Stop: this combination of axis values must not be built."""
+        raise self._fail(str(message), "exclude the combination in macro.json")
+
+    @property
+    def push_constant_size(self) -> int:
+        """Bytes of the parameter block."""
+        return sum(param.bytes for param in self.params)
+
+
+def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:
+    name = binding.name
+    lines = [
+        f"layout(set = 0, binding = {binding.index}, std430) {qualifier}buffer {name}_Buffer",
+        "{",
+        f"    {kind.stored} {name}_data[];",
+        "};",
+    ]
+    converts = kind.stored != kind.computed
+    if "r" in binding.access:
+        load = f"{name}_data[i]"
+        lines.append(f"#define {name}_load(i) {f'{kind.computed}({load})' if converts else load}")
+    if "w" in binding.access:
+        value = f"{kind.stored}(v)" if converts else "(v)"
+        lines.append(f"#define {name}_store(i, v) {name}_data[i] = {value}")
+    return lines
+
+
+def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
+    name = binding.name
+    lines = [
+        f"layout(set = 0, binding = {binding.index}, {kind.texel}) uniform {qualifier}"
+        f"{kind.image} {name}_image;"
+    ]
+    swizzle = {1: ".x", 2: ".xy", 4: ""}[kind.lanes]
+    four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}[_KIND[kind.computed]]
+    if "r" in binding.access:
+        lines.append(f"#define {name}_load(i) imageLoad({name}_image, int(i)){swizzle}")
+    if "w" in binding.access:
+        value = {1: f"{four}(v)", 2: f"{four}(v, 0, 0)", 4: "v"}[kind.lanes]
+        lines.append(f"#define {name}_store(i, v) imageStore({name}_image, int(i), {value})")
+    return lines

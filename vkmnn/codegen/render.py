@@ -1,0 +1,253 @@
+"""Template + axis values → GLSL, with a map from every GLSL line to the template's file and line.
+
+The lexer's output is marked: each piece of literal template text carries an invisible
+`<file:line>` mark through includes, macros and loops. The finished text is then cut at the marks,
+which gives both clean GLSL and the map.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.lexer import Token, TokenStream
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from vkmnn.codegen.declare import RESERVED_NAMES, Declarations
+from vkmnn.errors import ShaderError
+
+if TYPE_CHECKING:
+    from vkmnn.codegen.variants import AxisValue, Variant
+
+GLSL_VERSION = 450
+
+_MARK = re.compile("\x01(\\d+):(\\d+)\x02")
+_DIRECTIVE = re.compile(r"\s*#\s*(version|extension)\b")
+_DOC = re.compile(r"\s*\{#-?(.*?)-?#\}", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One variant as GLSL.
+
+    `lines[i]` is the (template file, line) that GLSL line `i + 1` comes from.
+    """
+
+    text: str
+    lines: tuple[tuple[str, int], ...]
+    declared: Declarations
+
+
+class _Marks(Extension):
+    """Puts a mark at the start of each literal piece and after each newline inside it."""
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        files: list[str] = self.environment.mark_files  # type: ignore[attr-defined]
+        name = stream.name or "<template>"
+        if name not in files:
+            files.append(name)
+        number = files.index(name)
+        for token in stream:
+            if token.type != "data":
+                yield token
+                continue
+            pieces = token.value.split("\n")
+            marked = "\n".join(
+                f"\x01{number}:{token.lineno + i}\x02{piece}" for i, piece in enumerate(pieces)
+            )
+            yield Token(token.lineno, "data", marked)
+
+
+class Renderer:
+    """Renders the templates of one folder; not thread-safe (rendering is pure Python anyway)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        loader = jinja2.FileSystemLoader(folder, encoding="utf-8")
+        self._env = ImmutableSandboxedEnvironment(
+            loader=loader,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            newline_sequence="\n",
+            auto_reload=False,
+            autoescape=False,  # noqa: S701 - GLSL, not HTML
+        )
+        self._files: list[str] = []
+        self._env.mark_files = self._files  # type: ignore[attr-defined]
+        self._env.add_extension(_Marks)
+        self._current = Declarations(self._where)
+        self._env.globals.clear()
+        self._env.globals.update(self._helpers())
+
+    def _helpers(self) -> dict[str, Callable[..., object]]:
+        def tensor(access: str) -> Callable[..., str]:
+            def declare(
+                name: object, element: object, *, storage: object = "ssbo", restrict: bool = False
+            ) -> str:
+                return self._current.do_tensor(
+                    access, _clean(name), _clean(element), _clean(storage), restrict
+                )
+
+            return declare
+
+        def plain(method: str) -> Callable[..., object]:
+            def call(*args: Any, **kwargs: Any) -> object:
+                bound = getattr(self._current, method)
+                return bound(*map(_clean, args), **{k: _clean(v) for k, v in kwargs.items()})
+
+            return call
+
+        names = RESERVED_NAMES - {"range", "variant", "tensor_in", "tensor_out", "tensor_inout"}
+        return {
+            "range": range,
+            "tensor_in": tensor("r"),
+            "tensor_out": tensor("w"),
+            "tensor_inout": tensor("rw"),
+            **{name: plain(f"do_{name}") for name in sorted(names)},
+        }
+
+    def doc(self, file: str) -> str:
+        """Return the template's opening comment, or an empty string."""
+        match = _DOC.match((self.folder / file).read_text(encoding="utf-8"))
+        return " ".join(match.group(1).split()) if match else ""
+
+    def render(self, variant: Variant) -> Rendered:
+        """Render one variant; raises `ShaderError` with file and line."""
+        return self.render_file(variant.template.file, variant.axes, variant.name)
+
+    def render_file(self, file: str, axes: dict[str, AxisValue], name: str) -> Rendered:
+        """Render `file` with these axis values under a variant name."""
+        self._current = Declarations(self._where)
+        try:
+            marked = self._env.get_template(file).render(**axes, variant=name)
+        except ShaderError as error:
+            raise _in_variant(error, name) from None
+        except jinja2.TemplateSyntaxError as error:
+            raise ShaderError(
+                f"{error.message} [{name}]", template=error.name or file, line=error.lineno
+            ) from None
+        except jinja2.TemplateNotFound as error:
+            where = self._where_raised(error.__traceback__) or (file, 1)
+            raise ShaderError(
+                f"there is no template or include '{error.name}' [{name}]",
+                template=where[0],
+                line=where[1],
+                hint=f"includes are named from {self.folder.name}/: 'include/common.glsl.j2'",
+            ) from None
+        except jinja2.UndefinedError as error:
+            where = self._where_raised(error.__traceback__) or (file, 1)
+            raise ShaderError(
+                f"{error.message} [{name}]",
+                template=where[0],
+                line=where[1],
+                hint=f"axes of this template: {', '.join(axes) or 'none'}; an imported macro sees "
+                "them only with '{% import … with context %}'",
+            ) from None
+        except Exception as error:  # noqa: BLE001 - whatever an expression in a template raised
+            where = self._where_raised(error.__traceback__) or (file, 1)
+            raise ShaderError(
+                f"{type(error).__name__}: {error} [{name}]", template=where[0], line=where[1]
+            ) from None
+        return self._finish(marked, file, name)
+
+    def _finish(self, marked: str, file: str, name: str) -> Rendered:
+        declared = self._current
+        body: list[str] = []
+        origin: list[tuple[str, int]] = []
+        here = (file, 1)
+        for raw in marked.split("\n"):
+            position = 0
+            while match := _MARK.match(raw, position):
+                here = (self._files[int(match.group(1))], int(match.group(2)))
+                position = match.end()
+            line = _MARK.sub("", raw).rstrip()
+            if directive := _DIRECTIVE.match(line):
+                raise ShaderError(
+                    f"'#{directive.group(1)}' is written by the generator [{name}]",
+                    template=here[0],
+                    line=here[1],
+                    hint="use {{ extension('GL_…') }}"
+                    if directive.group(1) == "extension"
+                    else "take the line out",
+                )
+            if line or (body and body[-1]):
+                body.append(line)
+                origin.append(here)
+        while body and not body[-1]:
+            body.pop()
+            origin.pop()
+        head = [f"#version {GLSL_VERSION}"]
+        head_lines = [(file, 1)]
+        for extension in sorted(declared.extensions):
+            head.append(f"#extension {extension} : require")
+            head_lines.append(declared.extensions[extension])
+        if declared.local_size is None:
+            raise ShaderError(
+                f"the template declares no workgroup size [{name}]",
+                template=file,
+                line=1,
+                hint="add {{ local_size(64) }}",
+            )
+        if not declared.bindings:
+            raise ShaderError(f"the template declares no tensor [{name}]", template=file, line=1)
+        text = "\n".join([*head, *body]) + "\n"
+        return Rendered(text, (*head_lines, *origin), declared)
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def _where(self) -> tuple[str, int]:
+        """The template line being executed right now, seen from a helper."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            place = _place_of(frame, frame.f_lineno)
+            if place:
+                return place
+            frame = frame.f_back
+        return ("<template>", 1)
+
+    def _where_raised(self, traceback: TracebackType | None) -> tuple[str, int] | None:
+        """The innermost template line of a traceback (Jinja has put template lines into it)."""
+        place = None
+        while traceback is not None:
+            filename = Path(traceback.tb_frame.f_code.co_filename)
+            if filename.name.endswith(".j2") and self.folder in filename.parents:
+                place = (filename.relative_to(self.folder).as_posix(), traceback.tb_lineno)
+            traceback = traceback.tb_next
+        return place
+
+
+def _place_of(frame: FrameType, lineno: int) -> tuple[str, int] | None:
+    template = frame.f_globals.get("__jinja_template__")
+    if template is None:
+        return None
+    return (template.name or "<template>", template.get_corresponding_lineno(lineno))
+
+
+def _clean(value: Any) -> Any:
+    """Take the marks out of a string that a macro has rendered."""
+    return _MARK.sub("", value) if isinstance(value, str) else value
+
+
+def _in_variant(error: ShaderError, name: str) -> ShaderError:
+    """Return the error with the variant's name in its message."""
+    prefix = f"{error.template}:{error.line}: "
+    message = error.message.removeprefix(prefix)
+    return ShaderError(
+        f"{message} [{name}]", template=error.template, line=error.line, hint=error.hint
+    )
+
+
+def template_line(folder: Path, file: str, line: int) -> str | None:
+    """Return one source line of a template or include, None when there is none."""
+    path = folder / file
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return lines[line - 1] if 0 < line <= len(lines) else None

@@ -1,0 +1,7 @@
+"""The built-in shaders: `kernels` for typed access, `load_shader` and `all_shaders` by name."""
+
+from __future__ import annotations
+
+from vkmnn.shaders.library import all_shaders, load_shader
+
+__all__ = ["all_shaders", "load_shader"]
