@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn.codegen.cache import Cache, cache_key, write_atomic
-from vkmnn.codegen.compilers import CompileError, Compiled, Compiler
+from vkmnn.codegen.compilers import Compiled, CompileError, Compiler
 from vkmnn.codegen.crosscheck import cross_check
 from vkmnn.codegen.features import target_for
 from vkmnn.codegen.manifest import (
@@ -175,11 +175,11 @@ def build(
     with ThreadPoolExecutor(max_workers=jobs or os.cpu_count()) as pool:
         for done, (variant, result) in enumerate(zip(work, pool.map(make, work), strict=True), 1):
             if isinstance(result, CompileError):
-                for error in _compile_errors(result, rendered[variant.name], variant):
-                    failures.add(error, variant.name)
+                problems = list(_compile_errors(result, rendered[variant.name], variant))
             else:
-                for error in _take(built, variant, rendered[variant.name], *result):
-                    failures.add(error, variant.name)
+                problems = _take(built, variant, rendered[variant.name], *result)
+            for problem in problems:
+                failures.add(problem, variant.name)
             if progress:
                 progress(done, len(work))
     _describe_templates(built, entries, rendered, renderer, failures)
@@ -224,7 +224,7 @@ def _describe_templates(
             failures.add(error, entry.name)
 
 
-# --- outputs -----------------------------------------------------------------------------------------
+# --- outputs ----------------------------------------------------------------------------
 
 
 def assemble(built: Built, previous: Manifest | None) -> Manifest:

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from vkmnn.codegen.features import Target
 from vkmnn.errors import ShaderError
@@ -84,7 +84,7 @@ def parse_log(text: str) -> list[Message]:
     return found
 
 
-# --- in process ------------------------------------------------------------------------------------
+# --- in process -------------------------------------------------------------------------
 
 _Output = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 _STAGE_COMPUTE = 6
@@ -119,7 +119,7 @@ class SlangGlslang:
     """The slang-glslang library: glslang and the SPIRV-Tools optimiser and validator."""
 
     # "-O" is the pass list that spirv-opt runs for -O; there is none for size, so "-Os" is "-O".
-    _LEVELS = {"none": (0, "none"), "-O": (2, "-O"), "-Os": (2, "-O")}
+    _LEVELS: ClassVar = {"none": (0, "none"), "-O": (2, "-O"), "-Os": (2, "-O")}
 
     def __init__(self, path: Path) -> None:
         try:
@@ -201,7 +201,7 @@ class SlangGlslang:
         return output.decode("utf-8", "replace").rstrip("\0")
 
 
-# --- external program ------------------------------------------------------------------------------
+# --- external program -------------------------------------------------------------------
 
 
 class ExternalGlslang:

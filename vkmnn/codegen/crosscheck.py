@@ -52,15 +52,19 @@ def _bindings(file: str, declared: Declarations, found: Reflection) -> Iterator[
         for what, value in wanted.items():
             if getattr(real, what) != value:
                 yield (
-                    f"tensor '{binding.name}': declared {what} {value!r}, "
-                    f"the SPIR-V has {getattr(real, what)!r}",
+                    (
+                        f"tensor '{binding.name}': declared {what} {value!r}, "
+                        f"the SPIR-V has {getattr(real, what)!r}"
+                    ),
                     binding.line,
                     None,
                 )
     for (group, index), real in reflected.items():
         yield (
-            f"the SPIR-V has {real.type} '{real.name}' at set {group}, binding {index}, "
-            "which no helper declared",
+            (
+                f"the SPIR-V has {real.type} '{real.name}' at set {group}, binding {index}, "
+                "which no helper declared"
+            ),
             (file, 1),
             "declare every tensor with tensor_in, tensor_out or tensor_inout",
         )
@@ -86,15 +90,19 @@ def _specs(file: str, declared: Declarations, found: Reflection) -> Iterator[_Pr
     for spec in found.spec_constants:
         if spec.id not in wanted:
             yield (
-                f"the SPIR-V has specialization constant {spec.id} '{spec.name}', "
-                "which no helper declared",
+                (
+                    f"the SPIR-V has specialization constant {spec.id} '{spec.name}', "
+                    "which no helper declared"
+                ),
                 (file, 1),
                 "use {{ spec(…) }}",
             )
         elif not _same(wanted[spec.id], (spec.type, spec.default)):
             yield (
-                f"specialization constant '{names[spec.id]}': declared {wanted[spec.id]}, "
-                f"the SPIR-V has {(spec.type, spec.default)}",
+                (
+                    f"specialization constant '{names[spec.id]}': declared {wanted[spec.id]}, "
+                    f"the SPIR-V has {(spec.type, spec.default)}"
+                ),
                 (file, 1),
                 None,
             )
@@ -129,7 +137,7 @@ def _capabilities(file: str, found: Reflection, requires: frozenset[str]) -> Ite
             )
         elif feature not in requires:
             yield (
-                f"the SPIR-V uses capability {capability}, but 'requires' does not list '{feature}'",
+                f"the SPIR-V uses capability {capability}: 'requires' does not list '{feature}'",
                 (file, 1),
                 f'add "{feature}" to "requires" in macro.json',
             )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from vkmnn.errors import ShaderError
 
@@ -179,11 +180,14 @@ class Declarations:
 
     # --- helpers of the template language ------------------------------------------------------
 
-    def do_local_size(self, x: int = 64, y: int = 1, z: int = 1) -> str:
+    def do_local_size(self, x: object = 64, y: object = 1, z: object = 1) -> str:
         """Declare the workgroup size: defaults of the specialization constants 0, 1, 2."""
         if self.local_size:
             raise self._fail("local_size is declared twice")
-        if not all(isinstance(n, int) and n >= 1 for n in (x, y, z)):
+        if (
+            not (isinstance(x, int) and isinstance(y, int) and isinstance(z, int))
+            or min(x, y, z) < 1
+        ):
             raise self._fail(f"local_size({x!r}, {y!r}, {z!r}): three positive integers are wanted")
         self.local_size = (x, y, z)
         sizes = f"local_size_x = {x}, local_size_y = {y}, local_size_z = {z}"
@@ -269,21 +273,24 @@ class Declarations:
             lines.append(f"    {param.type} {param.name}{array};")
         return "\n".join([*lines, "} pc;"])
 
-    def do_spec(self, name: object, type: object = "uint", default: object = 0) -> str:
+    def do_spec(self, name: object, type: str = "uint", default: Any = 0) -> str:
         """Declare the next specialization constant."""
         name = self._name(name, "specialization constant")
-        wanted = {"uint": int, "int": int, "float": (int, float), "bool": bool}
-        if type not in wanted:
-            raise self._fail(f"spec '{name}': type must be one of {', '.join(wanted)}")
-        is_bool = isinstance(default, bool)
-        if not isinstance(default, wanted[str(type)]) or is_bool != (type == "bool"):
+        number = isinstance(default, int) and not isinstance(default, bool)
+        fits = {
+            "uint": number and default >= 0,
+            "int": number,
+            "float": number or isinstance(default, float),
+            "bool": isinstance(default, bool),
+        }
+        if type not in fits:
+            raise self._fail(f"spec '{name}': type must be one of {', '.join(fits)}")
+        if not fits[type]:
             raise self._fail(f"spec '{name}': default {default!r} is not a {type}")
-        if type == "uint" and default < 0:  # type: ignore[operator]
-            raise self._fail(f"spec '{name}': default {default!r} is negative")
-        value = float(default) if type == "float" else default  # type: ignore[arg-type]
-        spec = Spec(name, FIRST_SPEC_ID + len(self.specs), str(type), value)  # type: ignore[arg-type]
+        value = float(default) if type == "float" else default
+        spec = Spec(name, FIRST_SPEC_ID + len(self.specs), type, value)
         self.specs.append(spec)
-        text = {"uint": f"{value}u", "bool": str(value).lower()}.get(str(type), repr(value))
+        text = {"uint": f"{value}u", "bool": str(value).lower()}.get(type, repr(value))
         return f"layout(constant_id = {spec.id}) const {type} {name} = {text};"
 
     def do_extension(self, name: object) -> str:
@@ -353,8 +360,10 @@ def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:
 def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
     name = binding.name
     lines = [
-        f"layout(set = 0, binding = {binding.index}, {kind.texel}) uniform {qualifier}"
-        f"{kind.image} {name}_image;"
+        (
+            f"layout(set = 0, binding = {binding.index}, {kind.texel}) uniform {qualifier}"
+            f"{kind.image} {name}_image;"
+        )
     ]
     swizzle = {1: ".x", 2: ".xy", 4: ""}[kind.lanes]
     four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}[_KIND[kind.computed]]

@@ -94,7 +94,7 @@ class Target:
         return "vulkan{}.{} spirv{}.{}".format(*self.vulkan, *self.spirv)
 
 
-# Vulkan spec, appendix "Vulkan Environment for SPIR-V": the highest SPIR-V version of each core version.
+# Vulkan spec, "Vulkan Environment for SPIR-V": the highest SPIR-V version of each core version.
 _VULKAN_OF_SPIRV = {(1, 3): (1, 1), (1, 5): (1, 2), (1, 6): (1, 3)}
 
 
@@ -105,5 +105,5 @@ def target_for(requires: frozenset[str]) -> Target:
 
 
 def default_optimize(requires: frozenset[str]) -> str:
-    """Return `"-O"`, or `"none"` where optimisers are known to trip (cooperative matrix, bfloat16)."""
+    """Return `"-O"`, or `"none"` where optimisers are known to trip (coopmat, bfloat16)."""
     return "-O" if all(FEATURES[name].optimize for name in requires) else "none"

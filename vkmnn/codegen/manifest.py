@@ -1,4 +1,4 @@
-"""`manifest.json`: everything known about the variants; the other generated files follow from it."""
+"""`manifest.json`: all that is known about the variants; the other outputs follow from it."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ _FP_ENCODING_BFLOAT16 = 0
 
 _CAPABILITIES = {
     0: "Matrix", 1: "Shader", 9: "Float16", 10: "Float64", 11: "Int64", 12: "Int64Atomics",
-    22: "Int16", 39: "Int8", 46: "SampledBuffer", 47: "ImageBuffer", 49: "StorageImageExtendedFormats",
-    50: "ImageQuery", 55: "StorageImageReadWithoutFormat", 56: "StorageImageWriteWithoutFormat",
+    22: "Int16", 39: "Int8", 46: "SampledBuffer", 47: "ImageBuffer",
+    49: "StorageImageExtendedFormats", 50: "ImageQuery", 55: "StorageImageReadWithoutFormat",
+    56: "StorageImageWriteWithoutFormat",
     61: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic",
     64: "GroupNonUniformBallot", 65: "GroupNonUniformShuffle",
     66: "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
@@ -243,7 +244,7 @@ def _members(module: _Module, type_id: int) -> list[ReflectedMember]:
         count = None
         if op == _OP_TYPE_ARRAY:
             count = module.constants[args[1]][2][0]
-            member = args[0]  # noqa: PLW2901
+            member = args[0]
         members.append(
             ReflectedMember(
                 name=module.member_names.get((type_id, i), ""),

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 GLSL_VERSION = 450
 
+# What an expression in a template can raise, apart from what is handled by name.
+_TEMPLATE_MISTAKES = (
+    jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
+)  # fmt: skip
+
 _MARK = re.compile("\x01(\\d+):(\\d+)\x02")
 _DIRECTIVE = re.compile(r"\s*#\s*(version|extension)\b")
 _DOC = re.compile(r"\s*\{#-?(.*?)-?#\}", re.DOTALL)
@@ -79,7 +84,7 @@ class Renderer:
             keep_trailing_newline=True,
             newline_sequence="\n",
             auto_reload=False,
-            autoescape=False,  # noqa: S701 - GLSL, not HTML
+            autoescape=False,
         )
         self._files: list[str] = []
         self._env.mark_files = self._files  # type: ignore[attr-defined]
@@ -152,7 +157,7 @@ class Renderer:
                 hint=f"axes of this template: {', '.join(axes) or 'none'}; an imported macro sees "
                 "them only with '{% import … with context %}'",
             ) from None
-        except Exception as error:  # noqa: BLE001 - whatever an expression in a template raised
+        except _TEMPLATE_MISTAKES as error:
             where = self._where_raised(error.__traceback__) or (file, 1)
             raise ShaderError(
                 f"{type(error).__name__}: {error} [{name}]", template=where[0], line=where[1]

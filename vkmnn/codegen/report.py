@@ -25,8 +25,10 @@ def report_source(manifest: Manifest) -> str:
         "",
         f"<!-- {HEADER} -->",
         "",
-        f"{len(variants)} variants of {len(manifest['templates'])} templates, "
-        f"{sum(sizes.values())} bytes of SPIR-V, compiled by {manifest['compiler']}.",
+        (
+            f"{len(variants)} variants of {len(manifest['templates'])} templates, "
+            f"{sum(sizes.values())} bytes of SPIR-V, compiled by {manifest['compiler']}."
+        ),
         "",
         "| template | axes | variants | bytes | features of some variants |",
         "|---|---|---:|---:|---|",
@@ -35,17 +37,17 @@ def report_source(manifest: Manifest) -> str:
         features = ", ".join(sorted(needs.get(name, ()))) or "–"
         axes = _axes_text(entry["axes"])
         lines.append(f"| {name} | {axes} | {counts[name]} | {sizes[name]} | {features} |")
-    for name in sorted(manifest["templates"]):
+    for template in sorted(manifest["templates"]):
         lines += [
             "",
-            f"## {name}",
+            f"## {template}",
             "",
             "| variant | bytes | optimized | SPIR-V |",
             "|---|---:|---|---|",
         ]
         lines += [
-            f"| {variant} | {entry['bytes']} | {entry['optimized']} | {entry['spirv_sha256'][:12]} |"
-            for variant, entry in sorted(variants.items())
-            if entry["template"] == name
+            f"| {name} | {entry['bytes']} | {entry['optimized']} | {entry['spirv_sha256'][:12]} |"
+            for name, entry in sorted(variants.items())
+            if entry["template"] == template
         ]
     return "\n".join(lines) + "\n"
