@@ -11,7 +11,7 @@ from vkmnn.core.backend import Backend
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
 from vkmnn.core.resolve import Evaluator, content_inputs
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, PlacementError
 from vkmnn.ir import Array, Graph, TensorInfo
 
 PlanKey = tuple[object, ...]
@@ -26,6 +26,7 @@ class Session:
         backup: takes what `main` rejects.
         evaluate: runs one op on arrays, for constant folding.
         max_plans: how many input shapes are kept planned; the least recently used goes first.
+        require_main: refuse plans that put an op on the backup.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Session:
         backup: Backend,
         evaluate: Evaluator,
         max_plans: int = 8,
+        require_main: bool = False,
     ) -> None:
         self.graph = graph
         self._main = main
         self._backup = backup
         self._evaluate = evaluate
         self._max_plans = max_plans
+        self._require_main = require_main
         self._content = content_inputs(graph)
         self._plans: OrderedDict[PlanKey, Pipeline] = OrderedDict()
         self._lock = threading.RLock()
@@ -57,6 +60,10 @@ class Session:
         Args:
             shapes: the shape of every graph input.
             feeds: at least the inputs that `content_inputs` names.
+
+        Raises:
+            ShapeError: the shapes do not fit the network.
+            PlacementError: `require_main` is set and the backup would have to run an op.
         """
         with self._lock:
             key = self._key(shapes, feeds)
@@ -85,7 +92,16 @@ class Session:
             )
         infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
         known = {name: feeds[name].copy() for name in self._content}
-        return Pipeline(self.graph, infos, known, self._main, self._backup, self._evaluate)
+        plan = Pipeline(self.graph, infos, known, self._main, self._backup, self._evaluate)
+        if self._require_main and plan.placement().off_device:
+            away = plan.placement().off_device
+            plan.close()
+            listed = "\n".join(f"  {op.type} '{op.name}': {op.reason}" for op in away)
+            raise PlacementError(
+                f"{len(away)} op(s) would run off the device:\n{listed}",
+                hint="create the session without require_device to let them run on the CPU backend",
+            )
+        return plan
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run the network; plans first when the shapes are new.

@@ -12,6 +12,56 @@ from typing import Literal, TypeAlias
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders.library import find_shader, pack_params
 
+ConvertLayoutDest: TypeAlias = Literal[
+    "nchw",
+    "nc4hw4",
+]
+ConvertLayoutStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CONVERT_LAYOUT = struct.Struct("<IIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertLayoutParams:
+    """Push constants of `convert_layout`: 16 bytes."""
+
+    count: int
+    batch: int
+    channels: int
+    pixels: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ConvertLayoutParams",
+            _CONVERT_LAYOUT,
+            (
+                ("count", self.count, None),
+                ("batch", self.batch, None),
+                ("channels", self.channels, None),
+                ("pixels", self.pixels, None),
+            ),
+        )
+
+
+def convert_layout(
+    *,
+    dest: ConvertLayoutDest,
+    storage: ConvertLayoutStorage,
+) -> Shader:
+    """Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation
+    moves one channel block of one pixel.
+    """
+    return find_shader(
+        "convert_layout",
+        {
+            "dest": dest,
+            "storage": storage,
+        },
+    )
+
 CopyDtype: TypeAlias = Literal[
     "f32",
     "i32",
@@ -44,6 +94,89 @@ def copy(
         "copy",
         {
             "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+_FILL = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillParams:
+    """Push constants of `fill`: 8 bytes."""
+
+    count: int
+    bits: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "FillParams",
+            _FILL,
+            (
+                ("count", self.count, None),
+                ("bits", self.bits, None),
+            ),
+        )
+
+
+def fill() -> Shader:
+    """Sets count vec4s to one value, given as the bits of a 32-bit word."""
+    return find_shader("fill", {})
+
+RasterWidth: TypeAlias = Literal[
+    "1",
+    "4",
+]
+RasterStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_RASTER = struct.Struct("<Iii5I6i6i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RasterParams:
+    """Push constants of `raster`: 80 bytes."""
+
+    count: int
+    src: int
+    dst: int
+    size: tuple[int, ...]
+    """5 values."""
+    src_stride: tuple[int, ...]
+    """6 values."""
+    dst_stride: tuple[int, ...]
+    """6 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "RasterParams",
+            _RASTER,
+            (
+                ("count", self.count, None),
+                ("src", self.src, None),
+                ("dst", self.dst, None),
+                ("size", self.size, 5),
+                ("src_stride", self.src_stride, 6),
+                ("dst_stride", self.dst_stride, 6),
+            ),
+        )
+
+
+def raster(
+    *,
+    width: RasterWidth,
+    storage: RasterStorage,
+) -> Shader:
+    """Copies one region of up to six axes, the innermost last; each invocation moves one element
+    of `width` 32-bit words, whatever their type.
+    """
+    return find_shader(
+        "raster",
+        {
+            "width": width,
             "storage": storage,
         },
     )

@@ -1,0 +1,171 @@
+"""The onnxruntime-shaped face: `InferenceSession(model).run(None, {"x": x})`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.core.placement import Placement
+from vkmnn.errors import InvalidInputError
+from vkmnn.interpreter import (
+    CpuInfo,
+    Interpreter,
+    ScheduleConfig,
+    check_array,
+)
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.runtime.device_info import DeviceInfo
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """Name, element type (numpy's name) and shape of an input or output; symbols are strings."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+class InferenceSession:
+    """Run an ONNX model on a Vulkan device.
+
+    Args:
+        model: a path, serialised bytes, or an onnx.ModelProto.
+        device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
+        precision: "high" (float32).
+        driver: the Vulkan binding.
+        validation: run under the Khronos validation layer; its messages become errors.
+        require_device: raise PlacementError instead of running an op on the CPU backend.
+        progress: called with (done, all) while pipelines are compiled.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+        UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
+        DeviceNotFoundError: the device asked for is not there.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | onnx.ModelProto,
+        device: str | int = "auto",
+        *,
+        precision: str = "high",
+        driver: str | None = None,
+        validation: bool | None = None,
+        require_device: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        config = ScheduleConfig(
+            device=device,
+            precision=precision,
+            driver=driver,
+            validation=validation,
+            require_device=require_device,
+            progress=progress,
+        )
+        self._session = Interpreter.from_model(model).create_session(config)
+        graph = self._session.core.graph
+        self._inputs = {info.name: info for info in graph.inputs}
+        self._outputs = [info.name for info in graph.outputs]
+        self._output_infos = graph.outputs
+        if all(info.is_static for info in graph.inputs) and not self._session.core.content_inputs:
+            self._session.core.resize({i.name: i.dims for i in graph.inputs}, {})
+
+    @property
+    def device(self) -> DeviceInfo | CpuInfo:
+        """The device that the session runs on."""
+        return self._session.device
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that `run` wants."""
+        return [_node_arg(info) for info in self._inputs.values()]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs that `run` gives."""
+        return [_node_arg(info) for info in self._output_infos]
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+        """Run the network once; new input shapes are planned first, earlier plans are kept.
+
+        Args:
+            output_names: which outputs to return, or None for all.
+            feeds: one array per input, of the input's dtype and a shape that fits.
+
+        Raises:
+            InvalidInputError: an unknown or missing name, a wrong dtype, shape or value.
+            ShapeError: the shapes do not fit the network.
+        PlacementError: with `require_device`, an op of the new plan would run off the device.
+        """
+        arrays = self._check_feeds(feeds)
+        wanted = self._outputs if output_names is None else list(output_names)
+        for name in wanted:
+            if name not in self._outputs:
+                raise InvalidInputError(
+                    f"the network has no output '{name}'",
+                    hint=f"outputs: {', '.join(self._outputs)}",
+                )
+        results = self._session.run(arrays)
+        return [results[name] for name in wanted]
+
+    def _check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the feeds as contiguous arrays, in the order of the inputs."""
+        for name in feeds:
+            if name not in self._inputs:
+                raise InvalidInputError(
+                    f"the network has no input '{name}'", hint=f"inputs: {', '.join(self._inputs)}"
+                )
+        symbols: dict[str, tuple[int, str]] = {}
+        arrays: dict[str, Array] = {}
+        for name, info in self._inputs.items():
+            if name not in feeds:
+                raise InvalidInputError(
+                    f"input '{name}' is missing", hint=f"inputs: {', '.join(self._inputs)}"
+                )
+            array = feeds[name]
+            check_array(info, array)
+            for want, have in zip(info.shape or (), array.shape):
+                if isinstance(want, str) and symbols.setdefault(want, (have, name))[0] != have:
+                    raise InvalidInputError(
+                        f"dimension '{want}' is {symbols[want][0]} in input '{symbols[want][1]}' "
+                        f"but {have} in input '{name}'",
+                        hint="inputs that share a symbolic dimension must agree on it",
+                    )
+            arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+        return arrays
+
+    def placement(self) -> Placement:
+        """Return where each op of the latest plan runs and why.
+
+        Raises:
+            InvalidInputError: nothing is planned yet, because the input shapes are symbolic.
+        """
+        return self._session.placement()
+
+    def close(self) -> None:
+        """Release device memory; the session cannot be used afterwards."""
+        self._session.close()
+
+    def __enter__(self) -> InferenceSession:
+        """Return the session itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session."""
+        self.close()
+
+
+def _node_arg(info: TensorInfo) -> NodeArg:
+    return NodeArg(info.name, info.dtype.value, info.shape)

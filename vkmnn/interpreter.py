@@ -1,0 +1,343 @@
+"""The MNN-shaped face: an Interpreter holds a network, Sessions run it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.core.backend import Backend
+from vkmnn.core.placement import Placement
+from vkmnn.core.session import Session as CoreSession
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.errors import DeviceNotFoundError, InvalidInputError
+from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.runtime.device_info import DeviceInfo
+
+if TYPE_CHECKING:
+    import onnx
+
+_log = logging.getLogger(__name__)
+
+CPU_DEVICE = "cpu"
+PRECISIONS = ("high",)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleConfig:
+    """How a session runs (MNN ScheduleConfig).
+
+    Args:
+        device: "auto" (the best Vulkan device, else the CPU backend with a warning), an index, part of
+            a name, a UUID, or "cpu" for the numpy backend.
+        precision: "high": float32 throughout.
+        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+        validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
+        save_tensors: names of intermediate tensors that are kept as further outputs.
+        require_device: raise PlacementError when an op would run off the device.
+        max_plans: how many input shapes stay planned.
+        progress: called with (done, all) while pipelines are compiled.
+    """
+
+    device: str | int = "auto"
+    precision: str = "high"
+    driver: str | None = None
+    validation: bool | None = None
+    save_tensors: tuple[str, ...] = ()
+    require_device: bool = False
+    max_plans: int = 8
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuInfo:
+    """Stands where a DeviceInfo would when the numpy backend is the device."""
+
+    name: str = "CPU (numpy backend)"
+
+
+class SessionTensor:
+    """An input or output of a session: a shape to change and data to copy in or out."""
+
+    def __init__(self, session: Session, info: TensorInfo, shape: tuple[int, ...] | None) -> None:
+        self._session = session
+        self.info = info
+        self.shape = shape
+        self.array: Array | None = None
+
+    @property
+    def name(self) -> str:
+        """The tensor's name in the model."""
+        return self.info.name
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The element type."""
+        return self.info.dtype.numpy
+
+    def copy_from(self, array: Array) -> None:
+        """Set the data of an input (MNN copyFromHostTensor).
+
+        Raises:
+            InvalidInputError: shape or dtype differ from the tensor's.
+        """
+        check_array(self.info, array)
+        if self.shape != array.shape:
+            raise InvalidInputError(
+                f"input '{self.name}' has shape {self.shape}, got an array of shape {array.shape}",
+                hint="call Interpreter.resize_tensor and resize_session first",
+            )
+        self.array = np.ascontiguousarray(array)
+
+    def copy_to(self) -> Array:
+        """Return the data of an output after a run (MNN copyToHostTensor).
+
+        Raises:
+            InvalidInputError: the session has not run since it was resized.
+        """
+        if self.array is None:
+            raise InvalidInputError(
+                f"tensor '{self.name}' holds no data yet", hint="call Interpreter.run_session first"
+            )
+        return self.array
+
+
+class Session:
+    """One configured way to run a network; made by `Interpreter.create_session`."""
+
+    def __init__(
+        self, core: CoreSession, device: DeviceInfo | CpuInfo, config: ScheduleConfig
+    ) -> None:
+        self.core = core
+        self.device = device
+        self.config = config
+        self.resized = False
+        self.inputs = {
+            info.name: SessionTensor(self, info, info.dims if info.is_static else None)
+            for info in core.graph.inputs
+        }
+        self.outputs = {info.name: SessionTensor(self, info, None) for info in core.graph.outputs}
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run on arrays that were checked already; plans when their shapes are new."""
+        return self.core.run(feeds)
+
+    def placement(self) -> Placement:
+        """Return where each op of the current plan runs and why."""
+        return self.core.placement()
+
+    def close(self) -> None:
+        """Release plans, buffers and pipelines of this session."""
+        self.core.close()
+
+
+class Interpreter:
+    """A loaded, optimised network (MNN Interpreter); many sessions may run it at once."""
+
+    def __init__(self, graph: Graph) -> None:
+        from vkmnn.converter.passes import optimize
+
+        graph.validate()
+        self._source = graph
+        self.graph = optimize(graph, run_op)
+        self.graph.validate()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Interpreter:
+        """Load an ONNX file.
+
+        Raises:
+            ModelError: the file is missing, damaged or not a model.
+            UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
+        """
+        return cls.from_model(path)
+
+    @classmethod
+    def from_buffer(cls, data: bytes) -> Interpreter:
+        """Load a serialised ONNX model; raises as `from_file`."""
+        return cls.from_model(data)
+
+    @classmethod
+    def from_model(cls, model: str | Path | bytes | onnx.ModelProto) -> Interpreter:
+        """Load a path, serialised bytes, or an onnx.ModelProto; raises as `from_file`."""
+        from vkmnn.converter.onnx import load_model
+
+        return cls(load_model(model))
+
+    def create_session(self, config: ScheduleConfig | None = None) -> Session:
+        """Make a session; when all input shapes are known it is planned at once.
+
+        Raises:
+            DeviceNotFoundError: the device asked for is not there.
+            InvalidInputError: the configuration holds an unknown value.
+        """
+        config = config or ScheduleConfig()
+        if config.precision not in PRECISIONS:
+            raise InvalidInputError(
+                f"unknown precision '{config.precision}'",
+                hint=f"use one of {', '.join(PRECISIONS)}",
+            )
+        main, device = _create_backend(config)
+        graph = _with_outputs(self.graph, config.save_tensors)
+        core = CoreSession(
+            graph,
+            main,
+            CpuBackend(),
+            run_op,
+            max_plans=config.max_plans,
+            require_main=config.require_device,
+        )
+        return Session(core, device, config)
+
+    def get_session_input(self, session: Session, name: str | None = None) -> SessionTensor:
+        """Return an input by name, or the first."""
+        return _pick(session.inputs, name, "input")
+
+    def get_session_output(self, session: Session, name: str | None = None) -> SessionTensor:
+        """Return an output by name, or the first."""
+        return _pick(session.outputs, name, "output")
+
+    def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
+        """Give an input another shape; takes effect with `resize_session`.
+
+        Raises:
+            InvalidInputError: the shape contradicts what the model declares.
+        """
+        check_shape(tensor.info, tuple(shape))
+        if tensor.shape != tuple(shape):
+            tensor.shape = tuple(shape)
+            tensor.array = None
+            session.resized = False
+
+    def resize_session(self, session: Session) -> None:
+        """Plan the session for the present input shapes; earlier plans are kept.
+
+        Raises:
+            InvalidInputError: an input has no shape yet.
+            ShapeError: the shapes do not fit the network.
+        """
+        shapes = {}
+        for tensor in session.inputs.values():
+            if tensor.shape is None:
+                raise InvalidInputError(
+                    f"input '{tensor.name}' has no static shape: {tensor.info.shape}",
+                    hint="call resize_tensor for it first",
+                )
+            shapes[tensor.name] = tensor.shape
+        feeds = {name: t.array for name, t in session.inputs.items() if t.array is not None}
+        plan = session.core.resize(shapes, feeds)
+        for name, output in session.outputs.items():
+            output.shape = plan.infos[name].dims
+            output.array = None
+        session.resized = True
+
+    def run_session(self, session: Session) -> None:
+        """Run on the data of the session's inputs; outputs are then ready to be copied.
+
+        Raises:
+            InvalidInputError: the session was not resized, or an input has no data.
+        """
+        if not session.resized:
+            raise InvalidInputError(
+                "input shapes changed since the session was planned",
+                hint="call resize_session first",
+            )
+        feeds = {}
+        for tensor in session.inputs.values():
+            if tensor.array is None:
+                raise InvalidInputError(
+                    f"input '{tensor.name}' has no data", hint="call its copy_from first"
+                )
+            feeds[tensor.name] = tensor.array
+        for name, array in session.run(feeds).items():
+            session.outputs[name].array = array
+
+
+def check_array(info: TensorInfo, array: Any) -> None:
+    """Refuse an array that is not what the input declares.
+
+    Raises:
+        InvalidInputError: not a numpy array, another dtype, rank or fixed dimension.
+    """
+    if not isinstance(array, np.ndarray):
+        raise InvalidInputError(
+            f"input '{info.name}' must be a numpy array, got {type(array).__name__}",
+            hint="wrap it with numpy.asarray",
+        )
+    if array.dtype != info.dtype.numpy:
+        raise InvalidInputError(
+            f"input '{info.name}' is {info.dtype.value}, got an array of {array.dtype}",
+            hint=f"convert it with .astype('{info.dtype.value}')",
+        )
+    check_shape(info, array.shape)
+
+
+def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
+    """Refuse a shape that contradicts the model's declaration.
+
+    Raises:
+        InvalidInputError: another rank or another fixed dimension.
+    """
+    if info.shape is None:
+        return
+    fits = len(shape) == len(info.shape) and all(
+        not isinstance(want, int) or want == have for want, have in zip(info.shape, shape)
+    )
+    if not fits or any(dim < 0 for dim in shape):
+        declared = ", ".join("?" if dim is None else str(dim) for dim in info.shape)
+        raise InvalidInputError(
+            f"input '{info.name}' has shape [{declared}], got {list(shape)}",
+            hint="only symbolic dimensions may change; export the model with dynamic axes for others",
+        )
+
+
+def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:
+    if name is None:
+        return next(iter(tensors.values()))
+    if name not in tensors:
+        raise InvalidInputError(
+            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
+        )
+    return tensors[name]
+
+
+def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """Return the graph with further outputs."""
+    if not names:
+        return graph
+    produced = graph.producers()
+    missing = [name for name in names if name not in produced]
+    if missing:
+        raise InvalidInputError(
+            f"the optimised network has no tensor '{missing[0]}'",
+            hint="a pass may have fused it away; `vkmnn info` lists the tensors that are left",
+        )
+    known = graph.output_names()
+    infos = [
+        graph.infos.get(name) or TensorInfo(name, graph.inputs[0].dtype, None)
+        for name in names
+        if name not in known
+    ]
+    return replace(graph, outputs=[*graph.outputs, *infos])
+
+
+def _create_backend(config: ScheduleConfig) -> tuple[Backend, DeviceInfo | CpuInfo]:
+    """Open the device that the configuration asks for."""
+    if config.device == CPU_DEVICE:
+        return CpuBackend(), CpuInfo()
+    from vkmnn.runtime.device import open_device
+
+    try:
+        device = open_device(config.device, driver=config.driver, validation=config.validation)
+    except DeviceNotFoundError as error:
+        if config.device != "auto" or config.require_device:
+            raise
+        _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
+        return CpuBackend(), CpuInfo()
+    from vkmnn.vulkan.backend import VulkanBackend
+
+    return VulkanBackend(device, config.progress), device.info

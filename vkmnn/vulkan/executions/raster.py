@@ -1,0 +1,200 @@
+"""Raster and ConvertTensor: every kind of data movement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.geometry.regions import covers, is_identity, simplify
+from vkmnn.ir import Layout, Region, View
+from vkmnn.ir.ops import RasterAttrs
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.storage import storage_bytes, storage_dtype
+
+MAX_AXES = 6
+
+
+@vulkan_execution("Raster")
+class RasterExecution(VulkanExecution):
+    """Copies regions; a raster that is one whole contiguous copy becomes a view."""
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Stay channel-blocked when every region moves whole blocks of channels, as in concat."""
+        if inputs and all(t is not None and t.layout is Layout.NC4HW4 for t in inputs):
+            if self._blocked_regions(inputs, outputs[0]) is not None:
+                return [Layout.NC4HW4] * len(inputs), [Layout.NC4HW4]
+        return [Layout.NCHW] * len(inputs), [Layout.NCHW]
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record a fill where regions leave gaps, and one dispatch per region."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, RasterAttrs)
+        output = outputs[0]
+        elements = storage_bytes(output) // 4
+        if output.layout is Layout.NC4HW4:
+            regions = self._blocked_regions(inputs, output)
+            assert regions is not None
+        else:
+            elements = prod(output.shape)
+            regions = [simplify(region) for region in attrs.regions]
+        if elements == 0:
+            return
+        if len(regions) == 1 and _is_view(regions[0], inputs, output, elements):
+            source = inputs[regions[0].origin]
+            assert source is not None
+            encoder.alias(output, source)
+            return
+        if attrs.ordered or not covers(regions, elements):
+            _fill(output, attrs.fill, encoder)
+        for region in regions:
+            source = inputs[region.origin]
+            assert source is not None
+            _copy(region, source, output, encoder)
+
+    def _blocked_regions(
+        self, inputs: Sequence[Tensor | None], output: Tensor
+    ) -> list[Region] | None:
+        """Return the regions in channel-blocked addresses, or None when one does not move whole blocks."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, RasterAttrs)
+        if attrs.ordered or len(output.shape) < 3:
+            return None
+        blocked: list[Region] = []
+        for region in attrs.regions:
+            source = inputs[region.origin]
+            assert source is not None
+            moved = _blocked_region(simplify(region), source.shape, output.shape, region.origin)
+            if moved is None:
+                return None
+            blocked.append(moved)
+        return blocked if covers(blocked, storage_bytes_blocked(output.shape) // 4) else None
+
+
+def storage_bytes_blocked(shape: Sequence[int]) -> int:
+    """Return the bytes of a channel-blocked tensor."""
+    return shape[0] * -(-shape[1] // 4) * 16 * prod(shape[2:])
+
+
+def _blocked_region(
+    region: Region, source: Sequence[int], output: Sequence[int], origin: int
+) -> Region | None:
+    """Translate a copy of channels [first, first + count) of every image into channel-blocked form."""
+    if len(source) < 3 or source[0] != output[0] or prod(source[2:]) != prod(output[2:]):
+        return None
+    batch, pixels = source[0], prod(source[2:])
+    if pixels == 0 or prod(region.size) % (batch * pixels):
+        return None
+    count = prod(region.size) // (batch * pixels)
+    if region.src.offset % pixels or region.dst.offset % pixels:
+        return None
+    src, dst = region.src.offset // pixels, region.dst.offset // pixels
+    plain = Region(
+        View(region.src.offset, (source[1] * pixels, 1)),
+        View(region.dst.offset, (output[1] * pixels, 1)),
+        (batch, count * pixels),
+        origin,
+    )
+    same = simplify(plain)
+    if (same.src, same.dst, same.size) != (region.src, region.dst, region.size):
+        return None
+    ends_both = src + count == source[1] and dst + count == output[1]
+    if src % 4 or dst % 4 or (count % 4 and not ends_both):
+        return None
+    block = batch * pixels * 4
+    return Region(
+        View(src // 4 * block, (1,)),
+        View(dst // 4 * block, (1,)),
+        (-(-count // 4) * block,),
+        origin,
+    )
+
+
+def _is_view(
+    region: Region, inputs: Sequence[Tensor | None], output: Tensor, elements: int
+) -> bool:
+    source = inputs[region.origin]
+    assert source is not None
+    same_type = storage_dtype(source.dtype) == storage_dtype(output.dtype)
+    return same_type and is_identity(region, elements)
+
+
+def _fill(output: Tensor, value: float | int, encoder: VulkanEncoder) -> None:
+    bits = int(np.array([value]).astype(storage_dtype(output.dtype)).view(np.uint32)[0])
+    vectors = storage_bytes(output) // 16
+    params = kernels.FillParams(count=vectors, bits=bits)
+    encoder.dispatch_linear(kernels.fill(), [output], params, vectors)
+
+
+def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
+    """Record the copy of one region, four words at a time where addresses allow."""
+    axes = sorted(zip(region.size, region.src.strides, region.dst.strides), key=_innermost_last)
+    src, dst = region.src.offset, region.dst.offset
+    wide = _is_wide(axes, src, dst)
+    if wide:
+        *outer, (inner, _, _) = axes
+        axes = [(size, s // 4, d // 4) for size, s, d in outer] + [(inner // 4, 1, 1)]
+        src, dst = src // 4, dst // 4
+    axes = [(1, 0, 0)] * (MAX_AXES - len(axes)) + axes
+    count = prod(size for size, _, _ in axes)
+    params = kernels.RasterParams(
+        count=count,
+        src=src,
+        dst=dst,
+        size=tuple(size for size, _, _ in axes[1:]),
+        src_stride=tuple(s for _, s, _ in axes),
+        dst_stride=tuple(d for _, _, d in axes),
+    )
+    shader = kernels.raster(
+        width="4" if wide else "1", storage="texel" if encoder.prefers_texel_loads else "ssbo"
+    )
+    encoder.dispatch_linear(shader, [source, output], params, count)
+
+
+_Axis = tuple[int, int, int]
+
+
+def _innermost_last(axis: _Axis) -> tuple[bool, int]:
+    """Order axes so that one that is contiguous on both sides comes last, else by output stride."""
+    _, src, dst = axis
+    return src == 1 and dst == 1, -dst
+
+
+def _is_wide(axes: Sequence[_Axis], src: int, dst: int) -> bool:
+    if not axes or axes[-1][1:] != (1, 1) or axes[-1][0] % 4:
+        return False
+    return not any((src % 4, dst % 4, *(s % 4 or d % 4 for _, s, d in axes[:-1])))
+
+
+@vulkan_execution("ConvertTensor")
+class ConvertTensorExecution(VulkanExecution):
+    """Changes between plain and channel-blocked order."""
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record one dispatch, or a view where both orders are the same."""
+        source, output = inputs[0], outputs[0]
+        assert source is not None
+        batch, channels = source.shape[:2]
+        pixels = prod(source.shape[2:])
+        if batch == 1 and pixels == 1 and channels % 4 == 0:
+            encoder.alias(output, source)
+            return
+        count = batch * -(-channels // 4) * pixels
+        params = kernels.ConvertLayoutParams(
+            count=count, batch=batch, channels=channels, pixels=pixels
+        )
+        shader = kernels.convert_layout(
+            dest="nc4hw4" if output.layout is Layout.NC4HW4 else "nchw",
+            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+        )
+        encoder.dispatch_linear(shader, [source, output], params, count)
