@@ -1,0 +1,37 @@
+"""The ONNX front end: `load_model` turns a model into a graph.
+
+Importing it is cheap: the onnx package is imported when the first model is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx import families as _families  # noqa: F401 - fills the registry
+from vkmnn.converter.onnx.builder import GraphBuilder
+from vkmnn.converter.onnx.model_file import read_model
+from vkmnn.converter.onnx.node import NodeContext, UnsupportedCaseError
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.ir import Graph
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["NodeContext", "UnsupportedCaseError", "converter", "load_model"]
+
+
+def load_model(model: str | Path | bytes | onnx.ModelProto) -> Graph:
+    """Convert an ONNX model to a graph.
+
+    Args:
+        model: a path, the bytes of a file, or a protobuf. External data is read only for a path,
+            and only from inside the model's folder.
+
+    Raises:
+        ModelError: the file is missing, damaged or hostile, or the model is not a valid graph.
+        ConversionError: an opset or IR version that the installed onnx package does not know.
+        UnsupportedOpError: nodes that cannot be converted; all of them are listed.
+    """
+    proto, folder = read_model(model)
+    return GraphBuilder(proto, folder).build()

@@ -1,0 +1,280 @@
+"""The conversion of a whole model: nodes in, graph out, all refusals collected."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx.node import NodeContext, UnknownTensorError, UnsupportedCaseError
+from vkmnn.converter.onnx.registry import find_converter
+from vkmnn.converter.onnx.schema import check_node, find_schema, function_body, schema_defaults
+from vkmnn.converter.onnx.source import (
+    MAX_NODES,
+    Names,
+    SourceNode,
+    expand_call,
+    expand_local_functions,
+    name_nodes,
+    opset_map,
+    sort_nodes,
+)
+from vkmnn.converter.onnx.support import alternative
+from vkmnn.converter.onnx.tensors import array_from_tensor
+from vkmnn.converter.onnx.types import TypeTable, tensor_info, unsupported_type
+from vkmnn.errors import ConversionError, ModelError, UnsupportedNode, UnsupportedOpError
+from vkmnn.ir import Array, Graph, Op, OpAttrs, TensorInfo
+
+if TYPE_CHECKING:
+    import onnx
+
+_LOG = logging.getLogger(__name__)
+
+_GRAPH_ATTRIBUTES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
+_SHARED_CONSTANT_BYTES = 256
+
+
+class GraphBuilder:
+    """Holds the graph while it grows; `build` runs the conversion once."""
+
+    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
+        self._model = model
+        self._proto = model.graph
+        self.folder = folder
+        self.graph = Graph(self._proto.name or "model", [], [])
+        self.types = TypeTable(self.graph.constants)
+        self.read_tensors: set[str] = set()
+        self._tensors = Names()
+        self._ops = Names()
+        self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._refused: list[UnsupportedNode] = []
+        self._tainted: set[str] = set()
+        self._opsets = opset_map(model.opset_import)
+
+    def build(self) -> Graph:
+        """Convert the model.
+
+        Raises:
+            ModelError: the model is not a valid graph.
+            UnsupportedOpError: nodes that cannot be expressed; all of them are listed.
+        """
+        nodes = self._flat_nodes()
+        self._read_values({name for node in nodes for name in node.proto.input})
+        self._infer(nodes)
+        self._convert_all(nodes)
+        if self._refused:
+            raise UnsupportedOpError(self._refused)
+        self._add_outputs()
+        self._add_infos()
+        self.graph.validate()
+        return self.graph
+
+    # --- for NodeContext -------------------------------------------------------------------------
+
+    def emit(
+        self,
+        source: SourceNode,
+        op_type: str,
+        inputs: Sequence[str],
+        attrs: OpAttrs,
+        outputs: Sequence[str] | None,
+    ) -> str:
+        """Add an op; see `NodeContext.emit`."""
+        if outputs is None:
+            outputs = [self._tensors.new(f"{source.name}/{op_type}")]
+            name = self._ops.new(f"{source.name}/{op_type}")
+        else:
+            name = self._ops.new(source.name)
+        trimmed = list(inputs)
+        while trimmed and not trimmed[-1]:
+            trimmed.pop()
+        self.graph.ops.append(Op(op_type, name, trimmed, list(outputs), attrs, source.source))
+        return outputs[0]
+
+    def constant(self, array: Array) -> str:
+        """Add a constant tensor, sharing small equal ones, and return its name."""
+        key = (array.dtype.name, array.shape, array.tobytes())
+        if array.nbytes > _SHARED_CONSTANT_BYTES:
+            name = self._tensors.new("constant")
+        elif key in self._shared:
+            return self._shared[key]
+        else:
+            name = self._shared[key] = self._tensors.new("constant")
+        self.graph.constants[name] = array
+        return name
+
+    def set_constant(self, name: str, array: Array) -> None:
+        """Make a node's output a constant."""
+        self.graph.constants[name] = array
+
+    # --- the model's own tensors -----------------------------------------------------------------
+
+    def _flat_nodes(self) -> list[SourceNode]:
+        """Check names and order; expand the model's own functions."""
+        graph = self._proto
+        initializers = _unique((tensor.name for tensor in graph.initializer), "initializer")
+        sparse = _unique((t.values.name for t in graph.sparse_initializer), "sparse initializer")
+        inputs = _unique((value.name for value in graph.input), "graph input")
+        available = initializers | inputs | sparse
+        names = Names()
+        nodes = name_nodes(graph.node, self._opsets, names)
+        nodes = sort_nodes(nodes, available)
+        names.taken |= available
+        names.taken.update(name for node in graph.node for name in node.output)
+        nodes = expand_local_functions(nodes, self._model.functions, names)
+        for name in names.taken:
+            self._tensors.taken.add(name)
+        self.read_tensors = {name for node in nodes for name in node.proto.input if name}
+        self.read_tensors |= {value.name for value in graph.output}
+        return nodes
+
+    def _read_values(self, read: set[str]) -> None:
+        """Take over initializers that something reads, and graph inputs."""
+        read = read | {value.name for value in self._proto.output}
+        initializers = set()
+        for tensor in self._proto.initializer:
+            initializers.add(tensor.name)
+            if tensor.name in read:
+                self._read_initializer(tensor)
+        for sparse in self._proto.sparse_initializer:
+            self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
+        for value in self._proto.input:
+            if value.name in initializers:
+                _LOG.info("input '%s' has a default value and becomes a constant", value.name)
+                continue
+            self.types.set(value.name, value.type)
+            reason = unsupported_type(value.type)
+            info = None if reason else tensor_info(value.name, value.type)
+            if info is None:
+                self._refuse_tensor("Input", value.name, reason or "no element type is given")
+            else:
+                self.graph.inputs.append(info)
+
+    def _read_initializer(self, tensor: onnx.TensorProto) -> None:
+        try:
+            self.graph.constants[tensor.name] = array_from_tensor(tensor, self.folder)
+        except ConversionError as error:
+            self._refuse_tensor("Initializer", tensor.name, error.message)
+
+    def _refuse_tensor(self, kind: str, name: str, reason: str) -> None:
+        self._refused.append(UnsupportedNode(kind, "", self._opsets.get("", 1), name, reason))
+        self._tainted.add(name)
+
+    def _infer(self, nodes: Sequence[SourceNode]) -> None:
+        for value in (*self._proto.value_info, *self._proto.output):
+            self.types.set(value.name, value.type)
+        if self._refused or any(node.opsets is not self._opsets for node in nodes):
+            return  # node by node inference, as conversion goes, has to do
+        self.types.infer_model(
+            self._proto, [node.proto for node in nodes], self._opsets, self._model.ir_version
+        )
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def _convert_all(self, nodes: Sequence[SourceNode]) -> None:
+        stack = list(nodes)[::-1]
+        done = 0
+        while stack:
+            node = stack.pop()
+            done += 1
+            if done > MAX_NODES:
+                raise ModelError(f"the model expands to more than {MAX_NODES} nodes")
+            try:
+                stack.extend(self._convert(node)[::-1])
+            except UnsupportedCaseError as error:
+                self._refuse(node, error)
+
+    def _convert(self, node: SourceNode) -> list[SourceNode]:
+        """Convert one node, or return the nodes that it expands to.
+
+        Raises:
+            UnsupportedCaseError: it can be neither.
+        """
+        if not node.domain and "" not in node.opsets:
+            raise ModelError(
+                "the model does not say which opset it uses",
+                op=node.op,
+                node=node.name,
+                hint="add the default domain to opset_import",
+            )
+        schema = find_schema(node)
+        if schema is not None:
+            check_node(node, schema)
+        if any(attribute.type in _GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
+            raise UnsupportedCaseError("subgraphs (control flow) are not supported")
+        self._check_types(node, node.proto.input)
+        convert = find_converter(node.op, node.domain, node.opset)
+        if convert is not None:
+            convert(NodeContext(node, self))
+        else:
+            body = None if schema is None else function_body(node, schema, self.types)
+            if schema is None or body is None:
+                raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
+            nodes = expand_call(node, body, schema_defaults(schema), self._tensors)
+            self.read_tensors.update(name for inner in nodes for name in inner.proto.input if name)
+            return nodes
+        if schema is not None:
+            self.types.infer_node(node.proto, schema, node.opsets)
+            self._check_types(node, node.proto.output)
+        return []
+
+    def _check_types(self, node: SourceNode, names: Iterable[str]) -> None:
+        for name in names:
+            proto = self.types.get(name) if name else None
+            reason = None if proto is None else unsupported_type(proto)
+            if reason:
+                raise UnknownTensorError(f"tensor '{name}': {reason}")
+
+    def _refuse(self, node: SourceNode, error: UnsupportedCaseError) -> None:
+        """Note a node that cannot be converted, unless that only follows from an earlier one."""
+        tainted = any(name in self._tainted for name in node.proto.input)
+        self._tainted.update(name for name in node.proto.output if name)
+        if tainted and isinstance(error, UnknownTensorError):
+            return
+        name = node.source if node.calls else node.name
+        self._refused.append(UnsupportedNode(node.op, node.domain, node.opset, name, error.message))
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def _add_outputs(self) -> None:
+        _unique((value.name for value in self._proto.output), "graph output")
+        for value in self._proto.output:
+            info = tensor_info(value.name, value.type)
+            if info is None:
+                inferred = self.types.get(value.name)
+                info = None if inferred is None else tensor_info(value.name, inferred)
+            if info is None:
+                raise ModelError(
+                    f"output '{value.name}' has no element type",
+                    hint="the model is not valid ONNX; export it again",
+                )
+            self.graph.outputs.append(info)
+
+    def _add_infos(self) -> None:
+        for op in self.graph.ops:
+            for name in op.outputs:
+                info = self._info(name)
+                if info is not None:
+                    self.graph.infos[name] = info
+
+    def _info(self, name: str) -> TensorInfo | None:
+        proto = self.types.get(name) if name else None
+        return None if proto is None else tensor_info(name, proto)
+
+
+def _unique(names: Iterable[str], kind: str) -> set[str]:
+    """Return the names as a set.
+
+    Raises:
+        ModelError: one is empty or occurs twice.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if not name or name in seen:
+            raise ModelError(
+                f"{kind} '{name}' occurs twice" if name else f"a {kind} has no name",
+                hint="the model is not valid ONNX; export it again",
+            )
+        seen.add(name)
+    return seen

@@ -1,0 +1,17 @@
+"""Import this module to fill the registry with every converter of the package."""
+
+from __future__ import annotations
+
+from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they register
+    activation,
+    conv,
+    elementwise,
+    gather,
+    matmul,
+    movement,
+    norm,
+    pool,
+    reduce,
+    resize,
+    shape_ops,
+)

@@ -1,0 +1,55 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs
+
+
+@converter("MatMul")
+def _matmul(node: NodeContext) -> None:
+    node.finish("MatMul", node.inputs, MatMulAttrs())
+
+
+@converter("Einsum", since=12)
+def _einsum(node: NodeContext) -> None:
+    node.finish("Einsum", node.inputs, EinsumAttrs(node.string("equation")))
+
+
+@converter("Gemm", since=7)
+def _gemm(node: NodeContext) -> None:
+    """Y = alpha · A' · B' + beta · C; a constant C of one row becomes the product's bias."""
+    alpha = node.float("alpha", 1.0)
+    beta = node.float("beta", 1.0)
+    attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), alpha)
+    a, b, c = node.input(0), node.input(1), node.input(2)
+    if not c or beta == 0.0:
+        node.finish("MatMul", [a, b], attrs)
+        return
+    value = node.const_value(c)
+    if value is not None and beta != 1.0:
+        value = np.asarray(value * value.dtype.type(beta))
+        c = node.constant(value)
+    if value is not None and _is_row(value.shape, _columns(node, b, attrs.transpose_b)):
+        node.finish("MatMul", [a, b, node.constant(value.reshape(-1))], attrs)
+        return
+    product = node.emit("MatMul", [a, b], attrs)
+    if value is None and beta != 1.0:
+        factor = node.constant(beta, node.dtype(c))
+        c = node.emit("BinaryOp", [c, factor], BinaryAttrs("MUL"))
+    node.finish("BinaryOp", [product, c], BinaryAttrs("ADD"))
+
+
+def _columns(node: NodeContext, b: str, transposed: bool) -> int | None:
+    info = node.info(b)
+    if info is None or info.shape is None or len(info.shape) != 2:
+        return None
+    columns = info.shape[0 if transposed else 1]
+    return columns if isinstance(columns, int) else None
+
+
+def _is_row(shape: tuple[int, ...], columns: int | None) -> bool:
+    return columns is not None and shape in ((columns,), (1, columns))

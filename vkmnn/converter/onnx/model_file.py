@@ -1,0 +1,128 @@
+"""From a path, bytes or a protobuf to a checked ModelProto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.errors import ConversionError, ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+MIN_OPSET = 7
+
+# What the first bytes of files say that people take for ONNX models: (offset, magic, what it is).
+_OTHER_FORMATS = (
+    (0, b"version https://git-lfs", "a Git LFS pointer; run `git lfs pull` to get the model"),
+    (0, b"PK\x03\x04", "a zip archive (PyTorch's .pt?); export the model with torch.onnx.export"),
+    (0, b"\x80\x02", "a Python pickle; export the model with torch.onnx.export"),
+    (0, b"\x89HDF", "an HDF5 file (Keras?); convert it with tf2onnx"),
+    (0, b"GGUF", "a GGUF file, which is not supported"),
+    (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
+    (4, b"ORTM", "an ORT-format model; give the .onnx file it was made from"),
+    (0, b"<!DOCTYPE", "a web page; download the file itself, not its page"),
+    (0, b"<html", "a web page; download the file itself, not its page"),
+)
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
+    """Return the model, and the folder that its external data may lie in.
+
+    Raises:
+        ModelError: no such file, or not an ONNX model.
+        ConversionError: an IR version or opset that the installed onnx package does not know.
+    """
+    import onnx
+
+    folder = None
+    if isinstance(model, onnx.ModelProto):
+        proto = model
+    elif isinstance(model, bytes):
+        proto = _parse(model, "the given bytes")
+    else:
+        path = Path(model)
+        proto = _parse(_read(path), f"'{path}'")
+        folder = path.parent
+    _check_header(proto)
+    return proto, folder
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.exists():
+            raise ModelError(
+                f"no such file: '{path}'", hint="check the path; relative to the current folder?"
+            )
+        if not path.is_file():
+            raise ModelError(
+                f"'{path}' is not a regular file", hint="give the path of an .onnx file"
+            )
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"'{path}' cannot be read: {error}", hint="check the path and its permissions"
+        ) from error
+
+
+def _parse(data: bytes, what: str) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not data:
+        raise ModelError(f"{what} is empty", hint="the download or the export did not finish")
+    hint = "the file is truncated or not an ONNX model; export or download it again"
+    for offset, magic, other in _OTHER_FORMATS:
+        if data[offset : offset + len(magic)] == magic:
+            hint = f"this is {other}"
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{what} is not an ONNX model: {error}", hint=hint) from error
+    # Any bytes may parse as a protobuf of unknown fields, so ask for what a model must have.
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"{what} is not an ONNX model: it has no graph or no opset", hint=hint)
+    return proto
+
+
+def _check_header(proto: onnx.ModelProto) -> None:
+    import onnx
+
+    if not proto.HasField("graph"):
+        raise ModelError("the model has no graph", hint="give a complete ModelProto")
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ConversionError(
+            f"the model has IR version {proto.ir_version}, the installed onnx package knows up to "
+            f"{onnx.IR_VERSION}",
+            hint="upgrade the onnx package, or export the model for an older IR version",
+        )
+    opsets = [entry.version for entry in proto.opset_import if not normal_domain(entry.domain)]
+    if len(opsets) > 1:
+        raise ModelError(
+            f"the model imports ONNX's operators in {len(opsets)} versions: {opsets}",
+            hint="a model has one opset for each domain; export it again",
+        )
+    for opset in opsets:
+        _check_opset(opset)
+    for function in proto.functions:
+        for entry in function.opset_import:
+            if not normal_domain(entry.domain):
+                _check_opset(entry.version)
+
+
+def _check_opset(opset: int) -> None:
+    from onnx.defs import onnx_opset_version
+
+    newest = onnx_opset_version()
+    if opset > newest:
+        raise ConversionError(
+            f"the model uses opset {opset}, the installed onnx package knows up to {newest}",
+            hint="upgrade the onnx package, or export the model for an older opset",
+        )
+    if opset < MIN_OPSET:
+        raise ConversionError(
+            f"the model uses opset {opset}, the oldest supported one is {MIN_OPSET}",
+            hint=f"convert it first: onnx.version_converter.convert_version(model, {MIN_OPSET})",
+        )

@@ -1,0 +1,262 @@
+"""What a converter sees of a node, and how it writes ops."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vkmnn.converter.onnx.source import SourceNode
+from vkmnn.converter.onnx.tensors import array_from_tensor
+from vkmnn.converter.onnx.types import tensor_info
+from vkmnn.errors import ConversionError, ModelError
+from vkmnn.ir import Array, Dim, DType, OpAttrs, TensorInfo
+
+if TYPE_CHECKING:
+    import onnx
+
+    from vkmnn.converter.onnx.builder import GraphBuilder
+
+
+class UnsupportedCaseError(ConversionError):
+    """A converter knows the operator, but not this use of it; the message is the reason."""
+
+
+class UnknownTensorError(UnsupportedCaseError):
+    """A tensor's element type or rank is needed, but not known or without counterpart."""
+
+
+# AttributeProto.AttributeType of the ONNX IR specification, with the field that holds the value.
+_FLOAT, _INT, _STRING, _TENSOR = 1, 2, 3, 4
+_FLOATS, _INTS, _STRINGS = 6, 7, 8
+_TYPE_NAMES = {
+    _FLOAT: "a float",
+    _INT: "an int",
+    _STRING: "a string",
+    _TENSOR: "a tensor",
+    _FLOATS: "floats",
+    _INTS: "ints",
+    _STRINGS: "strings",
+}
+
+
+class NodeContext:
+    """A node with typed access to its attributes and inputs, and the emitting of ops.
+
+    Attributes:
+        op: operator type. domain: "" for ONNX's own. opset: version of the domain.
+        name: unique name in the model.
+        inputs, outputs: tensor names, "" where an optional one is absent; trailing "" are removed.
+    """
+
+    def __init__(self, source: SourceNode, builder: GraphBuilder) -> None:
+        self._source = source
+        self._builder = builder
+        self._attributes = {a.name: a for a in source.proto.attribute}
+        self.op = source.op
+        self.domain = source.domain
+        self.opset = source.opset
+        self.name = source.name
+        self.inputs = _trimmed(source.proto.input)
+        self.outputs = _trimmed(source.proto.output)
+        self.num_outputs = len(source.proto.output)
+
+    # --- attributes ------------------------------------------------------------------------------
+
+    def has(self, name: str) -> builtins.bool:
+        """True when the node carries the attribute."""
+        return name in self._attributes
+
+    def _attribute(self, name: str, kind: builtins.int) -> onnx.AttributeProto | None:
+        attribute = self._attributes.get(name)
+        if attribute is not None and attribute.type != kind:
+            raise ModelError(
+                f"attribute '{name}' is not {_TYPE_NAMES[kind]}", op=self.op, node=self.name
+            )
+        return attribute
+
+    def _required(self, name: str) -> ModelError:
+        return ModelError(
+            f"required attribute '{name}' is missing",
+            op=self.op,
+            node=self.name,
+            hint="the model is not valid ONNX; export it again",
+        )
+
+    def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
+        """Return an integer attribute; without a default it is required."""
+        attribute = self._attribute(name, _INT)
+        if attribute is not None:
+            return int(attribute.i)
+        if default is None:
+            raise self._required(name)
+        return default
+
+    def bool(self, name: str, default: builtins.bool = False) -> builtins.bool:
+        """Return an integer attribute as a flag."""
+        return self.int(name, int(default)) != 0
+
+    def float(self, name: str, default: builtins.float | None = None) -> builtins.float:
+        """Return a float attribute; without a default it is required."""
+        attribute = self._attribute(name, _FLOAT)
+        if attribute is not None:
+            return float(attribute.f)
+        if default is None:
+            raise self._required(name)
+        return default
+
+    def string(self, name: str, default: str | None = None) -> str:
+        """Return a string attribute; without a default it is required."""
+        attribute = self._attribute(name, _STRING)
+        if attribute is not None:
+            return attribute.s.decode("utf-8", "replace")
+        if default is None:
+            raise self._required(name)
+        return default
+
+    def ints(
+        self, name: str, default: Sequence[builtins.int] | None = None
+    ) -> tuple[builtins.int, ...]:
+        """Return a list of integers; without a default it is required."""
+        attribute = self._attribute(name, _INTS)
+        if attribute is not None:
+            return tuple(int(value) for value in attribute.ints)
+        if default is None:
+            raise self._required(name)
+        return tuple(default)
+
+    def floats(
+        self, name: str, default: Sequence[builtins.float] | None = None
+    ) -> tuple[builtins.float, ...]:
+        """Return a list of floats; without a default it is required."""
+        attribute = self._attribute(name, _FLOATS)
+        if attribute is not None:
+            return tuple(float(value) for value in attribute.floats)
+        if default is None:
+            raise self._required(name)
+        return tuple(default)
+
+    def tensor(self, name: str) -> Array:
+        """Return a required tensor attribute."""
+        attribute = self._attribute(name, _TENSOR)
+        if attribute is None:
+            raise self._required(name)
+        return array_from_tensor(attribute.t, self._builder.folder)
+
+    def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
+        """Return a string attribute that has to be one of `allowed`.
+
+        Raises:
+            UnsupportedCaseError: it is not.
+        """
+        value = self.string(name, default)
+        if value not in allowed:
+            raise self.unsupported(f"{name} '{value}' is not one of {', '.join(allowed)}")
+        return value
+
+    # --- inputs and outputs ----------------------------------------------------------------------
+
+    def input(self, index: builtins.int) -> str:
+        """Return the name of an input, "" when it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+    def output(self, index: builtins.int) -> str:
+        """Return the name of an output, "" when it is absent."""
+        return self.outputs[index] if index < len(self.outputs) else ""
+
+    def is_read(self, index: builtins.int) -> builtins.bool:
+        """True when some node or the caller reads this output."""
+        return self.output(index) in self._builder.read_tensors
+
+    def constant(self, value: object, dtype: DType | None = None) -> str:
+        """Return the name of a constant tensor of this value (numpy's dtype unless given)."""
+        return self._builder.constant(np.asarray(value, dtype.numpy if dtype else None))
+
+    def ints_constant(self, values: Sequence[builtins.int]) -> str:
+        """Return the name of a constant 1-D int64 tensor."""
+        return self._builder.constant(np.array(values, np.int64))
+
+    def const_value(self, tensor: str) -> Array | None:
+        """Return the value of a tensor when it is a constant."""
+        return self._builder.graph.constants.get(tensor)
+
+    def set_constant(self, array: Array) -> None:
+        """Make output 0 a constant."""
+        self._builder.set_constant(self.outputs[0], array)
+
+    def info(self, tensor: str) -> TensorInfo | None:
+        """Return what is known of a tensor."""
+        proto = self._builder.types.get(tensor)
+        return None if proto is None else tensor_info(tensor, proto)
+
+    def dtype(self, tensor: str) -> DType:
+        """Return a tensor's element type.
+
+        Raises:
+            UnknownTensorError: nothing says what it is.
+        """
+        info = self.info(tensor)
+        if info is None:
+            raise UnknownTensorError(f"the element type of '{tensor}' is not known")
+        return info.dtype
+
+    def shape(self, tensor: str) -> tuple[Dim, ...]:
+        """Return a tensor's shape, whose rank is known.
+
+        Raises:
+            UnknownTensorError: nothing says what it is.
+        """
+        info = self.info(tensor)
+        if info is None or info.shape is None:
+            raise UnknownTensorError(f"the rank of '{tensor}' is not known")
+        return info.shape
+
+    def rank(self, tensor: str) -> builtins.int:
+        """Return a tensor's rank; raises as `shape`."""
+        return len(self.shape(tensor))
+
+    def known_rank(self, tensor: str) -> builtins.int | None:
+        """Return a tensor's rank, or None when it is not known."""
+        info = self.info(tensor)
+        return None if info is None or info.shape is None else len(info.shape)
+
+    def set_info(self, index: builtins.int, like: str) -> None:
+        """Say that an output has the element type and shape of another tensor.
+
+        Only for operators that onnx has no schema of; all others are inferred.
+        """
+        proto = self._builder.types.get(like)
+        if proto is not None and self.output(index):
+            self._builder.types.set(self.output(index), proto)
+
+    # --- results ---------------------------------------------------------------------------------
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        attrs: OpAttrs | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> str:
+        """Add an op and return the name of its first output.
+
+        `outputs` None makes one new tensor; pass `self.outputs` to write the node's own.
+        """
+        return self._builder.emit(self._source, op_type, inputs, attrs or OpAttrs(), outputs)
+
+    def finish(self, op_type: str, inputs: Sequence[str], attrs: OpAttrs | None = None) -> None:
+        """Add the op that writes the node's output 0."""
+        self.emit(op_type, inputs, attrs, self.outputs[:1])
+
+    def unsupported(self, reason: str) -> UnsupportedCaseError:
+        """Return the exception to raise when this use of the operator cannot be converted."""
+        return UnsupportedCaseError(reason, op=self.op, node=self.name)
+
+
+def _trimmed(names: Sequence[str]) -> list[str]:
+    listed = list(names)
+    while listed and not listed[-1]:
+        listed.pop()
+    return listed

@@ -1,0 +1,56 @@
+"""The table of ONNX operator converters, filled by the `converter` decorator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from vkmnn.errors import PluginError
+
+if TYPE_CHECKING:
+    from vkmnn.converter.onnx.node import NodeContext
+
+Converter = Callable[["NodeContext"], None]
+
+_CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
+
+
+def normal_domain(domain: str) -> str:
+    """Return the domain as the table writes it: "" for ONNX's own, which "ai.onnx" also means."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def converter(op: str, *, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+    """Register a function that converts nodes of type `op`, from opset `since` on.
+
+    The entry with the greatest `since` that is not above the node's opset converts the node.
+
+    Raises:
+        PluginError: the same operator, domain and version is registered already.
+    """
+
+    def register(function: Converter) -> Converter:
+        versions = _CONVERTERS.setdefault((normal_domain(domain), op), {})
+        if since in versions:
+            raise PluginError(
+                f"a converter for {domain or 'ai.onnx'}::{op} since opset {since} exists already",
+                op=op,
+                hint="give another `since`, or remove one of the two",
+            )
+        versions[since] = function
+        return function
+
+    return register
+
+
+def find_converter(op: str, domain: str, opset: int) -> Converter | None:
+    """Return the converter for a node of this type at this opset, or None."""
+    versions = _CONVERTERS.get((normal_domain(domain), op), {})
+    fitting = [since for since in versions if since <= opset]
+    return versions[max(fitting)] if fitting else None
+
+
+def registered() -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Yield (domain, op, versions) of every entry, sorted."""
+    for (domain, op), versions in sorted(_CONVERTERS.items()):
+        yield domain, op, tuple(sorted(versions))

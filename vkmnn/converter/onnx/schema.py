@@ -1,0 +1,112 @@
+"""What onnx's operator schemas say: is a node well formed, and has its operator a function body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vkmnn.converter.onnx.node import UnknownTensorError, UnsupportedCaseError
+from vkmnn.converter.onnx.source import SourceNode
+from vkmnn.converter.onnx.types import TypeTable
+from vkmnn.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+# onnx.defs.OpSchema; its type hints lack the members used here.
+Schema: TypeAlias = Any
+
+
+def find_schema(node: SourceNode) -> Schema | None:
+    """Return the schema of the node's operator at its opset, or None when onnx has none."""
+    from onnx import defs
+
+    try:
+        return defs.get_schema(node.op, node.opset, node.domain)
+    except defs.SchemaError:
+        return None
+
+
+def check_node(node: SourceNode, schema: Schema) -> None:
+    """Check the numbers of inputs and outputs and the attributes against the schema.
+
+    Raises:
+        ModelError: the node does not fit.
+    """
+    proto = node.proto
+
+    def error(what: str) -> ModelError:
+        return ModelError(
+            what,
+            op=node.op,
+            node=node.name,
+            hint=f"the model is not valid for opset {node.opset}; export it again",
+        )
+
+    for what, names, least, most in (
+        ("inputs", proto.input, schema.min_input, schema.max_input),
+        ("outputs", proto.output, schema.min_output, schema.max_output),
+    ):
+        if not least <= len(names) <= most:
+            raise error(f"{node.op} takes {least} to {most} {what}, this node has {len(names)}")
+    single = type(schema).FormalParameterOption.Single
+    for formal, name in zip(schema.inputs, proto.input, strict=False):
+        if not name and formal.option == single:
+            raise error(f"required input '{formal.name}' is missing")
+    seen = set()
+    for attribute in proto.attribute:
+        expected = schema.attributes.get(attribute.name)
+        if expected is None:
+            raise error(f"{node.op} has no attribute '{attribute.name}'")
+        if int(expected.type.value) != attribute.type:
+            raise error(f"attribute '{attribute.name}' is not of type {expected.type.name}")
+        if attribute.name in seen:
+            raise error(f"attribute '{attribute.name}' is given twice")
+        seen.add(attribute.name)
+    for name, expected in schema.attributes.items():
+        if expected.required and name not in seen:
+            raise error(f"required attribute '{name}' is missing")
+
+
+def function_body(node: SourceNode, schema: Schema, types: TypeTable) -> onnx.FunctionProto | None:
+    """Return the body that defines the operator by others, or None when it has none.
+
+    Raises:
+        UnknownTensorError: the body depends on input types that nothing says.
+        UnsupportedCaseError: onnx cannot build the body for this node.
+    """
+    import onnx
+
+    fitting = [v for v in schema.function_opset_versions if v <= node.opset]
+    if fitting:
+        data = schema.get_function_with_opset_version(max(fitting))
+        return _parsed(data)
+    fitting = [v for v in schema.context_dependent_function_opset_versions if v <= node.opset]
+    if not fitting:
+        return None
+    known = []
+    for name in node.proto.input:
+        proto = types.get(name) if name else onnx.TypeProto()
+        if proto is None:
+            raise UnknownTensorError(f"the type of '{name}' is not known")
+        known.append(proto.SerializeToString())
+    try:
+        data = schema.get_context_dependent_function_with_opset_version(
+            max(fitting), node.proto.SerializeToString(), known
+        )
+    except Exception as error:  # the C++ side throws untyped errors
+        raise UnsupportedCaseError(f"onnx cannot expand it: {error}") from error
+    return _parsed(data)
+
+
+def _parsed(data: bytes) -> onnx.FunctionProto | None:
+    import onnx
+
+    body = onnx.FunctionProto()
+    body.ParseFromString(data)
+    return body if body.node else None
+
+
+def schema_defaults(schema: Schema) -> list[onnx.AttributeProto]:
+    """Return the default values of the operator's attributes."""
+    defaults = (attribute.default_value for attribute in schema.attributes.values())
+    return [default for default in defaults if default.name]

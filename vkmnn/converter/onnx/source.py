@@ -1,0 +1,270 @@
+"""The nodes of a model as the front end handles them: named, ordered, local functions expanded."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+# A model that expands to more nodes than this is taken for an attack by nested functions.
+MAX_NODES = 250_000
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """One node: its protobuf, a name that is unique in the model, and the opsets it is written in.
+
+    `source` names the node of the model that it comes from; `calls` are the functions around it.
+    """
+
+    proto: onnx.NodeProto
+    name: str
+    opsets: Mapping[str, int]
+    source: str
+    calls: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def domain(self) -> str:
+        """The operator's domain, "" for ONNX's own."""
+        return normal_domain(self.proto.domain)
+
+    @property
+    def op(self) -> str:
+        """The operator's type."""
+        return self.proto.op_type
+
+    @property
+    def opset(self) -> int:
+        """The version of the operator's domain."""
+        return self.opsets.get(self.domain, 1)
+
+
+@dataclass(slots=True)
+class Names:
+    """Names that are taken, and the making of new ones."""
+
+    taken: set[str] = field(default_factory=set)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def new(self, base: str) -> str:
+        """Take and return `base`, or `base_1`, `base_2`, … if it is taken."""
+        name = base
+        while name in self.taken:
+            self._counts[base] = self._counts.get(base, 0) + 1
+            name = f"{base}_{self._counts[base]}"
+        self.taken.add(name)
+        return name
+
+
+def opset_map(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Return domain → version."""
+    return {normal_domain(entry.domain): entry.version for entry in imports}
+
+
+def name_nodes(
+    protos: Sequence[onnx.NodeProto], opsets: Mapping[str, int], names: Names
+) -> list[SourceNode]:
+    """Give every node a unique name: its own, else its type and position (`Conv_12`)."""
+    nodes = []
+    for index, proto in enumerate(protos):
+        name = names.new(proto.name or f"{proto.op_type}_{index}")
+        nodes.append(SourceNode(proto, name, opsets, f"{name} ({proto.op_type})"))
+    return nodes
+
+
+def sort_nodes(nodes: Sequence[SourceNode], available: Collection[str]) -> list[SourceNode]:
+    """Return the nodes in topological order, as close to the given order as possible.
+
+    Args:
+        nodes: the nodes.
+        available: tensors that exist before any node runs.
+
+    Raises:
+        ModelError: a tensor is produced twice, read but never produced, or depends on itself.
+    """
+    producer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in node.proto.output:
+            if not name:
+                continue
+            if name in producer or name in available:
+                raise ModelError(
+                    f"tensor '{name}' is produced twice",
+                    op=node.op,
+                    node=node.name,
+                    hint="every tensor name may be written once; export the model again",
+                )
+            producer[name] = index
+    readers: list[list[int]] = [[] for _ in nodes]
+    missing = [0] * len(nodes)
+    for index, node in enumerate(nodes):
+        for name in node.proto.input:
+            if not name or name in available:
+                continue
+            if name not in producer:
+                raise ModelError(
+                    f"input '{name}' is not a graph input, an initializer or any node's output",
+                    op=node.op,
+                    node=node.name,
+                    hint="the model is incomplete; export it again",
+                )
+            readers[producer[name]].append(index)
+            missing[index] += 1
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        raise _cycle_error(nodes, producer, set(range(len(nodes))) - set(order))
+    return [nodes[index] for index in order]
+
+
+def _cycle_error(
+    nodes: Sequence[SourceNode], producer: Mapping[str, int], stuck: set[int]
+) -> ModelError:
+    """Walk backwards from any stuck node: the first node met again closes a cycle."""
+    index = min(stuck)
+    path: list[int] = []
+    links: list[str] = []
+    while index not in path:
+        path.append(index)
+        name = next(n for n in nodes[index].proto.input if producer.get(n) in stuck)
+        links.append(name)
+        index = producer[name]
+    start = path.index(index)
+    members = [nodes[i] for i in path[start:]]
+    chain = " <- ".join(
+        f"'{member.name}' <-[{link}]" for member, link in zip(members, links[start:], strict=True)
+    )
+    return ModelError(
+        f"the graph has a cycle: {chain} '{members[0].name}'",
+        op=members[0].op,
+        node=members[0].name,
+        hint="a node depends on its own output through these tensors; export the model again",
+    )
+
+
+def expand_call(
+    node: SourceNode,
+    function: onnx.FunctionProto,
+    defaults: Iterable[onnx.AttributeProto],
+    names: Names,
+) -> list[SourceNode]:
+    """Return the nodes of a function's body in place of a node that calls it, in order.
+
+    Inner tensors and nodes get the caller's name as prefix; attribute references are replaced by
+    the caller's attributes or `defaults`, and left out where neither exists.
+
+    Raises:
+        ModelError: functions call themselves, nest too deeply, or the body is not a valid graph.
+    """
+    import onnx
+
+    key = (node.domain, node.op)
+    if key in node.calls or len(node.calls) >= _MAX_DEPTH:
+        raise ModelError(
+            f"function {node.domain or 'ai.onnx'}::{node.op} calls itself or nests too deeply",
+            op=node.op,
+            node=node.name,
+            hint="functions of a model must not be recursive; the file may be malicious",
+        )
+    attributes = {attribute.name: attribute for attribute in defaults}
+    attributes.update((attribute.name, attribute) for attribute in node.proto.attribute)
+    actual_inputs: dict[str, str] = dict(
+        zip_longest(function.input, node.proto.input, fillvalue="")
+    )
+    actual_outputs: dict[str, str] = {
+        formal: actual
+        for formal, actual in zip(function.output, node.proto.output, strict=False)
+        if actual
+    }
+    renamed: dict[str, str] = {"": ""}
+
+    def rename(name: str) -> str:
+        if name in actual_inputs:
+            return actual_inputs[name]
+        if name in actual_outputs:
+            return actual_outputs[name]
+        if name not in renamed:
+            renamed[name] = names.new(f"{node.name}/{name}")
+        return renamed[name]
+
+    opsets = {**node.opsets, **opset_map(function.opset_import)}
+    body = []
+    for index, inner in enumerate(function.node):
+        proto = onnx.NodeProto(op_type=inner.op_type, domain=inner.domain, overload=inner.overload)
+        proto.input.extend(rename(name) for name in inner.input)
+        proto.output.extend(rename(name) for name in inner.output)
+        proto.attribute.extend(
+            attribute
+            for attribute in (_resolved(a, attributes) for a in inner.attribute)
+            if attribute is not None
+        )
+        proto.name = names.new(f"{node.name}/{inner.name or f'{inner.op_type}_{index}'}")
+        body.append(SourceNode(proto, proto.name, opsets, node.source, (*node.calls, key)))
+    for formal in set(function.output) & set(function.input) & set(actual_outputs):
+        proto = onnx.NodeProto(op_type="Identity", name=names.new(f"{node.name}/{formal}"))
+        proto.input.append(actual_inputs[formal])
+        proto.output.append(actual_outputs[formal])
+        body.append(SourceNode(proto, proto.name, opsets, node.source, (*node.calls, key)))
+    return sort_nodes(body, {name for name in node.proto.input if name})
+
+
+def _resolved(
+    attribute: onnx.AttributeProto, attributes: Mapping[str, onnx.AttributeProto]
+) -> onnx.AttributeProto | None:
+    """Replace a reference to one of the function's attributes by its value."""
+    if not attribute.ref_attr_name:
+        return attribute
+    value = attributes.get(attribute.ref_attr_name)
+    if value is None:
+        return None
+    copy = type(value)()
+    copy.CopyFrom(value)
+    copy.name = attribute.name
+    return copy
+
+
+def expand_local_functions(
+    nodes: Iterable[SourceNode], functions: Iterable[onnx.FunctionProto], names: Names
+) -> list[SourceNode]:
+    """Replace calls of the model's own functions by their bodies, until none is left.
+
+    Raises:
+        ModelError: as `expand_call`; a function is defined twice; there are too many nodes.
+    """
+    table: dict[tuple[str, str, str], onnx.FunctionProto] = {}
+    for function in functions:
+        key = (normal_domain(function.domain), function.name, function.overload)
+        if key in table:
+            raise ModelError(f"function {key[0]}::{key[1]} is defined twice")
+        table[key] = function
+    flat: list[SourceNode] = []
+    stack = list(nodes)[::-1]
+    while stack:
+        node = stack.pop()
+        called = table.get((node.domain, node.op, node.proto.overload))
+        if called is None:
+            flat.append(node)
+        else:
+            stack.extend(expand_call(node, called, called.attribute_proto, names)[::-1])
+        if len(flat) + len(stack) > MAX_NODES:
+            raise ModelError(
+                f"the model expands to more than {MAX_NODES} nodes",
+                hint="nested functions multiply; the file may be malicious",
+            )
+    return flat

@@ -1,0 +1,162 @@
+"""TensorProto to numpy, with every size checked before it is used."""
+
+from __future__ import annotations
+
+import logging
+from math import prod
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, type_name
+from vkmnn.errors import ConversionError, ModelError
+from vkmnn.ir import Array, DType
+
+if TYPE_CHECKING:
+    import onnx
+
+_LOG = logging.getLogger(__name__)
+
+_EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
+
+# TensorProto's typed field of each element type, used when raw_data is not.
+_FIELDS: dict[DType, str] = {
+    DType.FLOAT32: "float_data",
+    DType.FLOAT64: "double_data",
+    DType.INT64: "int64_data",
+    DType.UINT32: "uint64_data",
+    DType.UINT64: "uint64_data",
+}
+_DEFAULT_FIELD = "int32_data"
+
+
+def array_from_tensor(tensor: onnx.TensorProto, folder: Path | None) -> Array:
+    """Return the values of a tensor; external data is read from inside `folder` only.
+
+    Raises:
+        ModelError: dimensions, element type and data do not fit together, or the external data is
+            missing, outside the folder or too short.
+        ConversionError: the element type has no counterpart (bfloat16, strings, …).
+    """
+    name = tensor.name or "(unnamed)"
+    dtype = DTYPES.get(tensor.data_type)
+    if dtype is None:
+        raise ConversionError(
+            f"tensor '{name}' has element type {type_name(tensor.data_type)}",
+            hint="export the model in float32 or float16",
+        )
+    if tensor.HasField("segment"):
+        raise ConversionError(f"tensor '{name}' is stored in segments")
+    shape = tuple(tensor.dims)
+    if any(not 0 <= dim <= MAX_DIM for dim in shape):
+        raise _damaged(name, f"invalid dimensions {list(shape)}")
+    count = prod(shape)
+    if tensor.data_location == _EXTERNAL:
+        flat = _read_external(tensor, name, dtype, count, folder)
+    elif tensor.HasField("raw_data"):
+        flat = _from_raw(tensor.raw_data, name, dtype, count)
+    else:
+        flat = _from_field(tensor, name, dtype, count)
+    array = flat.reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _damaged(name: str, what: str) -> ModelError:
+    return ModelError(
+        f"tensor '{name}' is damaged: {what}",
+        hint="the file is truncated or was written wrongly; export or download it again",
+    )
+
+
+def _little_endian(dtype: DType) -> np.dtype[np.generic]:
+    little: np.dtype[np.generic] = dtype.numpy.newbyteorder("<")
+    return little
+
+
+def _from_raw(data: bytes, name: str, dtype: DType, count: int) -> Array:
+    expected = count * dtype.numpy.itemsize
+    if len(data) != expected:
+        raise _damaged(name, f"{len(data)} bytes of data, its shape asks for {expected}")
+    flat = np.frombuffer(data, _little_endian(dtype)).astype(dtype.numpy, copy=False)
+    return _checked_bool(flat, dtype)
+
+
+def _checked_bool(flat: Array, dtype: DType) -> Array:
+    # Any byte but 0 and 1 in a numpy bool array makes later results undefined.
+    return flat.view(np.uint8) != 0 if dtype is DType.BOOL else flat
+
+
+def _from_field(tensor: onnx.TensorProto, name: str, dtype: DType, count: int) -> Array:
+    values = getattr(tensor, _FIELDS.get(dtype, _DEFAULT_FIELD))
+    if len(values) != count:
+        raise _damaged(name, f"{len(values)} values, its shape asks for {count}")
+    if dtype is DType.FLOAT16:  # stored as the bits of the halves
+        return np.array(values, np.int64).astype(np.uint16).view(np.float16)
+    if dtype.is_float:
+        return np.array(values, dtype.numpy)
+    wide = np.array(values, np.uint64 if dtype is DType.UINT64 else np.int64)
+    # To bool, every value but 0 is true, as numpy converts.
+    return wide.astype(dtype.numpy)
+
+
+def _read_external(
+    tensor: onnx.TensorProto, name: str, dtype: DType, count: int, folder: Path | None
+) -> Array:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _external_path(entries.get("location", ""), name, folder)
+    expected = count * dtype.numpy.itemsize
+    offset = _size(entries.get("offset", "0"), name, "offset")
+    length = _size(entries.get("length", str(expected)), name, "length")
+    if length != expected:
+        raise _damaged(name, f"{length} bytes of external data, its shape asks for {expected}")
+    available = path.stat().st_size
+    if offset + length > available:
+        raise _damaged(
+            name, f"external data at {offset}+{length}, but '{path.name}' has {available} bytes"
+        )
+    flat = np.fromfile(path, _little_endian(dtype), count, offset=offset)
+    return _checked_bool(flat.astype(dtype.numpy, copy=False), dtype)
+
+
+def _size(text: str, name: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise _damaged(name, f"external data {what} {text!r}")
+    return int(text)
+
+
+def _external_path(location: str, name: str, folder: Path | None) -> Path:
+    """Return the file that holds external data, symbolic links resolved, inside `folder`."""
+    if folder is None:
+        raise ModelError(
+            f"tensor '{name}' keeps its data in the file '{location}'",
+            hint="give the path of the model instead of its bytes, or load the external data first",
+        )
+    windows = PureWindowsPath(location)  # also splits at '/', and knows drive letters
+    if not location or windows.drive or windows.root or PurePosixPath(location).is_absolute():
+        raise _outside(name, location)
+    if "\0" in location or ".." in windows.parts:
+        raise _outside(name, location)
+    try:
+        path = (folder / location).resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise ModelError(
+            f"tensor '{name}' keeps its data in '{location}', which cannot be read: {error}",
+            hint="keep the external data files beside the model",
+        ) from error
+    if not path.is_relative_to(folder.resolve()):
+        raise _outside(name, location)
+    if not path.is_file():
+        raise ModelError(
+            f"tensor '{name}' keeps its data in '{location}', which is not a regular file",
+            hint="keep the external data files beside the model",
+        )
+    return path
+
+
+def _outside(name: str, location: str) -> ModelError:
+    return ModelError(
+        f"tensor '{name}' wants external data from '{location}', outside the model's folder",
+        hint="external data has to lie in the model's folder or below; the file may be malicious",
+    )
