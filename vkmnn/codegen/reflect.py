@@ -24,12 +24,13 @@ _OP_SPEC_TRUE, _OP_SPEC_FALSE, _OP_SPEC, _OP_SPEC_COMPOSITE = 48, 49, 50, 51
 _OP_CONSTANT_COMPOSITE = 44
 _OP_FUNCTION, _OP_VARIABLE = 54, 59
 _OP_DECORATE, _OP_MEMBER_DECORATE = 71, 72
+_OP_EXECUTION_MODE_ID = 331
 
 _DEC_SPEC_ID, _DEC_ARRAY_STRIDE, _DEC_BUILTIN = 1, 6, 11
 _DEC_NON_WRITABLE, _DEC_NON_READABLE = 24, 25
 _DEC_BINDING, _DEC_SET, _DEC_OFFSET = 33, 34, 35
 _BUILTIN_WORKGROUP_SIZE = 25
-_MODE_LOCAL_SIZE = 17
+_MODE_LOCAL_SIZE, _MODE_LOCAL_SIZE_ID = 17, 38
 _UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER = 0, 2, 9, 12
 _DIM_BUFFER = 5
 _FP_ENCODING_BFLOAT16 = 0
@@ -42,6 +43,8 @@ _CAPABILITIES = {
     61: "GroupNonUniform", 62: "GroupNonUniformVote", 63: "GroupNonUniformArithmetic",
     64: "GroupNonUniformBallot", 65: "GroupNonUniformShuffle",
     66: "GroupNonUniformShuffleRelative", 67: "GroupNonUniformClustered", 68: "GroupNonUniformQuad",
+    4428: "WorkgroupMemoryExplicitLayoutKHR", 4429: "WorkgroupMemoryExplicitLayout8BitAccessKHR",
+    4430: "WorkgroupMemoryExplicitLayout16BitAccessKHR", 6026: "GroupNonUniformRotateKHR",
     4433: "StorageBuffer16BitAccess", 4434: "UniformAndStorageBuffer16BitAccess",
     4435: "StoragePushConstant16", 4448: "StorageBuffer8BitAccess",
     4449: "UniformAndStorageBuffer8BitAccess", 4450: "StoragePushConstant8",
@@ -120,6 +123,7 @@ class _Module:
     capabilities: set[str] = field(default_factory=set)
     entry_points: list[str] = field(default_factory=list)
     local_size: tuple[int, int, int] = (1, 1, 1)
+    local_size_ids: tuple[int, ...] = ()
 
     def scalar(self, type_id: int) -> str:
         """The GLSL name of a scalar or vector type."""
@@ -191,6 +195,8 @@ def _read(spirv: bytes) -> _Module:
             module.entry_points.append(_string(args[2:])[0])
         elif op == _OP_EXECUTION_MODE and args[1] == _MODE_LOCAL_SIZE:
             module.local_size = (args[2], args[3], args[4])
+        elif op == _OP_EXECUTION_MODE_ID and args[1] == _MODE_LOCAL_SIZE_ID:
+            module.local_size_ids = args[2:5]
         elif _OP_TYPE_BOOL <= op <= _OP_TYPE_POINTER:
             module.types[args[0]] = (op, args[1:])
         elif _OP_CONSTANT <= op <= _OP_SPEC_COMPOSITE:
@@ -273,12 +279,15 @@ def _specs(module: _Module) -> list[ReflectedSpec]:
 
 
 def _local_size(module: _Module) -> tuple[int, int, int]:
+    """WorkgroupSize overrides LocalSize (SPIR-V spec, "BuiltIn"); from 1.6 on it is LocalSizeId."""
+    ids = module.local_size_ids
     for constant, decorations in module.decorations.items():
         if decorations.get(_DEC_BUILTIN) == _BUILTIN_WORKGROUP_SIZE:
-            parts = module.constants[constant][2]
-            x, y, z = (int(module.constants[part][2][0]) for part in parts)
-            return (x, y, z)
-    return module.local_size
+            ids = module.constants[constant][2]
+    if not ids:
+        return module.local_size
+    x, y, z = (module.constants[part][2][0] for part in ids)
+    return (x, y, z)
 
 
 def reflect(spirv: bytes) -> Reflection:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkmnn.codegen.declare import RESERVED_NAMES
-from vkmnn.codegen.features import FEATURES, default_optimize
+from vkmnn.codegen.features import FEATURES, default_optimize, with_implied
 from vkmnn.codegen.jsonpos import Node, parse
 from vkmnn.errors import ShaderError
 
@@ -50,11 +50,13 @@ class Variant:
     @property
     def requires(self) -> frozenset[str]:
         """The features declared for these axis values."""
-        return frozenset(
-            name
-            for condition, names in self.template.requires
-            if condition.holds(self.axes)
-            for name in names
+        return with_implied(
+            frozenset(
+                name
+                for condition, names in self.template.requires
+                if condition.holds(self.axes)
+                for name in names
+            )
         )
 
     @property
