@@ -1,0 +1,44 @@
+"""The numpy backup backend: every operator of the vocabulary, by ONNX's definitions.
+
+What the device cannot run, runs here; constant folding runs here; the device is tested against it.
+"""
+
+from __future__ import annotations
+
+from vkmnn.cpu_fallback import (
+    binary,
+    convolution,
+    erf,
+    gathering,
+    generation,
+    matmul,
+    movement,
+    pooling,
+    reduction,
+    unary,
+)
+from vkmnn.cpu_fallback.registry import (
+    CpuExecution,
+    cpu_execution,
+    has_execution,
+    placed_execution,
+    run_op,
+)
+
+__all__ = [
+    "CpuExecution",
+    "binary",
+    "convolution",
+    "cpu_execution",
+    "erf",
+    "gathering",
+    "generation",
+    "has_execution",
+    "matmul",
+    "movement",
+    "placed_execution",
+    "pooling",
+    "reduction",
+    "run_op",
+    "unary",
+]

@@ -1,0 +1,102 @@
+"""BinaryOp, Select, Cast and Scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required, widen
+from vkmnn.cpu_fallback.unary import activate
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import COMPARISON_KINDS, BinaryAttrs, CastAttrs, ScaleAttrs
+from vkmnn.shape.common import attrs_of
+
+
+def truncated_division(a: AnyArray, b: AnyArray) -> AnyArray:
+    """Integer division toward zero, as C and ONNX divide; x / 0 is 0."""
+    quotient = a // b
+    inexact = (quotient * b != a) & (b != 0)
+    return np.asarray(quotient + (inexact & ((a < 0) != (b < 0))).astype(a.dtype))
+
+
+def _divide(a: AnyArray, b: AnyArray) -> AnyArray:
+    return np.asarray(a / b) if a.dtype.kind == "f" else truncated_division(a, b)
+
+
+def _power(a: AnyArray, b: AnyArray) -> AnyArray:
+    if a.dtype.kind == "f":
+        return np.asarray(np.power(a, b, dtype=np.result_type(a.dtype, b.dtype)))
+    if b.dtype.kind == "f" or (b < 0).any():
+        return np.asarray(np.power(a.astype(np.float64), b))
+    # A large exponent must not wrap into a small type; the result may, as in C.
+    wide = np.int64 if a.dtype.kind == "i" else np.uint64
+    return np.asarray(np.power(a.astype(wide), b.astype(wide)))
+
+
+def _prelu(a: AnyArray, b: AnyArray) -> AnyArray:
+    return np.where(a >= 0, a, a * b)
+
+
+_FUNCTIONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+    "ADD": np.add,
+    "SUB": np.subtract,
+    "MUL": np.multiply,
+    "DIV": _divide,
+    "POW": _power,
+    "MOD": np.mod,
+    "FMOD": np.fmod,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "PRELU": _prelu,
+    "EQUAL": np.equal,
+    "GREATER": np.greater,
+    "GREATER_EQUAL": np.greater_equal,
+    "LESS": np.less,
+    "LESS_EQUAL": np.less_equal,
+    "AND": np.logical_and,
+    "OR": np.logical_or,
+    "XOR": np.logical_xor,
+}
+
+
+@cpu_execution("BinaryOp")
+def _binary_op(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, BinaryAttrs)
+    function = _FUNCTIONS.get(attrs.kind)
+    if function is None:
+        raise InvalidInputError(f"binary kind '{attrs.kind}' is unknown")
+    a, b = required(inputs, 0), required(inputs, 1)
+    result = np.asarray(function(widen(a), widen(b)))
+    if attrs.kind in COMPARISON_KINDS:
+        return [result]
+    return [activate(result, attrs.activation).astype(a.dtype, copy=False)]
+
+
+@cpu_execution("Select")
+def _select(op: Op, inputs: Inputs) -> list[AnyArray]:
+    condition, a, b = (required(inputs, index) for index in range(3))
+    return [np.where(condition.astype(np.bool_, copy=False), a, b)]
+
+
+def cast(x: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
+    """Convert as ONNX Cast does; integers that do not fit wrap around."""
+    if x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 8:
+        # Straight from float to a small type is undefined in C; through int64 it wraps everywhere.
+        return x.astype(np.int64).astype(dtype)
+    return x.astype(dtype, copy=False)
+
+
+@cpu_execution("Cast")
+def _cast(op: Op, inputs: Inputs) -> list[AnyArray]:
+    return [cast(required(inputs, 0), attrs_of(op, CastAttrs).to.numpy)]
+
+
+@cpu_execution("Scale")
+def _scale(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x, scale, bias = (widen(required(inputs, index)) for index in range(3))
+    channel = (-1,) + (1,) * (x.ndim - 2)
+    result = x * scale.reshape(channel) + bias.reshape(channel)
+    result = activate(result, attrs_of(op, ScaleAttrs).activation)
+    return [result.astype(required(inputs, 0).dtype, copy=False)]

@@ -1,0 +1,153 @@
+"""Convolution and Deconvolution in 1 to 3 dimensions."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import (
+    AnyArray,
+    Inputs,
+    cpu_execution,
+    optional,
+    required,
+    widen,
+)
+from vkmnn.cpu_fallback.unary import activate
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Activation, Op
+from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.shape.common import attrs_of
+from vkmnn.shape.windows import Window, conv_window, deconv_window
+
+
+def _padded(x: AnyArray, window: Window) -> AnyArray:
+    widths = [(0, 0), (0, 0), *zip(window.begins, window.ends, strict=True)]
+    return np.pad(x, widths) if any(window.pads) else x
+
+
+ALL = slice(None)
+
+
+def at(*parts: int | slice | None) -> tuple[Any, ...]:
+    """Return an index of the given parts, one per axis."""
+    return parts
+
+
+def tap_slices(window: Window, tap: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return which elements of a padded input kernel element `tap` meets, one slice per axis."""
+    return tuple(
+        slice(position * dilation, position * dilation + (count - 1) * stride + 1, stride)
+        for position, dilation, stride, count in zip(
+            tap, window.dilations, window.strides, window.output, strict=True
+        )
+    )
+
+
+def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
+    channels, multiplier = x.shape[1], w.shape[0] // x.shape[1]
+    result = np.zeros((x.shape[0], channels, multiplier, *window.output), dtype=x.dtype)
+    taps = w.reshape(channels, multiplier, *w.shape[2:], *(1,) * len(window.output))
+    for tap in product(*(range(size) for size in window.kernel)):
+        part = x[at(ALL, ALL, None, *tap_slices(window, tap))]
+        result += part * taps[at(ALL, ALL, *tap)]
+    return result.reshape(x.shape[0], w.shape[0], *window.output)
+
+
+def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
+    """Unfold each sample to [group, C/group · kernel, output] and multiply (im2col)."""
+    batch, channels = x.shape[:2]
+    inner, points = w.shape[1] * prod(window.kernel), prod(window.output)
+    weights = w.reshape(group, w.shape[0] // group, inner)
+    columns = np.empty((channels, *window.kernel, *window.output), dtype=x.dtype)
+    taps = list(product(*(range(size) for size in window.kernel)))
+    result = np.empty((batch, group, weights.shape[1], points), dtype=x.dtype)
+    for sample in range(batch):
+        for tap in taps:
+            columns[at(ALL, *tap)] = x[at(sample, ALL, *tap_slices(window, tap))]
+        np.matmul(weights, columns.reshape(group, inner, points), out=result[sample])
+    return result.reshape(batch, w.shape[0], *window.output)
+
+
+def _finish(
+    result: AnyArray, bias: AnyArray | None, residual: AnyArray | None, activation: Activation
+) -> AnyArray:
+    if bias is not None:
+        result = result + widen(bias).reshape(-1, *(1,) * (result.ndim - 2))
+    if residual is not None:
+        result = result + widen(residual)
+    return activate(result, activation)
+
+
+@cpu_execution("Convolution")
+def _convolution(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, ConvolutionAttrs)
+    x, w = widen(required(inputs, 0)), widen(required(inputs, 1))
+    if x.ndim != w.ndim or x.shape[1] != w.shape[1] * attrs.group or w.shape[0] % attrs.group:
+        raise ShapeError(f"input {x.shape} does not fit weight {w.shape} with group {attrs.group}")
+    window = conv_window(attrs, x.shape[2:], w.shape[2:])
+    x = _padded(x, window)
+    if 0 in window.output:
+        result = np.zeros((x.shape[0], w.shape[0], *window.output), dtype=x.dtype)
+    elif attrs.group == x.shape[1] and w.shape[1] == 1:
+        result = _depthwise(x, w, window)
+    else:
+        result = _grouped(x, w, window, attrs.group)
+    result = _finish(result, optional(inputs, 2), optional(inputs, 3), attrs.activation)
+    return [result.astype(required(inputs, 0).dtype, copy=False)]
+
+
+def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
+    """Spread every input element over its kernel footprint, then cut the pads off."""
+    batch, channels = x.shape[:2]
+    spatial = x.shape[2:]
+    outputs = w.shape[1]
+    weights = w.reshape(group, channels // group, outputs * prod(window.kernel))
+    spread = np.matmul(
+        np.swapaxes(weights, 1, 2), x.reshape(batch, group, channels // group, prod(spatial))
+    ).reshape(batch, group * outputs, *window.kernel, *spatial)
+    full = [
+        max(stride * (size - 1) + (kernel - 1) * dilation + 1, begin + count)
+        for stride, size, kernel, dilation, begin, count in zip(
+            window.strides,
+            spatial,
+            window.kernel,
+            window.dilations,
+            window.begins,
+            window.output,
+            strict=True,
+        )
+    ]
+    result = np.zeros((batch, group * outputs, *full), dtype=x.dtype)
+    for tap in product(*(range(size) for size in window.kernel)):
+        target = tuple(
+            slice(position * dilation, position * dilation + (size - 1) * stride + 1, stride)
+            for position, dilation, size, stride in zip(
+                tap, window.dilations, spatial, window.strides, strict=True
+            )
+        )
+        result[at(ALL, ALL, *target)] += spread[at(ALL, ALL, *tap)]
+    kept = (
+        slice(begin, begin + count)
+        for begin, count in zip(window.begins, window.output, strict=True)
+    )
+    return np.asarray(result[at(ALL, ALL, *kept)])
+
+
+@cpu_execution("Deconvolution")
+def _deconvolution(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, DeconvolutionAttrs)
+    x, w = widen(required(inputs, 0)), widen(required(inputs, 1))
+    if x.ndim != w.ndim or x.shape[1] != w.shape[0] or w.shape[0] % attrs.group:
+        raise ShapeError(f"input {x.shape} does not fit weight {w.shape} with group {attrs.group}")
+    window = deconv_window(attrs, x.shape[2:], w.shape[2:])
+    if 0 in x.shape[2:]:
+        shape = (x.shape[0], w.shape[1] * attrs.group, *window.output)
+        result = np.zeros(shape, dtype=x.dtype)
+    else:
+        result = _deconvolve(x, w, window, attrs.group)
+    result = _finish(result, optional(inputs, 2), None, attrs.activation)
+    return [result.astype(required(inputs, 0).dtype, copy=False)]

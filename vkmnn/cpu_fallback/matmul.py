@@ -1,0 +1,75 @@
+"""MatMul, Einsum and Attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vkmnn.cpu_fallback.reduction import softmax
+from vkmnn.cpu_fallback.registry import (
+    AnyArray,
+    Inputs,
+    cpu_execution,
+    optional,
+    required,
+    widen,
+)
+from vkmnn.cpu_fallback.unary import activate
+from vkmnn.ir import Op
+from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs
+from vkmnn.shape.common import attrs_of
+from vkmnn.shape.einsum import parse_einsum
+
+
+def _transposed(x: AnyArray, transpose: bool) -> AnyArray:
+    return np.swapaxes(x, -1, -2) if transpose and x.ndim > 1 else x
+
+
+@cpu_execution("MatMul")
+def _matmul(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, MatMulAttrs)
+    a = _transposed(widen(required(inputs, 0)), attrs.transpose_a)
+    b = _transposed(widen(required(inputs, 1)), attrs.transpose_b)
+    result = np.asarray(np.matmul(a, b))
+    if attrs.alpha != 1.0:
+        result = (attrs.alpha * result).astype(result.dtype, copy=False)
+    for index in (2, 3):
+        extra = optional(inputs, index)
+        if extra is not None:
+            result = result + widen(extra)
+    dtype = required(inputs, 0).dtype
+    return [activate(result, attrs.activation).astype(dtype, copy=False)]
+
+
+@cpu_execution("Einsum")
+def _einsum(op: Op, inputs: Inputs) -> list[AnyArray]:
+    operands = [widen(required(inputs, index)) for index in range(len(inputs))]
+    plan = parse_einsum(attrs_of(op, EinsumAttrs).equation, [item.shape for item in operands])
+    numbers = {label: number for number, label in enumerate(plan.sizes)}
+    arguments: list[Any] = []
+    for operand, labels in zip(operands, plan.operands, strict=True):
+        # numpy's optimised paths do not broadcast axes of size 1 themselves.
+        shape = tuple(plan.sizes[label] for label in labels)
+        arguments += [np.broadcast_to(operand, shape), [numbers[label] for label in labels]]
+    arguments.append([numbers[label] for label in plan.result])
+    result: AnyArray = np.asarray(np.einsum(*arguments, optimize=True))
+    return [result.astype(required(inputs, 0).dtype, copy=False)]
+
+
+@cpu_execution("Attention")
+def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, AttentionAttrs)
+    q, k, v = (widen(required(inputs, index)) for index in range(3))
+    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(attrs.scale)
+    mask = optional(inputs, 3)
+    if mask is not None:
+        if mask.dtype == np.bool_:
+            scores = np.where(mask, scores, scores.dtype.type(-np.inf))
+        else:
+            scores = scores + widen(mask)
+    if attrs.causal:
+        visible = np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
+        scores = np.where(visible, scores, scores.dtype.type(-np.inf))
+    result = np.matmul(softmax(scores, (scores.ndim - 1,)), v)
+    return [result.astype(required(inputs, 0).dtype, copy=False)]

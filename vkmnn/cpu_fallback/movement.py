@@ -1,0 +1,197 @@
+"""Operators that move elements without changing them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optional, required
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import (
+    AxisAttrs,
+    BlockAttrs,
+    PadAttrs,
+    ReshapeAttrs,
+    SplitAttrs,
+    TransposeAttrs,
+    TriluAttrs,
+)
+from vkmnn.shape.common import (
+    attrs_of,
+    broadcast_shapes,
+    int_list,
+    int_scalar,
+    normalize_axis,
+)
+from vkmnn.shape.movement import pad_widths, slice_ranges, split_sizes, transpose_perm
+from vkmnn.shape.reduction import flatten_axis
+from vkmnn.shape.reshaping import reshape_dims, squeeze_dims, unsqueeze_dims
+
+
+@cpu_execution("Identity")
+@cpu_execution("ConvertTensor")
+def _identity(op: Op, inputs: Inputs) -> list[AnyArray]:
+    return [required(inputs, 0)]
+
+
+@cpu_execution("Reshape")
+def _reshape(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    target = int_list(inputs, 1, "the target shape")
+    allowzero = attrs_of(op, ReshapeAttrs).allowzero
+    return [x.reshape(reshape_dims(x.shape, target, allowzero=allowzero))]
+
+
+@cpu_execution("Flatten")
+def _flatten(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    axis = flatten_axis(attrs_of(op, AxisAttrs).axis, x.ndim)
+    rows = int(np.prod(x.shape[:axis], dtype=np.int64))
+    columns = int(np.prod(x.shape[axis:], dtype=np.int64))
+    return [x.reshape(rows, columns)]
+
+
+@cpu_execution("Squeeze")
+def _squeeze(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    axes = int_list(inputs, 1, "axes") if optional(inputs, 1) is not None else None
+    return [x.reshape(squeeze_dims(x.shape, axes))]
+
+
+@cpu_execution("Unsqueeze")
+def _unsqueeze(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    return [x.reshape(unsqueeze_dims(x.shape, int_list(inputs, 1, "axes")))]
+
+
+@cpu_execution("Transpose")
+def _transpose(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    return [np.transpose(x, transpose_perm(x.ndim, attrs_of(op, TransposeAttrs).perm))]
+
+
+@cpu_execution("Concat")
+def _concat(op: Op, inputs: Inputs) -> list[AnyArray]:
+    parts = [required(inputs, index) for index in range(len(inputs))]
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, parts[0].ndim)
+    return [np.concatenate(parts, axis=axis)]
+
+
+@cpu_execution("Split")
+def _split(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, SplitAttrs)
+    x = required(inputs, 0)
+    axis = normalize_axis(attrs.axis, x.ndim)
+    given = int_list(inputs, 1, "split") if optional(inputs, 1) is not None else None
+    sizes = split_sizes(x.shape[axis], given, attrs.num_outputs, len(op.outputs))
+    return list(np.split(x, np.cumsum(sizes)[:-1].tolist(), axis=axis))
+
+
+@cpu_execution("Slice")
+def _slice(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    ranges = slice_ranges(
+        x.shape,
+        int_list(inputs, 1, "starts"),
+        int_list(inputs, 2, "ends"),
+        int_list(inputs, 3, "axes") if optional(inputs, 3) is not None else None,
+        int_list(inputs, 4, "steps") if optional(inputs, 4) is not None else None,
+    )
+    for axis, (start, step, count) in enumerate(ranges):
+        stop: int | None = start + step * count
+        if step < 0 and start + step * count < 0:
+            stop = None
+        part = slice(start, stop, step) if count else slice(0, 0)
+        x = x[(slice(None),) * axis + (part,)]
+    return [x]
+
+
+@cpu_execution("Expand")
+def _expand(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    target = int_list(inputs, 1, "the target shape")
+    return [np.broadcast_to(x, broadcast_shapes(x.shape, target))]
+
+
+@cpu_execution("Tile")
+def _tile(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    repeats = int_list(inputs, 1, "repeats")
+    if len(repeats) != x.ndim:
+        raise InvalidInputError(f"repeats {repeats} must have one entry per axis of {x.shape}")
+    return [np.tile(x, repeats)]
+
+
+def _pad_indices(size: int, begin: int, end: int, mode: str) -> AnyArray:
+    """Return which element each element of a padded axis copies."""
+    index = np.arange(-begin, size + end)
+    if mode == "edge" or size == 1:
+        return np.clip(index, 0, size - 1)
+    if mode == "wrap":
+        return index % size
+    period = 2 * (size - 1)
+    index = index % period
+    return np.minimum(index, period - index)
+
+
+@cpu_execution("Pad")
+def _pad(op: Op, inputs: Inputs) -> list[AnyArray]:
+    mode = attrs_of(op, PadAttrs).mode
+    x = required(inputs, 0)
+    axes = int_list(inputs, 3, "axes") if optional(inputs, 3) is not None else None
+    widths = pad_widths(x.shape, int_list(inputs, 1, "pads"), axes)
+    for axis, (begin, end) in enumerate(widths):
+        kept = slice(max(-begin, 0), max(x.shape[axis] + min(end, 0), 0))
+        x = x[(slice(None),) * axis + (kept,)]
+    # What is cropped beyond the far end of an axis is taken from the padding of the other side.
+    adds = [
+        (max(begin, 0) + min(size + end, 0), max(end, 0) + min(size + begin, 0))
+        for size, (begin, end) in zip(required(inputs, 0).shape, widths, strict=True)
+    ]
+    if mode == "constant":
+        value = optional(inputs, 2)
+        fill = x.dtype.type(0) if value is None else value.reshape(()).astype(x.dtype)
+        shape = [size + sum(add) for size, add in zip(x.shape, adds, strict=True)]
+        result = np.full(shape, fill, dtype=x.dtype)
+        inner = tuple(
+            slice(begin, begin + size) for size, (begin, _) in zip(x.shape, adds, strict=True)
+        )
+        result[inner] = x
+        return [result]
+    for axis, (begin, end) in enumerate(adds):
+        if begin or end:
+            x = np.take(x, _pad_indices(x.shape[axis], begin, end, mode), axis=axis)
+    return [x]
+
+
+@cpu_execution("DepthToSpace")
+def _depth_to_space(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, BlockAttrs)
+    x, b = required(inputs, 0), attrs.block_size
+    n, c, h, w = x.shape
+    depth = c // (b * b)
+    if attrs.mode == "DCR":
+        blocks = x.reshape(n, b, b, depth, h, w).transpose(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape(n, depth, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return [blocks.reshape(n, depth, h * b, w * b)]
+
+
+@cpu_execution("SpaceToDepth")
+def _space_to_depth(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, BlockAttrs)
+    x, b = required(inputs, 0), attrs.block_size
+    n, c, h, w = x.shape
+    blocks = x.reshape(n, c, h // b, b, w // b, b)
+    order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return [blocks.transpose(order).reshape(n, c * b * b, h // b, w // b)]
+
+
+@cpu_execution("Trilu")
+def _trilu(op: Op, inputs: Inputs) -> list[AnyArray]:
+    x = required(inputs, 0)
+    k = int_scalar(inputs, 1, "k") if optional(inputs, 1) is not None else 0
+    rows, columns = x.shape[-2:]
+    # Beyond the matrix nothing changes, and numpy takes no offset of 2^63.
+    k = min(max(k, -rows - 1), columns + 1)
+    return [np.triu(x, k) if attrs_of(op, TriluAttrs).upper else np.tril(x, k)]

@@ -1,0 +1,149 @@
+"""The registry of numpy executions, and the one entry to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.errors import InvalidInputError, ModelError, PluginError, VkmnnError
+from vkmnn.ir import Array, Op, TensorInfo
+
+AnyArray = npt.NDArray[Any]
+Inputs = Sequence[AnyArray | None]
+CpuExecution = Callable[[Op, Inputs], list[AnyArray]]
+PlacedExecution = Callable[[Op, Inputs, Sequence[TensorInfo]], list[AnyArray]]
+
+_EXECUTIONS: dict[str, CpuExecution] = {}
+_PLACED: dict[str, PlacedExecution] = {}
+
+
+def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
+    """Register a function as the numpy execution of `op_type`.
+
+    The function gets the op and its input arrays (None = absent) and returns all outputs; it may
+    return views of its inputs and must not change them. It runs with numpy's floating-point
+    warnings off. It may raise a VkmnnError without op and node, which `run_op` fills in.
+
+    Raises:
+        PluginError: `op_type` has an execution already.
+    """
+
+    def register(function: CpuExecution) -> CpuExecution:
+        _check_free(op_type)
+        _EXECUTIONS[op_type] = function
+        return function
+
+    return register
+
+
+def placed_execution(op_type: str) -> Callable[[PlacedExecution], PlacedExecution]:
+    """Register an execution that also needs the infos of its outputs (Raster).
+
+    Raises:
+        PluginError: `op_type` has an execution already.
+    """
+
+    def register(function: PlacedExecution) -> PlacedExecution:
+        _check_free(op_type)
+        _PLACED[op_type] = function
+        return function
+
+    return register
+
+
+def _check_free(op_type: str) -> None:
+    if has_execution(op_type):
+        raise PluginError(
+            f"op type '{op_type}' has a numpy execution already",
+            op=op_type,
+            hint="register the execution under a name of its own",
+        )
+
+
+def has_execution(op_type: str) -> bool:
+    """True when `op_type` has a numpy execution."""
+    return op_type in _EXECUTIONS or op_type in _PLACED
+
+
+def run_op(
+    op: Op,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[TensorInfo] | None = None,
+) -> list[Array]:
+    """Compute the outputs of `op` with numpy, one per `op.outputs`.
+
+    Args:
+        op: the operator.
+        inputs: one array per `op.inputs`; None where the input is absent.
+        outputs: infos of the outputs; only Raster needs them, as its attributes hold no shape.
+
+    Returns:
+        Arrays, which may be views of the inputs.
+
+    Raises:
+        ModelError: no execution is registered for the op type, or the op names too many outputs.
+        InvalidInputError: shapes or values of the inputs are impossible (an index out of range).
+        ShapeError: the inputs' shapes do not fit together.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            results = _call(op, inputs, outputs)
+    except VkmnnError as error:
+        if error.op is None:
+            error.op, error.node = op.type, op.name
+        raise
+    except (ArithmeticError, IndexError, MemoryError, TypeError, ValueError) as error:
+        given = ", ".join(
+            "absent" if item is None else f"{item.dtype}{list(item.shape)}" for item in inputs
+        )
+        raise InvalidInputError(
+            f"numpy cannot compute this: {error}; inputs: {given or 'none'}",
+            op=op.type,
+            node=op.name,
+            hint="check the shapes and values that reach this node",
+        ) from error
+    if len(results) < len(op.outputs):
+        raise ModelError(
+            f"the node names {len(op.outputs)} outputs, but the op has {len(results)}",
+            op=op.type,
+            node=op.name,
+        )
+    return [np.asarray(item) for item in results[: len(op.outputs)]]
+
+
+def _call(
+    op: Op, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo] | None
+) -> list[AnyArray]:
+    placed = _PLACED.get(op.type)
+    if placed is not None:
+        if outputs is None:
+            raise InvalidInputError(f"{op.type} needs the infos of its outputs")
+        return placed(op, inputs, outputs)
+    execution = _EXECUTIONS.get(op.type)
+    if execution is None:
+        raise ModelError(
+            f"op type '{op.type}' has no numpy execution",
+            hint="register one with @cpu_execution",
+        )
+    return execution(op, inputs)
+
+
+def required(inputs: Inputs, index: int) -> AnyArray:
+    """Return input `index`; InvalidInputError when it is absent."""
+    value = optional(inputs, index)
+    if value is None:
+        raise InvalidInputError(f"input {index} is required but absent")
+    return value
+
+
+def optional(inputs: Inputs, index: int) -> AnyArray | None:
+    """Return input `index`, or None when it is absent."""
+    return inputs[index] if index < len(inputs) else None
+
+
+def widen(x: AnyArray) -> AnyArray:
+    """Return float16 as float32, in which float16 is computed; everything else as it is."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
