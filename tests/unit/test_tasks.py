@@ -1,0 +1,337 @@
+"""tasks.py: what it decides, without installing anything."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A fresh copy of the module whose checkout is an empty folder."""
+    spec = importlib.util.spec_from_file_location("tasks", ROOT / "tasks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(module, "STAMP", tmp_path / ".venv" / "stamp.json")
+    return module
+
+
+@pytest.fixture
+def ran(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that the tasks run; each succeeds and does nothing."""
+    commands: list[list[str]] = []
+
+    def record(command: Sequence[object], *_: object) -> int:
+        commands.append([str(part) for part in command])
+        return 0
+
+    monkeypatch.setattr(tasks, "run_quiet", record)
+    monkeypatch.setattr(tasks, "run_loud", record)
+    return commands
+
+
+@pytest.fixture
+def venv(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment that is there already."""
+    tasks.VENV.mkdir()
+    monkeypatch.setattr(tasks, "venv_works", lambda: True)
+
+
+def found(devices: Sequence[Sequence[str]] = (), layers: Sequence[str] = ()) -> dict[str, Any]:
+    return {"loader": True, "devices": list(devices), "layers": list(layers)}
+
+
+LAVAPIPE = [["llvmpipe", "software"]]
+
+
+def test_file_needs_the_standard_library_alone():
+    code = "import runpy, sys; runpy.run_path('tasks.py', run_name='x'); print('ok')"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "ok", done.stderr
+
+
+@pytest.mark.parametrize("argv", [[], ["help"], ["--help"]])
+def test_help_lists_every_task(tasks, capsys, argv):
+    assert tasks.main(argv) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("demo", "test", "codegen", "bench", "lint"))
+
+
+def test_unknown_task_is_refused(tasks, capsys):
+    assert tasks.main(["tset"]) == 2
+    assert "tset" in capsys.readouterr().out
+
+
+def test_old_python_is_refused(tasks, capsys, monkeypatch):
+    monkeypatch.setattr(tasks, "OLDEST_PYTHON", (99, 0))
+    assert tasks.main(["demo"]) == 2
+    assert "99.0" in capsys.readouterr().out
+
+
+def test_task_error_becomes_a_message_and_status_1(tasks, capsys, monkeypatch):
+    def broken(args: Sequence[str]) -> int:
+        raise tasks.TaskError("do this instead")
+
+    monkeypatch.setitem(tasks.TASKS, "demo", broken)
+    assert tasks.main(["demo"]) == 1
+    assert "do this instead" in capsys.readouterr().out
+
+
+def test_run_quiet_shows_the_output_of_a_failure(tasks):
+    with pytest.raises(tasks.TaskError, match=r"(?s)no luck.*the reason"):
+        tasks.run_quiet(
+            [sys.executable, "-c", "print('the reason'); raise SystemExit(3)"], "no luck"
+        )
+
+
+def test_status_of_the_command_is_the_status_of_the_task(tasks):
+    assert tasks.run_loud([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+
+
+# --- the environment -----------------------------------------------------------------------------
+
+
+def test_packages_are_installed_once_for_a_pyproject(tasks, ran, venv):
+    tasks.prepare("test")
+    tasks.prepare("test")
+    tasks.prepare()
+    assert [command[-1] for command in ran] == [".[test]"]
+
+
+def test_new_extras_are_added_to_the_old_ones(tasks, ran, venv):
+    tasks.prepare("lint")
+    tasks.prepare("test")
+    tasks.prepare("lint")
+    assert [command[-1] for command in ran] == [".[lint]", ".[lint,test]"]
+
+
+def test_changed_pyproject_installs_again(tasks, ran, venv):
+    tasks.prepare()
+    (tasks.ROOT / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    tasks.prepare()
+    assert [command[-1] for command in ran] == [".", "."]
+
+
+def test_damaged_stamp_installs_again(tasks, ran, venv):
+    tasks.prepare()
+    tasks.STAMP.write_text("{")
+    tasks.prepare()
+    assert len(ran) == 2
+
+
+def test_failed_install_leaves_no_stamp(tasks, venv, monkeypatch):
+    def fail(command: Sequence[object], failure: str) -> None:
+        raise tasks.TaskError(failure)
+
+    monkeypatch.setattr(tasks, "run_quiet", fail)
+    with pytest.raises(tasks.TaskError, match="network"):
+        tasks.prepare()
+    assert not tasks.STAMP.exists()
+
+
+def test_missing_environment_is_made(tasks, ran):
+    tasks.VENV.mkdir()
+    tasks.prepare()
+    assert ran[0][1:3] == ["-m", "venv"]
+
+
+def test_python_without_ensurepip_uses_its_pip(tasks, ran, monkeypatch):
+    monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: name == "pip" or None)
+    monkeypatch.setattr(tasks, "apt_install", lambda packages: False)
+    tasks.make_venv()
+    assert "--without-pip" in ran[0]
+    assert ran[1][-1] == "pip"
+
+
+def test_python_without_ensurepip_and_pip_says_what_to_install(tasks, ran, monkeypatch):
+    monkeypatch.setattr(tasks.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tasks, "apt_install", lambda packages: False)
+    with pytest.raises(tasks.TaskError, match=r"apt-get install python3\.\d+-venv"):
+        tasks.make_venv()
+
+
+def test_broken_interpreter_is_no_environment(tasks):
+    assert not tasks.venv_works()
+    tasks.venv_python().parent.mkdir(parents=True)
+    tasks.venv_python().write_text("not a program")
+    tasks.venv_python().chmod(0o755)
+    assert not tasks.venv_works()
+
+
+# --- packages of the system ----------------------------------------------------------------------
+
+
+def test_switch_forbids_system_packages(tasks, ran, monkeypatch):
+    monkeypatch.setenv("VKMNN_NO_INSTALL", "1")
+    assert not tasks.apt_install(["mesa-vulkan-drivers"])
+    assert not ran
+
+
+def test_no_apt_no_system_packages(tasks, ran, monkeypatch):
+    monkeypatch.delenv("VKMNN_NO_INSTALL", raising=False)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: None)
+    assert not tasks.apt_install(["mesa-vulkan-drivers"])
+    assert not ran
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no users as on Unix")
+@pytest.mark.parametrize(
+    ("uid", "sudo_status", "prefix"), [(0, None, []), (1000, 0, ["sudo", "-n"]), (1000, 1, None)]
+)
+def test_who_may_install(tasks, monkeypatch, uid, sudo_status, prefix):
+    def asked(*args: object, **kwargs: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], sudo_status or 0)
+
+    monkeypatch.delenv("VKMNN_NO_INSTALL", raising=False)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(tasks.os, "geteuid", lambda: uid)
+    monkeypatch.setattr(tasks.subprocess, "run", asked)
+    assert tasks.apt_prefix() == prefix
+
+
+def test_package_lists_are_read_when_an_install_fails(tasks, monkeypatch):
+    steps: list[str] = []
+
+    def run(command: Sequence[str], failure: str) -> None:
+        steps.append("update" if "update" in command else "install")
+        if steps == ["install"]:
+            raise tasks.TaskError(failure)
+
+    monkeypatch.setattr(tasks, "apt_prefix", list)
+    monkeypatch.setattr(tasks, "run_quiet", run)
+    assert tasks.apt_install(["mesa-vulkan-drivers"])
+    assert steps == ["install", "update", "install"]
+
+
+# --- Vulkan --------------------------------------------------------------------------------------
+
+
+def test_probe_without_drivers_finds_no_device(tasks, tmp_path):
+    nowhere = str(tmp_path / "no.json")
+    env = {"VK_DRIVER_FILES": nowhere, "VK_ICD_FILENAMES": nowhere}
+    assert tasks.probe_vulkan(env)["devices"] == []
+
+
+def test_probe_survives_a_driver_that_crashes(tasks, monkeypatch, capsys):
+    monkeypatch.setattr(tasks, "PROBE", "import os; os.abort()")
+    assert tasks.probe_vulkan() == {"loader": False, "devices": [], "layers": []}
+    assert "failed" in capsys.readouterr().out
+
+
+def test_probe_survives_a_driver_that_talks(tasks, monkeypatch):
+    answer = found(LAVAPIPE)
+    code = f"print('driver 1.0 loaded'); print({json.dumps(answer)!r})"
+    monkeypatch.setattr(tasks, "PROBE", code)
+    assert tasks.probe_vulkan() == answer
+
+
+def test_driver_is_installed_where_none_is(tasks, monkeypatch):
+    answers = [found(), found(LAVAPIPE)]
+    installed: list[str] = []
+    monkeypatch.setattr(tasks, "probe_vulkan", lambda: answers.pop(0))
+    monkeypatch.setattr(tasks, "apt_install", lambda names: installed.extend(names) or True)
+    assert tasks.ensure_vulkan()
+    assert "mesa-vulkan-drivers" in installed
+
+
+def test_nothing_is_installed_where_a_device_is(tasks, monkeypatch):
+    monkeypatch.setattr(tasks, "probe_vulkan", lambda: found(LAVAPIPE))
+    monkeypatch.setattr(tasks, "apt_install", lambda names: pytest.fail("installs"))
+    assert tasks.ensure_vulkan()
+
+
+def test_missing_driver_says_what_to_do(tasks, monkeypatch, capsys):
+    monkeypatch.setattr(tasks, "probe_vulkan", found)
+    monkeypatch.setattr(tasks, "apt_install", lambda names: False)
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: name == "dnf" or None)
+    monkeypatch.setenv("VK_DRIVER_FILES", "/nowhere.json")
+    assert not tasks.ensure_vulkan()
+    shown = capsys.readouterr().out
+    assert "dnf install" in shown
+    assert "/nowhere.json" in shown
+
+
+# --- the tasks -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the machine has; a test changes it before it runs a task."""
+    has: dict[str, Any] = {"vulkan": True, "validation": True, "swiftshader": Path("/icd.json")}
+    monkeypatch.setattr(tasks, "prepare", lambda *extras: Path("python"))
+    monkeypatch.setattr(tasks, "ensure_vulkan", lambda: has["vulkan"])
+    monkeypatch.setattr(tasks, "ensure_validation", lambda: has["validation"])
+    monkeypatch.setattr(tasks, "ensure_swiftshader", lambda: has["swiftshader"])
+    return has
+
+
+@pytest.fixture
+def runs(tasks: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], Any]]:
+    """Commands with their environments; the one that holds "fails" fails."""
+    seen: list[tuple[list[str], Any]] = []
+
+    def record(command: Sequence[object], env: Any = None) -> int:
+        seen.append(([str(part) for part in command], dict(env or {})))
+        return 5 if any("fails" in str(part) for part in command) else 0
+
+    monkeypatch.setattr(tasks, "run_loud", record)
+    return seen
+
+
+def test_arguments_are_passed_on(tasks, machine, runs):
+    assert tasks.main(["test", "-k", "conv"]) == 0
+    assert [command[-2:] for command, _ in runs] == [["-k", "conv"]]
+
+
+def test_tests_may_not_skip_vulkan_where_it_is(tasks, machine, runs):
+    tasks.main(["test"])
+    default, floor = (env for _, env in runs)
+    assert default["VKMNN_REQUIRE_VULKAN"] == "1"
+    assert "VK_DRIVER_FILES" not in default
+    assert floor["VK_DRIVER_FILES"] == str(machine["swiftshader"])
+
+
+def test_tests_run_without_vulkan(tasks, machine, runs):
+    machine.update(vulkan=False, swiftshader=None)
+    assert tasks.main(["test"]) == 0
+    ((_, env),) = runs
+    assert "VKMNN_REQUIRE_VULKAN" not in env
+
+
+def test_failure_of_either_run_fails_the_task(tasks, machine, runs, monkeypatch):
+    (tasks.ROOT / "fails").mkdir()
+    monkeypatch.setattr(tasks, "FLOOR_TESTS", ("fails",))
+    assert tasks.main(["test"]) == 5
+    assert len(runs) == 2
+
+
+def test_lint_runs_every_tool_and_reports_a_failure(tasks, machine, runs, monkeypatch):
+    assert tasks.main(["lint"]) == 0
+    assert [command[2] for command, _ in runs] == ["ruff", "ruff", "mypy"]
+    monkeypatch.setattr(tasks, "prepare", lambda *extras: Path("fails"))
+    assert tasks.main(["lint"]) == 1
+    assert len(runs) == 6
+
+
+@pytest.mark.parametrize("name", ["demo", "codegen", "bench", "test-networks"])
+def test_each_task_hands_back_its_status(tasks, machine, runs, name):
+    assert tasks.main([name]) == 0
+    assert tasks.main([name, "--fails"]) == 5
