@@ -1,0 +1,113 @@
+"""A small numpy interpreter of lowered graphs, independent of the library's own backends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from vkmnn.ir import Array, Op, Region, TensorInfo, View
+from vkmnn.ir.ops import (
+    BinaryAttrs,
+    MatMulAttrs,
+    RasterAttrs,
+    ReductionAttrs,
+    SoftmaxAttrs,
+    UnaryAttrs,
+)
+
+
+def addresses(view: View, size: Sequence[int]) -> Array:
+    """All addresses of a view, as an array of shape `size`."""
+    result = np.full(tuple(size), view.offset, np.int64)
+    for axis, stride in enumerate(view.strides):
+        shape = [1] * len(size)
+        shape[axis] = size[axis]
+        result += (np.arange(size[axis]) * stride).reshape(shape)
+    return result
+
+
+def apply_region(region: Region, source: Array, dest: Array) -> None:
+    """Copy one region between flat arrays; addresses out of bounds are errors."""
+    src, dst = addresses(region.src, region.size), addresses(region.dst, region.size)
+    assert src.size == 0 or (src.min() >= 0 and dst.min() >= 0)
+    dest[dst.reshape(-1)] = source[src.reshape(-1)]
+
+
+def run_raster(attrs: RasterAttrs, inputs: Sequence[Array], info: TensorInfo) -> Array:
+    result = np.full(int(np.prod(info.dims, dtype=np.int64)), attrs.fill, info.dtype.numpy)
+    written = np.zeros(result.size, np.int64)
+    for region in attrs.regions:
+        assert len(region.size) <= 6
+        apply_region(region, inputs[region.origin].reshape(-1), result)
+        np.add.at(written, addresses(region.dst, region.size).reshape(-1), 1)
+    assert attrs.ordered or not (written > 1).any(), "unordered regions overlap"
+    return result.reshape(info.dims)
+
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {
+    "SUM": np.sum,
+    "MEAN": np.mean,
+    "MAX": np.max,
+    "MIN": np.min,
+    "PROD": np.prod,
+    "L1": lambda x, **kw: np.sum(np.abs(x), **kw),
+    "L2": lambda x, **kw: np.sqrt(np.sum(x * x, **kw)),
+    "LOG_SUM": lambda x, **kw: np.log(np.sum(x, **kw)),
+    "LOG_SUM_EXP": lambda x, **kw: np.log(np.sum(np.exp(x), **kw)),
+    "SUM_SQUARE": lambda x, **kw: np.sum(x * x, **kw),
+}
+BINARIES = {"ADD": np.add, "MUL": np.multiply, "SUB": np.subtract, "DIV": np.divide}
+UNARIES = {"ABS": np.abs, "SQUARE": np.square, "LOG": np.log}
+
+
+def run_op(op: Op, inputs: Sequence[Array], info: TensorInfo) -> Array:
+    attrs = op.attrs
+    if isinstance(attrs, RasterAttrs):
+        return run_raster(attrs, inputs, info)
+    if isinstance(attrs, MatMulAttrs):
+        a, b = inputs
+        a = np.swapaxes(a, -1, -2) if attrs.transpose_a else a
+        b = np.swapaxes(b, -1, -2) if attrs.transpose_b else b
+        return np.asarray(np.matmul(a, b) * np.asarray(attrs.alpha, a.dtype))
+    if isinstance(attrs, ReductionAttrs):
+        axes = tuple(int(axis) for axis in inputs[1])
+        reduced = REDUCTIONS[attrs.kind](inputs[0], axis=axes, keepdims=attrs.keepdims)
+        return np.asarray(reduced).astype(inputs[0].dtype)
+    if isinstance(attrs, SoftmaxAttrs):
+        assert not attrs.flatten
+        x = inputs[0] - inputs[0].max(axis=attrs.axis, keepdims=True)
+        total = np.exp(x).sum(axis=attrs.axis, keepdims=True)
+        return np.asarray(x - np.log(total) if attrs.log else np.exp(x) / total)
+    if isinstance(attrs, BinaryAttrs):
+        return np.asarray(BINARIES[attrs.kind](*inputs))
+    if isinstance(attrs, UnaryAttrs):
+        return np.asarray(UNARIES[attrs.kind](*inputs))
+    assert op.type == "Select", op.type
+    return np.where(*inputs)
+
+
+def run_ops(
+    ops: Sequence[Op], infos: Mapping[str, TensorInfo], feeds: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Run ops in order; every result must have the dtype and shape that `infos` promises."""
+    values = dict(feeds)
+    for op in ops:
+        (name,) = op.outputs
+        info = infos[name]
+        result = run_op(op, [values[item] for item in op.inputs], info)
+        assert result.shape == info.dims, (op, result.shape, info)
+        assert result.dtype == info.dtype.numpy, (op, result.dtype, info)
+        values[name] = result
+    return values
+
+
+@pytest.fixture(scope="session")
+def region_interpreter() -> Callable[[Region, Array, Array], None]:
+    return apply_region
+
+
+@pytest.fixture(scope="session")
+def interpret() -> Callable[..., dict[str, Array]]:
+    return run_ops

@@ -1,0 +1,179 @@
+"""Fusing chains of Rasters: virtual tensors collapse, copies that nobody reads go away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from math import prod
+
+from vkmnn.geometry.regions import (
+    MAX_REGIONS,
+    compose,
+    covers,
+    is_identity,
+    merge,
+    region_elements,
+)
+from vkmnn.geometry.registry import compact_origins
+from vkmnn.ir import Op, Region, TensorInfo
+from vkmnn.ir.ops import RasterAttrs
+
+
+def view_source(op: Op, infos: Mapping[str, TensorInfo]) -> str | None:
+    """Return the input that the op's output may share storage with, or None.
+
+    That is the input of a Raster which copies all of it, in order, into all of the output.
+    """
+    attrs = op.attrs
+    if not isinstance(attrs, RasterAttrs) or len(attrs.regions) != 1:
+        return None
+    source, output = infos[op.inputs[attrs.regions[0].origin]], infos[op.outputs[0]]
+    elements = prod(output.dims)
+    same = elements == prod(source.dims) and source.dtype is output.dtype
+    return source.name if same and is_identity(attrs.regions[0], elements) else None
+
+
+def fuse_rasters(
+    ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
+) -> list[Op]:
+    """Let Rasters read through the Rasters before them, and drop those that nothing reads any more.
+
+    A Raster that reads another's result reads that one's inputs instead, when the composed regions
+    are exact and at most MAX_REGIONS; where the other's result is needed anyway, only when there
+    are no more of them than before. Parts that the other Raster only filled are filled here. An
+    ordered Raster is never read through. Equal Rasters become one.
+
+    Args:
+        ops: ops in topological order; they are not changed.
+        infos: every tensor, with static shapes.
+        keep: names that must still be produced (the graph's outputs).
+
+    Returns:
+        The ops in topological order.
+    """
+    stored = _stored(ops, infos, keep)
+    rasters: dict[str, RasterAttrs] = {}
+    sources: dict[str, list[str]] = {}
+    seen: dict[object, str] = {}
+    same: dict[str, str] = {}
+    result: list[Op] = []
+    for op in ops:
+        inputs = [same.get(name, name) for name in op.inputs]
+        attrs = op.attrs
+        if not isinstance(attrs, RasterAttrs):
+            result.append(replace(op, inputs=inputs))
+            continue
+        output = infos[op.outputs[0]]
+        inputs, attrs = _canonical(inputs, attrs)
+        inputs, attrs = _collapse(inputs, attrs, prod(output.dims), rasters, sources, stored)
+        key = (tuple(inputs), attrs, _fill_key(attrs.fill), output.dtype, output.shape)
+        if key in seen and output.name not in keep:
+            same[output.name] = seen[key]
+            continue
+        seen.setdefault(key, output.name)
+        if len(attrs.regions) < 2 or not attrs.ordered:
+            rasters[output.name], sources[output.name] = attrs, inputs
+        result.append(replace(op, inputs=inputs, attrs=attrs))
+    return _without_unread(result, keep)
+
+
+def _stored(ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]) -> set[str]:
+    """Return the tensors that exist in memory whatever is fused: non-Raster ops read them."""
+    stored = set(keep)
+    for op in reversed(ops):
+        if not isinstance(op.attrs, RasterAttrs):
+            stored.update(op.inputs)
+        elif op.outputs[0] in stored:
+            source = view_source(op, infos)
+            if source is not None:
+                stored.add(source)
+    return stored
+
+
+def _canonical(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], RasterAttrs]:
+    """Return the Raster with inputs named once and, where order does not matter, merged regions."""
+    names, regions = compact_origins(inputs, attrs.regions)
+    if not attrs.ordered:
+        regions = sorted(merge(regions), key=lambda region: region.dst.offset)
+        names, regions = compact_origins(names, regions)
+    return names, replace(attrs, regions=tuple(regions))
+
+
+def _collapse(
+    inputs: list[str],
+    attrs: RasterAttrs,
+    elements: int,
+    rasters: Mapping[str, RasterAttrs],
+    sources: Mapping[str, list[str]],
+    stored: AbstractSet[str],
+) -> tuple[list[str], RasterAttrs]:
+    """Read through producers until none can be read through."""
+    refused: set[str] = set()
+    while True:
+        name = next((name for name in inputs if name in rasters and name not in refused), None)
+        if name is None:
+            return inputs, attrs
+        composed = _read_through(attrs, inputs.index(name), len(inputs), rasters[name], elements)
+        if composed is None:
+            refused.add(name)
+            continue
+        names, candidate = _canonical(inputs + sources[name], composed)
+        limit = len(attrs.regions) if name in stored else max(MAX_REGIONS, len(attrs.regions))
+        if len(candidate.regions) > limit:
+            refused.add(name)
+        else:
+            inputs, attrs = names, candidate
+
+
+def _read_through(
+    attrs: RasterAttrs, origin: int, count: int, producer: RasterAttrs, elements: int
+) -> RasterAttrs | None:
+    """Replace input `origin` by the producer's inputs, numbered from `count` on."""
+    regions: list[Region] = []
+    filled = False
+    for region in attrs.regions:
+        if region.origin != origin:
+            regions.append(region)
+            continue
+        parts = _compose_all(region, producer.regions)
+        if parts is None:
+            return None
+        filled = filled or not covers(parts, region_elements(region))
+        regions += [replace(part, origin=count + part.origin) for part in parts]
+    fill = attrs.fill
+    if filled:
+        if attrs.ordered:
+            return None
+        if covers(attrs.regions, elements):
+            fill = producer.fill
+        elif _fill_key(fill) != _fill_key(producer.fill):
+            return None
+    return replace(attrs, regions=tuple(regions), fill=fill)
+
+
+def _compose_all(region: Region, producer: Iterable[Region]) -> list[Region] | None:
+    parts: list[Region] = []
+    for inner in producer:
+        found = compose(region, inner)
+        if found is None:
+            return None
+        parts += found
+    return parts
+
+
+def _fill_key(fill: float) -> tuple[object, ...]:
+    """Tell fills apart by what they write: -0.0 is not 0, and NaN is NaN."""
+    return ("nan",) if math.isnan(fill) else (fill, math.copysign(1, fill))
+
+
+def _without_unread(ops: Sequence[Op], keep: AbstractSet[str]) -> list[Op]:
+    read = set(keep)
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if isinstance(op.attrs, RasterAttrs) and op.outputs[0] not in read:
+            continue
+        read.update(op.inputs)
+        kept.append(op)
+    return kept[::-1]

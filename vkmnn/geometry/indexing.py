@@ -1,0 +1,80 @@
+"""Regions of gathers along axes whose indices are known."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.geometry.regions import merge
+from vkmnn.ir import Region, View
+
+
+def axis_copy(size: int, src: int = 0, dst: int = 0, step: int = 1) -> Region:
+    """Return the region that copies `size` elements of one axis; `step` is the source's."""
+    return Region(View(src, (step,)), View(dst, (1,)), (size,))
+
+
+def axis_gather(indices: npt.NDArray[np.int64]) -> list[Region]:
+    """Return few regions that copy element `indices[i]` of one axis to element i.
+
+    Indices in arithmetic progression make one region, and repeated progressions one more axis.
+    """
+    steps = np.diff(indices)
+    turns: list[int] = (np.flatnonzero(steps[1:] != steps[:-1]) + 1).tolist()
+    regions = []
+    begin, count = 0, len(indices)
+    while begin < count:
+        turn = bisect_right(turns, begin)
+        end = min(turns[turn] + 1 if turn < len(turns) else count, count)
+        step = int(steps[begin]) if end - begin > 1 else 1
+        regions.append(axis_copy(end - begin, int(indices[begin]), begin, step))
+        begin = end
+    return merge(regions)
+
+
+def combine_axes(
+    axes: Sequence[Sequence[Region]],
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    origin: int = 0,
+) -> list[Region]:
+    """Return the regions of a tensor whose axes are each copied by one of their own regions.
+
+    Args:
+        axes: per axis, regions that count in elements of that axis.
+        src_strides: what one element of each axis is worth in the source.
+        dst_strides: the same in the destination.
+        origin: the input that the regions read.
+    """
+    scaled = [
+        [_scale(region, src, dst) for region in regions]
+        for regions, src, dst in zip(axes, src_strides, dst_strides, strict=True)
+    ]
+    return [
+        Region(
+            View(
+                sum(part.src.offset for part in parts),
+                tuple(stride for part in parts for stride in part.src.strides),
+            ),
+            View(
+                sum(part.dst.offset for part in parts),
+                tuple(stride for part in parts for stride in part.dst.strides),
+            ),
+            tuple(size for part in parts for size in part.size),
+            origin,
+        )
+        for parts in product(*scaled)
+    ]
+
+
+def _scale(region: Region, src: int, dst: int) -> Region:
+    return Region(
+        View(region.src.offset * src, tuple(stride * src for stride in region.src.strides)),
+        View(region.dst.offset * dst, tuple(stride * dst for stride in region.dst.strides)),
+        region.size,
+        region.origin,
+    )

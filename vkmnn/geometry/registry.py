@@ -1,0 +1,199 @@
+"""The registry of geometry computers, what a computer works with, and the entry to one op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from vkmnn.errors import PluginError, ShapeError
+from vkmnn.geometry.regions import limit_axes
+from vkmnn.ir import Array, DType, Op, OpAttrs, Region, TensorInfo
+from vkmnn.ir.ops import RasterAttrs
+from vkmnn.shape.common import has_input, info_of, int_list
+
+
+@dataclass(slots=True)
+class Lowering:
+    """What an op becomes.
+
+    Attributes:
+        ops: the ops, in order; they produce the outputs of the lowered op that are not constants.
+        infos: tensors that the lowering adds, constants included.
+        constants: contents of added tensors, or of the op's own outputs.
+    """
+
+    ops: list[Op] = field(default_factory=list)
+    infos: dict[str, TensorInfo] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+
+
+class GeometryContext:
+    """An op with static shapes, and the means to emit what it becomes.
+
+    Args:
+        op: the op to lower.
+        inputs: one per `op.inputs`, with static shapes; None = absent.
+        outputs: one per `op.outputs`; the name is "" where the output is not wanted.
+        values: contents of the inputs where they are known.
+    """
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: Sequence[TensorInfo | None],
+        outputs: Sequence[TensorInfo],
+        values: Sequence[Array | None],
+    ) -> None:
+        self.op = op
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.values = tuple(values)
+        self.lowering = Lowering()
+        self._names = 0
+
+    def input(self, index: int) -> TensorInfo:
+        """Return input `index`; ShapeError when it is absent."""
+        return info_of(self.inputs, index)
+
+    def optional_input(self, index: int) -> TensorInfo | None:
+        """Return input `index`, None when it is absent."""
+        return self.inputs[index] if has_input(self.inputs, index) else None
+
+    def value(self, index: int) -> Array | None:
+        """Return the content of input `index`, None when it is absent or not known."""
+        return self.values[index] if index < len(self.values) else None
+
+    def ints(self, index: int, what: str) -> list[int] | None:
+        """Return the content of optional input `index`, None when it is absent.
+
+        Raises:
+            ShapeError: the input is there but its content is unknown or not a list of integers.
+        """
+        return int_list(self.values, index, what) if has_input(self.inputs, index) else None
+
+    def temp(self, dtype: DType, shape: Sequence[int]) -> TensorInfo:
+        """Return a new tensor for an intermediate result."""
+        info = TensorInfo(self._unique(), dtype, tuple(shape))
+        self.lowering.infos[info.name] = info
+        return info
+
+    def constant(self, array: Array) -> str:
+        """Add a constant and return its name."""
+        info = self.temp(DType.from_numpy(array.dtype), array.shape)
+        self.lowering.constants[info.name] = array
+        return info.name
+
+    def constant_output(self, output: TensorInfo, array: Array) -> None:
+        """Make `output` a constant; `array` is brought to its element type and shape."""
+        if output.name:
+            self.lowering.constants[output.name] = array.astype(output.dtype.numpy).reshape(
+                output.dims
+            )
+
+    def raster(
+        self,
+        output: TensorInfo,
+        inputs: Sequence[str],
+        regions: Sequence[Region],
+        fill: float = 0,
+        ordered: bool = False,
+    ) -> None:
+        """Emit a Raster that writes `output`; empty regions and unread inputs are dropped."""
+        kept = [part for region in regions for part in limit_axes(region)]
+        names, kept = compact_origins(inputs, kept)
+        self.emit("Raster", names, RasterAttrs(tuple(kept), fill, ordered), output)
+
+    def emit(self, op_type: str, inputs: Sequence[str], attrs: OpAttrs, output: TensorInfo) -> None:
+        """Emit an op that writes `output`; one with geometry of its own is lowered later."""
+        if output.name:
+            self.lowering.ops.append(
+                Op(op_type, self._unique(), list(inputs), [output.name], attrs, self.op.source)
+            )
+
+    def _unique(self) -> str:
+        self._names += 1
+        return f"{self.op.name}~{self._names}"
+
+
+def compact_origins(
+    names: Sequence[str], regions: Sequence[Region]
+) -> tuple[list[str], list[Region]]:
+    """Return the inputs that the regions read, each once, and the regions with these origins."""
+    used: dict[str, int] = {}
+    result = [
+        Region(
+            region.src,
+            region.dst,
+            region.size,
+            used.setdefault(names[region.origin], len(used)),
+        )
+        for region in regions
+    ]
+    return list(used), result
+
+
+GeometryComputer = Callable[[GeometryContext], None]
+
+_COMPUTERS: dict[str, GeometryComputer] = {}
+
+
+def geometry(op_type: str) -> Callable[[GeometryComputer], GeometryComputer]:
+    """Register a function as the geometry computer of `op_type`.
+
+    The function emits, through the context, what the op becomes. When it emits nothing, the op
+    stays as it is, and a backend executes it. It may raise ShapeError; op and node are filled in.
+
+    Raises:
+        PluginError: `op_type` has a computer already.
+    """
+
+    def register(function: GeometryComputer) -> GeometryComputer:
+        if op_type in _COMPUTERS:
+            raise PluginError(
+                f"op type '{op_type}' has a geometry computer already",
+                op=op_type,
+                hint="register the computer under a name of its own",
+            )
+        _COMPUTERS[op_type] = function
+        return function
+
+    return register
+
+
+def has_geometry(op_type: str) -> bool:
+    """True when `op_type` has a geometry computer (it may still leave some ops as they are)."""
+    return op_type in _COMPUTERS
+
+
+def lower(
+    op: Op,
+    inputs: Sequence[TensorInfo | None],
+    outputs: Sequence[TensorInfo],
+    values: Sequence[Array | None],
+) -> Lowering | None:
+    """Lower one op with static shapes to Rasters, constants and simpler ops.
+
+    Args:
+        op: the op.
+        inputs: one per `op.inputs`; None = absent.
+        outputs: one per `op.outputs`.
+        values: contents of the inputs where known; at least those that the op's shape needed.
+
+    Returns:
+        What the op becomes, or None when it is not geometry: a backend executes it.
+
+    Raises:
+        ShapeError: the attributes or contents do not fit the shapes.
+    """
+    computer = _COMPUTERS.get(op.type)
+    if computer is None:
+        return None
+    context = GeometryContext(op, inputs, outputs, values)
+    try:
+        computer(context)
+    except ShapeError as error:
+        raise ShapeError(
+            error.message, op=op.type, node=op.source or op.name, hint=error.hint
+        ) from error
+    lowering = context.lowering
+    return lowering if lowering.ops or lowering.constants else None
