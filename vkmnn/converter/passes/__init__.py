@@ -1,0 +1,17 @@
+"""Rewrites of graphs: fewer ops, the same results. `optimize` runs them all."""
+
+from __future__ import annotations
+
+from vkmnn.converter.passes.base import Evaluator, Pass, PatternPass, Refusal
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.pipeline import default_passes, optimize
+
+__all__ = [
+    "Evaluator",
+    "GraphIndex",
+    "Pass",
+    "PatternPass",
+    "Refusal",
+    "default_passes",
+    "optimize",
+]

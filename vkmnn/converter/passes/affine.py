@@ -1,0 +1,286 @@
+"""Multiplications and additions by per-channel constants, into the op before them.
+
+This covers BatchNorm after a convolution, Scale after Scale, the bias that an exporter wrote as an
+Add of its own, and the scaling of a convolution's or matrix product's result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir.graph import Array, Op
+from vkmnn.ir.ops import (
+    Activation,
+    BinaryAttrs,
+    ConvolutionAttrs,
+    DeconvolutionAttrs,
+    MatMulAttrs,
+    ScaleAttrs,
+)
+
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """The channel axis of a tensor: its place counted from the end, its size, the tensor's rank.
+
+    rank is None when unknown; then the axis is the last one.
+    """
+
+    axis: int
+    size: int
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """value · scale[c] + shift[c], then an activation; None stands for 1 and 0."""
+
+    value: str
+    scale: Vector | None
+    shift: Vector | None
+    activation: Activation
+
+
+def channel_vector(array: Array, channels: Channels) -> Vector | None:
+    """Return a constant as one value per channel, None when it has another form or broadcasts."""
+    if array.dtype.kind != "f" or array.ndim > (1 if channels.rank is None else channels.rank):
+        return None
+    if array.size == 1:
+        return np.full(channels.size, array.reshape(-1)[0], np.float64)
+    if array.ndim < -channels.axis or array.size != channels.size:
+        return None
+    if array.shape[channels.axis] != channels.size:
+        return None
+    return array.reshape(-1).astype(np.float64)
+
+
+def affine_operand(op: Op, index: GraphIndex) -> str | Refusal:
+    """Return which input of a Scale or a BinaryOp with a constant is the variable one."""
+    if op.type == "Scale":
+        if index.constant(op.inputs[1]) is None or index.constant(op.inputs[2]) is None:
+            return Refusal("scale and bias are not constant")
+        return op.inputs[0]
+    assert isinstance(op.attrs, BinaryAttrs)
+    if op.attrs.kind not in ("ADD", "SUB", "MUL", "DIV"):
+        return Refusal("not +, -, * or /")
+    known = [index.constant(name) is not None for name in op.inputs]
+    if known.count(True) != 1:
+        return Refusal("not one constant operand")
+    if op.attrs.kind == "DIV" and known[0]:
+        return Refusal("the constant is the dividend")
+    return op.inputs[known.index(False)]
+
+
+def read_affine(op: Op, index: GraphIndex, channels: Channels) -> Affine | Refusal:
+    """Return what a Scale or BinaryOp does to the channels of its variable operand."""
+    value = affine_operand(op, index)
+    if isinstance(value, Refusal):
+        return value
+    if isinstance(op.attrs, ScaleAttrs):
+        if channels.rank is None or channels.axis != 1 - channels.rank:
+            return Refusal("the channels are not on axis 1")
+        one_axis = Channels(-1, channels.size, 1)
+        scale = channel_vector(index.constants[op.inputs[1]], one_axis)
+        shift = channel_vector(index.constants[op.inputs[2]], one_axis)
+        if scale is None or shift is None:
+            return Refusal("scale and bias do not fit the channels")
+        return Affine(value, scale, shift, op.attrs.activation)
+    assert isinstance(op.attrs, BinaryAttrs)
+    place = 1 - op.inputs.index(value)
+    vector = channel_vector(index.constants[op.inputs[place]], channels)
+    if vector is None:
+        return Refusal("the constant is not one value per channel")
+    kind, activation = op.attrs.kind, op.attrs.activation
+    if kind == "MUL":
+        return Affine(value, vector, None, activation)
+    if kind == "DIV":
+        if not vector.all():
+            return Refusal("it divides by zero")
+        return Affine(value, 1.0 / vector, None, activation)
+    if kind == "ADD":
+        return Affine(value, None, vector, activation)
+    if place == 1:
+        return Affine(value, None, -vector, activation)
+    return Affine(value, np.full(channels.size, -1.0), vector, activation)
+
+
+# --- the ops that take it in -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """How an op takes in an affine function of its result's channels.
+
+    channels: the channel axis of its result, None when unknown.
+    scale_weights: its weights with every output channel scaled; None when they are not constant.
+    """
+
+    channels: Callable[[Op, GraphIndex], Channels | None]
+    scale_weights: Callable[[Op, GraphIndex, Vector], Array | None]
+
+
+def _conv_channels(op: Op, index: GraphIndex) -> Channels | None:
+    attrs, shape = op.attrs, index.static_shape(op.inputs[1])
+    assert isinstance(attrs, ConvolutionAttrs | DeconvolutionAttrs)
+    if shape is None:
+        return None
+    spatial = len(attrs.kernel)
+    size = shape[0] if isinstance(attrs, ConvolutionAttrs) else shape[1] * attrs.group
+    return Channels(-1 - spatial, size, 2 + spatial)
+
+
+def _scale_conv(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
+    weights = index.constant(op.inputs[1])
+    if weights is None:
+        return None
+    factors = scale.astype(weights.dtype)
+    return np.multiply(weights, factors.reshape(-1, *[1] * (weights.ndim - 1)))
+
+
+def _scale_deconv(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
+    weights = index.constant(op.inputs[1])
+    if weights is None:
+        return None
+    assert isinstance(op.attrs, DeconvolutionAttrs)
+    group = op.attrs.group
+    grouped = weights.reshape(group, -1, *weights.shape[1:])
+    factors = scale.astype(weights.dtype).reshape(group, 1, -1, *[1] * (weights.ndim - 2))
+    return np.multiply(grouped, factors).reshape(weights.shape)
+
+
+def _matmul_channels(op: Op, index: GraphIndex) -> Channels | None:
+    assert isinstance(op.attrs, MatMulAttrs)
+    rank, right = index.rank(op.outputs[0]), index.shape(op.inputs[1])
+    if rank == 0 or right is None or len(right) < 2:
+        return None
+    size = right[-2 if op.attrs.transpose_b else -1]
+    return Channels(-1, size, rank) if isinstance(size, int) else None
+
+
+def _scale_matmul(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
+    assert isinstance(op.attrs, MatMulAttrs)
+    right = index.constant(op.inputs[1])
+    if right is None or right.ndim != 2:
+        return None
+    factors = scale.astype(right.dtype)
+    return np.multiply(right, factors[:, None] if op.attrs.transpose_b else factors)
+
+
+def _scale_channels(op: Op, index: GraphIndex) -> Channels | None:
+    rank, shape = index.rank(op.outputs[0]), index.static_shape(op.inputs[1])
+    if rank is None or rank < 2 or shape is None or len(shape) != 1:
+        return None
+    return Channels(1 - rank, shape[0], rank)
+
+
+def _scale_scale(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
+    factors = index.constant(op.inputs[1])
+    return None if factors is None else np.multiply(factors, scale.astype(factors.dtype))
+
+
+_TARGETS: dict[str, _Target] = {
+    "Convolution": _Target(_conv_channels, _scale_conv),
+    "Deconvolution": _Target(_conv_channels, _scale_deconv),
+    "MatMul": _Target(_matmul_channels, _scale_matmul),
+    "Scale": _Target(_scale_channels, _scale_scale),
+}
+
+_Attrs = ConvolutionAttrs | DeconvolutionAttrs | MatMulAttrs | ScaleAttrs
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    producer: Op
+    weights: Array | None
+    bias: Array | None
+    attrs: _Attrs
+
+
+class FoldAffine(PatternPass[_Match]):
+    """Scale, or ADD, SUB, MUL, DIV by a per-channel constant, after an op with weights and a bias.
+
+    y = act(s·(conv(x, w) + b) + t) becomes act(conv(x, s·w) + (s·b + t)). A matrix product whose
+    factor is the same for all channels takes it as alpha, and needs no constant weights for that.
+    """
+
+    name = "fold_affine"
+    roots = frozenset({"BinaryOp", "Scale"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+        value = affine_operand(op, index)
+        if isinstance(value, Refusal):
+            return value
+        producer = index.producer_of_type(value, *_TARGETS)
+        if producer is None:
+            return Refusal("no op with weights before")
+        if not index.read_once(value):
+            return Refusal("the value before is used elsewhere")
+        attrs = producer.attrs
+        assert isinstance(attrs, _Attrs)
+        if attrs.activation.kind != "NONE":
+            return Refusal("an activation comes between")
+        channels = _TARGETS[producer.type].channels(producer, index)
+        if channels is None:
+            return Refusal("the number of channels is not known")
+        affine = read_affine(op, index, channels)
+        if isinstance(affine, Refusal):
+            return affine
+        return self._fold(producer, attrs, channels, affine, index)
+
+    def _fold(
+        self, producer: Op, attrs: _Attrs, channels: Channels, affine: Affine, index: GraphIndex
+    ) -> _Match | Refusal:
+        scale, shift = affine.scale, affine.shift
+        attrs = replace(attrs, activation=affine.activation)
+        bias = index.constant(producer.inputs[2]) if len(producer.inputs) > 2 else None
+        if bias is None and any(producer.inputs[2:3]):
+            return Refusal("the bias is not constant")
+        if bias is not None and bias.shape != (channels.size,):
+            return Refusal("the bias is not one value per channel")
+        weights: Array | None = None
+        if scale is not None:
+            if any(producer.inputs[3:4]):
+                return Refusal("a residual is added before the scaling")
+            if isinstance(attrs, MatMulAttrs) and (scale == scale[:1]).all():
+                attrs = replace(attrs, alpha=float(attrs.alpha * scale[0]))
+            else:
+                weights = _TARGETS[producer.type].scale_weights(producer, index, scale)
+                if weights is None:
+                    return Refusal("the weights are not constant")
+        total: Vector | None = None if bias is None else bias.astype(np.float64)
+        if total is not None and scale is not None:
+            total = total * scale
+        if shift is not None:
+            total = shift if total is None else total + shift
+        return _Match(producer, weights, total, attrs)
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        producer = match.producer
+        inputs = [*producer.inputs, "", ""][: max(3, len(producer.inputs))]
+        if match.weights is not None:
+            inputs[1] = index.add_constant(f"{producer.name}_weight", match.weights)
+        if match.bias is not None:
+            bias = match.bias.astype(_dtype(producer, op, index))
+            inputs[2] = index.add_constant(f"{producer.name}_bias", bias)
+        while not inputs[-1]:
+            inputs.pop()
+        source = merged_source((producer, op))
+        outputs = list(op.outputs)
+        index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
+
+
+def _dtype(producer: Op, op: Op, index: GraphIndex) -> np.dtype[np.generic]:
+    """The type of the constants that the ops work with; ONNX has one type for all of them."""
+    return next(
+        array.dtype
+        for name in (*producer.inputs[1:], *op.inputs)
+        if (array := index.constant(name)) is not None
+    )

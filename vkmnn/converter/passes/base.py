@@ -1,0 +1,90 @@
+"""What a pass is: something that rewrites a graph in place and says how often it did."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir.graph import Array, Graph, Op
+
+log = logging.getLogger(__name__)
+
+Evaluator = Callable[[Op, "list[Array | None]"], "list[Array]"]
+"""Computes the outputs of an op from its inputs (None = absent)."""
+
+
+class Pass(Protocol):
+    """A rewriter of graphs."""
+
+    @property
+    def name(self) -> str:
+        """The pass's name, for logs."""
+        ...
+
+    def run(self, graph: Graph) -> int:
+        """Rewrite the graph in place; return the number of rewrites."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a pattern does not apply to an op."""
+
+    reason: str
+
+
+M = TypeVar("M")
+
+
+class PatternPass(ABC, Generic[M]):
+    """A pass that looks at one op at a time: `match` decides and explains, `rewrite` acts.
+
+    The op that is looked at is the pattern's *last* op, so that everything that the pattern reads
+    is produced before it. Ops are visited in topological order.
+    """
+
+    name: ClassVar[str]
+    roots: ClassVar[frozenset[str]]
+    """The types of the ops that the pattern may end with."""
+
+    @abstractmethod
+    def match(self, op: Op, index: GraphIndex) -> M | Refusal:
+        """Return what `rewrite` needs to know, or the reason why the pattern does not apply."""
+
+    @abstractmethod
+    def rewrite(self, op: Op, match: M, index: GraphIndex) -> None:
+        """Replace the matched ops."""
+
+    def run(self, graph: Graph) -> int:
+        """Rewrite every match; return how many there were."""
+        if not any(op.type in self.roots for op in graph.ops):
+            return 0
+        index = GraphIndex(graph)
+        refusals: Counter[str] = Counter()
+        rewrites = 0
+        for op in index.ops():
+            if op.type not in self.roots:
+                continue
+            match = self.match(op, index)
+            if isinstance(match, Refusal):
+                refusals[match.reason] += 1
+            else:
+                self.rewrite(op, match, index)
+                rewrites += 1
+        if rewrites:
+            index.commit()
+        if refusals and log.isEnabledFor(logging.DEBUG):
+            reasons = "; ".join(f"{count}x {reason}" for reason, count in refusals.most_common())
+            log.debug("%s left ops alone: %s", self.name, reasons)
+        return rewrites
+
+
+def merged_source(ops: Sequence[Op]) -> str:
+    """Return the `source` of an op that replaces several: theirs, each once."""
+    parts = (part for op in ops for part in (op.source or op.name).split(" + "))
+    return " + ".join(dict.fromkeys(parts))

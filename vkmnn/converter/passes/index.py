@@ -1,0 +1,281 @@
+"""Who produces and who reads each tensor of a graph, kept right while a pass edits the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from vkmnn.ir.dtype import DType
+from vkmnn.ir.graph import Array, Dim, Graph, Op, TensorInfo
+
+_FLOAT_OPS = frozenset(
+    {"Convolution", "Deconvolution", "Scale", "GroupNorm", "LayerNorm", "Softmax", "Attention"}
+)
+"""Ops that give floating-point tensors only."""
+
+
+class GraphIndex:
+    """Producers, readers, constants and shapes of a graph, and the edits that passes make.
+
+    Every edit costs time in proportion to what it touches. `commit` brings the graph's op list up
+    to date; its constants and infos are edited in place.
+
+    Args:
+        graph: the graph to look at and to edit; ops in topological order.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.constants = graph.constants
+        self.output_names = graph.output_names()
+        self._infos = {info.name: info for info in (*graph.outputs, *graph.inputs)}
+        self._inputs = {info.name for info in graph.inputs}
+        # One slot per op of the original list: ops that replace an op share its slot, so that the
+        # order stays topological and edits stay local.
+        self._slots: list[list[Op]] = []
+        self._slot_of: dict[int, int] = {}
+        self._producers: dict[str, Op] = {}
+        self._readers: dict[str, dict[int, Op]] = {}
+        self._names: set[str] | None = None
+        self._counts: dict[str, int] = {}
+        for op in graph.ops:
+            self._slots.append([op])
+            self._link(op, len(self._slots) - 1)
+
+    # --- questions -----------------------------------------------------------------------------
+
+    def ops(self) -> Iterator[Op]:
+        """Yield the ops in topological order; edits at or before the current op are allowed.
+
+        An op that an edit puts into the current op's place is not visited.
+        """
+        for slot in self._slots:
+            for op in tuple(slot):
+                if id(op) in self._slot_of:
+                    yield op
+
+    def producer(self, name: str) -> Op | None:
+        """Return the op that produces a tensor; None for graph inputs, constants and ""."""
+        return self._producers.get(name)
+
+    def producer_of_type(self, name: str, *types: str) -> Op | None:
+        """Return the op that produces a tensor when it is of one of these types, else None."""
+        op = self._producers.get(name)
+        return op if op is not None and op.type in types else None
+
+    def readers(self, name: str) -> list[Op]:
+        """Return the ops that read a tensor, each once, in no particular order."""
+        return list(self._readers.get(name, {}).values())
+
+    def is_output(self, name: str) -> bool:
+        """True for the graph's outputs."""
+        return name in self.output_names
+
+    def is_input(self, name: str) -> bool:
+        """True for the graph's inputs."""
+        return name in self._inputs
+
+    def read_once(self, name: str) -> bool:
+        """True when one input of one op reads the tensor, and the graph does not return it."""
+        readers = self._readers.get(name)
+        if name in self.output_names or readers is None or len(readers) != 1:
+            return False
+        (reader,) = readers.values()
+        return reader.inputs.count(name) == 1
+
+    def read_only_by(self, name: str, ops: Iterable[Op]) -> bool:
+        """True when nothing but these ops reads the tensor and the graph does not return it."""
+        inside = {id(op) for op in ops}
+        return name not in self.output_names and self._readers.get(name, {}).keys() <= inside
+
+    def is_later(self, first: Op, second: Op) -> bool:
+        """True when `first` comes after `second` in the graph's order."""
+        one, other = self._slot_of[id(first)], self._slot_of[id(second)]
+        if one != other:
+            return one > other
+        slot = [id(op) for op in self._slots[one]]
+        return slot.index(id(first)) > slot.index(id(second))
+
+    def constant(self, name: str) -> Array | None:
+        """Return the value of a constant tensor, None for all others."""
+        return self.constants.get(name)
+
+    def scalar(self, name: str) -> float | None:
+        """Return the value of a constant float tensor with one element, None for all others."""
+        array = self.constants.get(name)
+        if array is None or array.size != 1 or array.dtype.kind != "f":
+            return None
+        return float(array.reshape(-1)[0])
+
+    def ints(self, name: str) -> tuple[int, ...] | None:
+        """Return the values of a constant integer scalar or vector, None for all other tensors."""
+        array = self.constants.get(name)
+        if array is None or array.dtype.kind not in "iu" or array.ndim > 1:
+            return None
+        return tuple(int(value) for value in array.reshape(-1))
+
+    def info(self, name: str) -> TensorInfo | None:
+        """Return what is known of a tensor's dtype and shape, None when nothing is."""
+        array = self.constants.get(name)
+        if array is not None:
+            return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+        return self.graph.infos.get(name) or self._infos.get(name)
+
+    def shape(self, name: str) -> tuple[Dim, ...] | None:
+        """Return the shape as far as it is known, None when even the rank is unknown."""
+        info = self.info(name)
+        return None if info is None else info.shape
+
+    def rank(self, name: str) -> int | None:
+        """Return the rank, None when it is unknown."""
+        shape = self.shape(name)
+        return None if shape is None else len(shape)
+
+    def static_shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape when every dimension is a known int, else None."""
+        info = self.info(name)
+        return info.dims if info is not None and info.is_static else None
+
+    def dtype(self, name: str) -> DType | None:
+        """Return the dtype, None when it is unknown."""
+        info = self.info(name)
+        return None if info is None else info.dtype
+
+    def is_float(self, name: str) -> bool:
+        """True when the tensor is known to be of a floating-point type."""
+        dtype = self.dtype(name)
+        if dtype is not None:
+            return dtype.is_float
+        producer = self._producers.get(name)
+        if producer is None:
+            return False
+        return producer.type in _FLOAT_OPS or (
+            producer.type == "MatMul" and any(self._is_float_constant(n) for n in producer.inputs)
+        )
+
+    def _is_float_constant(self, name: str) -> bool:
+        array = self.constants.get(name)
+        return array is not None and array.dtype.kind == "f"
+
+    def same_shape(self, first: str, second: str) -> bool:
+        """True when both shapes are provably equal: the same int or symbol on every axis."""
+        one, other = self.shape(first), self.shape(second)
+        return one is not None and one == other and all(dim is not None for dim in one)
+
+    # --- edits ---------------------------------------------------------------------------------
+
+    def replace(self, root: Op, *ops: Op) -> None:
+        """Put `ops` in the place of `root`, and drop the ops whose results nothing reads any more.
+
+        The new ops may read whatever is produced before `root`; the outputs of `root` that are
+        still read have to be among theirs.
+        """
+        number = self._unlink(root)
+        slot = self._slots[number]
+        at = next(place for place, op in enumerate(slot) if op is root)
+        slot[at : at + 1] = ops
+        for op in ops:
+            self._link(op, number)
+        self._sweep(root.inputs)
+
+    def can_forward(self, op: Op, value: str) -> bool:
+        """True when `forward` can remove the op.
+
+        It cannot when the result is a graph output whose name cannot be given to `value`, because
+        that is a graph input, a constant or another graph output.
+        """
+        return op.outputs[0] not in self.output_names or (
+            value in self._producers and value not in self.output_names
+        )
+
+    def forward(self, op: Op, value: str) -> None:
+        """Remove an op whose one result equals the tensor `value`; see `can_forward`."""
+        (result,) = op.outputs
+        gone, kept = (value, result) if result in self.output_names else (result, value)
+        known = self.info(gone)
+        if known is not None and self.info(kept) is None:
+            self.add_info(kept, known.dtype, known.shape)
+        self._remove(op)
+        if gone == value:  # the producer takes the output's name over
+            source = self._producers.pop(value)
+            source.outputs[source.outputs.index(value)] = result
+            self._producers[result] = source
+        self._redirect(gone, kept)
+        self._sweep((*op.inputs, kept))
+
+    def make_constant(self, op: Op, arrays: Iterable[Array]) -> None:
+        """Remove an op and make its outputs constants."""
+        self._remove(op)
+        self.constants.update(
+            (name, array) for name, array in zip(op.outputs, arrays, strict=True) if name
+        )
+        self._sweep(op.inputs)
+
+    def add_constant(self, base: str, array: Array) -> str:
+        """Add a constant under a name made from `base`; return the name."""
+        name = self.unique_name(base)
+        self.constants[name] = array
+        return name
+
+    def add_info(self, name: str, dtype: DType, shape: tuple[Dim, ...] | None) -> None:
+        """Record the dtype and shape of a new tensor."""
+        self.graph.infos[name] = TensorInfo(name, dtype, shape)
+
+    def unique_name(self, base: str) -> str:
+        """Return `base`, or `base_1`, `base_2`, … if a tensor or op of that name exists."""
+        if self._names is None:
+            self._names = {*self.constants, *self._inputs, *self._producers}
+            self._names.update(op.name for op in self.graph.ops)
+        name, count = base, self._counts.get(base, 0)
+        while name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._counts[base] = count
+        self._names.add(name)
+        return name
+
+    def commit(self) -> None:
+        """Write the edited op list back to the graph."""
+        self.graph.ops = [op for slot in self._slots for op in slot]
+
+    # --- bookkeeping ---------------------------------------------------------------------------
+
+    def _link(self, op: Op, number: int) -> None:
+        self._slot_of[id(op)] = number
+        for name in op.inputs:
+            if name:
+                self._readers.setdefault(name, {})[id(op)] = op
+        for name in op.outputs:
+            if name:
+                self._producers[name] = op
+
+    def _unlink(self, op: Op) -> int:
+        for name in op.inputs:
+            if name:
+                self._readers[name].pop(id(op), None)
+        for name in op.outputs:
+            self._producers.pop(name, None)
+        return self._slot_of.pop(id(op))
+
+    def _remove(self, op: Op) -> None:
+        slot = self._slots[self._unlink(op)]
+        slot[:] = [other for other in slot if other is not op]
+
+    def _redirect(self, old: str, new: str) -> None:
+        """Make every reader of `old` read `new`."""
+        readers = self._readers.pop(old, {})
+        for op in readers.values():
+            op.inputs[:] = [new if name == old else name for name in op.inputs]
+        if readers:
+            self._readers.setdefault(new, {}).update(readers)
+
+    def _sweep(self, names: Iterable[str]) -> None:
+        """Remove the producers of tensors that nothing reads any more, and theirs in turn."""
+        pending = list(names)
+        while pending:
+            op = self._producers.get(pending.pop())
+            if op is None or any(
+                name in self.output_names or self._readers.get(name) for name in op.outputs
+            ):
+                continue
+            self._remove(op)
+            pending.extend(op.inputs)

@@ -1,0 +1,82 @@
+"""The order of the passes, and the loop that runs them until nothing changes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from vkmnn.converter.passes.activation import FuseActivation
+from vkmnn.converter.passes.affine import FoldAffine
+from vkmnn.converter.passes.base import Evaluator, Pass
+from vkmnn.converter.passes.clamp import MergeClamps
+from vkmnn.converter.passes.constant_folding import FoldConstants
+from vkmnn.converter.passes.dead_code import RemoveDeadCode
+from vkmnn.converter.passes.identity import RemoveNoOps
+from vkmnn.ir.graph import Graph, Op
+
+log = logging.getLogger(__name__)
+
+MAX_ROUNDS = 20
+
+
+def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
+    """Return the passes in their order.
+
+    1. What makes the graph smaller without looking at patterns.
+    2. What goes into the op before it: constants into weights, then activations.
+    """
+    return (
+        RemoveDeadCode(),
+        RemoveNoOps(),
+        FoldConstants(evaluate),
+        FoldAffine(),
+        MergeClamps(),
+        FuseActivation(),
+    )
+
+
+def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None = None) -> Graph:
+    """Return an equivalent graph that computes the same outputs with fewer ops.
+
+    The passes run in order, again and again, until none of them finds anything. Results are equal
+    up to the rounding of the graph's element types. Names of graph inputs and outputs stay.
+
+    Args:
+        graph: a valid graph; it is not changed (arrays of constants are shared with the result).
+        evaluate: computes an op on constant inputs, for constant folding.
+        passes: the passes in their order; None = `default_passes(evaluate)`.
+    """
+    result = Graph(
+        graph.name,
+        list(graph.inputs),
+        list(graph.outputs),
+        [
+            Op(op.type, op.name, list(op.inputs), list(op.outputs), op.attrs, op.source)
+            for op in graph.ops
+        ],
+        dict(graph.constants),
+        dict(graph.infos),
+    )
+    table = default_passes(evaluate) if passes is None else tuple(passes)
+    before = len(result.ops)
+    for number in range(1, MAX_ROUNDS + 1):
+        changes = 0
+        for one in table:
+            start = time.perf_counter()
+            count = one.run(result)
+            changes += count
+            if count:
+                elapsed = (time.perf_counter() - start) * 1e3
+                log.debug("round %d, %s: %d rewrites, %.1f ms", number, one.name, count, elapsed)
+        if not changes:
+            break
+    else:
+        log.warning(
+            "graph '%s' still changed after %d rounds of passes; it is correct, but a pass undoes"
+            " what another does",
+            graph.name,
+            MAX_ROUNDS,
+        )
+    log.debug("graph '%s': %d ops before the passes, %d after", graph.name, before, len(result.ops))
+    return result
