@@ -7,10 +7,129 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, TypeAlias
 
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders.library import find_shader, pack_params
+
+
+class Activation(IntEnum):
+    """The numbers `ACTIVATION_…` of GLSL."""
+
+    NONE = 0
+    RELU = 1
+    CLIP = 2
+    LEAKY_RELU = 3
+    SIGMOID = 4
+    SILU = 5
+    GELU = 6
+    GELU_TANH = 7
+    HARD_SIGMOID = 8
+    HARD_SWISH = 9
+    TANH = 10
+    ELU = 11
+    SOFTPLUS = 12
+
+ConvTileAcross: TypeAlias = Literal[
+    "pixels",
+    "channels",
+]
+ConvTilePixels: TypeAlias = Literal[
+    8,
+    4,
+    1,
+]
+ConvTileBlocks: TypeAlias = Literal[
+    2,
+    1,
+]
+ConvTileStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CONV_TILE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvTileParams:
+    """Push constants of `conv_tile`: 128 bytes."""
+
+    pixels: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    pad: tuple[int, ...]
+    """3 values."""
+    in_block: int
+    in_blocks: int
+    out_block: int
+    out_stride: tuple[int, ...]
+    """4 values."""
+    out_offset: int
+    group_blocks: int
+    group_panels: int
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ConvTileParams",
+            _CONV_TILE,
+            (
+                ("pixels", self.pixels, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("pad", self.pad, 3),
+                ("in_block", self.in_block, None),
+                ("in_blocks", self.in_blocks, None),
+                ("out_block", self.out_block, None),
+                ("out_stride", self.out_stride, 4),
+                ("out_offset", self.out_offset, None),
+                ("group_blocks", self.group_blocks, None),
+                ("group_panels", self.group_panels, None),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def conv_tile(
+    *,
+    across: ConvTileAcross,
+    pixels: ConvTilePixels,
+    blocks: ConvTileBlocks,
+    storage: ConvTileStorage,
+) -> Shader:
+    """Convolution as implicit GEMM in a register tile: an invocation makes `pixels` pixels of
+    `blocks` channel blocks.
+
+    Across pixels, neighbouring invocations own neighbouring pixels and share their weights
+    [panel][tap][ic][blocks]; across channels, they own neighbouring channel blocks and share
+    their pixels, with weights [panel][tap][ic][local_size_x].
+    """
+    return find_shader(
+        "conv_tile",
+        {
+            "across": across,
+            "pixels": pixels,
+            "blocks": blocks,
+            "storage": storage,
+        },
+    )
 
 ConvertLayoutDest: TypeAlias = Literal[
     "nchw",
@@ -177,6 +296,108 @@ def raster(
         "raster",
         {
             "width": width,
+            "storage": storage,
+        },
+    )
+
+UnaryOp: TypeAlias = Literal[
+    "ABS",
+    "NEG",
+    "RECIPROCAL",
+    "FLOOR",
+    "CEIL",
+    "ROUND",
+    "SQRT",
+    "RSQRT",
+    "SQUARE",
+    "EXP",
+    "LOG",
+    "ERF",
+    "SIN",
+    "COS",
+    "TAN",
+    "ASIN",
+    "ACOS",
+    "ATAN",
+    "SINH",
+    "COSH",
+    "ASINH",
+    "ACOSH",
+    "ATANH",
+    "SIGN",
+    "NOT",
+    "ISNAN",
+    "ISINF",
+    "RELU",
+    "CLIP",
+    "LEAKY_RELU",
+    "SIGMOID",
+    "HARD_SIGMOID",
+    "HARD_SWISH",
+    "TANH",
+    "ELU",
+    "SELU",
+    "CELU",
+    "SOFTPLUS",
+    "SOFTSIGN",
+    "GELU",
+    "GELU_TANH",
+    "SILU",
+    "MISH",
+    "THRESHOLDED_RELU",
+]
+UnaryDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+UnaryStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_UNARY = struct.Struct("<Iffii")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnaryParams:
+    """Push constants of `unary`: 20 bytes."""
+
+    n4: int
+    alpha: float = 0.0
+    beta: float = 0.0
+    lo: int = -2147483648
+    hi: int = 2147483647
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "UnaryParams",
+            _UNARY,
+            (
+                ("n4", self.n4, None),
+                ("alpha", self.alpha, None),
+                ("beta", self.beta, None),
+                ("lo", self.lo, None),
+                ("hi", self.hi, None),
+            ),
+        )
+
+
+def unary(
+    *,
+    op: UnaryOp,
+    dtype: UnaryDtype,
+    storage: UnaryStorage,
+) -> Shader:
+    """y = op(x), element by element, on n4 flat groups of four.
+
+    Definitions are those of the ONNX operators; alpha and beta are theirs, lo and hi are the
+    bounds of an integer CLIP.
+    """
+    return find_shader(
+        "unary",
+        {
+            "op": op,
+            "dtype": dtype,
             "storage": storage,
         },
     )
