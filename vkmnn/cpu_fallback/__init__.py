@@ -13,8 +13,11 @@ from vkmnn.cpu_fallback import (
     generation,
     matmul,
     movement,
+    normalization,
     pooling,
+    raster,
     reduction,
+    resizing,
     unary,
 )
 from vkmnn.cpu_fallback.registry import (
@@ -36,9 +39,12 @@ __all__ = [
     "has_execution",
     "matmul",
     "movement",
+    "normalization",
     "placed_execution",
     "pooling",
+    "raster",
     "reduction",
+    "resizing",
     "run_op",
     "unary",
 ]

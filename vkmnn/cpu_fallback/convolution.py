@@ -32,7 +32,7 @@ def _padded(x: AnyArray, window: Window) -> AnyArray:
 ALL = slice(None)
 
 
-def at(*parts: int | slice | None) -> tuple[Any, ...]:
+def at(*parts: int | slice | AnyArray | None) -> tuple[Any, ...]:
     """Return an index of the given parts, one per axis."""
     return parts
 

@@ -71,5 +71,8 @@ def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
     if attrs.causal:
         visible = np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
         scores = np.where(visible, scores, scores.dtype.type(-np.inf))
-    result = np.matmul(softmax(scores, (scores.ndim - 1,)), v)
+    weights = softmax(scores, (scores.ndim - 1,))
+    # A query that sees no key gets zeros (ONNX Attention 24), not NaN.
+    blind = (scores == -np.inf).all(axis=-1, keepdims=True)
+    result = np.matmul(np.where(blind, weights.dtype.type(0), weights), v)
     return [result.astype(required(inputs, 0).dtype, copy=False)]
