@@ -1,0 +1,33 @@
+"""The Vulkan runtime: devices, memory, pipelines, recording. It knows no operator."""
+
+from __future__ import annotations
+
+from vkmnn.runtime.device import Device, enumerate_devices, open_device
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
+from vkmnn.runtime.encoder import CommandBuffer, Encoder, linear_groups
+from vkmnn.runtime.memory import Buffer, BufferRange, Lifetime, MemoryKind, plan_offsets
+from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
+
+__all__ = [
+    "BindingType",
+    "Buffer",
+    "BufferRange",
+    "CommandBuffer",
+    "CooperativeMatrixShape",
+    "Device",
+    "DeviceInfo",
+    "DeviceType",
+    "Encoder",
+    "Lifetime",
+    "Limits",
+    "MemoryKind",
+    "Pipeline",
+    "Shader",
+    "ShaderBinding",
+    "SpecConstant",
+    "enumerate_devices",
+    "linear_groups",
+    "open_device",
+    "plan_offsets",
+]

@@ -1,0 +1,415 @@
+"""Finding and opening devices, and what an opened device offers."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vkmnn.errors import (
+    DeviceLostError,
+    DeviceNotFoundError,
+    InvalidInputError,
+    ShaderError,
+    ValidationLayerError,
+    VkmnnError,
+)
+from vkmnn.runtime import environment
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.drivers import Driver, DriverUnavailableError, get_driver
+from vkmnn.runtime.encoder import Encoder
+from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
+from vkmnn.runtime.pipeline_cache import PipelineCacheFile
+from vkmnn.runtime.selection import select
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vkmnn.runtime.drivers.base import DriverDevice
+    from vkmnn.runtime.shader import Shader
+
+log = logging.getLogger(__name__)
+
+_STAGING_BYTES = 16 << 20
+_MAX_COMPILE_THREADS = 16
+_NO_SPEC: Mapping[str, int | float | bool] = {}
+
+PipelineKey = tuple["Shader", tuple[int | float | bool, ...]]
+
+
+class Device:
+    """An opened device, shared by everyone who opened it with the same arguments.
+
+    All methods may be called from any thread. `timeout_s` bounds every run of a command buffer.
+    """
+
+    def __init__(self, driver_device: DriverDevice, info: DeviceInfo) -> None:
+        self.driver_device = driver_device
+        self.info = info
+        self.validation = driver_device.validation
+        self.timeout_s = environment.timeout_s()
+        self._pipelines: dict[PipelineKey, Future[Pipeline]] = {}
+        self._lock = threading.RLock()
+        self._staging_lock = threading.RLock()
+        self._staging: dict[MemoryKind, Buffer] = {}
+        self._closed = False
+        self._lost: str | None = None
+        self._hung = False
+        driver_device.lost_callback(self.mark_lost)
+        self._cache_file = PipelineCacheFile(environment.cache_dir(), info)
+        self._saved_size = 0
+        data = self._cache_file.load()
+        if data:
+            driver_device.load_cache(data)
+            self._saved_size = len(data)
+
+    def __repr__(self) -> str:
+        mode = ", validation" if self.validation else ""
+        return f"Device({self.info.name}{mode})"
+
+    @property
+    def lost(self) -> str | None:
+        """Why the device does not work any more; None while it does."""
+        return self._lost
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closed
+
+    def allocate(self, nbytes: int, kind: MemoryKind) -> Buffer:
+        """Allocate a buffer; its content is undefined.
+
+        Raises:
+            OutOfDeviceMemoryError: the memory is not there.
+            InvalidInputError: `nbytes` is negative.
+        """
+        if nbytes < 0:
+            raise InvalidInputError(f"cannot allocate {nbytes} bytes")
+        self.raise_unusable()
+        buffer = Buffer(self, nbytes, kind, self.driver_device.allocate(nbytes, kind))
+        self.raise_messages()
+        return buffer
+
+    def supports(self, shader: Shader) -> str | None:
+        """Say why the shader cannot run here (missing features, limits); None when it can."""
+        return missing(shader, self.info)
+
+    def pipeline(self, shader: Shader, spec: SpecValues = _NO_SPEC) -> Pipeline:
+        """Return the pipeline of a shader with some specialization constants set.
+
+        Made on first use and kept; constants not in `spec` have their defaults.
+
+        Raises:
+            ShaderError: the device cannot run the shader, or the driver refuses it.
+            InvalidInputError: `spec` does not fit the shader.
+        """
+        values = complete_spec(shader, spec)
+        key = (shader, tuple(values.values()))
+        with self._lock:
+            future = self._pipelines.get(key)
+            mine = future is None
+            if future is None:
+                future = self._pipelines[key] = Future()
+        if mine:
+            try:
+                future.set_result(self._build(shader, values))
+            except BaseException as error:
+                with self._lock:
+                    del self._pipelines[key]
+                future.set_exception(error)
+                raise
+        return future.result()
+
+    def _build(self, shader: Shader, values: SpecValues) -> Pipeline:
+        self.raise_unusable()
+        reason = self.supports(shader)
+        if reason:
+            raise ShaderError(reason, hint="choose a variant that the device supports")
+        made = self.driver_device.create_pipeline(shader, values)
+        self.raise_messages()
+        return Pipeline(shader, values, made, self.info.limits)
+
+    def create_pipelines(
+        self,
+        wanted: Iterable[tuple[Shader, SpecValues]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Pipeline]:
+        """Build pipelines in parallel and return them in the order asked for.
+
+        Args:
+            wanted: (shader, specialization constants) pairs.
+            progress: called with (done, total) after each, from the calling thread.
+        """
+        pairs = list(wanted)
+        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, len(pairs))
+        if threads <= 1:
+            made = []
+            for pair in pairs:
+                made.append(self.pipeline(*pair))
+                if progress:
+                    progress(len(made), len(pairs))
+            return made
+        with ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pipeline") as pool:
+            futures = [pool.submit(self.pipeline, *pair) for pair in pairs]
+            try:
+                for done, future in enumerate(as_completed(futures), 1):
+                    future.result()
+                    if progress:
+                        progress(done, len(pairs))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+            return [future.result() for future in futures]
+
+    def warm_up(self, pipelines: Sequence[Pipeline]) -> None:
+        """Make a CPU device compile to machine code now, not in the first run.
+
+        Such devices compile when a pipeline is first dispatched; a dispatch of no workgroups is
+        enough. Does nothing on other devices, where pipeline creation compiles.
+        """
+        if self.info.type is not DeviceType.CPU or not pipelines:
+            return
+        self.raise_unusable()
+        with self.allocate(4096, MemoryKind.DEVICE) as buffer:
+            recorder = self.driver_device.recorder(False)
+            for pipeline in pipelines:
+                ranges = [BufferRange(buffer, 0, 4096)] * len(pipeline.slots)
+                params = bytes(pipeline.params_size)
+                recorder.dispatch(pipeline.driver_pipeline, ranges, params, (0, 1, 1))
+            commands = recorder.finish()
+            try:
+                commands.submit()
+                if not commands.wait(self.timeout_s):
+                    reason = f"compiling took more than {self.timeout_s:g} s"
+                    self.mark_lost(reason, hung=True)
+                    raise DeviceLostError(reason, hint="set VKMNN_TIMEOUT to more seconds")
+            finally:
+                commands.destroy()
+        self.raise_messages()
+
+    def encoder(self, *, timestamps: bool = False) -> Encoder:
+        """Begin to record; with `timestamps`, the commands' times can be read after a run.
+
+        Raises:
+            InvalidInputError: the device has no timestamps.
+        """
+        self.raise_unusable()
+        if timestamps and "timestamps" not in self.info.features:
+            raise InvalidInputError(f"{self.info.name} has no timestamps")
+        return Encoder(self, timestamps=timestamps)
+
+    def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
+        """Copy bytes to memory that the host cannot see, through a staging buffer."""
+        with self._staging_lock:
+            staging = self._staging_buffer(MemoryKind.UPLOAD)
+            for start in range(0, target.nbytes, _STAGING_BYTES):
+                size = min(_STAGING_BYTES, target.nbytes - start)
+                staging.write(0, data[start : start + size])
+                self._copy(
+                    BufferRange(staging, 0, size),
+                    BufferRange(target.buffer, target.offset + start, size),
+                )
+
+    def download(self, source: BufferRange) -> NDArray[np.uint8]:
+        """Copy bytes from memory that the host cannot see, through a staging buffer."""
+        data = np.empty(source.nbytes, np.uint8)
+        with self._staging_lock:
+            staging = self._staging_buffer(MemoryKind.READBACK)
+            for start in range(0, source.nbytes, _STAGING_BYTES):
+                size = min(_STAGING_BYTES, source.nbytes - start)
+                self._copy(
+                    BufferRange(source.buffer, source.offset + start, size),
+                    BufferRange(staging, 0, size),
+                )
+                data[start : start + size] = staging.read(0, size)
+        return data
+
+    def _staging_buffer(self, kind: MemoryKind) -> Buffer:
+        if kind not in self._staging:
+            self._staging[kind] = self.allocate(_STAGING_BYTES, kind)
+        return self._staging[kind]
+
+    def _copy(self, source: BufferRange, target: BufferRange) -> None:
+        encoder = self.encoder()
+        encoder.copy(source, target)
+        with encoder.finish() as commands:
+            commands.run()
+
+    def wait_idle(self) -> None:
+        """Wait until the device has nothing to do."""
+        self.raise_unusable()
+        self.driver_device.wait_idle()
+        self.raise_messages()
+
+    def stats(self) -> dict[str, int]:
+        """Count the live objects by kind ("buffers", "pipelines", ...) and the "bytes" in use."""
+        return self.driver_device.live_objects()
+
+    def save_pipeline_cache(self) -> None:
+        """Write the pipeline cache to disk if it has grown."""
+        if self._closed or self._lost:
+            return
+        try:
+            data = self.driver_device.cache_data()
+        except VkmnnError as error:
+            log.warning("pipeline cache not saved: %s", error.message)
+            return
+        # A driver without a cache of its own returns its 32-byte header alone.
+        if len(data) > max(32, self._saved_size):
+            self._cache_file.store(data)
+            self._saved_size = len(data)
+
+    def close(self) -> None:
+        """Free the device with everything made from it, for all who share it. Safe to call twice.
+
+        Neither buffers nor command buffers of the device may be used afterwards.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self.save_pipeline_cache()
+            self._closed = True
+        _forget(self)
+        self._staging.clear()
+        self._pipelines.clear()
+        self.driver_device.destroy(hung=self._hung)
+
+    def mark_lost(self, reason: str, hung: bool = False) -> None:
+        """Refuse all further work; `open_device` will open the device anew."""
+        if self._lost is None:
+            log.error("%s is lost: %s", self.info.name, reason)
+            self._lost = reason
+            self._hung = hung
+            _forget(self)
+
+    def raise_unusable(self) -> None:
+        """Raise when the device is closed or lost."""
+        if self._closed:
+            raise InvalidInputError("the device has been closed", hint="open it again")
+        if self._lost is not None:
+            raise DeviceLostError(
+                f"{self.info.name} is lost: {self._lost}",
+                hint="open the device again and rebuild the session",
+            )
+
+    def raise_messages(self) -> None:
+        """Raise what the validation layer has reported since the last call."""
+        messages = self.driver_device.messages
+        if messages:
+            text = "\n".join(messages)
+            messages.clear()
+            raise ValidationLayerError(text)
+
+
+_DeviceKey = tuple[str, bool, str, frozenset[str]]
+_devices: dict[_DeviceKey, Device] = {}
+_devices_lock = threading.RLock()
+
+
+def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
+    """List the devices that can be opened, each once, in the driver's order.
+
+    Args:
+        driver: name of the driver, `VKMNN_DRIVER` or "vulkan" where None.
+
+    Returns:
+        Nothing where there is no loader or no driver: the reason is logged, not raised.
+    """
+    try:
+        return _unique(get_driver(driver or environment.driver()).enumerate())
+    except DriverUnavailableError as error:
+        log.info("no devices: %s (%s)", error, error.hint)
+        return []
+
+
+def open_device(
+    selector: str | int = "auto",
+    *,
+    driver: str | None = None,
+    validation: bool | None = None,
+) -> Device:
+    """Open a device, or return it when it is open already.
+
+    Args:
+        selector: "auto" (`VKMNN_DEVICE`, or else the best kind: discrete, integrated, virtual,
+            other, software), an index of `enumerate_devices`, a part of the name, or a UUID.
+        driver: as for `enumerate_devices`.
+        validation: whether to run under the validation layer; `VKMNN_VALIDATION` where None.
+
+    Raises:
+        DeviceNotFoundError: nothing fits; says what was found and what to install.
+        ValidationLayerError: validation is asked for and the layer is not installed.
+    """
+    if selector == "auto":
+        selector = environment.device_selector()
+    validate = environment.validation() if validation is None else validation
+    disabled = environment.disabled_features()
+    name = driver or environment.driver()
+    try:
+        used: Driver = get_driver(name)
+        devices = _unique(used.enumerate())
+    except DriverUnavailableError as error:
+        raise DeviceNotFoundError(
+            f"no device fits '{selector}': {error}", hint=error.hint
+        ) from error
+    info, reason = select(devices, selector)
+    if "all" in disabled:
+        disabled = info.features
+    key = (info.uuid, validate, name, disabled & info.features)
+    with _devices_lock:
+        device = _devices.get(key)
+        if device is None:
+            log.info("using device %d, %s: %s", info.index, info.name, reason)
+            opened = used.open(info, validation=validate, disabled=disabled)
+            info = dataclasses.replace(info, features=info.features - disabled)
+            device = _devices[key] = Device(opened, info)
+            _close_at_exit()
+        return device
+
+
+def _unique(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
+    """Drop devices that a second driver shows again."""
+    found: dict[str, DeviceInfo] = {}
+    for device in devices:
+        first = found.setdefault(device.uuid, device)
+        if first is not device:
+            log.info(
+                "device %d (%s, %s) left out: it is device %d (%s) again",
+                device.index,
+                device.name,
+                device.driver_name,
+                first.index,
+                first.driver_name,
+            )
+    return list(found.values())
+
+
+def _forget(device: Device) -> None:
+    with _devices_lock:
+        for key in [key for key, known in _devices.items() if known is device]:
+            del _devices[key]
+
+
+_exit_registered = False
+
+
+def _close_at_exit() -> None:
+    """Close before the finalizers of the objects run: handlers run last in, first out."""
+    global _exit_registered
+    if not _exit_registered:
+        _exit_registered = True
+        atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    for device in list(_devices.values()):
+        device.close()

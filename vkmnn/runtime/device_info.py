@@ -1,0 +1,96 @@
+"""What is known about a device before it is opened: identity, features and limits."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class DeviceType(enum.Enum):
+    """Kind of a device, in the order in which "auto" prefers them."""
+
+    DISCRETE = "discrete"
+    INTEGRATED = "integrated"
+    VIRTUAL = "virtual"
+    OTHER = "other"
+    CPU = "cpu"
+
+    @property
+    def rank(self) -> int:
+        """Place in the order of preference; 0 is best."""
+        return list(DeviceType).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits that decide whether a kernel may run; sizes in bytes, grids in workgroups.
+
+    `storage_offset_alignment` and `texel_offset_alignment` bind the offset of every bound range.
+    `subgroup_size_range` is (smallest, largest) size that a pipeline may demand; both equal the
+    device's subgroup size where it cannot be chosen. `timestamp_period_ns` is the length of one
+    tick, 0 where the queue has no timestamps.
+    """
+
+    max_storage_buffer_range: int
+    max_texel_buffer_elements: int
+    max_push_constants: int
+    max_workgroup_count: tuple[int, int, int]
+    max_workgroup_size: tuple[int, int, int]
+    max_workgroup_invocations: int
+    max_shared_memory: int
+    max_storage_bindings: int
+    max_texel_bindings: int
+    max_bindings: int
+    max_allocation_bytes: int
+    max_allocation_count: int
+    storage_offset_alignment: int
+    texel_offset_alignment: int
+    non_coherent_atom_size: int
+    subgroup_size_range: tuple[int, int]
+    timestamp_period_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class CooperativeMatrixShape:
+    """One M x N x K product that cooperative matrices offer: A (MxK) * B (KxN) + C -> result.
+
+    Types are named as in shaders ("f16", "bf16", "f32", "i8", "u8", "i32", ...); `scope` is
+    "subgroup", "workgroup" or another scope of the SPIR-V specification.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: str
+    b: str
+    c: str
+    result: str
+    scope: str
+    saturating: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Identity, features and limits of one device.
+
+    `features` holds only what `open_device` really enables; the names are listed in
+    `drivers/vulkan/features.py`. `memory_bytes` is the size of the largest device-local heap.
+    """
+
+    index: int
+    name: str
+    vendor_id: int
+    vendor: str
+    device_id: int
+    driver_name: str
+    driver_version: str
+    api_version: tuple[int, int, int]
+    type: DeviceType
+    uuid: str
+    driver_uuid: str
+    memory_bytes: int
+    subgroup_size: int
+    features: frozenset[str]
+    limits: Limits
+    cooperative_matrices: tuple[CooperativeMatrixShape, ...] = ()
+    driver: str = "vulkan"

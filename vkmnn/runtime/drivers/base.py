@@ -1,0 +1,198 @@
+"""The interface that every driver implements, and nothing about a particular one.
+
+`Device`, `Buffer`, `Encoder` and `CommandBuffer` are built on these classes only. Checks of
+arguments, hazard tracking, staging and caching happen above this line; a driver may rely on them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.runtime.memory import BufferRange, MemoryKind
+    from vkmnn.runtime.shader import Shader
+
+# Scopes of a barrier. Plain ints: combining members of an enum costs a microsecond.
+COMPUTE_READ = 1
+COMPUTE_WRITE = 2
+TRANSFER_READ = 4
+TRANSFER_WRITE = 8
+HOST_READ = 16
+COMPUTE = COMPUTE_READ | COMPUTE_WRITE
+TRANSFER = TRANSFER_READ | TRANSFER_WRITE
+WRITES = COMPUTE_WRITE | TRANSFER_WRITE
+
+
+class DriverUnavailableError(Exception):
+    """The driver's library or its loader cannot be used here; the text says why and what to do.
+
+    Internal: `enumerate_devices` logs it, `open_device` turns it into `DeviceNotFoundError`.
+    """
+
+    def __init__(self, reason: str, hint: str) -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+class DriverBuffer(ABC):
+    """One allocation. `host` maps all of it, or is None where the host cannot see it."""
+
+    __slots__ = ("coherent", "host", "nbytes")
+    nbytes: int
+    host: NDArray[np.uint8] | None
+    coherent: bool
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Make host writes visible to the device (no-op on coherent memory)."""
+
+    @abstractmethod
+    def invalidate(self) -> None:
+        """Make device writes visible to the host (no-op on coherent memory)."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Free the memory; safe to call twice."""
+
+
+class DriverPipeline(ABC):
+    """A compute pipeline."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Free the pipeline; safe to call twice."""
+
+
+class DriverCommands(ABC):
+    """A recorded, replayable list of commands."""
+
+    @abstractmethod
+    def submit(self) -> None:
+        """Hand the commands to the queue and return."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the last submission is done; False when the time is over."""
+
+    @abstractmethod
+    def timestamps_ns(self) -> list[float | None]:
+        """Time of every timestamp in nanoseconds, None for those not reached."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Free everything; the commands must not be in flight. Safe to call twice."""
+
+
+class DriverRecorder(ABC):
+    """Records commands in order. Arguments have been checked by the caller."""
+
+    @abstractmethod
+    def dispatch(
+        self,
+        pipeline: DriverPipeline,
+        ranges: Sequence[BufferRange],
+        params: bytes,
+        groups: tuple[int, int, int],
+    ) -> None:
+        """Bind `ranges` in the order of the shader's bindings, push `params`, dispatch."""
+
+    @abstractmethod
+    def copy(self, src: BufferRange, dst: BufferRange) -> None:
+        """Copy `src` to `dst` (equal sizes, not overlapping)."""
+
+    @abstractmethod
+    def fill(self, dst: BufferRange, value: int) -> None:
+        """Fill `dst` (offset and size are multiples of 4) with a 32-bit word."""
+
+    @abstractmethod
+    def barrier(self, src: int, dst: int) -> None:
+        """Let everything in scope `src` happen before scope `dst`; scopes as defined above.
+
+        Read bits in `src` stand for execution only.
+        """
+
+    @abstractmethod
+    def timestamp(self) -> None:
+        """Record the time at which everything before has finished."""
+
+    @abstractmethod
+    def finish(self) -> DriverCommands:
+        """End recording; the recorder must not be used afterwards."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Drop what was recorded; safe after `finish` and more than once."""
+
+
+class DriverDevice(ABC):
+    """An opened device."""
+
+    info: DeviceInfo
+    validation: bool
+    messages: list[str]
+    """Validation messages not yet raised; a driver appends, `Device` raises and clears."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int, kind: MemoryKind) -> DriverBuffer:
+        """Allocate at least `nbytes`; raises `OutOfDeviceMemoryError`."""
+
+    @abstractmethod
+    def create_pipeline(
+        self, shader: Shader, spec: Mapping[str, int | float | bool]
+    ) -> DriverPipeline:
+        """Build a pipeline; `spec` holds every constant of the shader. Thread-safe."""
+
+    @abstractmethod
+    def recorder(self, timestamps: bool) -> DriverRecorder:
+        """Begin a command list."""
+
+    @abstractmethod
+    def wait_idle(self) -> None:
+        """Wait until the queue is empty."""
+
+    @abstractmethod
+    def load_cache(self, data: bytes) -> None:
+        """Offer pipeline-cache data of an earlier run; data that does not fit is ignored."""
+
+    @abstractmethod
+    def cache_data(self) -> bytes:
+        """Return the pipeline cache's data; empty where the driver keeps none."""
+
+    @abstractmethod
+    def live_objects(self) -> dict[str, int]:
+        """Count of objects not yet destroyed, by kind, and `bytes` allocated."""
+
+    @abstractmethod
+    def lost_callback(self, callback: Callable[[str], None]) -> None:
+        """Register what to call with a reason when the driver reports the device as lost."""
+
+    @abstractmethod
+    def destroy(self, *, hung: bool) -> None:
+        """Free the device and all that was made from it.
+
+        `hung` says that work may be in flight for ever: then do not wait for it.
+        """
+
+
+class Driver(ABC):
+    """A way to reach devices."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def enumerate(self) -> list[DeviceInfo]:
+        """List devices; raises `DriverUnavailableError` where the driver cannot work."""
+
+    @abstractmethod
+    def open(
+        self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]
+    ) -> DriverDevice:
+        """Open a device that `enumerate` listed, leaving the features `disabled` switched off."""

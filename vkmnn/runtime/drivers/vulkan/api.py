@@ -1,0 +1,107 @@
+"""Raw access to Vulkan: the cffi library of the package `vulkan`, and the mapping of results.
+
+The package's own functions convert every argument (20 us a recorded dispatch); the raw ones do
+not (2 us). Only functions of Vulkan 1.0 and 1.1 are taken from `lib`; later ones are fetched with
+`vkGetDeviceProcAddr` after a check.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError
+from vkmnn.runtime.drivers.base import DriverUnavailableError
+
+_LOADER_HINTS = {
+    "linux": "install the Vulkan loader and a driver (Debian, Ubuntu: `apt install libvulkan1 "
+    "mesa-vulkan-drivers`; Fedora: `dnf install vulkan-loader mesa-vulkan-drivers`)",
+    "win32": "install the GPU vendor's driver; it brings vulkan-1.dll",
+    "darwin": "install the Vulkan SDK with MoltenVK and put its lib folder on DYLD_LIBRARY_PATH",
+}
+LOADER_HINT = _LOADER_HINTS.get(sys.platform, _LOADER_HINTS["linux"])
+
+try:
+    from vulkan._vulkan import ffi, lib
+except ImportError as error:
+    raise DriverUnavailableError(
+        f"the Python package 'vulkan' cannot be imported: {error}", "pip install vulkan"
+    ) from error
+except OSError as error:
+    raise DriverUnavailableError(f"no Vulkan loader: {error}", LOADER_HINT) from error
+
+NULL = ffi.NULL
+
+_RESULTS = {
+    -1: ("VK_ERROR_OUT_OF_HOST_MEMORY", OutOfDeviceMemoryError),
+    -2: ("VK_ERROR_OUT_OF_DEVICE_MEMORY", OutOfDeviceMemoryError),
+    -3: ("VK_ERROR_INITIALIZATION_FAILED", DeviceError),
+    -4: ("VK_ERROR_DEVICE_LOST", DeviceLostError),
+    -5: ("VK_ERROR_MEMORY_MAP_FAILED", OutOfDeviceMemoryError),
+    -6: ("VK_ERROR_LAYER_NOT_PRESENT", DeviceError),
+    -7: ("VK_ERROR_EXTENSION_NOT_PRESENT", DeviceError),
+    -8: ("VK_ERROR_FEATURE_NOT_PRESENT", DeviceError),
+    -9: ("VK_ERROR_INCOMPATIBLE_DRIVER", DeviceError),
+    -10: ("VK_ERROR_TOO_MANY_OBJECTS", OutOfDeviceMemoryError),
+    -12: ("VK_ERROR_FRAGMENTED_POOL", OutOfDeviceMemoryError),
+    -13: ("VK_ERROR_UNKNOWN", DeviceError),
+    -1000069000: ("VK_ERROR_OUT_OF_POOL_MEMORY", OutOfDeviceMemoryError),
+    -1000012000: ("VK_ERROR_INVALID_SHADER_NV", DeviceError),
+}
+_RESULT_HINTS: dict[type[DeviceError], str] = {
+    OutOfDeviceMemoryError: "close other programs that use the device, or run a smaller batch",
+    DeviceLostError: "the driver reset the device: open it again and rebuild the session",
+}
+
+
+def result_error(result: int, call: str) -> DeviceError:
+    """Make the typed error of a negative VkResult."""
+    name, kind = _RESULTS.get(result, (f"VkResult {result}", DeviceError))
+    return kind(f"{call} failed: {name}", hint=_RESULT_HINTS.get(kind))
+
+
+def check(result: int, call: str) -> None:
+    """Raise the typed error when `result` is an error code (success codes pass)."""
+    if result < 0:
+        raise result_error(result, call)
+
+
+def address(handle: Any) -> int:
+    """Return a handle as the integer that Vulkan structures hold."""
+    return int(ffi.cast("uintptr_t", handle))
+
+
+def struct(name: str, stype: int, **members: Any) -> Any:
+    """Allocate a Vulkan structure, zeroed but for `sType` and `members`.
+
+    Pointers stored in it do not keep what they point to alive; the caller has to.
+    """
+    result = ffi.new(f"{name} *")
+    result.sType = stype
+    for member, value in members.items():
+        setattr(result, member, value)
+    return result
+
+
+def names(items: list[str]) -> tuple[Any, Any]:
+    """Return (array of C strings, what keeps them alive)."""
+    keep = [ffi.new("char[]", item.encode()) for item in items]
+    return ffi.new("char *[]", keep), keep
+
+
+def enumerate_array(ctype: str, call: Any, *args: Any) -> list[Any]:
+    """Run a Vulkan call of the form (..., count, array) and return the elements."""
+    count = ffi.new("uint32_t *")
+    while True:
+        check_result(call(*args, count, NULL))
+        array = ffi.new(f"{ctype}[]", count[0])
+        result = call(*args, count, array)
+        if result != lib.VK_INCOMPLETE:
+            check_result(result)
+            return [array[i] for i in range(count[0])]
+
+
+def check_result(result: int | None) -> None:
+    """`check` for calls of `enumerate_array`, some of which return nothing."""
+    if result is not None:
+        check(result, "a Vulkan enumeration")

@@ -1,0 +1,407 @@
+"""Recording, submitting and awaiting command buffers.
+
+Recording calls the raw functions with structures built beforehand; see the cost table in
+docs/runtime.md before adding anything to `VulkanRecorder.dispatch`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct as pystruct
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from vkmnn.runtime.device_info import DeviceType
+from vkmnn.runtime.drivers.base import (
+    COMPUTE,
+    COMPUTE_READ,
+    COMPUTE_WRITE,
+    HOST_READ,
+    TRANSFER,
+    TRANSFER_READ,
+    TRANSFER_WRITE,
+    WRITES,
+    DriverCommands,
+    DriverPipeline,
+    DriverRecorder,
+)
+from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.pipeline import (
+    STORAGE_BUFFER,
+    STORAGE_TEXEL_BUFFER,
+    Layout,
+    VulkanPipeline,
+)
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
+    from vkmnn.runtime.memory import BufferRange
+
+log = logging.getLogger(__name__)
+
+COMMAND_BUFFERS = "command_buffers"
+
+_BIND_POINT = 1  # VK_PIPELINE_BIND_POINT_COMPUTE
+_COMPUTE_STAGE = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
+_STAGES = {COMPUTE: 0x800, TRANSFER: 0x1000, HOST_READ: 0x4000}  # VK_PIPELINE_STAGE_*
+_ACCESSES = {
+    COMPUTE_READ: 0x20,
+    COMPUTE_WRITE: 0x40,
+    TRANSFER_READ: 0x800,
+    TRANSFER_WRITE: 0x1000,
+    HOST_READ: 0x2000,
+}
+_BOTTOM_OF_PIPE = 0x2000
+_QUERY_64, _QUERY_AVAILABILITY = 1, 4
+_QUERIES_PER_POOL = 128
+_EMPTY_RANGE = 16
+_POLL_S = 0.002
+_SLICE_NS = 100_000_000
+_SUCCESS, _TIMEOUT = 0, 2
+
+# Read on every dispatch: module globals are found faster than attributes of `lib`.
+_bind_pipeline = lib.vkCmdBindPipeline
+_bind_sets = lib.vkCmdBindDescriptorSets
+_push = lib.vkCmdPushConstants
+_dispatch = lib.vkCmdDispatch
+_pipeline_barrier = lib.vkCmdPipelineBarrier
+_from_buffer = ffi.from_buffer
+
+
+def _make_barrier(src: int, dst: int) -> tuple[int, int, Any]:
+    """Return (source stages, destination stages, VkMemoryBarrier) of two scopes."""
+    stages = [
+        sum(stage for group, stage in _STAGES.items() if scope & group) for scope in (src, dst)
+    ]
+    barrier = struct("VkMemoryBarrier", lib.VK_STRUCTURE_TYPE_MEMORY_BARRIER)
+    barrier.srcAccessMask = sum(bit for flag, bit in _ACCESSES.items() if src & WRITES & flag)
+    barrier.dstAccessMask = sum(bit for flag, bit in _ACCESSES.items() if dst & flag)
+    if not barrier.srcAccessMask:  # an execution dependency alone
+        barrier.dstAccessMask = 0
+    return stages[0], stages[1], barrier
+
+
+_barriers: dict[tuple[int, int], tuple[int, int, Any]] = {}
+
+
+class _State:
+    """Everything that one command buffer owns; it outlives the Python objects around it."""
+
+    __slots__ = ("descriptor_pools", "fence", "keep", "pending", "pool", "query_pools")
+
+    def __init__(self, pool: Any) -> None:
+        self.pool = pool
+        self.fence: Any = NULL
+        self.descriptor_pools: list[Any] = []
+        self.query_pools: list[Any] = []
+        self.keep: set[Any] = set()
+        self.pending = False
+
+
+class VulkanRecorder(DriverRecorder):
+    """Records one primary command buffer for replay."""
+
+    def __init__(self, device: VulkanDevice, timestamps: bool) -> None:
+        self._device = device
+        self._timestamps = timestamps
+        self._count = 0
+        self._pipeline: VulkanPipeline | None = None
+        self._layout: Layout | None = None
+        self._set: Any = None
+        self._sets: dict[Layout, dict[bytes, Any]] = {}
+        self._sets_left = self._storage_left = self._texel_left = 0
+        self._pool_sets = 32
+        info = struct(
+            "VkCommandPoolCreateInfo",
+            lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+            queueFamilyIndex=device.queue_family,
+        )
+        out = ffi.new("VkCommandPool *")
+        check(lib.vkCreateCommandPool(device.handle, info, NULL, out), "vkCreateCommandPool")
+        self._state = _State(out[0])
+        allocation = struct(
+            "VkCommandBufferAllocateInfo",
+            lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+            commandPool=out[0],
+            commandBufferCount=1,
+        )
+        commands = ffi.new("VkCommandBuffer[1]")
+        self._result: VulkanCommands | None = VulkanCommands(device, self._state, commands)
+        device.check(
+            lib.vkAllocateCommandBuffers(device.handle, allocation, commands),
+            "vkAllocateCommandBuffers",
+        )
+        self._command = commands[0]
+        begin = struct(
+            "VkCommandBufferBeginInfo", lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
+        )
+        device.check(lib.vkBeginCommandBuffer(self._command, begin), "vkBeginCommandBuffer")
+        self._set_info = struct(
+            "VkDescriptorSetAllocateInfo",
+            lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
+            descriptorSetCount=1,
+        )
+
+    def dispatch(
+        self,
+        pipeline: DriverPipeline,
+        ranges: Sequence[BufferRange],
+        params: bytes,
+        groups: tuple[int, int, int],
+    ) -> None:
+        assert isinstance(pipeline, VulkanPipeline)
+        command = self._command
+        layout = pipeline.layout
+        if pipeline is not self._pipeline:
+            _bind_pipeline(command, _BIND_POINT, pipeline.handle)
+            self._pipeline = pipeline
+            self._state.keep.add(pipeline)
+        if ranges:
+            numbers: list[int] = []
+            for bound, texel_format in zip(ranges, pipeline.texel_formats, strict=True):
+                buffer: Any = bound.buffer.driver_buffer
+                # Vulkan has no empty range: an empty one becomes a few bytes that nobody reads.
+                nbytes = bound.nbytes or _EMPTY_RANGE
+                offset = bound.offset if bound.nbytes else 0
+                if texel_format is None:
+                    numbers += (buffer.number, offset, nbytes)
+                else:
+                    numbers.append(buffer.view(offset, nbytes, texel_format))
+            data = layout.pack(*numbers)
+            sets = self._sets.get(layout)
+            if sets is None:
+                sets = self._sets[layout] = {}
+            bound_set = sets.get(data)
+            if bound_set is None:
+                bound_set = sets[data] = self._new_set(layout, data)
+                self._state.keep.update(bound.buffer.driver_buffer for bound in ranges)
+            if bound_set is not self._set or layout is not self._layout:
+                _bind_sets(
+                    command, _BIND_POINT, pipeline.pipeline_layout, 0, 1, bound_set, 0, NULL
+                )
+                self._set = bound_set
+                self._layout = layout
+        if params:
+            _push(
+                command,
+                pipeline.pipeline_layout,
+                _COMPUTE_STAGE,
+                0,
+                len(params),
+                _from_buffer(params),
+            )
+        _dispatch(command, *groups)
+
+    def _new_set(self, layout: Layout, data: bytes) -> Any:
+        if (
+            not self._sets_left
+            or self._storage_left < layout.storage_count
+            or self._texel_left < layout.texel_count
+        ):
+            self._new_pool(layout)
+        self._sets_left -= 1
+        self._storage_left -= layout.storage_count
+        self._texel_left -= layout.texel_count
+        device = self._device
+        self._set_info.pSetLayouts = layout.set_layouts
+        out = ffi.new("VkDescriptorSet[1]")
+        result = lib.vkAllocateDescriptorSets(device.handle, self._set_info, out)
+        if result < 0:
+            device.check(result, "vkAllocateDescriptorSets")
+        lib.vkUpdateDescriptorSetWithTemplate(
+            device.handle, out[0], layout.template, _from_buffer(data)
+        )
+        return out
+
+    def _new_pool(self, layout: Layout) -> None:
+        sets = self._pool_sets
+        self._pool_sets = min(2 * sets, 1024)
+        self._sets_left = sets
+        self._storage_left = max(5 * sets, layout.storage_count)
+        self._texel_left = max(3 * sets, layout.texel_count)
+        sizes = ffi.new("VkDescriptorPoolSize[2]")
+        sizes[0].type = STORAGE_BUFFER
+        sizes[0].descriptorCount = self._storage_left
+        sizes[1].type = STORAGE_TEXEL_BUFFER
+        sizes[1].descriptorCount = self._texel_left
+        info = struct(
+            "VkDescriptorPoolCreateInfo",
+            lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+            maxSets=sets,
+            poolSizeCount=2,
+            pPoolSizes=sizes,
+        )
+        out = ffi.new("VkDescriptorPool *")
+        self._device.check(
+            lib.vkCreateDescriptorPool(self._device.handle, info, NULL, out),
+            "vkCreateDescriptorPool",
+        )
+        self._state.descriptor_pools.append(out[0])
+
+    def copy(self, src: BufferRange, dst: BufferRange) -> None:
+        source: Any = src.buffer.driver_buffer
+        target: Any = dst.buffer.driver_buffer
+        region = ffi.new("VkBufferCopy *")
+        region.srcOffset = src.offset
+        region.dstOffset = dst.offset
+        region.size = src.nbytes
+        self._state.keep.update((source, target))
+        lib.vkCmdCopyBuffer(self._command, source.handle, target.handle, 1, region)
+
+    def fill(self, dst: BufferRange, value: int) -> None:
+        target: Any = dst.buffer.driver_buffer
+        self._state.keep.add(target)
+        lib.vkCmdFillBuffer(
+            self._command, target.handle, dst.offset, dst.nbytes, value & 0xFFFF_FFFF
+        )
+
+    def barrier(self, src: int, dst: int) -> None:
+        made = _barriers.get((src, dst))
+        if made is None:
+            made = _barriers[src, dst] = _make_barrier(src, dst)
+        _pipeline_barrier(self._command, made[0], made[1], 0, 1, made[2], 0, NULL, 0, NULL)
+
+    def timestamp(self) -> None:
+        device = self._device
+        index = self._count % _QUERIES_PER_POOL
+        if index == 0:
+            info = struct(
+                "VkQueryPoolCreateInfo",
+                lib.VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO,
+                queryType=lib.VK_QUERY_TYPE_TIMESTAMP,
+                queryCount=_QUERIES_PER_POOL,
+            )
+            out = ffi.new("VkQueryPool *")
+            device.check(
+                lib.vkCreateQueryPool(device.handle, info, NULL, out), "vkCreateQueryPool"
+            )
+            self._state.query_pools.append(out[0])
+            lib.vkCmdResetQueryPool(self._command, out[0], 0, _QUERIES_PER_POOL)
+        lib.vkCmdWriteTimestamp(
+            self._command, _BOTTOM_OF_PIPE, self._state.query_pools[-1], index
+        )
+        self._count += 1
+
+    def finish(self) -> VulkanCommands:
+        device = self._device
+        assert self._result is not None
+        device.check(lib.vkEndCommandBuffer(self._command), "vkEndCommandBuffer")
+        result, self._result = self._result, None
+        result.prepare(self._count)
+        return result
+
+    def abandon(self) -> None:
+        if self._result:
+            self._result.destroy()
+
+
+class VulkanCommands(DriverCommands):
+    """A recorded command buffer with its fence."""
+
+    def __init__(self, device: VulkanDevice, state: _State, commands: Any) -> None:
+        self._device = device
+        self._state = state
+        self._commands = commands
+        self._timestamps = 0
+        # Polling would take a core from a device that computes on the CPU.
+        self._poll_s = 0.0 if device.info.type is DeviceType.CPU else _POLL_S
+        self._finalizer = device.own(self, COMMAND_BUFFERS, _release, device, state)
+
+    def prepare(self, timestamps: int) -> None:
+        """Make what submitting needs; recording has ended and wrote `timestamps` queries."""
+        self._timestamps = timestamps
+        info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)
+        self._fences = ffi.new("VkFence[1]")
+        self._device.check(
+            lib.vkCreateFence(self._device.handle, info, NULL, self._fences), "vkCreateFence"
+        )
+        self._state.fence = self._fences[0]
+        self._submit_info = struct(
+            "VkSubmitInfo",
+            lib.VK_STRUCTURE_TYPE_SUBMIT_INFO,
+            commandBufferCount=1,
+            pCommandBuffers=self._commands,
+        )
+
+    def submit(self) -> None:
+        device = self._device
+        device.check(lib.vkResetFences(device.handle, 1, self._fences), "vkResetFences")
+        with device.queue_lock:
+            result = lib.vkQueueSubmit(device.queue, 1, self._submit_info, self._state.fence)
+        device.check(result, "vkQueueSubmit")
+        self._state.pending = True
+
+    def wait(self, timeout_s: float) -> bool:
+        device, fence = self._device, self._state.fence
+        now = time.perf_counter()
+        end = now + timeout_s
+        poll_end = now + min(self._poll_s, timeout_s)
+        while now < poll_end:
+            result = lib.vkGetFenceStatus(device.handle, fence)
+            if result == _SUCCESS:
+                self._state.pending = False
+                return True
+            device.check(result, "vkGetFenceStatus")
+            now = time.perf_counter()
+        # In slices, so that Ctrl-C gets through.
+        while True:
+            remaining = max(0, int((end - time.perf_counter()) * 1e9))
+            result = lib.vkWaitForFences(
+                device.handle, 1, self._fences, 1, min(remaining, _SLICE_NS)
+            )
+            if result == _SUCCESS:
+                self._state.pending = False
+                return True
+            if result != _TIMEOUT:
+                device.check(result, "vkWaitForFences")
+            if remaining <= _SLICE_NS:
+                return False
+
+    def timestamps_ns(self) -> list[float | None]:
+        device = self._device
+        period = device.info.limits.timestamp_period_ns
+        mask = (1 << device.timestamp_bits) - 1
+        times: list[float | None] = []
+        for first, pool in enumerate(self._state.query_pools):
+            count = min(_QUERIES_PER_POOL, self._timestamps - first * _QUERIES_PER_POOL)
+            raw = ffi.new("uint64_t[]", 2 * count)
+            result = lib.vkGetQueryPoolResults(
+                device.handle,
+                pool,
+                0,
+                count,
+                16 * count,
+                raw,
+                16,
+                _QUERY_64 | _QUERY_AVAILABILITY,
+            )
+            device.check(result, "vkGetQueryPoolResults")
+            words = pystruct.unpack(f"={2 * count}Q", ffi.buffer(raw))
+            times += [
+                (ticks & mask) * period if available else None
+                for ticks, available in zip(words[::2], words[1::2], strict=True)
+            ]
+        return times
+
+    def destroy(self) -> None:
+        self._finalizer()
+
+
+def _release(device: VulkanDevice, state: _State) -> None:
+    if state.pending:
+        fences = ffi.new("VkFence[]", [state.fence])
+        if lib.vkWaitForFences(device.handle, 1, fences, 1, device.release_wait_ns) == _TIMEOUT:
+            log.error("a command buffer is still running on %s: it is leaked", device.info.name)
+            device.leak(state)
+            return
+        state.pending = False
+    for pool in state.query_pools:
+        lib.vkDestroyQueryPool(device.handle, pool, NULL)
+    for pool in state.descriptor_pools:
+        lib.vkDestroyDescriptorPool(device.handle, pool, NULL)
+    if state.fence:
+        lib.vkDestroyFence(device.handle, state.fence, NULL)
+    if state.pool:
+        lib.vkDestroyCommandPool(device.handle, state.pool, NULL)
+    state.keep.clear()

@@ -1,0 +1,165 @@
+"""VkDevice with its queue, and the book of everything made from it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vkmnn.errors import DeviceLostError
+from vkmnn.runtime.drivers.base import DriverDevice
+from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, names, result_error, struct
+from vkmnn.runtime.drivers.vulkan.command import COMMAND_BUFFERS, VulkanRecorder
+from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice
+from vkmnn.runtime.drivers.vulkan.instance import Instance
+from vkmnn.runtime.drivers.vulkan.memory import VulkanBuffer
+from vkmnn.runtime.drivers.vulkan.pipeline import PipelineFactory, VulkanPipeline
+from vkmnn.runtime.memory import MemoryKind
+from vkmnn.runtime.shader import Shader
+
+log = logging.getLogger(__name__)
+
+
+class VulkanDevice(DriverDevice):
+    """A VkDevice with one compute queue; `instance` is kept alive by it."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        physical: PhysicalDevice,
+        disabled: frozenset[str],
+    ) -> None:
+        self.instance = instance
+        self.validation = instance.validation
+        self.messages = instance.messages
+        self.info = physical.info
+        self.queue_family = physical.queue_family
+        self.timestamp_bits = physical.timestamp_bits
+        self.memory_types = physical.memory_types()
+        self.queue_lock = threading.RLock()
+        self._on_lost: Callable[[str], None] | None = None
+        self._live: dict[int, tuple[str, int, weakref.finalize[..., Any]]] = {}
+        self._numbers = itertools.count()
+        self._leaked: list[object] = []
+        self.release_wait_ns = 10_000_000_000
+        self._process = os.getpid()
+        self.handle = _create_device(physical, disabled)
+        queue = ffi.new("VkQueue *")
+        lib.vkGetDeviceQueue(self.handle, self.queue_family, 0, queue)
+        self.queue = queue[0]
+        self.pipelines = PipelineFactory(self)
+
+    def own(
+        self,
+        owner: object,
+        kind: str,
+        release: Callable[..., None],
+        *args: Any,
+        nbytes: int = 0,
+    ) -> weakref.finalize[..., Any]:
+        """Arrange that `release(*args)` runs once: when called, when `owner` dies, or at exit."""
+        number = next(self._numbers)
+        finalizer = weakref.finalize(owner, self._release, number, release, args)
+        # One store, no lock: a lock could be taken twice when a collection runs a finalizer.
+        self._live[number] = (kind, nbytes, finalizer)
+        return finalizer
+
+    def _release(self, number: int, release: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self._live.pop(number, None)
+        # A forked child shares the parent's device: destroying things there breaks the parent.
+        if os.getpid() == self._process:
+            release(*args)
+
+    def leak(self, state: object) -> None:
+        """Keep `state` for ever: the device may still use what it holds."""
+        self._leaked.append(state)
+
+    def check(self, result: int, call: str) -> None:
+        """Raise the typed error of a failed call and report a lost device."""
+        if result < 0:
+            error = result_error(result, call)
+            if isinstance(error, DeviceLostError) and self._on_lost:
+                self._on_lost(error.message)
+            raise error
+
+    def allocate(self, nbytes: int, kind: MemoryKind) -> VulkanBuffer:
+        return VulkanBuffer(self, nbytes, kind)
+
+    def create_pipeline(
+        self, shader: Shader, spec: Mapping[str, int | float | bool]
+    ) -> VulkanPipeline:
+        return self.pipelines.create(shader, spec)
+
+    def recorder(self, timestamps: bool) -> VulkanRecorder:
+        return VulkanRecorder(self, timestamps)
+
+    def wait_idle(self) -> None:
+        with self.queue_lock:
+            self.check(lib.vkDeviceWaitIdle(self.handle), "vkDeviceWaitIdle")
+
+    def load_cache(self, data: bytes) -> None:
+        self.pipelines.load_cache(data)
+
+    def cache_data(self) -> bytes:
+        return self.pipelines.cache_data()
+
+    def live_objects(self) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for kind, nbytes, _finalizer in list(self._live.values()):
+            counts[kind] += 1
+            counts["bytes"] += nbytes
+        return dict(counts)
+
+    def lost_callback(self, callback: Callable[[str], None]) -> None:
+        self._on_lost = callback
+
+    def destroy(self, *, hung: bool) -> None:
+        if not self.handle or os.getpid() != self._process:
+            return
+        if hung:
+            self.release_wait_ns = 0
+        live = sorted(self._live.items(), reverse=True)
+        for _number, (kind, _nbytes, finalizer) in live:
+            if kind == COMMAND_BUFFERS:
+                finalizer()
+        if self._leaked:
+            # Destroying what the device may still use is undefined; the operating system cleans up.
+            log.error("%s still works: its objects are left to the system", self.info.name)
+            for _number, (_kind, _nbytes, finalizer) in live:
+                finalizer.detach()
+        else:
+            for _number, (_kind, _nbytes, finalizer) in live:
+                finalizer()
+            lib.vkDestroyDevice(self.handle, NULL)
+        self._live.clear()
+        self.handle = NULL
+
+
+def _create_device(physical: PhysicalDevice, disabled: frozenset[str]) -> Any:
+    chain = physical.enable(disabled)
+    priority = ffi.new("float[]", [1.0])
+    queue = struct(
+        "VkDeviceQueueCreateInfo",
+        lib.VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+        queueFamilyIndex=physical.queue_family,
+        queueCount=1,
+        pQueuePriorities=priority,
+    )
+    extension_array, _keep = names(chain.extensions)
+    info = struct(
+        "VkDeviceCreateInfo",
+        lib.VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+        pNext=chain.head,
+        queueCreateInfoCount=1,
+        pQueueCreateInfos=queue,
+        enabledExtensionCount=len(chain.extensions),
+        ppEnabledExtensionNames=extension_array,
+    )
+    out = ffi.new("VkDevice *")
+    check(lib.vkCreateDevice(physical.handle, info, NULL, out), "vkCreateDevice")
+    return out[0]

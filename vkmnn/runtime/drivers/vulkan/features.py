@@ -1,0 +1,564 @@
+"""Which features and limits a physical device has, read through `pNext` chains.
+
+Feature structures are handled as raw bytes (`sType`, `pNext`, then one VkBool32 a member): so
+structures newer than the package `vulkan` need no support from it. A new feature is a row here.
+"""
+
+from __future__ import annotations
+
+import struct as pystruct
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
+from vkmnn.runtime.drivers.vulkan.api import NULL, address, enumerate_array, ffi, lib, struct
+
+Version = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStruct:
+    """One Vulkan feature structure.
+
+    `members` holds all members in order, each with our name of the feature, or None where the
+    engine has no use for it and leaves it off. Usable when the device's version is `core` or
+    later, or when it has `extension`.
+    """
+
+    stype: int
+    core: Version | None
+    extension: str
+    members: Mapping[str, str | None]
+
+
+FEATURE_STRUCTS = (
+    FeatureStruct(
+        1000083000,
+        (1, 1),
+        "VK_KHR_16bit_storage",
+        {
+            "storageBuffer16BitAccess": "storage16",
+            "uniformAndStorageBuffer16BitAccess": None,
+            "storagePushConstant16": "push_constant16",
+            "storageInputOutput16": None,
+        },
+    ),
+    FeatureStruct(
+        1000177000,
+        (1, 2),
+        "VK_KHR_8bit_storage",
+        {
+            "storageBuffer8BitAccess": "storage8",
+            "uniformAndStorageBuffer8BitAccess": None,
+            "storagePushConstant8": "push_constant8",
+        },
+    ),
+    FeatureStruct(
+        1000082000,
+        (1, 2),
+        "VK_KHR_shader_float16_int8",
+        {"shaderFloat16": "float16", "shaderInt8": "int8"},
+    ),
+    FeatureStruct(
+        1000175000,
+        (1, 2),
+        "VK_KHR_shader_subgroup_extended_types",
+        {"shaderSubgroupExtendedTypes": "subgroup_extended_types"},
+    ),
+    FeatureStruct(
+        1000180000,
+        (1, 2),
+        "VK_KHR_shader_atomic_int64",
+        {"shaderBufferInt64Atomics": "atomic_int64", "shaderSharedInt64Atomics": None},
+    ),
+    FeatureStruct(
+        1000211000,
+        (1, 2),
+        "VK_KHR_vulkan_memory_model",
+        {
+            "vulkanMemoryModel": "vulkan_memory_model",
+            "vulkanMemoryModelDeviceScope": "vulkan_memory_model_device_scope",
+            "vulkanMemoryModelAvailabilityVisibilityChains": None,
+        },
+    ),
+    FeatureStruct(
+        1000221000,
+        (1, 2),
+        "VK_EXT_scalar_block_layout",
+        {"scalarBlockLayout": "scalar_layout"},
+    ),
+    FeatureStruct(
+        1000225002,
+        (1, 3),
+        "VK_EXT_subgroup_size_control",
+        {"subgroupSizeControl": "subgroup_size_control", "computeFullSubgroups": "full_subgroups"},
+    ),
+    FeatureStruct(
+        1000280000,
+        (1, 3),
+        "VK_KHR_shader_integer_dot_product",
+        {"shaderIntegerDotProduct": "integer_dot"},
+    ),
+    # SPIR-V 1.6 modules use LocalSizeId, which maintenance4 allows.
+    FeatureStruct(1000413000, (1, 3), "VK_KHR_maintenance4", {"maintenance4": "maintenance4"}),
+    FeatureStruct(
+        1000260000,
+        None,
+        "VK_EXT_shader_atomic_float",
+        {
+            "shaderBufferFloat32Atomics": None,
+            "shaderBufferFloat32AtomicAdd": "atomic_float_add",
+            "shaderBufferFloat64Atomics": None,
+            "shaderBufferFloat64AtomicAdd": None,
+            "shaderSharedFloat32Atomics": None,
+            "shaderSharedFloat32AtomicAdd": None,
+            "shaderSharedFloat64Atomics": None,
+            "shaderSharedFloat64AtomicAdd": None,
+            "shaderImageFloat32Atomics": None,
+            "shaderImageFloat32AtomicAdd": None,
+            "sparseImageFloat32Atomics": None,
+            "sparseImageFloat32AtomicAdd": None,
+        },
+    ),
+    FeatureStruct(
+        1000336000,
+        None,
+        "VK_KHR_workgroup_memory_explicit_layout",
+        {
+            "workgroupMemoryExplicitLayout": "workgroup_layout",
+            "workgroupMemoryExplicitLayoutScalarBlockLayout": None,
+            "workgroupMemoryExplicitLayout8BitAccess": "workgroup_layout8",
+            "workgroupMemoryExplicitLayout16BitAccess": "workgroup_layout16",
+        },
+    ),
+    FeatureStruct(
+        1000416000,
+        (1, 4),
+        "VK_KHR_shader_subgroup_rotate",
+        {"shaderSubgroupRotate": "subgroup_rotate", "shaderSubgroupRotateClustered": None},
+    ),
+    FeatureStruct(
+        1000506000,
+        None,
+        "VK_KHR_cooperative_matrix",
+        {"cooperativeMatrix": "cooperative_matrix", "cooperativeMatrixRobustBufferAccess": None},
+    ),
+    FeatureStruct(
+        1000141000,
+        None,
+        "VK_KHR_shader_bfloat16",
+        {
+            "shaderBFloat16Type": "bfloat16",
+            "shaderBFloat16DotProduct": None,
+            "shaderBFloat16CooperativeMatrix": "bfloat16_cooperative_matrix",
+        },
+    ),
+)
+
+CORE_FEATURES = {
+    "shaderInt16": "int16",
+    "shaderInt64": "int64",
+    "shaderFloat64": "float64",
+    "shaderStorageImageExtendedFormats": "storage_formats",
+    "shaderStorageImageReadWithoutFormat": "storage_read_without_format",
+    "shaderStorageImageWriteWithoutFormat": "storage_write_without_format",
+}
+"""Members of VkPhysicalDeviceFeatures -> our names."""
+
+SUBGROUP_OPERATIONS = {
+    1: "subgroup_basic",
+    2: "subgroup_vote",
+    4: "subgroup_arithmetic",
+    8: "subgroup_ballot",
+    16: "subgroup_shuffle",
+    32: "subgroup_shuffle_relative",
+    64: "subgroup_clustered",
+    128: "subgroup_quad",
+}
+"""VkSubgroupFeatureFlagBits -> our names; reported only where compute shaders have them."""
+
+SPIRV_VERSIONS: dict[str, tuple[Version, str | None]] = {
+    "spirv_1_4": ((1, 2), "VK_KHR_spirv_1_4"),
+    "spirv_1_5": ((1, 2), None),
+    "spirv_1_6": ((1, 3), None),
+}
+"""Feature -> (version that has it, extension that brings it to earlier ones)."""
+
+TEXEL_FORMATS = {
+    "rgba32f": 109,
+    "rg32f": 103,
+    "r32f": 100,
+    "rgba16f": 97,
+    "rg16f": 83,
+    "r16f": 76,
+    "rgba32i": 108,
+    "rg32i": 102,
+    "r32i": 99,
+    "rgba32ui": 107,
+    "rg32ui": 101,
+    "r32ui": 98,
+    "rgba16i": 96,
+    "rgba16ui": 95,
+    "rgba8": 37,
+    "rgba8_snorm": 38,
+    "rgba8i": 42,
+    "rgba8ui": 41,
+    "r8i": 14,
+    "r8ui": 13,
+}
+"""GLSL image format -> VkFormat; feature "texel_<format>" where storage texel buffers have it."""
+
+COMPONENT_TYPES = {
+    0: "f16",
+    1: "f32",
+    2: "f64",
+    3: "i8",
+    4: "i16",
+    5: "i32",
+    6: "i64",
+    7: "u8",
+    8: "u16",
+    9: "u32",
+    10: "u64",
+    1000141000: "bf16",
+    1000491002: "f8e4m3",
+    1000491003: "f8e5m2",
+}
+"""VkComponentTypeKHR -> type names."""
+
+SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
+"""VkScopeKHR -> names."""
+
+_VENDORS = {
+    0x1002: "AMD",
+    0x1010: "Imagination",
+    0x106B: "Apple",
+    0x10DE: "NVIDIA",
+    0x13B5: "ARM",
+    0x14E4: "Broadcom",
+    0x1AE0: "Google",
+    0x5143: "Qualcomm",
+    0x8086: "Intel",
+    0x10001: "Vivante",
+    0x10002: "VeriSilicon",
+    0x10005: "Mesa",
+    0x10006: "PoCL",
+}
+_TYPES = {
+    0: DeviceType.OTHER,
+    1: DeviceType.INTEGRATED,
+    2: DeviceType.DISCRETE,
+    3: DeviceType.VIRTUAL,
+    4: DeviceType.CPU,
+}
+_DEVICE_LOCAL = 1
+_COMPUTE_STAGE = 0x20
+_QUEUE_GRAPHICS, _QUEUE_COMPUTE = 1, 2
+_STORAGE_TEXEL_BUFFER = 0x10  # VK_FORMAT_FEATURE_STORAGE_TEXEL_BUFFER_BIT
+
+
+@dataclass(slots=True)
+class FeatureChain:
+    """What to put into VkDeviceCreateInfo: a VkPhysicalDeviceFeatures2 chain and extensions."""
+
+    head: Any
+    keep: list[Any]
+    extensions: list[str]
+
+
+@dataclass(slots=True)
+class PhysicalDevice:
+    """A physical device of one instance, as far as opening it needs."""
+
+    handle: Any
+    info: DeviceInfo
+    extensions: frozenset[str]
+    queue_family: int
+    timestamp_bits: int
+
+    def memory_types(self) -> list[tuple[int, int]]:
+        """Return (property flags, heap size in bytes) of every memory type."""
+        memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
+        lib.vkGetPhysicalDeviceMemoryProperties(self.handle, memory)
+        types = [memory.memoryTypes[i] for i in range(memory.memoryTypeCount)]
+        return [(t.propertyFlags, memory.memoryHeaps[t.heapIndex].size) for t in types]
+
+    def enable(self, disabled: frozenset[str]) -> FeatureChain:
+        """Build the chain that switches on every feature of `info` but those `disabled`."""
+        wanted = self.info.features - disabled
+        version = self.info.api_version[:2]
+        head = struct(
+            "VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
+        )
+        for member, name in CORE_FEATURES.items():
+            setattr(head.features, member, name in wanted)
+        # Software devices check bounds anyway; on GPUs the checks cost time.
+        if self.info.type is DeviceType.CPU:
+            head.features.robustBufferAccess = 1
+        keep, extensions = [], []
+        for row in _usable(version, self.extensions):
+            values = [name in wanted for name in row.members.values()]
+            if any(values):
+                blob = _blob(row, values, head.pNext)
+                head.pNext = blob
+                keep.append(blob)
+                if not _core(version, row.core):
+                    extensions.append(row.extension)
+        for name, (core, extension) in SPIRV_VERSIONS.items():
+            if extension and name in wanted and not _core(version, core):
+                extensions += [extension, "VK_KHR_shader_float_controls"]
+        # The specification demands that this one is enabled where it is offered.
+        if "VK_KHR_portability_subset" in self.extensions:
+            extensions.append("VK_KHR_portability_subset")
+        return FeatureChain(head, keep, extensions)
+
+
+def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
+    """Read everything about a physical device; None when it has no Vulkan 1.1 or no compute."""
+    plain = ffi.new("VkPhysicalDeviceProperties *")
+    lib.vkGetPhysicalDeviceProperties(handle, plain)
+    raw = plain.apiVersion
+    version = (raw >> 22 & 0x7F, raw >> 12 & 0x3FF, raw & 0xFFF)
+    family = _queue_family(handle)
+    if version < (1, 1) or family is None:
+        return None
+    extensions = frozenset(
+        ffi.string(item.extensionName).decode()
+        for item in enumerate_array(
+            "VkExtensionProperties", lib.vkEnumerateDeviceExtensionProperties, handle, NULL
+        )
+    )
+    core = version[:2]
+    properties = _properties(handle, core, extensions)
+    limits = properties.base.limits
+    queue_family, timestamp_bits = family
+    features = _features(handle, core, extensions)
+    if properties.subgroup.supportedStages & _COMPUTE_STAGE:
+        operations = properties.subgroup.supportedOperations
+        features |= {name for bit, name in SUBGROUP_OPERATIONS.items() if operations & bit}
+    features |= _texel_features(handle)
+    if timestamp_bits and limits.timestampPeriod:
+        features.add("timestamps")
+    size = properties.subgroup.subgroupSize
+    controlled = "subgroup_size_control" in features
+    if controlled and not properties.size_control.requiredSubgroupSizeStages & _COMPUTE_STAGE:
+        features.discard("subgroup_size_control")
+        controlled = False
+    size_control = properties.size_control
+    base = properties.base
+    driver_info = _text(properties.driver.driverInfo)
+    info = DeviceInfo(
+        index=index,
+        name=_text(base.deviceName),
+        vendor_id=base.vendorID,
+        vendor=_VENDORS.get(base.vendorID, f"0x{base.vendorID:04X}"),
+        device_id=base.deviceID,
+        driver_name=_text(properties.driver.driverName),
+        driver_version=driver_info or _driver_version(base.vendorID, base.driverVersion),
+        api_version=version,
+        type=_TYPES.get(base.deviceType, DeviceType.OTHER),
+        uuid=str(uuid.UUID(bytes=bytes(ffi.buffer(properties.ids.deviceUUID)))),
+        driver_uuid=str(uuid.UUID(bytes=bytes(ffi.buffer(properties.ids.driverUUID)))),
+        memory_bytes=_memory_bytes(handle),
+        subgroup_size=size,
+        features=frozenset(features),
+        limits=Limits(
+            max_storage_buffer_range=limits.maxStorageBufferRange,
+            max_texel_buffer_elements=limits.maxTexelBufferElements,
+            max_push_constants=limits.maxPushConstantsSize,
+            max_workgroup_count=tuple(limits.maxComputeWorkGroupCount),
+            max_workgroup_size=tuple(limits.maxComputeWorkGroupSize),
+            max_workgroup_invocations=limits.maxComputeWorkGroupInvocations,
+            max_shared_memory=limits.maxComputeSharedMemorySize,
+            max_storage_bindings=min(
+                limits.maxPerStageDescriptorStorageBuffers, limits.maxDescriptorSetStorageBuffers
+            ),
+            max_texel_bindings=min(
+                limits.maxPerStageDescriptorStorageImages, limits.maxDescriptorSetStorageImages
+            ),
+            max_bindings=limits.maxPerStageResources,
+            max_allocation_bytes=properties.maintenance3.maxMemoryAllocationSize,
+            max_allocation_count=limits.maxMemoryAllocationCount,
+            storage_offset_alignment=limits.minStorageBufferOffsetAlignment,
+            texel_offset_alignment=limits.minTexelBufferOffsetAlignment,
+            non_coherent_atom_size=limits.nonCoherentAtomSize,
+            subgroup_size_range=(size_control.minSubgroupSize, size_control.maxSubgroupSize)
+            if controlled
+            else (size, size),
+            timestamp_period_ns=limits.timestampPeriod if timestamp_bits else 0.0,
+        ),
+        cooperative_matrices=_cooperative_matrices(instance, handle)
+        if "cooperative_matrix" in features
+        else (),
+    )
+    return PhysicalDevice(handle, info, extensions, queue_family, timestamp_bits)
+
+
+@dataclass(slots=True)
+class _Properties:
+    base: Any
+    subgroup: Any
+    ids: Any
+    maintenance3: Any
+    driver: Any
+    size_control: Any
+
+
+def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _Properties:
+    head = struct(
+        "VkPhysicalDeviceProperties2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2
+    )
+
+    def chained(name: str, stype: int, core: Version, extension: str = "") -> Any:
+        result = struct(name, stype)
+        if _core(version, core) or extension in extensions:
+            result.pNext = head.pNext
+            head.pNext = result
+        return result
+
+    result = _Properties(
+        head.properties,
+        chained(
+            "VkPhysicalDeviceSubgroupProperties",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES,
+            (1, 1),
+        ),
+        chained(
+            "VkPhysicalDeviceIDProperties",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES,
+            (1, 1),
+        ),
+        chained(
+            "VkPhysicalDeviceMaintenance3Properties",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES,
+            (1, 1),
+        ),
+        chained(
+            "VkPhysicalDeviceDriverProperties",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES,
+            (1, 2),
+            "VK_KHR_driver_properties",
+        ),
+        chained(
+            "VkPhysicalDeviceSubgroupSizeControlProperties",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES,
+            (1, 3),
+            "VK_EXT_subgroup_size_control",
+        ),
+    )
+    lib.vkGetPhysicalDeviceProperties2(handle, head)
+    # head.properties is a view into `head`: copy it out so that it outlives this function.
+    result.base = ffi.new("VkPhysicalDeviceProperties *", head.properties)
+    return result
+
+
+def _core(version: Version, core: Version | None) -> bool:
+    return core is not None and version >= core
+
+
+def _usable(version: Version, extensions: frozenset[str]) -> Iterable[FeatureStruct]:
+    return (
+        row for row in FEATURE_STRUCTS if _core(version, row.core) or row.extension in extensions
+    )
+
+
+def _blob(row: FeatureStruct, values: list[bool], next_pointer: Any) -> Any:
+    """Lay out a feature structure as the C ABI of a 64-bit platform does, padded to 8 bytes."""
+    data = pystruct.pack(
+        f"=iiQ{len(values)}I", row.stype, 0, address(next_pointer), *map(int, values)
+    )
+    data += bytes(-len(data) % 8)
+    return ffi.new("uint64_t[]", list(pystruct.unpack(f"={len(data) // 8}Q", data)))
+
+
+def _features(handle: Any, version: Version, extensions: frozenset[str]) -> set[str]:
+    head = struct(
+        "VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
+    )
+    blobs = []
+    for row in _usable(version, extensions):
+        blob = _blob(row, [False] * len(row.members), head.pNext)
+        head.pNext = blob
+        blobs.append((row, blob))
+    lib.vkGetPhysicalDeviceFeatures2(handle, head)
+    found = {name for member, name in CORE_FEATURES.items() if getattr(head.features, member)}
+    for row, blob in blobs:
+        values = pystruct.unpack_from(f"={len(row.members)}I", ffi.buffer(blob), 16)
+        pairs = zip(row.members.values(), values, strict=True)
+        found |= {name for name, value in pairs if name and value}
+    for name, (core, extension) in SPIRV_VERSIONS.items():
+        if _core(version, core) or extension in extensions:
+            found.add(name)
+    return found
+
+
+def _texel_features(handle: Any) -> set[str]:
+    found = set()
+    properties = ffi.new("VkFormatProperties *")
+    for name, vk_format in TEXEL_FORMATS.items():
+        lib.vkGetPhysicalDeviceFormatProperties(handle, vk_format, properties)
+        if properties.bufferFeatures & _STORAGE_TEXEL_BUFFER:
+            found.add(f"texel_{name}")
+    return found
+
+
+def _queue_family(handle: Any) -> tuple[int, int] | None:
+    """Return (index, timestamp bits) of the family to use: compute without graphics first."""
+    families = enumerate_array(
+        "VkQueueFamilyProperties", lib.vkGetPhysicalDeviceQueueFamilyProperties, handle
+    )
+    candidates = [
+        (bool(family.queueFlags & _QUEUE_GRAPHICS), index, family.timestampValidBits)
+        for index, family in enumerate(families)
+        if family.queueFlags & _QUEUE_COMPUTE
+    ]
+    if not candidates:
+        return None
+    _graphics, index, bits = min(candidates)
+    return index, bits
+
+
+def _memory_bytes(handle: Any) -> int:
+    memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
+    lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
+    heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]
+    return max((heap.size for heap in heaps if heap.flags & _DEVICE_LOCAL), default=0)
+
+
+def _cooperative_matrices(instance: Any, handle: Any) -> tuple[CooperativeMatrixShape, ...]:
+    pointer = lib.vkGetInstanceProcAddr(instance, b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+    if not pointer:
+        return ()
+    get = ffi.cast("VkResult (*)(VkPhysicalDevice, uint32_t *, void *)", pointer)
+    count = ffi.new("uint32_t *")
+    if get(handle, count, NULL) < 0 or not count[0]:
+        return ()
+    # VkCooperativeMatrixPropertiesKHR: sType, pNext, MSize, NSize, KSize, four types, saturating, scope
+    size = 56
+    raw = ffi.new("uint8_t[]", size * count[0])
+    view = ffi.buffer(raw)
+    for i in range(count[0]):
+        pystruct.pack_into("=i", view, size * i, 1000506001)
+    if get(handle, count, raw) < 0:
+        return ()
+    shapes = []
+    for i in range(count[0]):
+        m, n, k, a, b, c, result, saturating, scope = pystruct.unpack_from("=9I", view, size * i + 16)
+        types = [COMPONENT_TYPES.get(t, f"component{t}") for t in (a, b, c, result)]
+        shapes.append(
+            CooperativeMatrixShape(m, n, k, *types, SCOPES.get(scope, f"scope{scope}"), bool(saturating))
+        )
+    return tuple(shapes)
+
+
+def _text(array: Any) -> str:
+    return ffi.string(array).decode(errors="replace")
+
+
+def _driver_version(vendor_id: int, raw: int) -> str:
+    """Decode a driver version; NVIDIA packs it as 10.8.8.6 bits, others as Vulkan does."""
+    if vendor_id == 0x10DE:
+        return f"{raw >> 22}.{raw >> 14 & 0xFF}.{raw >> 6 & 0xFF}.{raw & 0x3F}"
+    return f"{raw >> 22}.{raw >> 12 & 0x3FF}.{raw & 0xFFF}"

@@ -1,0 +1,165 @@
+"""VkInstance: made once per mode, with or without the validation layer."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from typing import Any
+
+from vkmnn.errors import ValidationLayerError
+from vkmnn.runtime.drivers.base import DriverUnavailableError
+from vkmnn.runtime.drivers.vulkan.api import (
+    LOADER_HINT,
+    NULL,
+    check,
+    enumerate_array,
+    ffi,
+    lib,
+    names,
+    struct,
+)
+
+log = logging.getLogger(__name__)
+
+VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+API_1_1 = 1 << 22 | 1 << 12
+API_1_3 = 1 << 22 | 3 << 12
+
+KNOWN_FALSE: dict[str, str] = {}
+"""Message id -> why the validation layer is wrong to report it here."""
+
+_ENUMERATE_PORTABILITY = 1  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
+_SYNCHRONIZATION_VALIDATION = 4  # VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+_WARNING, _ERROR = 0x100, 0x1000  # VK_DEBUG_UTILS_MESSAGE_SEVERITY_*
+_GENERAL, _VALIDATION = 1, 2  # VK_DEBUG_UTILS_MESSAGE_TYPE_*
+
+
+class Instance:
+    """A VkInstance and, in validation mode, the messages that its layer sent.
+
+    Raises:
+        DriverUnavailableError: no driver is installed, or the loader is older than Vulkan 1.1.
+        ValidationLayerError: `validation` is asked for and the layer is not installed.
+    """
+
+    def __init__(self, validation: bool) -> None:
+        self.validation = validation
+        self.messages: list[str] = []
+        # Vulkan 1.0 loaders lack this function: then the symbol itself is missing.
+        version = ffi.new("uint32_t *", 0)
+        if hasattr(lib, "vkEnumerateInstanceVersion"):
+            check(lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
+        if version[0] < API_1_1:
+            raise DriverUnavailableError("the Vulkan loader is older than 1.1", LOADER_HINT)
+        extensions = {
+            ffi.string(item.extensionName).decode()
+            for item in enumerate_array(
+                "VkExtensionProperties", lib.vkEnumerateInstanceExtensionProperties, NULL
+            )
+        }
+        wanted, layers, flags = [], [], 0
+        if "VK_KHR_portability_enumeration" in extensions:
+            wanted.append("VK_KHR_portability_enumeration")
+            flags = _ENUMERATE_PORTABILITY
+        chain: Any = NULL
+        keep: list[Any] = []
+        if validation:
+            _require_layer()
+            layers.append(VALIDATION_LAYER)
+            wanted.append("VK_EXT_debug_utils")
+            chain = self._messenger_info()
+            enables = ffi.new("VkValidationFeatureEnableEXT[]", [_SYNCHRONIZATION_VALIDATION])
+            features = struct(
+                "VkValidationFeaturesEXT",
+                lib.VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
+                enabledValidationFeatureCount=1,
+                pEnabledValidationFeatures=enables,
+            )
+            chain.pNext = features
+            keep += [enables, features]
+        name = ffi.new("char[]", b"vkmnn")
+        application = struct(
+            "VkApplicationInfo",
+            lib.VK_STRUCTURE_TYPE_APPLICATION_INFO,
+            pEngineName=name,
+            pApplicationName=name,
+            apiVersion=API_1_3,
+        )
+        extension_array, extension_names = names(wanted)
+        layer_array, layer_names = names(layers)
+        keep += [name, extension_names, layer_names]
+        info = struct(
+            "VkInstanceCreateInfo",
+            lib.VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+            pNext=chain,
+            flags=flags,
+            pApplicationInfo=application,
+            enabledLayerCount=len(layers),
+            ppEnabledLayerNames=layer_array,
+            enabledExtensionCount=len(wanted),
+            ppEnabledExtensionNames=extension_array,
+        )
+        out = ffi.new("VkInstance *")
+        result = lib.vkCreateInstance(info, NULL, out)
+        if result == lib.VK_ERROR_INCOMPATIBLE_DRIVER:
+            raise DriverUnavailableError("the Vulkan loader found no driver (ICD)", LOADER_HINT)
+        check(result, "vkCreateInstance")
+        self.handle = out[0]
+        self._messenger = self._create_messenger(chain) if validation else NULL
+        self._finalizer = weakref.finalize(
+            self, _destroy, self.handle, self._messenger, self._callback if validation else None
+        )
+
+    def function(self, name: str) -> Any:
+        """Return an instance-level function that the loader does not export."""
+        pointer = lib.vkGetInstanceProcAddr(self.handle, name.encode())
+        return ffi.cast(f"PFN_{name}", pointer)
+
+    def _messenger_info(self) -> Any:
+        messages = self.messages
+
+        def receive(severity: int, kinds: int, data: Any, _user: Any) -> int:
+            vuid = ffi.string(data.pMessageIdName).decode() if data.pMessageIdName else ""
+            text = ffi.string(data.pMessage).decode(errors="replace")
+            if not kinds & _VALIDATION:
+                log.debug("Vulkan: %s", text)
+            elif vuid in KNOWN_FALSE:
+                log.debug("validation message %s ignored: %s", vuid, KNOWN_FALSE[vuid])
+            else:
+                log.warning("validation: %s", text)
+                messages.append(text if vuid in text else f"{vuid}: {text}")
+            return 0
+
+        # Held by the instance: the layer calls it until the instance is gone.
+        self._callback = ffi.callback("PFN_vkDebugUtilsMessengerCallbackEXT", receive)
+        return struct(
+            "VkDebugUtilsMessengerCreateInfoEXT",
+            lib.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+            messageSeverity=_WARNING | _ERROR,
+            messageType=_GENERAL | _VALIDATION,
+            pfnUserCallback=self._callback,
+        )
+
+    def _create_messenger(self, info: Any) -> Any:
+        info.pNext = NULL
+        out = ffi.new("VkDebugUtilsMessengerEXT *")
+        create = self.function("vkCreateDebugUtilsMessengerEXT")
+        check(create(self.handle, info, NULL, out), "vkCreateDebugUtilsMessengerEXT")
+        return out[0]
+
+
+def _require_layer() -> None:
+    layers = enumerate_array("VkLayerProperties", lib.vkEnumerateInstanceLayerProperties)
+    if not any(ffi.string(layer.layerName).decode() == VALIDATION_LAYER for layer in layers):
+        raise ValidationLayerError(
+            f"validation mode needs the layer {VALIDATION_LAYER}, which is not installed",
+            hint="install it (Debian, Ubuntu: `apt install vulkan-validationlayers`; else the "
+            "Vulkan SDK), or switch validation off (VKMNN_VALIDATION=0)",
+        )
+
+
+def _destroy(handle: Any, messenger: Any, _callback: Any) -> None:
+    if messenger:
+        pointer = lib.vkGetInstanceProcAddr(handle, b"vkDestroyDebugUtilsMessengerEXT")
+        ffi.cast("PFN_vkDestroyDebugUtilsMessengerEXT", pointer)(handle, messenger, NULL)
+    lib.vkDestroyInstance(handle, NULL)

@@ -1,0 +1,343 @@
+"""Compute pipelines, their layouts and the VkPipelineCache."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct as pystruct
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, ShaderError
+from vkmnn.runtime.drivers.base import DriverPipeline
+from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
+from vkmnn.runtime.shader import BindingType, Shader
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
+
+log = logging.getLogger(__name__)
+
+STORAGE_TEXEL_BUFFER, STORAGE_BUFFER = 5, 7  # VK_DESCRIPTOR_TYPE_*
+COMPUTE_STAGE = 0x20
+_DESCRIPTOR_TYPES = {
+    BindingType.STORAGE: STORAGE_BUFFER,
+    BindingType.TEXEL: STORAGE_TEXEL_BUFFER,
+}
+# What an update template reads per descriptor: VkDescriptorBufferInfo, or a VkBufferView.
+_DATA_FORMATS = {STORAGE_BUFFER: ("QQQ", 24), STORAGE_TEXEL_BUFFER: ("Q", 8)}
+_SPEC_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "I"}
+_SPIRV_MAGIC = 0x07230203
+_FULL_SUBGROUPS = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
+
+LayoutKey = tuple[tuple[tuple[int, int], ...], int]
+
+
+class Layout:
+    """Descriptor-set layout, pipeline layout and update template of one list of bindings.
+
+    `pack` turns the numbers of all bindings into what the template reads; a storage binding takes
+    (buffer, offset, size), a texel binding one view.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "pack",
+        "pipeline_layout",
+        "set_layouts",
+        "storage_count",
+        "template",
+        "texel_count",
+    )
+    pack: Callable[..., bytes]
+
+    def __init__(self, device: VulkanDevice, key: LayoutKey) -> None:
+        bindings, push_size = key
+        self.storage_count = sum(kind == STORAGE_BUFFER for _index, kind in bindings)
+        self.texel_count = len(bindings) - self.storage_count
+        formats = [_DATA_FORMATS[kind] for _index, kind in bindings]
+        self.pack = pystruct.Struct("=" + "".join(code for code, _size in formats)).pack
+        self.set_layouts = ffi.new(
+            "VkDescriptorSetLayout[]", [_create_set_layout(device.handle, bindings)]
+        )
+        self.pipeline_layout = _create_pipeline_layout(device.handle, self.set_layouts, push_size)
+        self.template = (
+            _create_template(device.handle, bindings, self.set_layouts[0]) if bindings else NULL
+        )
+        device.own(
+            self,
+            "layouts",
+            _release_layout,
+            device.handle,
+            self.template,
+            self.pipeline_layout,
+            self.set_layouts[0],
+        )
+
+
+class VulkanPipeline(DriverPipeline):
+    """A VkPipeline and what recording needs beside it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_finalizer",
+        "handle",
+        "layout",
+        "pipeline_layout",
+        "texel_formats",
+    )
+
+    def __init__(self, device: VulkanDevice, handle: Any, layout: Layout, shader: Shader) -> None:
+        self.handle = handle
+        self.layout = layout
+        self.pipeline_layout = layout.pipeline_layout
+        self.texel_formats = tuple(
+            binding.format if binding.type is BindingType.TEXEL else None
+            for binding in shader.bindings
+        )
+        self._finalizer = device.own(
+            self, "pipelines", _release_pipeline, device.handle, handle
+        )
+
+    def destroy(self) -> None:
+        self._finalizer()
+
+
+class PipelineFactory:
+    """Makes pipelines of one device; layouts are shared between pipelines that bind alike."""
+
+    def __init__(self, device: VulkanDevice) -> None:
+        self._device = device
+        self._layouts: dict[LayoutKey, Layout] = {}
+        self._lock = threading.Lock()
+        self._cache = _create_cache(device.handle, b"")
+        self._finalizer = device.own(
+            self, "pipeline_caches", _release_cache, device.handle, self._cache
+        )
+
+    def create(self, shader: Shader, spec: Mapping[str, int | float | bool]) -> VulkanPipeline:
+        """Build a pipeline.
+
+        Raises:
+            ShaderError: the module is damaged, or the driver refuses it.
+        """
+        device = self._device
+        key = (
+            tuple((binding.index, _DESCRIPTOR_TYPES[binding.type]) for binding in shader.bindings),
+            shader.push_constant_size,
+        )
+        with self._lock:
+            layout = self._layouts.get(key)
+            if layout is None:
+                layout = self._layouts[key] = Layout(device, key)
+        module = _create_module(device.handle, shader)
+        info, _keep = _pipeline_info(shader, spec, module, layout)
+        out = ffi.new("VkPipeline *")
+        try:
+            device.check(
+                lib.vkCreateComputePipelines(device.handle, self._cache, 1, info, NULL, out),
+                f"vkCreateComputePipelines for shader {shader.name}",
+            )
+        except (DeviceLostError, OutOfDeviceMemoryError):
+            raise
+        except DeviceError as error:
+            raise ShaderError(
+                f"the driver of {device.info.name} refuses shader {shader.name}: {error.message}",
+                hint="update the driver, or choose another device",
+            ) from error
+        finally:
+            lib.vkDestroyShaderModule(device.handle, module, NULL)
+        return VulkanPipeline(device, out[0], layout, shader)
+
+    def load_cache(self, data: bytes) -> None:
+        """Merge the data of an earlier run into the cache, unless its header does not fit."""
+        device = self._device
+        own_header = self.cache_data()[:32]
+        # VkPipelineCacheHeaderVersionOne: size, version, vendor, device, UUID of the cache.
+        if len(data) < 32 or data[:32] != own_header:
+            log.info("pipeline cache of %s ignored: made by another driver", device.info.name)
+            return
+        source = _create_cache(device.handle, data)
+        try:
+            check(
+                lib.vkMergePipelineCaches(
+                    device.handle, self._cache, 1, ffi.new("VkPipelineCache[]", [source])
+                ),
+                "vkMergePipelineCaches",
+            )
+        except DeviceError as error:
+            log.warning("pipeline cache of %s ignored: %s", device.info.name, error.message)
+        finally:
+            lib.vkDestroyPipelineCache(device.handle, source, NULL)
+
+    def cache_data(self) -> bytes:
+        """Return the cache's content as the driver serialises it."""
+        device = self._device
+        size = ffi.new("size_t *")
+        check(
+            lib.vkGetPipelineCacheData(device.handle, self._cache, size, NULL),
+            "vkGetPipelineCacheData",
+        )
+        data = ffi.new("uint8_t[]", size[0])
+        check(
+            lib.vkGetPipelineCacheData(device.handle, self._cache, size, data),
+            "vkGetPipelineCacheData",
+        )
+        return bytes(ffi.buffer(data, size[0]))
+
+
+def _create_set_layout(device: Any, bindings: tuple[tuple[int, int], ...]) -> Any:
+    array = ffi.new("VkDescriptorSetLayoutBinding[]", len(bindings))
+    for item, (index, kind) in zip(array, bindings, strict=True):
+        item.binding = index
+        item.descriptorType = kind
+        item.descriptorCount = 1
+        item.stageFlags = COMPUTE_STAGE
+    info = struct(
+        "VkDescriptorSetLayoutCreateInfo",
+        lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+        bindingCount=len(bindings),
+        pBindings=array,
+    )
+    out = ffi.new("VkDescriptorSetLayout *")
+    check(lib.vkCreateDescriptorSetLayout(device, info, NULL, out), "vkCreateDescriptorSetLayout")
+    return out[0]
+
+
+def _create_pipeline_layout(device: Any, set_layouts: Any, push_size: int) -> Any:
+    push = ffi.new("VkPushConstantRange *")
+    push.stageFlags = COMPUTE_STAGE
+    push.size = push_size
+    info = struct(
+        "VkPipelineLayoutCreateInfo",
+        lib.VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+        setLayoutCount=1,
+        pSetLayouts=set_layouts,
+        pushConstantRangeCount=int(push_size > 0),
+        pPushConstantRanges=push,
+    )
+    out = ffi.new("VkPipelineLayout *")
+    check(lib.vkCreatePipelineLayout(device, info, NULL, out), "vkCreatePipelineLayout")
+    return out[0]
+
+
+def _create_template(device: Any, bindings: tuple[tuple[int, int], ...], set_layout: Any) -> Any:
+    entries = ffi.new("VkDescriptorUpdateTemplateEntry[]", len(bindings))
+    offset = 0
+    for entry, (index, kind) in zip(entries, bindings, strict=True):
+        size = _DATA_FORMATS[kind][1]
+        entry.dstBinding = index
+        entry.descriptorCount = 1
+        entry.descriptorType = kind
+        entry.offset = offset
+        entry.stride = size
+        offset += size
+    info = struct(
+        "VkDescriptorUpdateTemplateCreateInfo",
+        lib.VK_STRUCTURE_TYPE_DESCRIPTOR_UPDATE_TEMPLATE_CREATE_INFO,
+        descriptorUpdateEntryCount=len(bindings),
+        pDescriptorUpdateEntries=entries,
+        templateType=0,
+        descriptorSetLayout=set_layout,
+    )
+    out = ffi.new("VkDescriptorUpdateTemplate *")
+    check(
+        lib.vkCreateDescriptorUpdateTemplate(device, info, NULL, out),
+        "vkCreateDescriptorUpdateTemplate",
+    )
+    return out[0]
+
+
+def _create_module(device: Any, shader: Shader) -> Any:
+    code = shader.spirv()
+    digest = hashlib.sha256(code).hexdigest()
+    if digest != shader.digest:
+        raise ShaderError(
+            f"shader {shader.name}: its SPIR-V has the digest {digest[:16]}..., not the expected "
+            f"{shader.digest[:16]}...",
+            hint="the installed files are damaged or out of step: install vkmnn again, or run "
+            "`python -m vkmnn.codegen`",
+        )
+    if len(code) % 4 or len(code) < 20 or int.from_bytes(code[:4], "little") != _SPIRV_MAGIC:
+        raise ShaderError(f"shader {shader.name}: its code is not a SPIR-V module")
+    words = ffi.new("uint32_t[]", len(code) // 4)
+    ffi.memmove(words, code, len(code))
+    info = struct(
+        "VkShaderModuleCreateInfo",
+        lib.VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+        codeSize=len(code),
+        pCode=words,
+    )
+    out = ffi.new("VkShaderModule *")
+    check(lib.vkCreateShaderModule(device, info, NULL, out), "vkCreateShaderModule")
+    return out[0]
+
+
+def _pipeline_info(
+    shader: Shader, spec: Mapping[str, int | float | bool], module: Any, layout: Layout
+) -> tuple[Any, list[Any]]:
+    constants = shader.spec_constants
+    entries = ffi.new("VkSpecializationMapEntry[]", len(constants))
+    for position, (entry, constant) in enumerate(zip(entries, constants, strict=True)):
+        entry.constantID = constant.id
+        entry.offset = 4 * position
+        entry.size = 4
+    data = pystruct.pack(
+        "=" + "".join(_SPEC_FORMATS[constant.type] for constant in constants),
+        *(spec[constant.name] for constant in constants),
+    )
+    values = ffi.new("uint8_t[]", data)
+    specialization = ffi.new("VkSpecializationInfo *")
+    specialization.mapEntryCount = len(constants)
+    specialization.pMapEntries = entries
+    specialization.dataSize = len(data)
+    specialization.pData = values
+    entry_point = ffi.new("char[]", b"main")
+    subgroups = struct(
+        "VkPipelineShaderStageRequiredSubgroupSizeCreateInfo",
+        lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+        requiredSubgroupSize=shader.subgroup_size,
+    )
+    info = struct(
+        "VkComputePipelineCreateInfo",
+        lib.VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        layout=layout.pipeline_layout,
+    )
+    info.stage.sType = lib.VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO
+    info.stage.stage = COMPUTE_STAGE
+    info.stage.module = module
+    info.stage.pName = entry_point
+    info.stage.pSpecializationInfo = specialization if constants else NULL
+    if shader.subgroup_size:
+        info.stage.pNext = subgroups
+        info.stage.flags = _FULL_SUBGROUPS
+    return info, [entries, values, specialization, entry_point, subgroups]
+
+
+def _create_cache(device: Any, data: bytes) -> Any:
+    raw = ffi.new("uint8_t[]", data) if data else NULL
+    info = struct(
+        "VkPipelineCacheCreateInfo",
+        lib.VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO,
+        initialDataSize=len(data),
+        pInitialData=raw,
+    )
+    out = ffi.new("VkPipelineCache *")
+    check(lib.vkCreatePipelineCache(device, info, NULL, out), "vkCreatePipelineCache")
+    return out[0]
+
+
+def _release_cache(device: Any, cache: Any) -> None:
+    lib.vkDestroyPipelineCache(device, cache, NULL)
+
+
+def _release_layout(device: Any, template: Any, pipeline_layout: Any, set_layout: Any) -> None:
+    if template:
+        lib.vkDestroyDescriptorUpdateTemplate(device, template, NULL)
+    lib.vkDestroyPipelineLayout(device, pipeline_layout, NULL)
+    lib.vkDestroyDescriptorSetLayout(device, set_layout, NULL)
+
+
+def _release_pipeline(device: Any, pipeline: Any) -> None:
+    lib.vkDestroyPipeline(device, pipeline, NULL)

@@ -1,0 +1,493 @@
+"""Recording of dispatches with derived barriers, and the command buffers that come of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from vkmnn.errors import DeviceError, DeviceLostError, InvalidInputError
+from vkmnn.runtime.drivers.base import (
+    COMPUTE,
+    COMPUTE_READ,
+    COMPUTE_WRITE,
+    HOST_READ,
+    TRANSFER,
+    TRANSFER_READ,
+    TRANSFER_WRITE,
+    WRITES,
+    DriverBuffer,
+    DriverCommands,
+)
+from vkmnn.runtime.hazards import BufferHazards
+from vkmnn.runtime.memory import Buffer, BufferRange
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from vkmnn.runtime.device import Device
+    from vkmnn.runtime.device_info import Limits
+    from vkmnn.runtime.pipeline import Pipeline
+
+_NAMED_LABELS = 8
+
+
+class Encoder:
+    """Records commands in order; `finish` returns them for replay. Made by `Device.encoder`.
+
+    Between commands that touch the same bytes, at least one of them writing, a barrier is put:
+    one global memory barrier with the least stages and accesses. Commands without such a
+    dependency since the last barrier may overlap on the device. One thread at a time.
+    """
+
+    def __init__(self, device: Device, *, timestamps: bool) -> None:
+        self.device = device
+        self.dispatch_count = 0
+        self.barrier_count = 0
+        self._recorder = device.driver_device.recorder(timestamps)
+        self._messages = device.driver_device.messages
+        self._timestamps = timestamps
+        self._max_groups = device.info.limits.max_workgroup_count
+        self._labels: list[str] = []
+        self._hazards: dict[Buffer, BufferHazards] = {}
+        self._used = 0  # scopes since the last barrier
+        self._stale = 0  # scopes of writes that no barrier has made visible to writes
+        self._unseen = 0  # scopes that no barrier has made visible to transfers
+        self._ever = 0  # scopes since the beginning
+        self._finished = False
+        if timestamps:
+            self._recorder.timestamp()
+
+    def dispatch(
+        self,
+        pipeline: Pipeline,
+        bindings: Sequence[BufferRange],
+        params: bytes = b"",
+        groups: tuple[int, int, int] = (1, 1, 1),
+        label: str = "",
+    ) -> None:
+        """Record one dispatch.
+
+        Args:
+            pipeline: what to run.
+            bindings: one range for each of the shader's bindings, in their order.
+            params: the push constants, exactly as many bytes as the shader declares.
+            groups: workgroups along x, y, z; with a 0 among them nothing is recorded.
+            label: name in timings and errors; the shader's name where empty.
+
+        Raises:
+            InvalidInputError: an argument breaks a limit of the device or the shader.
+            ValidationLayerError: validation mode found a fault.
+        """
+        x, y, z = groups
+        if not (x and y and z):
+            return
+        slots = pipeline.slots
+        limit = self._max_groups
+        if (
+            x > limit[0]
+            or y > limit[1]
+            or z > limit[2]
+            or len(bindings) != len(slots)
+            or len(params) != pipeline.params_size
+            or x < 0
+            or y < 0
+            or z < 0
+            or self._finished
+        ):
+            self._refuse(pipeline, bindings, params, groups, label)
+        hazards = self._hazards
+        touched = []
+        hazard = visible_to_writes = False
+        scope = 0
+        for bound, slot in zip(bindings, slots, strict=True):
+            buffer, start, nbytes = bound.buffer, bound.offset, bound.nbytes
+            end = start + nbytes
+            if (
+                end > buffer.nbytes
+                or nbytes > slot.max_bytes
+                or start % slot.alignment
+                or nbytes % slot.unit
+                or start < 0
+                or nbytes < 0
+                or buffer.device is not self.device
+            ):
+                self._refuse_range(pipeline, bound, slot.name, label)
+            if not nbytes:
+                continue
+            state = hazards.get(buffer)
+            if state is None:
+                state = hazards[buffer] = BufferHazards()
+            if slot.reads:
+                scope |= COMPUTE_READ
+                if state.written.overlaps(start, end):
+                    hazard = True
+            if slot.writes:
+                scope |= COMPUTE_WRITE
+                if state.stale.overlaps(start, end):
+                    hazard = visible_to_writes = True
+                elif state.read.overlaps(start, end):
+                    hazard = True
+            touched.append((state, start, end, slot))
+        if hazard:
+            self._barrier(COMPUTE if visible_to_writes else COMPUTE_READ)
+        for state, start, end, slot in touched:
+            if slot.reads:
+                state.read.add(start, end)
+                state.stale.remove(start, end)
+        for state, start, end, slot in touched:
+            if slot.writes:
+                state.written.add(start, end)
+                state.stale.add(start, end)
+        self._used |= scope
+        self._stale |= scope & WRITES
+        self._recorder.dispatch(pipeline.driver_pipeline, bindings, params, groups)
+        self.dispatch_count += 1
+        self._done(label or pipeline.shader.name)
+
+    def copy(self, src: BufferRange, dst: BufferRange) -> None:
+        """Record a copy between ranges of equal size that do not overlap.
+
+        Raises:
+            InvalidInputError: the ranges do not fit each other or their buffers.
+        """
+        if src.nbytes != dst.nbytes:
+            raise InvalidInputError(f"cannot copy {src.nbytes} bytes to {dst.nbytes} bytes")
+        if (
+            src.buffer is dst.buffer
+            and src.offset < dst.offset + dst.nbytes
+            and dst.offset < src.offset + src.nbytes
+            and src.nbytes
+        ):
+            raise InvalidInputError(
+                f"the source of a copy (offset {src.offset}) overlaps its target "
+                f"(offset {dst.offset}, {dst.nbytes} bytes)"
+            )
+        self._transfer(((src, False), (dst, True)))
+        if src.nbytes:
+            self._recorder.copy(src, dst)
+            self._done("copy")
+
+    def fill(self, dst: BufferRange, value: int = 0) -> None:
+        """Record the filling of a range with a 32-bit word (little-endian).
+
+        Raises:
+            InvalidInputError: offset or size is not a multiple of 4, or the range does not fit.
+        """
+        if dst.offset % 4 or dst.nbytes % 4:
+            raise InvalidInputError(
+                f"offset {dst.offset} and size {dst.nbytes} of a fill must be multiples of 4"
+            )
+        self._transfer(((dst, True),))
+        if dst.nbytes:
+            self._recorder.fill(dst, value)
+            self._done("fill")
+
+    def finish(self) -> CommandBuffer:
+        """End recording.
+
+        What was written becomes visible to the host and to command buffers submitted later.
+        """
+        if self._finished:
+            raise InvalidInputError("the encoder has been finished already")
+        self._finished = True
+        if self._ever | self._used:
+            self._recorder.barrier(self._ever | self._used, COMPUTE | TRANSFER | HOST_READ)
+        commands = self._recorder.finish()
+        self.device.raise_messages()
+        return CommandBuffer(
+            self.device, commands, tuple(self._hazards), self._labels, self._timestamps
+        )
+
+    def _transfer(self, ranges: tuple[tuple[BufferRange, bool], ...]) -> None:
+        if self._finished:
+            raise InvalidInputError("the encoder has been finished already")
+        hazard = bool(self._unseen)
+        scope = 0
+        touched = []
+        for bound, writes in ranges:
+            start, end = bound.offset, bound.offset + bound.nbytes
+            if start < 0 or bound.nbytes < 0 or end > bound.buffer.nbytes:
+                raise InvalidInputError(
+                    f"bytes {start} to {end} are outside a buffer of {bound.buffer.nbytes} bytes"
+                )
+            if bound.buffer.device is not self.device:
+                raise InvalidInputError("the buffer belongs to another device")
+            if not bound.nbytes:
+                return
+            state = self._hazards.setdefault(bound.buffer, BufferHazards())
+            scope |= TRANSFER_WRITE if writes else TRANSFER_READ
+            if writes:
+                hazard |= state.stale.overlaps(start, end) or state.read.overlaps(start, end)
+            else:
+                hazard |= state.written.overlaps(start, end)
+            touched.append((state, start, end, writes))
+        if hazard:
+            self._barrier(COMPUTE | TRANSFER)
+        for state, start, end, writes in touched:
+            if writes:
+                state.written.add(start, end)
+                state.stale.add(start, end)
+            else:
+                state.read.add(start, end)
+                state.stale.remove(start, end)
+        self._used |= scope
+        self._stale |= scope & WRITES
+
+    def _barrier(self, dst: int) -> None:
+        """Put a barrier between everything so far and what follows in scope `dst`."""
+        src = self._used
+        writes_see = bool(dst & WRITES)
+        if writes_see:
+            src |= self._stale
+            self._stale = 0
+        if dst & TRANSFER:
+            src |= self._unseen
+            self._unseen = 0
+        else:
+            self._unseen |= src
+        self._recorder.barrier(src, dst)
+        self.barrier_count += 1
+        self._ever |= self._used
+        self._used = 0
+        for state in self._hazards.values():
+            state.read.clear()
+            state.written.clear()
+            if writes_see:
+                state.stale.clear()
+
+    def _done(self, label: str) -> None:
+        self._labels.append(label)
+        if self._timestamps:
+            self._recorder.timestamp()
+        if self._messages:
+            self.device.raise_messages()
+
+    def _refuse(
+        self,
+        pipeline: Pipeline,
+        bindings: Sequence[BufferRange],
+        params: bytes,
+        groups: tuple[int, int, int],
+        label: str,
+    ) -> NoReturn:
+        shader = pipeline.shader
+        hint = None
+        if self._finished:
+            message = "the encoder has been finished already"
+        elif len(bindings) != len(pipeline.slots):
+            names = ", ".join(slot.name for slot in pipeline.slots)
+            message = f"{shader.name} binds {len(pipeline.slots)} ranges, not {len(bindings)}"
+            hint = f"its bindings are: {names}"
+        elif len(params) != pipeline.params_size:
+            message = f"{shader.name} takes {pipeline.params_size} bytes of parameters"
+            message += f", not {len(params)}"
+        else:
+            message = f"{groups} workgroups break the limit {self._max_groups}"
+            hint = "fold the grid with linear_groups"
+        raise InvalidInputError(message, op=label or shader.name, hint=hint)
+
+    def _refuse_range(
+        self, pipeline: Pipeline, bound: BufferRange, name: str, label: str
+    ) -> NoReturn:
+        slot = next(slot for slot in pipeline.slots if slot.name == name)
+        where = f"binding '{name}' of {pipeline.shader.name}: "
+        hint = None
+        if bound.buffer.device is not self.device:
+            what = "the buffer belongs to another device"
+        elif (
+            bound.offset < 0
+            or bound.nbytes < 0
+            or bound.offset + bound.nbytes > bound.buffer.nbytes
+        ):
+            what = f"bytes {bound.offset} to {bound.offset + bound.nbytes} are outside a buffer of "
+            what += f"{bound.buffer.nbytes} bytes"
+        elif bound.offset % slot.alignment:
+            what = f"offset {bound.offset} is not a multiple of {slot.alignment}"
+        elif bound.nbytes > slot.max_bytes:
+            what = f"{bound.nbytes} bytes exceed the device's limit of {slot.max_bytes} bytes"
+            hint = "split the tensor"
+        else:
+            what = f"{bound.nbytes} bytes are no whole number of texels of {slot.unit} bytes"
+        raise InvalidInputError(where + what, op=label or pipeline.shader.name, hint=hint)
+
+
+class CommandBuffer:
+    """Recorded commands, to be run any number of times. Made by `Encoder.finish`.
+
+    It keeps the buffers and pipelines that it uses alive. Freed by `destroy`, at the end of a
+    `with` block, or when nothing refers to it. Threads may share it: runs exclude each other.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        commands: DriverCommands,
+        buffers: tuple[Buffer, ...],
+        labels: list[str],
+        timestamps: bool,
+    ) -> None:
+        self.device = device
+        self.labels = tuple(labels)
+        self._commands: DriverCommands | None = commands
+        self._buffers = buffers
+        self._incoherent: tuple[DriverBuffer, ...] = tuple(
+            buffer.driver_buffer
+            for buffer in buffers
+            if buffer.host is not None and not buffer.driver_buffer.coherent
+        )
+        self._timestamps = timestamps
+        self._in_flight = False
+        self._has_run = False
+        self._lock = threading.RLock()
+
+    def run(self, timeout_s: float | None = None) -> None:
+        """Submit and wait; arguments and errors as for `wait`."""
+        with self._lock:
+            self.submit()
+            self.wait(timeout_s)
+
+    def submit(self) -> None:
+        """Hand the commands to the device and return.
+
+        Raises:
+            InvalidInputError: they are in flight already, or a buffer that they use is gone.
+            DeviceLostError: the device does not work any more.
+        """
+        with self._lock:
+            commands = self._usable()
+            if self._in_flight:
+                raise InvalidInputError("the command buffer is in flight", hint="call wait() first")
+            for buffer in self._buffers:
+                if buffer.destroyed:
+                    raise InvalidInputError("a buffer that the commands use has been destroyed")
+            for incoherent in self._incoherent:
+                incoherent.flush()
+            try:
+                commands.submit()
+            except DeviceLostError as error:
+                raise self._lost(error.message) from error
+            self._in_flight = True
+            self.device.raise_messages()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the commands are done; returns at once when they are not in flight.
+
+        Args:
+            timeout_s: seconds to wait at most; `Device.timeout_s` where None.
+
+        Raises:
+            DeviceLostError: the device was lost, or did not finish in time.
+        """
+        with self._lock:
+            commands = self._usable()
+            if not self._in_flight:
+                return
+            limit = self.device.timeout_s if timeout_s is None else timeout_s
+            try:
+                done = commands.wait(limit)
+            except DeviceLostError as error:
+                raise self._lost(error.message) from error
+            if not done:
+                reason = f"{self.device.info.name} did not finish within {limit:g} s"
+                self.device.mark_lost(reason, hung=True)
+                raise self._lost(reason)
+            self._in_flight = False
+            self._has_run = True
+            for incoherent in self._incoherent:
+                incoherent.invalidate()
+            self.device.raise_messages()
+
+    def timings(self) -> list[tuple[str, float]]:
+        """Return (label, microseconds) of every command of the last run, in order.
+
+        The time of a command runs from the end of the one before to its own end, so the sum is
+        the time of the whole; it includes the wait at barriers.
+
+        Raises:
+            InvalidInputError: not recorded with timestamps, or not run yet.
+        """
+        if not self._timestamps or not self._has_run:
+            raise InvalidInputError(
+                "there are no timings",
+                hint="record with Device.encoder(timestamps=True) and run the commands first",
+            )
+        times = self._usable().timestamps_ns()
+        return [
+            (label, ((after or 0.0) - (before or 0.0)) / 1000)
+            for label, before, after in zip(self.labels, times[:-1], times[1:], strict=True)
+        ]
+
+    def destroy(self) -> None:
+        """Free the commands, waiting for them first. Safe to call twice."""
+        with self._lock:
+            commands, self._commands = self._commands, None
+            if commands is not None:
+                commands.destroy()
+
+    def _usable(self) -> DriverCommands:
+        if self._commands is None:
+            raise InvalidInputError("the command buffer has been destroyed")
+        self.device.raise_unusable()
+        return self._commands
+
+    def _lost(self, reason: str) -> DeviceLostError:
+        """Make the error that names what was running."""
+        last = None
+        if self._timestamps and self._commands is not None:
+            last = self._first_unfinished(self._commands)
+        labels = list(self.labels[:_NAMED_LABELS])
+        if len(self.labels) > _NAMED_LABELS:
+            labels[_NAMED_LABELS - 1 :] = ["...", self.labels[-1]]
+        running = f"'{last}'" if last else f"one of: {', '.join(labels)}"
+        return DeviceLostError(
+            f"{reason}; running was {running}",
+            op=last,
+            hint="open the device again and rebuild the session; VKMNN_TIMEOUT sets the time "
+            "that a run may take",
+        )
+
+    def _first_unfinished(self, commands: DriverCommands) -> str | None:
+        try:
+            times = commands.timestamps_ns()
+        except DeviceError:
+            return None
+        done = sum(time is not None for time in times)
+        return self.labels[done - 1] if 0 < done <= len(self.labels) else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.destroy()
+
+
+def linear_groups(count: int, local: int, limits: Limits) -> tuple[int, int, int]:
+    """Fold a grid of `count` invocations, `local` a workgroup, into x and y.
+
+    A kernel finds its place as
+    `gl_GlobalInvocationID.x + gl_GlobalInvocationID.y * gl_NumWorkGroups.x * gl_WorkGroupSize.x`
+    (local size 1 along y) and has to leave when that is not below `count`.
+
+    Raises:
+        InvalidInputError: `count` does not fit the device's limits.
+    """
+    groups = -(-count // local)
+    max_x, max_y, _max_z = limits.max_workgroup_count
+    if groups <= max_x:
+        return groups, 1, 1
+    rows = -(-groups // max_x)
+    if rows > max_y:
+        raise InvalidInputError(
+            f"{count} invocations exceed what the device can dispatch at once",
+            hint="let every invocation do more, or split the dispatch",
+        )
+    # Rows of nearly equal length leave the fewest idle workgroups.
+    return -(-groups // rows), rows, 1

@@ -1,0 +1,201 @@
+"""Buffers, byte ranges of buffers, and the planner that lets short-lived ranges share bytes."""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from vkmnn.runtime.device import Device
+    from vkmnn.runtime.drivers.base import DriverBuffer
+
+
+class MemoryKind(enum.Enum):
+    """What a buffer is for; decides which kind of memory it gets."""
+
+    DEVICE = "device"
+    """Activations: read and written by the device."""
+    WEIGHTS = "weights"
+    """Written once, read by the device."""
+    UPLOAD = "upload"
+    """Written by the host, read by the device; device-local memory where the host can see it."""
+    READBACK = "readback"
+    """Written by the device, read by the host; cached host memory where there is any."""
+
+
+class Buffer:
+    """Device memory of `nbytes` bytes; made by `Device.allocate`.
+
+    `host` is a zero-copy uint8 view of all of it where the host can see the memory, else None.
+    The view may be used while no command buffer that touches the buffer is in flight. Freed by
+    `destroy`, at the end of a `with` block, or when neither the buffer, nor a view, nor a command
+    buffer that uses it is left; after `destroy` nothing of these may be used.
+    """
+
+    __slots__ = ("__weakref__", "_driver_buffer", "device", "kind", "nbytes")
+
+    def __init__(
+        self, device: Device, nbytes: int, kind: MemoryKind, driver_buffer: DriverBuffer
+    ) -> None:
+        self.device = device
+        self.nbytes = nbytes
+        self.kind = kind
+        self._driver_buffer: DriverBuffer | None = driver_buffer
+
+    def __repr__(self) -> str:
+        state = "" if self._driver_buffer else ", destroyed"
+        return f"Buffer({self.nbytes} bytes, {self.kind.value}{state})"
+
+    @property
+    def driver_buffer(self) -> DriverBuffer:
+        """The driver's side of the buffer."""
+        buffer = self._driver_buffer
+        if buffer is None:
+            raise InvalidInputError("the buffer has been destroyed")
+        return buffer
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether the memory has been freed."""
+        return self._driver_buffer is None
+
+    @property
+    def host(self) -> NDArray[np.uint8] | None:
+        """Zero-copy view, or None."""
+        return self.driver_buffer.host
+
+    def write(self, offset: int, array: NDArray[np.generic]) -> None:
+        """Copy the bytes of `array` to `offset`; returns when they have arrived."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._check_range(offset, data.nbytes)
+        host = self.host
+        if host is None:
+            self.device.upload(BufferRange(self, offset, data.nbytes), data)
+        else:
+            host[offset : offset + data.nbytes] = data
+            self.driver_buffer.flush()
+
+    def read(self, offset: int, nbytes: int) -> NDArray[np.uint8]:
+        """Return a copy of `nbytes` bytes at `offset`."""
+        self._check_range(offset, nbytes)
+        host = self.host
+        if host is None:
+            return self.device.download(BufferRange(self, offset, nbytes))
+        self.driver_buffer.invalidate()
+        return host[offset : offset + nbytes].copy()
+
+    def _check_range(self, offset: int, nbytes: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise InvalidInputError(
+                f"bytes {offset} to {offset + nbytes} are outside a buffer of {self.nbytes} bytes"
+            )
+
+    def destroy(self) -> None:
+        """Free the memory; it must not be in use by the device. Safe to call twice."""
+        buffer, self._driver_buffer = self._driver_buffer, None
+        if buffer is not None:
+            buffer.destroy()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.destroy()
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRange:
+    """`nbytes` bytes of `buffer` from `offset` on."""
+
+    buffer: Buffer
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A range of `nbytes` bytes that must keep its content from step `first` to `last`, inclusive.
+
+    Its offset will be a multiple of `alignment`.
+    """
+
+    first: int
+    last: int
+    nbytes: int
+    alignment: int = 256
+
+    def __post_init__(self) -> None:
+        if self.last < self.first or self.nbytes < 0 or self.alignment < 1:
+            raise InvalidInputError(f"not a lifetime: {self}")
+
+
+def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
+    """Place ranges so that those alive at the same step do not overlap.
+
+    Returns:
+        The offset of every lifetime, the bytes needed in all, and a lower bound of any plan: the
+        most bytes that are alive at one step.
+
+    The largest range is placed first, each into the smallest gap that holds it ("greedy by size,
+    best fit": Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020).
+    """
+    offsets = [0] * len(lifetimes)
+    total = 0
+    order = sorted(
+        range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i)
+    )
+    placed: list[tuple[int, int]] = []  # (offset, index), sorted
+    for i in order:
+        item = lifetimes[i]
+        if item.nbytes == 0:
+            continue
+        best: tuple[int, int] | None = None  # (size of the gap, offset)
+        end = 0
+        for offset, j in placed:
+            other = lifetimes[j]
+            if other.first > item.last or other.last < item.first:
+                continue
+            start = _align(end, item.alignment)
+            gap = offset - end
+            if start + item.nbytes <= offset and (best is None or gap < best[0]):
+                best = (gap, start)
+            end = max(end, offset + other.nbytes)
+        offsets[i] = best[1] if best else _align(end, item.alignment)
+        bisect.insort(placed, (offsets[i], i))
+        total = max(total, offsets[i] + item.nbytes)
+    return offsets, total, _most_alive(lifetimes)
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _most_alive(lifetimes: Sequence[Lifetime]) -> int:
+    # At one step, what ends is counted before it is dropped: both ends are inclusive.
+    changes = sorted(
+        change
+        for item in lifetimes
+        for change in ((item.first, 0, item.nbytes), (item.last, 1, -item.nbytes))
+    )
+    alive = most = 0
+    for _step, _order, nbytes in changes:
+        alive += nbytes
+        most = max(most, alive)
+    return most

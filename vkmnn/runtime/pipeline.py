@@ -1,0 +1,139 @@
+"""Pipelines as the encoder sees them, and the check whether a device can run a shader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.runtime.device_info import DeviceInfo, Limits
+from vkmnn.runtime.shader import TEXEL_SIZES, BindingType, Shader, ShaderBinding, SpecConstant
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.drivers.base import DriverPipeline
+
+SpecValues = Mapping[str, int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What the encoder checks and tracks of one binding; `unit` divides the size of a range."""
+
+    name: str
+    reads: bool
+    writes: bool
+    alignment: int
+    max_bytes: int
+    unit: int
+
+
+class Pipeline:
+    """A shader with its specialization constants fixed, ready to be dispatched.
+
+    Made by `Device.pipeline`, which also keeps it: pipelines live as long as the device.
+    """
+
+    __slots__ = ("__weakref__", "driver_pipeline", "params_size", "shader", "slots", "spec")
+
+    def __init__(
+        self, shader: Shader, spec: SpecValues, driver_pipeline: DriverPipeline, limits: Limits
+    ) -> None:
+        self.shader = shader
+        self.spec = spec
+        self.driver_pipeline = driver_pipeline
+        self.params_size = shader.push_constant_size
+        self.slots = tuple(_slot(binding, limits) for binding in shader.bindings)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.shader.name}, {dict(self.spec)})"
+
+
+def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
+    reads, writes = "r" in binding.access, "w" in binding.access
+    if binding.type is BindingType.TEXEL:
+        size = TEXEL_SIZES[binding.format]
+        return Slot(
+            binding.name,
+            reads,
+            writes,
+            limits.texel_offset_alignment,
+            limits.max_texel_buffer_elements * size,
+            size,
+        )
+    return Slot(
+        binding.name,
+        reads,
+        writes,
+        limits.storage_offset_alignment,
+        limits.max_storage_buffer_range,
+        1,
+    )
+
+
+def missing(shader: Shader, info: DeviceInfo) -> str | None:
+    """Say why a device cannot run a shader; None when it can."""
+    limits = info.limits
+    texel = [binding for binding in shader.bindings if binding.type is BindingType.TEXEL]
+    required = shader.requires | {f"texel_{binding.format}" for binding in texel}
+    if shader.subgroup_size:
+        required |= {"subgroup_size_control", "full_subgroups"}
+    absent = sorted(required - info.features)
+    if absent:
+        return f"{info.name} lacks {', '.join(absent)}"
+    x, y, z = shader.local_size
+    smallest, largest = limits.subgroup_size_range
+    checks = (
+        (shader.push_constant_size, limits.max_push_constants, "bytes of push constants"),
+        (x, limits.max_workgroup_size[0], "invocations along x"),
+        (y, limits.max_workgroup_size[1], "invocations along y"),
+        (z, limits.max_workgroup_size[2], "invocations along z"),
+        (x * y * z, limits.max_workgroup_invocations, "invocations a workgroup"),
+        (len(shader.bindings) - len(texel), limits.max_storage_bindings, "storage buffers"),
+        (len(texel), limits.max_texel_bindings, "storage texel buffers"),
+        (len(shader.bindings), limits.max_bindings, "bindings"),
+    )
+    for needed, limit, what in checks:
+        if needed > limit:
+            return f"{shader.name} needs {needed} {what}, {info.name} allows {limit}"
+    if shader.subgroup_size and not smallest <= shader.subgroup_size <= largest:
+        return (
+            f"{shader.name} needs subgroups of {shader.subgroup_size}, {info.name} has "
+            f"{smallest} to {largest}"
+        )
+    return None
+
+
+def complete_spec(shader: Shader, given: SpecValues) -> dict[str, int | float | bool]:
+    """Return a value for every specialization constant, of its type.
+
+    Raises:
+        InvalidInputError: `given` names an unknown constant, or a value does not fit its type.
+    """
+    unknown = sorted(set(given) - {constant.name for constant in shader.spec_constants})
+    if unknown:
+        known = ", ".join(constant.name for constant in shader.spec_constants) or "none"
+        raise InvalidInputError(
+            f"shader {shader.name} has no specialization constant {', '.join(unknown)}",
+            hint=f"it has: {known}",
+        )
+    return {
+        constant.name: _convert(shader, constant, given.get(constant.name, constant.default))
+        for constant in shader.spec_constants
+    }
+
+
+_INTEGER_RANGES = {"uint": (0, 2**32 - 1), "int": (-(2**31), 2**31 - 1)}
+
+
+def _convert(shader: Shader, constant: SpecConstant, value: int | float | bool) -> int | float | bool:
+    if constant.type == "float":
+        return float(value)
+    if constant.type == "bool":
+        return bool(value)
+    low, high = _INTEGER_RANGES[constant.type]
+    if int(value) != value or not low <= value <= high:
+        raise InvalidInputError(
+            f"shader {shader.name}: {constant.name} = {value!r} is not {constant.type}"
+        )
+    return int(value)

@@ -1,0 +1,92 @@
+"""The file in which a device's pipeline cache survives the process.
+
+Format, little-endian: magic, SHA-256 of the key, length of the payload, SHA-256 of the payload,
+payload. A file that differs anywhere from what is expected is ignored as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import logging
+import os
+import struct
+import tempfile
+from pathlib import Path
+
+from vkmnn.runtime.device_info import DeviceInfo
+
+log = logging.getLogger(__name__)
+
+_MAGIC = b"VKMNNPC1"
+_HEADER = struct.Struct("<8s32sQ32s")
+_MAX_BYTES = 512 << 20
+
+
+class PipelineCacheFile:
+    """One file per device, driver and engine version, below `folder`.
+
+    No method raises: a cache that cannot be read or written costs time, not results. Why is logged.
+    """
+
+    def __init__(self, folder: Path, info: DeviceInfo) -> None:
+        parts = (
+            info.driver,
+            info.uuid,
+            info.driver_uuid,
+            info.driver_version,
+            ".".join(map(str, info.api_version)),
+            _engine_version(),
+        )
+        self._key = hashlib.sha256("\0".join(parts).encode()).digest()
+        self.path = folder / "pipelines" / f"{self._key.hex()[:32]}.bin"
+
+    def load(self) -> bytes | None:
+        """Return the payload, or None when there is no valid file."""
+        try:
+            if self.path.stat().st_size > _MAX_BYTES:
+                log.warning("pipeline cache %s ignored: larger than %d", self.path, _MAX_BYTES)
+                return None
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("pipeline cache %s cannot be read: %s", self.path, error)
+            return None
+        if len(data) < _HEADER.size:
+            log.warning("pipeline cache %s ignored: cut short", self.path)
+            return None
+        magic, key, length, digest = _HEADER.unpack_from(data)
+        payload = data[_HEADER.size :]
+        if magic != _MAGIC or key != self._key:
+            log.info("pipeline cache %s ignored: made for something else", self.path)
+            return None
+        if length != len(payload) or hashlib.sha256(payload).digest() != digest:
+            log.warning("pipeline cache %s ignored: damaged", self.path)
+            return None
+        return payload
+
+    def store(self, payload: bytes) -> None:
+        """Write the file; readers see the old one or the new one, never a part."""
+        header = _HEADER.pack(_MAGIC, self._key, len(payload), hashlib.sha256(payload).digest())
+        temporary = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(header)
+                file.write(payload)
+            Path(temporary).replace(self.path)
+        except OSError as error:
+            log.warning("pipeline cache %s cannot be written: %s", self.path, error)
+            if temporary:
+                with contextlib.suppress(OSError):
+                    Path(temporary).unlink()
+
+
+def _engine_version() -> str:
+    try:
+        return importlib.metadata.version("vkmnn")
+    except importlib.metadata.PackageNotFoundError:
+        return "source"

@@ -1,0 +1,51 @@
+"""Which of the devices a selector means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.errors import DeviceNotFoundError
+from vkmnn.runtime.device_info import DeviceInfo
+
+
+def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceInfo, str]:
+    """Return the device and the reason why it is the one.
+
+    Args:
+        devices: what was found.
+        selector: "auto", an index, a UUID, or a part of the name (case does not matter).
+
+    Raises:
+        DeviceNotFoundError: nothing fits.
+    """
+    ranked = sorted(devices, key=lambda device: (device.type.rank, device.index))
+    text = str(selector).strip().lower()
+    if text == "auto" and ranked:
+        best = ranked[0]
+        return best, f"the first {best.type.value} device, the best kind of {len(ranked)} found"
+    if text.isdecimal():
+        for device in devices:
+            if device.index == int(text):
+                return device, f"its index is {text}"
+    for device in ranked:
+        if device.uuid.replace("-", "") == text.replace("-", ""):
+            return device, "its UUID was given"
+    for device in ranked:
+        if text and text in device.name.lower():
+            return device, f"its name contains '{selector}'"
+    raise DeviceNotFoundError(f"no device fits '{selector}'; {describe(devices)}", hint=_HINT)
+
+
+def describe(devices: Sequence[DeviceInfo]) -> str:
+    """List the devices found, in words."""
+    if not devices:
+        return "no Vulkan device was found"
+    lines = (f"{d.index}: {d.name} ({d.type.value}, {d.uuid})" for d in devices)
+    return "found: " + "; ".join(lines)
+
+
+_HINT = (
+    'a selector is "auto", an index, a part of a name or a UUID; `vkmnn devices` lists what there '
+    "is. Drivers come with the GPU vendor's package or with Mesa (Debian, Ubuntu: `apt install "
+    "mesa-vulkan-drivers`, which also brings a software device)"
+)

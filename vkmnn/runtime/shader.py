@@ -1,0 +1,94 @@
+"""Description of a compiled shader variant: what it binds, what it needs, where its SPIR-V is."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+TEXEL_SIZES = {
+    "rgba32f": 16,
+    "rg32f": 8,
+    "r32f": 4,
+    "rgba16f": 8,
+    "rg16f": 4,
+    "r16f": 2,
+    "rgba32i": 16,
+    "rg32i": 8,
+    "r32i": 4,
+    "rgba32ui": 16,
+    "rg32ui": 8,
+    "r32ui": 4,
+    "rgba16i": 8,
+    "rgba16ui": 8,
+    "rgba8": 4,
+    "rgba8_snorm": 4,
+    "rgba8i": 4,
+    "rgba8ui": 4,
+    "r8i": 1,
+    "r8ui": 1,
+}
+"""Image format of a TEXEL binding -> bytes a texel."""
+
+
+class BindingType(enum.Enum):
+    """How a buffer range is bound."""
+
+    STORAGE = "storage"
+    TEXEL = "texel"
+    """Storage texel buffer (`imageBuffer`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShaderBinding:
+    """One binding of descriptor set 0.
+
+    `access` is "r", "w" or "rw". `format` is the element type ("f32", "i32", "vec4") of a STORAGE
+    binding, the image format ("rgba32f") of a TEXEL binding.
+    """
+
+    name: str
+    index: int
+    type: BindingType
+    access: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpecConstant:
+    """One specialization constant; `type` is "uint", "int", "float" or "bool"."""
+
+    name: str
+    id: int
+    type: str
+    default: int | float | bool
+
+
+@dataclass(frozen=True, eq=False)
+class Shader:
+    """One shader variant; two are equal when name and SPIR-V digest are.
+
+    `spirv` returns the SPIR-V module and is called when a pipeline is built, `digest` is the
+    module's SHA-256 in hexadecimal, `push_constant_size` is in bytes, `requires` names device
+    features. `subgroup_size` demands that size and full subgroups (0: the driver chooses); it
+    needs the feature "subgroup_size_control".
+    """
+
+    name: str
+    bindings: tuple[ShaderBinding, ...]
+    push_constant_size: int
+    spec_constants: tuple[SpecConstant, ...]
+    requires: frozenset[str]
+    local_size: tuple[int, int, int]
+    spirv: Callable[[], bytes]
+    digest: str
+    subgroup_size: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Shader):
+            return NotImplemented
+        return self.digest == other.digest and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash((self.digest, self.name))
