@@ -22,14 +22,14 @@ ALLOWED: dict[str, set[str]] = {
     "plugin": {"errors", "ir"},
     "schema": {"errors", "ir"},
     "shape": {"errors", "ir", "plugin"},
-    "geometry": {"errors", "ir", "plugin"},
+    "geometry": {"errors", "ir", "plugin", "shape"},
     "converter": {"errors", "ir", "plugin", "schema"},
     "core": {"errors", "ir", "plugin", "shape", "geometry"},
-    "cpu_fallback": {"errors", "ir", "plugin", "geometry", "core"},
+    "cpu_fallback": {"errors", "ir", "plugin", "shape", "geometry", "core"},
     "runtime": {"errors"},  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},
     "codegen": {"errors"},  # runs without the engine, and the engine without it
-    "vulkan": {"errors", "ir", "plugin", "geometry", "core", "runtime", "shaders"},
+    "vulkan": {"errors", "ir", "plugin", "shape", "geometry", "core", "runtime", "shaders"},
     "interpreter": {
         *("errors", "ir", "plugin", "schema", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan"),
