@@ -31,6 +31,388 @@ class Activation(IntEnum):
     ELU = 11
     SOFTPLUS = 12
 
+BinaryOp: TypeAlias = Literal[
+    "ADD",
+    "SUB",
+    "MUL",
+    "DIV",
+    "POW",
+    "MOD",
+    "FMOD",
+    "MIN",
+    "MAX",
+    "PRELU",
+    "EQUAL",
+    "GREATER",
+    "GREATER_EQUAL",
+    "LESS",
+    "LESS_EQUAL",
+    "AND",
+    "OR",
+    "XOR",
+]
+BinaryDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+BinaryWidth: TypeAlias = Literal[
+    "1",
+    "4",
+]
+BinaryStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_BINARY = struct.Struct("<I5I6I6Iff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryParams:
+    """Push constants of `binary`: 80 bytes."""
+
+    count: int
+    size: tuple[int, ...]
+    """5 values."""
+    a_stride: tuple[int, ...]
+    """6 values."""
+    b_stride: tuple[int, ...]
+    """6 values."""
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "BinaryParams",
+            _BINARY,
+            (
+                ("count", self.count, None),
+                ("size", self.size, 5),
+                ("a_stride", self.a_stride, 6),
+                ("b_stride", self.b_stride, 6),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def binary(
+    *,
+    op: BinaryOp,
+    dtype: BinaryDtype,
+    width: BinaryWidth,
+    storage: BinaryStorage,
+) -> Shader:
+    """y = activation(op(a, b)) with broadcasting over up to six axes; an invocation makes one
+    element of `width` words.
+    """
+    return find_shader(
+        "binary",
+        {
+            "op": op,
+            "dtype": dtype,
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+CastSource: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+CastDest: TypeAlias = Literal[
+    "f32",
+    "f16",
+    "i32",
+    "bool",
+]
+CastStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CAST = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastParams:
+    """Push constants of `cast`: 4 bytes."""
+
+    count: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params("CastParams", _CAST, (("count", self.count, None),))
+
+
+def cast(
+    *,
+    source: CastSource,
+    dest: CastDest,
+    storage: CastStorage,
+) -> Shader:
+    """y = x converted to another element type; int8 to uint16 live in 32-bit words, float16 in
+    float32.
+    """
+    return find_shader(
+        "cast",
+        {
+            "source": source,
+            "dest": dest,
+            "storage": storage,
+        },
+    )
+
+ConvDepthwisePixels: TypeAlias = Literal[
+    4,
+    1,
+]
+ConvDepthwiseStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CONV_DEPTHWISE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvDepthwiseParams:
+    """Push constants of `conv_depthwise`: 128 bytes."""
+
+    pixels: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    pad: tuple[int, ...]
+    """3 values."""
+    in_block: int
+    in_blocks: int
+    out_block: int
+    out_stride: tuple[int, ...]
+    """4 values."""
+    out_offset: int
+    group_blocks: int
+    group_panels: int
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ConvDepthwiseParams",
+            _CONV_DEPTHWISE,
+            (
+                ("pixels", self.pixels, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("pad", self.pad, 3),
+                ("in_block", self.in_block, None),
+                ("in_blocks", self.in_blocks, None),
+                ("out_block", self.out_block, None),
+                ("out_stride", self.out_stride, 4),
+                ("out_offset", self.out_offset, None),
+                ("group_blocks", self.group_blocks, None),
+                ("group_panels", self.group_panels, None),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def conv_depthwise(
+    *,
+    pixels: ConvDepthwisePixels,
+    storage: ConvDepthwiseStorage,
+) -> Shader:
+    """Convolution of each channel by itself; an invocation makes `pixels` pixels of one channel
+    block.
+
+    Weights are [block][tap].
+    """
+    return find_shader(
+        "conv_depthwise",
+        {
+            "pixels": pixels,
+            "storage": storage,
+        },
+    )
+
+ConvGatherStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CONV_GATHER = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvGatherParams:
+    """Push constants of `conv_gather`: 128 bytes."""
+
+    pixels: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    pad: tuple[int, ...]
+    """3 values."""
+    in_block: int
+    in_blocks: int
+    out_block: int
+    out_stride: tuple[int, ...]
+    """4 values."""
+    out_offset: int
+    group_blocks: int
+    group_panels: int
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ConvGatherParams",
+            _CONV_GATHER,
+            (
+                ("pixels", self.pixels, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("pad", self.pad, 3),
+                ("in_block", self.in_block, None),
+                ("in_blocks", self.in_blocks, None),
+                ("out_block", self.out_block, None),
+                ("out_stride", self.out_stride, 4),
+                ("out_offset", self.out_offset, None),
+                ("group_blocks", self.group_blocks, None),
+                ("group_panels", self.group_panels, None),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def conv_gather(
+    *,
+    storage: ConvGatherStorage,
+) -> Shader:
+    """Convolution with groups that do not fall on channel blocks; an invocation makes one pixel
+    of one channel block and gathers single input channels.
+
+    Weights are [block][tap][ic]; `in_blocks` and `group_blocks` count channels here.
+    """
+    return find_shader(
+        "conv_gather",
+        {
+            "storage": storage,
+        },
+    )
+
+ConvRotateRows: TypeAlias = Literal[
+    32,
+    16,
+    8,
+]
+ConvRotateLanes: TypeAlias = Literal[
+    8,
+]
+_CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvRotateParams:
+    """Push constants of `conv_rotate`: 128 bytes."""
+
+    pixels: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    pad: tuple[int, ...]
+    """3 values."""
+    in_block: int
+    in_blocks: int
+    out_block: int
+    out_stride: tuple[int, ...]
+    """4 values."""
+    out_offset: int
+    group_blocks: int
+    group_panels: int
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ConvRotateParams",
+            _CONV_ROTATE,
+            (
+                ("pixels", self.pixels, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("pad", self.pad, 3),
+                ("in_block", self.in_block, None),
+                ("in_blocks", self.in_blocks, None),
+                ("out_block", self.out_block, None),
+                ("out_stride", self.out_stride, 4),
+                ("out_offset", self.out_offset, None),
+                ("group_blocks", self.group_blocks, None),
+                ("group_panels", self.group_panels, None),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def conv_rotate(
+    *,
+    rows: ConvRotateRows,
+    lanes: ConvRotateLanes,
+) -> Shader:
+    """Convolution as implicit GEMM for CPU devices: a workgroup is one subgroup of `lanes`
+    invocations and makes `rows` pixels of `lanes` channel blocks; lane l owns channel block l of
+    the panel, weights are [panel][tap][ic][lanes].
+
+    A lane loads its own pixels; the others reach it by a rotation of the subgroup, so lane l
+    works on pixel (l + j) mod lanes in step j.
+    """
+    return find_shader(
+        "conv_rotate",
+        {
+            "rows": rows,
+            "lanes": lanes,
+        },
+    )
+
 ConvTileAcross: TypeAlias = Literal[
     "pixels",
     "channels",
@@ -127,6 +509,37 @@ def conv_tile(
             "across": across,
             "pixels": pixels,
             "blocks": blocks,
+            "storage": storage,
+        },
+    )
+
+ConvWeightStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CONV_WEIGHT = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvWeightParams:
+    """Push constants of `conv_weight`: 4 bytes."""
+
+    count: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params("ConvWeightParams", _CONV_WEIGHT, (("count", self.count, None),))
+
+
+def conv_weight(
+    *,
+    storage: ConvWeightStorage,
+) -> Shader:
+    """Packs weights that the network computes: y[i] = w[table[i]], or 0 where the table holds -1.
+    """
+    return find_shader(
+        "conv_weight",
+        {
             "storage": storage,
         },
     )
@@ -294,6 +707,62 @@ def raster(
     """
     return find_shader(
         "raster",
+        {
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+SelectWidth: TypeAlias = Literal[
+    "1",
+    "4",
+]
+SelectStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_SELECT = struct.Struct("<I5I6I6I6I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectParams:
+    """Push constants of `select`: 96 bytes."""
+
+    count: int
+    size: tuple[int, ...]
+    """5 values."""
+    cond_stride: tuple[int, ...]
+    """6 values."""
+    a_stride: tuple[int, ...]
+    """6 values."""
+    b_stride: tuple[int, ...]
+    """6 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "SelectParams",
+            _SELECT,
+            (
+                ("count", self.count, None),
+                ("size", self.size, 5),
+                ("cond_stride", self.cond_stride, 6),
+                ("a_stride", self.a_stride, 6),
+                ("b_stride", self.b_stride, 6),
+            ),
+        )
+
+
+def select(
+    *,
+    width: SelectWidth,
+    storage: SelectStorage,
+) -> Shader:
+    """y = cond ? a : b with broadcasting over up to six axes; words are moved whatever their
+    type.
+    """
+    return find_shader(
+        "select",
         {
             "width": width,
             "storage": storage,

@@ -1,0 +1,85 @@
+"""BinaryOp: arithmetic, comparisons and logic with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout, Op
+from vkmnn.ir.ops import BinaryAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import activation_spec, keeps_zero
+from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.storage import kernel_dtype
+
+# Kinds that give zero for two zeros.
+_KEEPS_ZERO = frozenset(
+    {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR"}
+)
+
+
+@vulkan_execution("BinaryOp")
+class BinaryExecution(VulkanExecution):
+    """One dispatch over the broadcast result."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse operands of different kinds, and shapes with too many alternating axes."""
+        tensors = [tensor for tensor in inputs if tensor is not None]
+        if len({kernel_dtype(tensor.dtype) for tensor in tensors}) != 1:
+            return f"operands are {' and '.join(t.dtype.value for t in tensors)}"
+        plan = plan_plain([tensor.shape for tensor in tensors], outputs[0].shape)
+        if not plan.fits:
+            return f"broadcasting alternates over {len(plan.sizes)} axes, at most {MAX_AXES} fit"
+        assert isinstance(op.attrs, BinaryAttrs)
+        if op.attrs.activation.kind != "NONE" and kernel_dtype(outputs[0].dtype) != "f32":
+            return f"activation {op.attrs.activation.kind} of integers"
+        return None
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Work in the order of the larger operand."""
+        attrs = self._attrs
+        tensors = [tensor for tensor in inputs if tensor is not None]
+        zero = attrs.kind in _KEEPS_ZERO and keeps_zero(attrs.activation)
+        layout = Layout.NC4HW4 if blocked_layout(tensors, outputs[0], zero) else Layout.NCHW
+        return [layout] * len(inputs), [layout]
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        attrs = self._attrs
+        output = outputs[0]
+        plan, operands = plan_operands([t for t in inputs if t is not None], output, encoder)
+        shader = kernels.binary(
+            op=attrs.kind,  # type: ignore[arg-type]
+            dtype=kernel_dtype(operands[0].dtype),  # type: ignore[arg-type]
+            width="4" if plan.width == 4 else "1",
+            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+        )
+        params = kernels.BinaryParams(
+            count=plan.count,
+            size=plan.padded_sizes(),
+            a_stride=plan.padded_strides(0),
+            b_stride=plan.padded_strides(1),
+            act_alpha=attrs.activation.alpha,
+            act_beta=attrs.activation.beta,
+        )
+        spec: dict[str, int | bool] = {"AXES": len(plan.sizes)}
+        if attrs.activation.kind != "NONE":
+            spec |= activation_spec(attrs.activation)
+        if plan.width == 4:
+            spec |= {"A_SPLAT": plan.splats[0], "B_SPLAT": plan.splats[1]}
+        encoder.dispatch_linear(shader, [*operands, output], params, plan.count, spec)
+
+    @property
+    def _attrs(self) -> BinaryAttrs:
+        assert isinstance(self.op.attrs, BinaryAttrs)
+        return self.op.attrs

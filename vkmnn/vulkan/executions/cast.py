@@ -1,0 +1,73 @@
+"""Cast between element types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType, Layout
+from vkmnn.ir.ops import CastAttrs
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
+
+# Integer types narrower than a device word: bits, and whether they are signed.
+_NARROW = {
+    DType.INT8: (8, True),
+    DType.UINT8: (8, False),
+    DType.INT16: (16, True),
+    DType.UINT16: (16, False),
+}
+
+
+@vulkan_execution("Cast")
+class CastExecution(VulkanExecution):
+    """One dispatch, or a view when both types are stored alike and no value changes."""
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Keep the input's order: zero stays zero."""
+        source = inputs[0]
+        assert source is not None
+        return [source.layout], [source.layout]
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch or the view."""
+        source, output = inputs[0], outputs[0]
+        assert source is not None
+        assert isinstance(self.op.attrs, CastAttrs)
+        dest = self.op.attrs.to
+        if _same_values(source.dtype, dest):
+            encoder.alias(output, source)
+            return
+        spec: dict[str, int | bool] = {}
+        if dest in _NARROW:
+            spec["BITS"], spec["SIGNED"] = _NARROW[dest]
+        shader = kernels.cast(
+            source=kernel_dtype(source.dtype),  # type: ignore[arg-type]
+            dest=_kernel_dest(dest),  # type: ignore[arg-type]
+            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+        )
+        count = storage_bytes(output) // 16
+        encoder.dispatch_linear(
+            shader, [source, output], kernels.CastParams(count=count), count, spec
+        )
+
+
+def _kernel_dest(dtype: DType) -> str:
+    if dtype is DType.FLOAT16:
+        return "f16"
+    return "bool" if dtype is DType.BOOL else str(kernel_dtype(dtype))
+
+
+def _same_values(source: DType, dest: DType) -> bool:
+    """Return whether every stored value of `source` is also the stored value of the cast to `dest`."""
+    if source is dest or kernel_dtype(source) != kernel_dtype(dest):
+        return source is dest
+    if dest in (DType.FLOAT32, DType.INT32, DType.INT64, DType.UINT32, DType.UINT64):
+        return True
+    return source is DType.BOOL

@@ -1,0 +1,86 @@
+"""UnaryOp: functions of one operand, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Activation, Layout, Op
+from vkmnn.ir.ops import UnaryAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import keeps_zero
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
+
+# Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
+_KEEPS_ZERO = frozenset(
+    {
+        "ABS", "NEG", "FLOOR", "CEIL", "ROUND", "SQRT", "SQUARE", "ERF", "SIN", "TAN", "ASIN", "ATAN",
+        "SINH", "ASINH", "ATANH", "SIGN", "ISNAN", "ISINF", "SELU", "CELU", "SOFTSIGN", "MISH",
+        "THRESHOLDED_RELU",
+    }
+)  # fmt: skip
+_INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
+_INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
+
+
+@vulkan_execution("UnaryOp")
+class UnaryExecution(VulkanExecution):
+    """One dispatch over whole vec4s."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse float functions of integers."""
+        assert isinstance(op.attrs, UnaryAttrs)
+        assert inputs[0] is not None
+        dtype = kernel_dtype(inputs[0].dtype)
+        if dtype == "i32" and op.attrs.kind not in _INTEGER_KINDS:
+            return f"{op.attrs.kind} of {inputs[0].dtype.value}"
+        return None
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Keep the input's order where zero tail lanes stay zero."""
+        source = inputs[0]
+        assert source is not None
+        attrs = self._attrs
+        zero = attrs.kind in _KEEPS_ZERO or keeps_zero(
+            Activation(attrs.kind, attrs.alpha, attrs.beta)
+        )
+        blocked = source.layout is Layout.NC4HW4 and (zero or source.shape[1] % 4 == 0)
+        layout = Layout.NC4HW4 if blocked else Layout.NCHW
+        return [layout], [layout]
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        source, output = inputs[0], outputs[0]
+        assert source is not None
+        attrs = self._attrs
+        dtype = kernel_dtype(source.dtype)
+        count = storage_bytes(output) // 16 if 0 not in output.shape else 0
+        shader = kernels.unary(
+            op=attrs.kind,  # type: ignore[arg-type]
+            dtype=dtype,  # type: ignore[arg-type]
+            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+        )
+        params = kernels.UnaryParams(n4=count, alpha=attrs.alpha, beta=attrs.beta)
+        if dtype == "i32":
+            params = kernels.UnaryParams(n4=count, lo=_bound(attrs.alpha), hi=_bound(attrs.beta))
+        encoder.dispatch_linear(shader, [source, output], params, count)
+
+    @property
+    def _attrs(self) -> UnaryAttrs:
+        assert isinstance(self.op.attrs, UnaryAttrs)
+        return self.op.attrs
+
+
+def _bound(value: float) -> int:
+    """Return a bound of an integer CLIP as the kernel takes it; infinities become int32's limits."""
+    return int(min(max(value, _INT32_MIN), _INT32_MAX))
