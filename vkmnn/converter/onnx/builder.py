@@ -139,9 +139,10 @@ class GraphBuilder:
                 self._read_initializer(tensor)
         for sparse in self._proto.sparse_initializer:
             self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
+        overridable = []
         for value in self._proto.input:
             if value.name in initializers:
-                _LOG.info("input '%s' has a default value and becomes a constant", value.name)
+                overridable.append(value.name)
                 continue
             self.types.set(value.name, value.type)
             reason = unsupported_type(value.type)
@@ -150,6 +151,8 @@ class GraphBuilder:
                 self._refuse_tensor("Input", value.name, reason or "no element type is given")
             else:
                 self.graph.inputs.append(info)
+        if overridable:
+            _LOG.info("inputs with default values become constants: %s", ", ".join(overridable))
 
     def _read_initializer(self, tensor: onnx.TensorProto) -> None:
         try:

@@ -57,14 +57,14 @@ def _invalid(node: NodeContext, name: str, values: tuple[int, ...], wanted: str)
     )
 
 
-def _kernel(node: NodeContext) -> tuple[int, ...]:
+def _kernel(node: NodeContext, weight: str) -> tuple[int, ...]:
     """Return kernel_shape, from the weight's shape when the attribute is absent.
 
     Raises:
         ModelError: attribute and weight differ.
         UnsupportedCaseError: neither says it.
     """
-    info = node.info(node.input(1))
+    info = node.info(weight)
     spatial = None if info is None or info.shape is None else info.shape[2:]
     given = node.ints("kernel_shape", ())
     if not given:
@@ -83,12 +83,12 @@ def _kernel(node: NodeContext) -> tuple[int, ...]:
 
 @converter("Conv")
 def _conv(node: NodeContext) -> None:
-    node.finish("Convolution", node.inputs, convolution_attrs(node))
+    node.finish("Convolution", node.inputs, convolution_attrs(node, node.input(1)))
 
 
-def convolution_attrs(node: NodeContext) -> ConvolutionAttrs:
-    """Read the attributes of Conv."""
-    w = window(node, _kernel(node))
+def convolution_attrs(node: NodeContext, weight: str) -> ConvolutionAttrs:
+    """Read the attributes of Conv; the weight's shape says the kernel's where no attribute does."""
+    w = window(node, _kernel(node, weight))
     return ConvolutionAttrs(w.kernel, w.strides, w.dilations, w.pads, _group(node), w.auto_pad)
 
 
@@ -101,7 +101,7 @@ def _group(node: NodeContext) -> int:
 
 @converter("ConvTranspose")
 def _conv_transpose(node: NodeContext) -> None:
-    w = window(node, _kernel(node))
+    w = window(node, _kernel(node, node.input(1)))
     rank = len(w.kernel)
     output_padding = node.ints("output_padding", ()) or (0,) * rank
     output_shape = node.ints("output_shape", ())[-rank:]  # early exporters put N and C in front

@@ -131,7 +131,7 @@ def _dropout_inputs(node: NodeContext) -> None:
 
 def _identity_with_mask(node: NodeContext, mask_dtype: DType) -> None:
     node.finish("Identity", node.inputs[:1])
-    if node.output(1):
+    if node.is_read(1):
         shape = node.emit("Shape", node.inputs[:1], ShapeAttrs())
         ones = ConstantOfShapeAttrs(mask_dtype.numpy.type(1).item(), mask_dtype)
         node.emit("ConstantOfShape", [shape], ones, node.outputs[1:2])

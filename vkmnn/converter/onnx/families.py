@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they register
     activation,
+    composed,
+    contrib,
     conv,
     elementwise,
     gather,
@@ -11,6 +13,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     movement,
     norm,
     pool,
+    quantize,
     reduce,
     resize,
     shape_ops,

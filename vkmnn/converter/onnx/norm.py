@@ -128,13 +128,16 @@ def _lrn(node: NodeContext) -> None:
 
 @converter("LpNormalization")
 def _lp_norm(node: NodeContext) -> None:
-    """Divide x by its norm along an axis."""
+    """Divide x by its norm along an axis; where the norm is 0, x and the result are 0."""
     x = node.input(0)
     kind = {1: "L1", 2: "L2"}.get(node.int("p", 2))
     if kind is None:
         raise node.unsupported("p has to be 1 or 2")
     axes = node.ints_constant([node.int("axis", -1)])
     size = node.emit("Reduction", [x, axes], ReductionAttrs(kind))
+    zero, one = (node.constant(value, node.dtype(x)) for value in (0, 1))
+    is_zero = node.emit("BinaryOp", [size, zero], BinaryAttrs("EQUAL"))
+    size = node.emit("Select", [is_zero, one, size])
     node.finish("BinaryOp", [x, size], BinaryAttrs("DIV"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vkmnn.converter.onnx.node import UnknownTensorError, UnsupportedCaseError
@@ -76,12 +77,11 @@ def function_body(node: SourceNode, schema: Schema, types: TypeTable) -> onnx.Fu
     """
     import onnx
 
-    fitting = [v for v in schema.function_opset_versions if v <= node.opset]
-    if fitting:
-        data = schema.get_function_with_opset_version(max(fitting))
-        return _parsed(data)
-    fitting = [v for v in schema.context_dependent_function_opset_versions if v <= node.opset]
-    if not fitting:
+    version = _best_version(schema.function_opset_versions, node.opset)
+    if version is not None:
+        return _parsed(schema.get_function_with_opset_version(version))
+    version = _best_version(schema.context_dependent_function_opset_versions, node.opset)
+    if version is None:
         return None
     known = []
     for name in node.proto.input:
@@ -91,11 +91,21 @@ def function_body(node: SourceNode, schema: Schema, types: TypeTable) -> onnx.Fu
         known.append(proto.SerializeToString())
     try:
         data = schema.get_context_dependent_function_with_opset_version(
-            max(fitting), node.proto.SerializeToString(), known
+            version, node.proto.SerializeToString(), known
         )
     except Exception as error:  # the C++ side throws untyped errors
         raise UnsupportedCaseError(f"onnx cannot expand it: {error}") from error
     return _parsed(data)
+
+
+def _best_version(versions: Sequence[int], opset: int) -> int | None:
+    """Return the newest body for an opset, or the oldest if all are newer.
+
+    All bodies of one schema define the same function, in operators of different opsets.
+    """
+    if not versions:
+        return None
+    return max((v for v in versions if v <= opset), default=min(versions))
 
 
 def _parsed(data: bytes) -> onnx.FunctionProto | None:

@@ -36,7 +36,7 @@ def alternative(op: str, domain: str, opset: int) -> str:
         return _ALTERNATIVES[op]
     standard = [name for other, name, _ in registered() if not other]
     near = difflib.get_close_matches(op, standard, 1, 0.75)
-    reason = "no converter and no function body" if not domain else f"domain '{domain}' is unknown"
-    if domain and known:
+    reason = "no converter and no function body"
+    if domain:
         reason = f"no converter for this operator of domain '{domain}'"
     return f"{reason}; the nearest supported operator is {near[0]}" if near else reason

@@ -1,0 +1,117 @@
+"""Operators of onnxruntime's contrib domain that optimised exports hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vkmnn.converter.onnx.activation import swish
+from vkmnn.converter.onnx.conv import convolution_attrs
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.ir.ops import (
+    Activation,
+    BinaryAttrs,
+    LayerNormAttrs,
+    MatMulAttrs,
+    TriluAttrs,
+    UnaryAttrs,
+)
+
+_MICROSOFT = "com.microsoft"
+
+# FusedConv activation → (Activation kind, defaults of its parameters).
+_ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
+    "Relu": ("RELU", ()),
+    "Tanh": ("TANH", ()),
+    "Sigmoid": ("SIGMOID", ()),
+    "LeakyRelu": ("LEAKY_RELU", (0.01,)),
+    "Clip": ("CLIP", ()),
+    "HardSigmoid": ("HARD_SIGMOID", (0.2, 0.5)),
+}
+
+
+@converter("FusedConv", domain=_MICROSOFT)
+def _fused_conv(node: NodeContext) -> None:
+    name = node.choice("activation", "", ("", *_ACTIVATIONS))
+    attrs = convolution_attrs(node, node.input(1))
+    if name:
+        kind, defaults = _ACTIVATIONS[name]
+        values = node.floats("activation_params", defaults)
+        if name == "Clip" and len(values) != 2:
+            raise node.unsupported("activation Clip has no bounds")
+        attrs = replace(attrs, activation=Activation(kind, *values))
+    node.finish("Convolution", node.inputs, attrs)
+
+
+def _activate(node: NodeContext, kind: str) -> None:
+    """Add the optional bias (input 1), then apply a function."""
+    x = node.input(0)
+    node.set_info(0, x)
+    if node.input(1):
+        x = node.emit("BinaryOp", node.inputs, BinaryAttrs("ADD"))
+    node.finish("UnaryOp", [x], UnaryAttrs(kind))
+
+
+@converter("Gelu", domain=_MICROSOFT)
+@converter("BiasGelu", domain=_MICROSOFT)
+def _gelu(node: NodeContext) -> None:
+    _activate(node, "GELU")
+
+
+@converter("FastGelu", domain=_MICROSOFT)
+def _fast_gelu(node: NodeContext) -> None:
+    _activate(node, "GELU_TANH")
+
+
+@converter("QuickGelu", domain=_MICROSOFT)
+def _quick_gelu(node: NodeContext) -> None:
+    node.set_info(0, node.input(0))
+    swish(node, node.float("alpha", 1.702))
+
+
+@converter("FusedMatMul", domain=_MICROSOFT)
+def _fused_matmul(node: NodeContext) -> None:
+    if node.bool("transBatchA") or node.bool("transBatchB"):
+        raise node.unsupported("transBatchA and transBatchB are not supported")
+    attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), node.float("alpha", 1.0))
+    node.finish("MatMul", node.inputs, attrs)
+
+
+@converter("Trilu", domain=_MICROSOFT)
+def _trilu(node: NodeContext) -> None:
+    node.set_info(0, node.input(0))
+    node.finish("Trilu", node.inputs, TriluAttrs(node.bool("upper", True)))
+
+
+# onnxruntime accepts these two in ONNX's own domain before ONNX had them.
+@converter("LayerNormalization")
+@converter("SimplifiedLayerNormalization")
+def _early_layer_norm(node: NodeContext) -> None:
+    node.set_info(0, node.input(0))
+    rms = node.op == "SimplifiedLayerNormalization"
+    attrs = LayerNormAttrs(node.int("axis", -1), node.float("epsilon", 1e-5), rms)
+    node.emit("LayerNorm", node.inputs, attrs, node.outputs)
+
+
+def _skip_norm(node: NodeContext, bias: str, norm_inputs: list[str], rms: bool) -> None:
+    """Normalise input + skip + bias; output 3 is that sum."""
+    total = node.emit("BinaryOp", node.inputs[:2], BinaryAttrs("ADD"))
+    node.set_info(0, node.input(0))
+    node.set_info(3, node.input(0))
+    if bias:
+        total = node.emit("BinaryOp", [total, bias], BinaryAttrs("ADD"))
+    attrs = LayerNormAttrs(-1, node.float("epsilon", 1e-5), rms)
+    node.emit("LayerNorm", [total, *norm_inputs], attrs, node.outputs[:3])
+    if node.output(3):
+        node.emit("Identity", [total], None, node.outputs[3:4])
+
+
+@converter("SkipLayerNormalization", domain=_MICROSOFT)
+def _skip_layer_norm(node: NodeContext) -> None:
+    _skip_norm(node, node.input(4), [node.input(2), node.input(3)], rms=False)
+
+
+@converter("SkipSimplifiedLayerNormalization", domain=_MICROSOFT)
+def _skip_rms_norm(node: NodeContext) -> None:
+    _skip_norm(node, node.input(3), [node.input(2)], rms=True)

@@ -1,0 +1,181 @@
+"""Linear quantization, written out in floating point and 32-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.converter.onnx.conv import convolution_attrs
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.converter.onnx.types import DTYPES, type_name
+from vkmnn.ir import DType
+from vkmnn.ir.ops import (
+    AxisAttrs,
+    BinaryAttrs,
+    CastAttrs,
+    MatMulAttrs,
+    ReshapeAttrs,
+    ShapeAttrs,
+    UnaryAttrs,
+)
+
+_MICROSOFT = "com.microsoft"
+_F32 = DType.FLOAT32
+
+
+def _cast(node: NodeContext, name: str, to: DType) -> str:
+    """Cast a tensor of the model unless it has the type already."""
+    return name if node.dtype(name) == to else node.emit("Cast", [name], CastAttrs(to))
+
+
+def _binary(node: NodeContext, kind: str, a: str, b: str) -> str:
+    return node.emit("BinaryOp", [a, b], BinaryAttrs(kind))
+
+
+def _factors(node: NodeContext, x: str, name: str, to: DType) -> str:
+    """Cast scales or zero points and make them broadcast to x.
+
+    There is one for the whole of x, one for each index of the axis, or one for each block of
+    `block_size` indices.
+    """
+    factors = _cast(node, name, to)
+    shape = node.shape(name)
+    if not shape or shape == (1,):
+        return factors
+    rank = node.rank(x)
+    axis = node.int("axis", 1) % rank
+    block = node.int("block_size", 0)
+    if not block:
+        return _reshape_to_axis(node, factors, rank, axis)
+    extent = node.emit("Shape", [x], ShapeAttrs(axis, axis + 1))
+    extent = node.emit("Squeeze", [extent, node.ints_constant([0])])
+    zero, one = node.constant(np.int64(0)), node.constant(np.int64(1))
+    indices = node.emit("Range", [zero, extent, one])
+    blocks = _binary(node, "DIV", indices, node.constant(np.int64(block)))
+    return node.emit("Gather", [factors, blocks], AxisAttrs(axis))
+
+
+def _reshape_to_axis(node: NodeContext, vector: str, rank: int, axis: int) -> str:
+    """Return the vector with as many trailing axes of size 1 as make it lie along `axis`."""
+    if axis == rank - 1:
+        return vector
+    shape = node.ints_constant([-1, *(1,) * (rank - axis - 1)])
+    return node.emit("Reshape", [vector, shape], ReshapeAttrs())
+
+
+def _along(node: NodeContext, name: str, x: str, axis: int, to: DType) -> str:
+    """Cast a scalar or a vector along `axis` of x and make it broadcast to x.
+
+    A tensor of x's own rank broadcasts already.
+    """
+    cast = _cast(node, name, to)
+    if len(node.shape(name)) != 1 or node.shape(name) == (1,):
+        return cast
+    rank = node.rank(x)
+    return _reshape_to_axis(node, cast, rank, axis % rank)
+
+
+def _wanted_dtype(node: NodeContext, attribute: str, default: DType) -> DType:
+    code = node.int(attribute, 0)
+    if not code:
+        return default
+    dtype = DTYPES.get(code)
+    if dtype is None:
+        raise node.unsupported(f"{attribute} {type_name(code)} is not supported")
+    return dtype
+
+
+def _dequantized(node: NodeContext, x: str, scale: str, zero: str) -> str:
+    """Return (x − zero) · scale in float32; scale and zero are float32 and broadcast to x."""
+    wide = _cast(node, x, _F32)
+    if zero:
+        wide = _binary(node, "SUB", wide, zero)
+    return _binary(node, "MUL", wide, scale)
+
+
+def _quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
+    """Write saturate(round(steps) + zero), all of it float32 until the end."""
+    if not to.is_integer:
+        raise node.unsupported(f"quantizing to {to.value} is not supported")
+    rounded = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
+    if zero:
+        rounded = _binary(node, "ADD", rounded, zero)
+    limits = np.iinfo(to.value)
+    clipped = node.emit("UnaryOp", [rounded], UnaryAttrs("CLIP", limits.min, limits.max))
+    node.finish("Cast", [clipped], CastAttrs(to))
+
+
+@converter("QuantizeLinear", since=10)
+@converter("QuantizeLinear", domain=_MICROSOFT)
+def _quantize_linear(node: NodeContext) -> None:
+    x, scale, zero = node.input(0), node.input(1), node.input(2)
+    to = node.dtype(zero) if zero else _wanted_dtype(node, "output_dtype", DType.UINT8)
+    # The division has its own precision; what follows is exact in float32 up to 16 bits.
+    precision = _wanted_dtype(node, "precision", node.dtype(scale))
+    steps = _binary(node, "DIV", _cast(node, x, precision), _factors(node, x, scale, precision))
+    if precision is not _F32:
+        steps = node.emit("Cast", [steps], CastAttrs(_F32))
+    _quantize(node, steps, _factors(node, x, zero, _F32) if zero else "", to)
+
+
+@converter("DequantizeLinear", since=10)
+@converter("DequantizeLinear", domain=_MICROSOFT)
+def _dequantize_linear(node: NodeContext) -> None:
+    x, scale, zero = node.input(0), node.input(1), node.input(2)
+    to = _wanted_dtype(node, "output_dtype", node.dtype(scale))
+    offset = _factors(node, x, zero, _F32) if zero else ""
+    result = _dequantized(node, x, _factors(node, x, scale, _F32), offset)
+    node.finish("Cast", [result], CastAttrs(to))
+
+
+@converter("QLinearMatMul", since=10)
+def _qlinear_matmul(node: NodeContext) -> None:
+    """Multiply dequantized operands in float32 and quantize; a has scales by row, b by column."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
+    left = _dequantized(
+        node, a, _along(node, a_scale, a, -2, _F32), _along(node, a_zero, a, -2, _F32)
+    )
+    right = _dequantized(
+        node, b, _along(node, b_scale, b, -1, _F32), _along(node, b_zero, b, -1, _F32)
+    )
+    product = node.emit("MatMul", [left, right], MatMulAttrs())
+    steps = _binary(node, "DIV", product, _along(node, y_scale, a, -2, _F32))
+    _quantize(node, steps, _along(node, y_zero, a, -2, _F32), node.dtype(y_zero))
+
+
+@converter("QLinearConv", since=10)
+def _qlinear_conv(node: NodeContext) -> None:
+    """Convolve dequantized operands in float32 and quantize; w may have a scale by channel."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
+    operands = [
+        _dequantized(node, x, x_scale, _cast(node, x_zero, _F32)),
+        _dequantized(node, w, _along(node, w_scale, w, 0, _F32), _along(node, w_zero, w, 0, _F32)),
+    ]
+    if node.input(8):  # int32, in units of the product of both scales
+        unit = _binary(node, "MUL", x_scale, w_scale)
+        operands.append(_binary(node, "MUL", _cast(node, node.input(8), _F32), unit))
+    product = node.emit("Convolution", operands, convolution_attrs(node, w))
+    steps = _binary(node, "DIV", product, y_scale)
+    _quantize(node, steps, _cast(node, y_zero, _F32), node.dtype(y_zero))
+
+
+def _shifted(node: NodeContext, x: str, zero: str, axis: int) -> str:
+    """Return x − zero in int32; zero may be absent."""
+    wide = _cast(node, x, DType.INT32)
+    if not zero:
+        return wide
+    return _binary(node, "SUB", wide, _along(node, zero, x, axis, DType.INT32))
+
+
+@converter("MatMulInteger", since=10)
+def _matmul_integer(node: NodeContext) -> None:
+    left = _shifted(node, node.input(0), node.input(2), -2)
+    right = _shifted(node, node.input(1), node.input(3), -1)
+    node.finish("MatMul", [left, right], MatMulAttrs())
+
+
+@converter("ConvInteger", since=10)
+def _conv_integer(node: NodeContext) -> None:
+    x = _shifted(node, node.input(0), node.input(2), 1)
+    w = _shifted(node, node.input(1), node.input(3), 0)
+    node.finish("Convolution", [x, w], convolution_attrs(node, node.input(1)))
