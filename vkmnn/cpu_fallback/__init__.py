@@ -20,6 +20,7 @@ from vkmnn.cpu_fallback import (
     resizing,
     unary,
 )
+from vkmnn.cpu_fallback.backend import CpuBackend
 from vkmnn.cpu_fallback.registry import (
     CpuExecution,
     cpu_execution,
@@ -29,6 +30,7 @@ from vkmnn.cpu_fallback.registry import (
 )
 
 __all__ = [
+    "CpuBackend",
     "CpuExecution",
     "binary",
     "convolution",

@@ -9,15 +9,17 @@ from vkmnn.core.backend import Backend, Segment
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import has_execution, run_op
-from vkmnn.ir import Array, Op
+from vkmnn.ir import Array, Op, TensorInfo
 
 
-class CpuExecution(Execution):
+class NumpyExecution(Execution):
     """One op on numpy."""
 
-    def on_execute(self, inputs: Sequence[Array | None]) -> list[Array]:
+    def on_execute(
+        self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
+    ) -> list[Array]:
         """Return the op's outputs."""
-        return run_op(self.op, inputs)
+        return run_op(self.op, inputs, outputs)
 
 
 class CpuSegment(Segment):
@@ -30,7 +32,7 @@ class CpuSegment(Segment):
         """Run the ops in order on the arrays in `host`."""
         for command, dead in self._steps:
             execution = command.execution
-            assert isinstance(execution, CpuExecution)
+            assert isinstance(execution, NumpyExecution)
             inputs = [
                 None
                 if tensor is None
@@ -39,7 +41,8 @@ class CpuSegment(Segment):
                 else tensor.value
                 for tensor in command.inputs
             ]
-            for name, array in zip(command.op.outputs, execution.on_execute(inputs)):
+            infos = [tensor.info for tensor in command.outputs]
+            for name, array in zip(command.op.outputs, execution.on_execute(inputs, infos)):
                 if name:
                     host[name] = array
             for name in dead:
@@ -58,7 +61,7 @@ class CpuBackend(Backend):
         """Return an execution, or a rejection when numpy has no kernel of that op."""
         if not has_execution(op.type):
             return Rejection(f"the CPU backend has no execution for {op.type}")
-        return CpuExecution(op)
+        return NumpyExecution(op)
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands unchanged: numpy arrays are always in plain order."""
