@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-import tempfile
-import time
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vkmnn.codegen.cache import Cache, cache_key, write_atomic
+from vkmnn.codegen.cache import Cache, cache_folder, cache_key, write_atomic
 from vkmnn.codegen.compilers import Compiled, CompileError, Compiler
 from vkmnn.codegen.crosscheck import cross_check
 from vkmnn.codegen.features import target_for
@@ -38,8 +37,6 @@ MANIFEST_FILE = "manifest.json"
 REPORT_FILE = "report.md"
 KERNELS_FILE = "kernels.py"
 SPIRV_FOLDER = "spirv"
-
-_LOCK_PATIENCE_S = 120.0
 
 Progress = Callable[[int, int], None]
 
@@ -98,7 +95,8 @@ class _Failures:
                 names += f" and {len(variants) - 3} more"
             source = template_line(self.folder, file, line)
             snippet = f"\n  {line:>5} | {source.rstrip()}" if source and source.strip() else ""
-            text = f"{message} [{names}]{snippet}"
+            first, *rest = message.split("\n")
+            text = "\n".join([f"{first} [{names}]", *rest]) + snippet
             result.append(ShaderError(text, template=file, line=line, hint=hint))
         return result
 
@@ -269,23 +267,18 @@ def text_outputs(manifest: Manifest) -> dict[str, str]:
 def _locked(out: Path) -> Iterator[None]:
     """Hold the lock of an output folder: two partial builds must not merge at the same time."""
     digest = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
-    path = Path(tempfile.gettempdir()) / f"vkmnn-codegen-{digest}.lock"
-    deadline = time.monotonic() + _LOCK_PATIENCE_S
-    while True:
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            break
-        except FileExistsError:
-            if time.monotonic() > deadline:
-                raise ShaderError(
-                    f"another build has held {path} for {_LOCK_PATIENCE_S:.0f} s",
-                    hint="delete the file if no build is running",
-                ) from None
-            time.sleep(0.05)
-    try:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"codegen-{digest}.lock").open("w", encoding="utf-8") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from vkmnn.codegen import build as building
 from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import Compiler, find_compiler
 from vkmnn.codegen.render import Renderer
-from vkmnn.codegen.variants import Variant, closest, expand, load_entries
+from vkmnn.codegen.variants import TEMPLATE_SUFFIX, Variant, closest, expand, load_entries
 from vkmnn.errors import ShaderError
 
 SHADERS = Path(__file__).resolve().parent.parent / "shaders"
@@ -67,7 +67,15 @@ def main(
     if ctx.invoked_subcommand is not None:
         return
     try:
-        _build(check, frozenset(only or ()), glslang, not no_cache, prune, jobs, shaders)
+        _build(
+            check,
+            frozenset(name.removesuffix(TEMPLATE_SUFFIX) for name in only or ()),
+            glslang,
+            not no_cache,
+            prune,
+            jobs,
+            shaders,
+        )
     except ShaderError as error:
         _fail(error)
 
@@ -168,7 +176,7 @@ def show(
     """Show one variant as it is in the templates now."""
     glslang, shaders = ctx.obj
     try:
-        found = _find(shaders / "glsl", variant)
+        found = find_variant(shaders / "glsl", variant)
         renderer = Renderer(shaders / "glsl")
         rendered = renderer.render(found)
         if glsl or not (spirv or manifest):
@@ -187,7 +195,8 @@ def show(
         _fail(error)
 
 
-def _find(folder: Path, name: str) -> Variant:
+def find_variant(folder: Path, name: str) -> Variant:
+    """Return the variant called `name`; raises `ShaderError` naming the nearest one."""
     variants = {variant.name: variant for variant in expand(load_entries(folder))}
     if name not in variants:
         raise ShaderError(f"there is no variant '{name}'", hint=closest(name, variants))

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from vkmnn.codegen.variants import AxisValue, Variant
 
 GLSL_VERSION = 450
+BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "shaders" / "glsl"
 
 # What an expression in a template can raise, apart from what is handled by name.
 _TEMPLATE_MISTAKES = (
     jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError,
 )  # fmt: skip
 
-_MARK = re.compile("\x01(\\d+):(\\d+)\x02")
+_MARK_BEGIN, _MARK_END = "\x01", "\x02"
+_MARK = re.compile(f"{_MARK_BEGIN}\\d+:\\d+{_MARK_END}")
 _DIRECTIVE = re.compile(r"\s*#\s*(version|extension)\b")
 _DOC = re.compile(r"\s*\{#-?(.*?)-?#\}", re.DOTALL)
 
@@ -65,17 +67,21 @@ class _Marks(Extension):
                 continue
             pieces = token.value.split("\n")
             marked = "\n".join(
-                f"\x01{number}:{token.lineno + i}\x02{piece}" for i, piece in enumerate(pieces)
+                f"{_MARK_BEGIN}{number}:{token.lineno + i}{_MARK_END}{piece}"
+                for i, piece in enumerate(pieces)
             )
             yield Token(token.lineno, "data", marked)
 
 
 class Renderer:
-    """Renders the templates of one folder; not thread-safe (rendering is pure Python anyway)."""
+    """Renders the templates of one folder, which may use the built-in includes as well.
+
+    Not thread-safe: one variant at a time (rendering is pure Python anyway).
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        loader = jinja2.FileSystemLoader(folder, encoding="utf-8")
+        self.folders = (folder.resolve(), BUILTIN_FOLDER)
+        loader = jinja2.FileSystemLoader(self.folders, encoding="utf-8")
         self._env = ImmutableSandboxedEnvironment(
             loader=loader,
             undefined=jinja2.StrictUndefined,
@@ -122,7 +128,7 @@ class Renderer:
 
     def doc(self, file: str) -> str:
         """Return the template's opening comment, or an empty string."""
-        match = _DOC.match((self.folder / file).read_text(encoding="utf-8"))
+        match = _DOC.match((self.folders[0] / file).read_text(encoding="utf-8"))
         return " ".join(match.group(1).split()) if match else ""
 
     def render(self, variant: Variant) -> Rendered:
@@ -146,7 +152,7 @@ class Renderer:
                 f"there is no template or include '{error.name}' [{name}]",
                 template=where[0],
                 line=where[1],
-                hint=f"includes are named from {self.folder.name}/: 'include/common.glsl.j2'",
+                hint="includes are named from the template folder: 'include/common.glsl.j2'",
             ) from None
         except jinja2.UndefinedError as error:
             where = self._where_raised(error.__traceback__) or (file, 1)
@@ -170,12 +176,15 @@ class Renderer:
         origin: list[tuple[str, int]] = []
         here = (file, 1)
         for raw in marked.split("\n"):
-            position = 0
-            while match := _MARK.match(raw, position):
-                here = (self._files[int(match.group(1))], int(match.group(2)))
-                position = match.end()
-            line = _MARK.sub("", raw).rstrip()
-            if directive := _DIRECTIVE.match(line):
+            line, *marks = raw.split(_MARK_BEGIN)
+            for mark in marks:
+                place, _, text = mark.partition(_MARK_END)
+                if not line:  # only marks before the first character say where the line is from
+                    number, _, source_line = place.partition(":")
+                    here = (self._files[int(number)], int(source_line))
+                line += text
+            line = line.rstrip()
+            if "#" in line and (directive := _DIRECTIVE.match(line)):
                 raise ShaderError(
                     f"'#{directive.group(1)}' is written by the generator [{name}]",
                     template=here[0],
@@ -224,8 +233,9 @@ class Renderer:
         place = None
         while traceback is not None:
             filename = Path(traceback.tb_frame.f_code.co_filename)
-            if filename.name.endswith(".j2") and self.folder in filename.parents:
-                place = (filename.relative_to(self.folder).as_posix(), traceback.tb_lineno)
+            for folder in self.folders:
+                if filename.suffix == ".j2" and filename.is_relative_to(folder):
+                    place = (filename.relative_to(folder).as_posix(), traceback.tb_lineno)
             traceback = traceback.tb_next
         return place
 
@@ -253,6 +263,8 @@ def _in_variant(error: ShaderError, name: str) -> ShaderError:
 
 def template_line(folder: Path, file: str, line: int) -> str | None:
     """Return one source line of a template or include, None when there is none."""
-    path = folder / file
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    return lines[line - 1] if 0 < line <= len(lines) else None
+    for path in (folder / file, BUILTIN_FOLDER / file):
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            return lines[line - 1] if 0 < line <= len(lines) else None
+    return None

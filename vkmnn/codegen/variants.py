@@ -120,8 +120,12 @@ def _object(node: Node, what: str) -> dict[str, Node]:
     return node.value
 
 
+def _items(node: Node) -> tuple[Node, ...]:
+    return node.value if isinstance(node.value, tuple) else ()
+
+
 def _strings(node: Node, what: str) -> tuple[str, ...]:
-    items = node.value if isinstance(node.value, tuple) else ()
+    items = _items(node)
     if not isinstance(node.value, tuple) or not all(isinstance(i.value, str) for i in items):
         raise _fail(f"{what} must be a list of strings", node)
     return tuple(str(item.value) for item in items)
@@ -236,8 +240,9 @@ def _optimize(
 def _short_form(node: Node) -> dict[str, tuple[AxisValue, ...]]:
     """MNN's reading: a plain variant, one per macro name, each also in half precision if asked."""
     entry = {"macro": node} if isinstance(node.value, tuple) else _object(node, "the entry")
-    macros = _strings(entry["macro"], "'macro'") if "macro" in entry else ()
-    axes: dict[str, tuple[AxisValue, ...]] = {"macro": ("BASE", *macros)}
+    names = entry.get("macro", Node((), node.line))
+    _strings(names, "'macro'")
+    axes = _axes(Node({"macro": Node((Node("BASE", node.line), *_items(names)), node.line)}, 0))
     half = entry["useFP16"].value if "useFP16" in entry else False
     if not isinstance(half, bool):
         raise _fail("'useFP16' must be true or false", entry["useFP16"])
