@@ -1,0 +1,57 @@
+"""What holds for every test: no stale caches, and no silent skip where Vulkan is promised."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+# With the variable set (tasks.py sets it where a device or the layer is there), a test that is
+# skipped for such a reason fails instead: a suite that lost its device must not look well.
+_PROMISES = {
+    "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device fits", re.IGNORECASE),
+    "VKMNN_REQUIRE_VALIDATION": re.compile(r"validation", re.IGNORECASE),
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the tests out of the user's cache folder."""
+    if "VKMNN_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="vkmnn-tests-")
+        os.environ["VKMNN_CACHE_DIR"] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+def _broken_promise(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """Return the variable that a skipped test contradicts, if there is one."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return None
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    for variable, skipped in _PROMISES.items():
+        if os.environ.get(variable) == "1" and skipped.search(reason):
+            return f"{variable}=1, but: {reason}"
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Turn a skip for want of a promised device into a failure."""
+    report = yield
+    broken = _broken_promise(report)
+    if broken:
+        report.outcome, report.longrepr = "failed", broken
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    """Do the same for a module that skips itself."""
+    report = yield
+    broken = _broken_promise(report)
+    if broken:
+        report.outcome, report.longrepr = "failed", broken
+    return report

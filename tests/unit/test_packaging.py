@@ -1,0 +1,67 @@
+"""The wheel holds what the package needs at run time."""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatch
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info < (3, 11):
+    pytest.skip("the standard library reads TOML from Python 3.11 on", allow_module_level=True)
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def test_every_data_file_is_in_the_wheel(pyproject):
+    """setuptools takes only the data files that pyproject.toml names."""
+    patterns = [
+        f"{package.replace('.', '/')}/{pattern}"
+        for package, globs in pyproject["tool"]["setuptools"]["package-data"].items()
+        for pattern in globs
+    ]
+    left_out = [
+        name
+        for path in sorted((ROOT / "vkmnn").rglob("*"))
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".md")
+        for name in [path.relative_to(ROOT).as_posix()]
+        if not any(fnmatch(name, pattern) for pattern in patterns)
+    ]
+    assert not left_out
+
+
+def test_every_python_folder_is_a_package():
+    """setuptools finds only folders with an __init__.py."""
+    folders = {path.parent for path in (ROOT / "vkmnn").rglob("*.py")}
+    assert not [folder for folder in sorted(folders) if not (folder / "__init__.py").is_file()]
+
+
+def test_console_script_exists(pyproject):
+    module, _, function = pyproject["project"]["scripts"]["vkmnn"].partition(":")
+    assert callable(getattr(__import__(module, fromlist=[function]), function))
+
+
+def test_version_is_the_packages_version(pyproject):
+    import vkmnn
+
+    assert vkmnn.__version__ == pyproject["project"]["version"]
+    try:
+        installed = metadata.version("vkmnn")
+    except metadata.PackageNotFoundError:
+        pytest.skip("vkmnn is not installed, only on the path")
+    assert installed == vkmnn.__version__
+
+
+def test_every_extra_that_tasks_installs_exists(pyproject):
+    extras = set(pyproject["project"]["optional-dependencies"])
+    assert {"codegen", "test", "lint", "dev", "networks", "docs"} <= extras

@@ -1,0 +1,80 @@
+"""tests/conftest.py: a skip for want of a promised device is a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
+
+SUITE = """
+import os, pytest
+
+def test_in_call(): pytest.skip("no Vulkan device")
+
+@pytest.fixture
+def device(): pytest.skip("no device fits 'auto'; no Vulkan device was found")
+
+def test_in_fixture(device): pass
+
+@pytest.fixture
+def validated(): pytest.skip("needs the layer VK_LAYER_KHRONOS_validation")
+
+def test_layer(validated): pass
+
+def test_other(): pytest.skip("the device takes larger grids")
+
+@pytest.mark.xfail
+def test_known(): assert not "no Vulkan device"
+
+def test_cache(): assert "vkmnn-tests-" in os.environ["VKMNN_CACHE_DIR"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("promised", "failed"),
+    [
+        ([], []),
+        (["VKMNN_REQUIRE_VULKAN"], ["test_in_call", "test_in_fixture"]),
+        (["VKMNN_REQUIRE_VALIDATION"], ["test_layer"]),
+    ],
+)
+def test_broken_promises_fail(tmp_path: Path, promised: list[str], failed: list[str]):
+    shutil.copy(CONFTEST, tmp_path)
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("VKMNN_")}
+    env.update(dict.fromkeys(promised, "1"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == (1 if failed else 0), done.stdout
+    shown = done.stdout.split("short test summary")[-1]
+    for name in ("test_in_call", "test_in_fixture", "test_layer", "test_other", "test_cache"):
+        assert (f"::{name}" in shown) == (name in failed), done.stdout
+
+
+def test_module_that_skips_itself_fails_too(tmp_path: Path):
+    shutil.copy(CONFTEST, tmp_path)
+    (tmp_path / "test_module.py").write_text(
+        "import pytest\npytest.skip('no Vulkan device', allow_module_level=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "VKMNN_REQUIRE_VULKAN": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0, done.stdout
+    assert "VKMNN_REQUIRE_VULKAN=1, but" in done.stdout
