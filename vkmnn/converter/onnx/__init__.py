@@ -13,12 +13,20 @@ from vkmnn.converter.onnx.builder import GraphBuilder
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.node import NodeContext, UnsupportedCaseError
 from vkmnn.converter.onnx.registry import converter
+from vkmnn.converter.onnx.support import OpSupport, supported_ops
 from vkmnn.ir import Graph
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["NodeContext", "UnsupportedCaseError", "converter", "load_model"]
+__all__ = [
+    "NodeContext",
+    "OpSupport",
+    "UnsupportedCaseError",
+    "converter",
+    "load_model",
+    "supported_ops",
+]
 
 
 def load_model(model: str | Path | bytes | onnx.ModelProto) -> Graph:

@@ -7,9 +7,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkmnn.converter.onnx.node import NodeContext, UnknownTensorError, UnsupportedCaseError
+from vkmnn.converter.onnx.node import (
+    ExpandError,
+    NodeContext,
+    UnknownTensorError,
+    UnsupportedCaseError,
+)
 from vkmnn.converter.onnx.registry import find_converter
-from vkmnn.converter.onnx.schema import check_node, find_schema, function_body, schema_defaults
+from vkmnn.converter.onnx.schema import (
+    Schema,
+    check_node,
+    find_schema,
+    function_body,
+    schema_defaults,
+)
 from vkmnn.converter.onnx.source import (
     MAX_NODES,
     Names,
@@ -205,22 +216,28 @@ class GraphBuilder:
         if schema is not None:
             check_node(node, schema)
         if any(attribute.type in _GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
-            raise UnsupportedCaseError("subgraphs (control flow) are not supported")
+            raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         self._check_types(node, node.proto.input)
         convert = find_converter(node.op, node.domain, node.opset)
-        if convert is not None:
+        if convert is None:
+            return self._expand(node, schema)
+        try:
             convert(NodeContext(node, self))
-        else:
-            body = None if schema is None else function_body(node, schema, self.types)
-            if schema is None or body is None:
-                raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
-            nodes = expand_call(node, body, schema_defaults(schema), self._tensors)
-            self.read_tensors.update(name for inner in nodes for name in inner.proto.input if name)
-            return nodes
+        except ExpandError:
+            return self._expand(node, schema)
         if schema is not None:
             self.types.infer_node(node.proto, schema, node.opsets)
             self._check_types(node, node.proto.output)
         return []
+
+    def _expand(self, node: SourceNode, schema: Schema | None) -> list[SourceNode]:
+        """Return the body of the function that defines the node's operator."""
+        body = None if schema is None else function_body(node, schema, self.types)
+        if schema is None or body is None:
+            raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
+        nodes = expand_call(node, body, schema_defaults(schema), self._tensors)
+        self.read_tensors.update(name for inner in nodes for name in inner.proto.input if name)
+        return nodes
 
     def _check_types(self, node: SourceNode, names: Iterable[str]) -> None:
         for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they register
     activation,
+    attention,
     composed,
     contrib,
     conv,

@@ -28,6 +28,10 @@ class UnknownTensorError(UnsupportedCaseError):
     """A tensor's element type or rank is needed, but not known or without counterpart."""
 
 
+class ExpandError(UnsupportedCaseError):
+    """A converter leaves this use of the operator to the function body that defines it."""
+
+
 # AttributeProto.AttributeType of the ONNX IR specification, with the field that holds the value.
 _FLOAT, _INT, _STRING, _TENSOR = 1, 2, 3, 4
 _FLOATS, _INTS, _STRINGS = 6, 7, 8
@@ -249,6 +253,10 @@ class NodeContext:
     def finish(self, op_type: str, inputs: Sequence[str], attrs: OpAttrs | None = None) -> None:
         """Add the op that writes the node's output 0."""
         self.emit(op_type, inputs, attrs, self.outputs[:1])
+
+    def expand(self) -> ExpandError:
+        """Return the exception to raise, before any op is emitted, to use the function body."""
+        return ExpandError("its function body cannot be used", op=self.op, node=self.name)
 
     def unsupported(self, reason: str) -> UnsupportedCaseError:
         """Return the exception to raise when this use of the operator cannot be converted."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vkmnn.converter.onnx.node import UnknownTensorError, UnsupportedCaseError
 from vkmnn.converter.onnx.source import SourceNode
-from vkmnn.converter.onnx.types import TypeTable
+from vkmnn.converter.onnx.types import TypeTable, tensor_type
 from vkmnn.errors import ModelError
+from vkmnn.ir import DType
 
 if TYPE_CHECKING:
     import onnx
@@ -89,9 +90,34 @@ def function_body(node: SourceNode, schema: Schema, types: TypeTable) -> onnx.Fu
         if proto is None:
             raise UnknownTensorError(f"the type of '{name}' is not known")
         known.append(proto.SerializeToString())
+    return _context_body(schema, version, node.proto, known)
+
+
+def sample_body(schema: Schema) -> onnx.FunctionProto | None:
+    """Return the body for a node with the least inputs and attributes; None when there is none."""
+    import onnx
+
+    if schema.function_opset_versions:
+        data = schema.get_function_with_opset_version(max(schema.function_opset_versions))
+        return _parsed(data)
+    if not schema.context_dependent_function_opset_versions:
+        return None
+    node = onnx.NodeProto(op_type=schema.name, domain=schema.domain, output=["y"])
+    node.input.extend(f"x{index}" for index in range(schema.min_input))
+    tensor = tensor_type(DType.FLOAT32, (1, 2, 3, 4)).SerializeToString()
+    version = max(schema.context_dependent_function_opset_versions)
+    try:
+        return _context_body(schema, version, node, [tensor] * schema.min_input)
+    except UnsupportedCaseError:
+        return None
+
+
+def _context_body(
+    schema: Schema, version: int, node: onnx.NodeProto, types: Sequence[bytes]
+) -> onnx.FunctionProto | None:
     try:
         data = schema.get_context_dependent_function_with_opset_version(
-            version, node.proto.SerializeToString(), known
+            version, node.SerializeToString(), types
         )
     except Exception as error:  # the C++ side throws untyped errors
         raise UnsupportedCaseError(f"onnx cannot expand it: {error}") from error

@@ -4,26 +4,125 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from vkmnn.converter.onnx.registry import normal_domain, registered
+from vkmnn.converter.onnx.registry import find_converter, normal_domain, registered
+from vkmnn.converter.onnx.schema import Schema, sample_body
+
+_DATA_DEPENDENT = "its output shape depends on data; compute it outside the network"
+_CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
+_RECURRENT = "recurrent operators are not supported; unroll them at export"
+_RANDOM = "random numbers are not supported; feed them as an input"
+_NOT_TENSORS = "only dense tensors are supported, no sequences, optionals or strings"
 
 _ALTERNATIVES: Mapping[str, str] = {
     "NonMaxSuppression": "its output shape depends on data; run it after the network",
     "NonZero": "its output shape depends on data; masks with Where keep shapes fixed",
     "Compress": "its output shape depends on data; Gather with known indices does not",
-    "Unique": "its output shape depends on data; compute it outside the network",
-    "If": "control flow is not supported; export the branch that is taken",
-    "Loop": "control flow is not supported; unroll the loop at export",
-    "Scan": "control flow is not supported; unroll the loop at export",
-    "LSTM": "recurrent operators are not supported yet; unroll them at export",
-    "GRU": "recurrent operators are not supported yet; unroll them at export",
-    "RNN": "recurrent operators are not supported yet; unroll them at export",
-    "RandomNormal": "random numbers are not supported; feed them as an input",
-    "RandomNormalLike": "random numbers are not supported; feed them as an input",
-    "RandomUniform": "random numbers are not supported; feed them as an input",
-    "RandomUniformLike": "random numbers are not supported; feed them as an input",
-    "Multinomial": "random numbers are not supported; feed them as an input",
+    "Unique": _DATA_DEPENDENT,
+    "If": _CONTROL_FLOW,
+    "Loop": _CONTROL_FLOW,
+    "Scan": _CONTROL_FLOW,
+    "LinearAttention": _CONTROL_FLOW,
+    "SequenceMap": _CONTROL_FLOW,
+    "LSTM": _RECURRENT,
+    "GRU": _RECURRENT,
+    "RNN": _RECURRENT,
+    "Bernoulli": _RANDOM,
+    "RandomNormal": _RANDOM,
+    "RandomNormalLike": _RANDOM,
+    "RandomUniform": _RANDOM,
+    "RandomUniformLike": _RANDOM,
+    "Multinomial": _RANDOM,
+    "ConcatFromSequence": _NOT_TENSORS,
+    "Optional": _NOT_TENSORS,
+    "OptionalGetElement": _NOT_TENSORS,
+    "OptionalHasElement": _NOT_TENSORS,
+    "RegexFullMatch": _NOT_TENSORS,
+    "SequenceAt": _NOT_TENSORS,
+    "SequenceConstruct": _NOT_TENSORS,
+    "SequenceEmpty": _NOT_TENSORS,
+    "SequenceErase": _NOT_TENSORS,
+    "SequenceInsert": _NOT_TENSORS,
+    "SequenceLength": _NOT_TENSORS,
+    "SplitToSequence": _NOT_TENSORS,
+    "StringConcat": _NOT_TENSORS,
+    "StringNormalizer": _NOT_TENSORS,
+    "StringSplit": _NOT_TENSORS,
+    "TfIdfVectorizer": _NOT_TENSORS,
 }
+
+_NO_KERNEL = "no converter and no function body"
+
+
+@dataclass(frozen=True, slots=True)
+class OpSupport:
+    """One supported operator.
+
+    `versions` are the opsets at which its converters start, or its function bodies are written;
+    `how` is "direct" or "function body".
+    """
+
+    domain: str
+    name: str
+    versions: tuple[int, ...]
+    how: str
+
+
+def supported_ops() -> tuple[OpSupport, ...]:
+    """Return every operator that can be converted, by domain and name.
+
+    Operators that the installed onnx package defines by function bodies count when every operator
+    in the body is supported; uses that are refused for an attribute or a type do not show here.
+    """
+    from onnx import defs
+
+    direct = [OpSupport(*entry, "direct") for entry in registered()]
+    bodies = []
+    for schema in defs.get_all_schemas():
+        domain = normal_domain(schema.domain)
+        if not domain and not schema.deprecated and _body_is_supported(schema, ()):
+            versions = sorted(
+                {
+                    *schema.function_opset_versions,  # type: ignore[attr-defined]
+                    *schema.context_dependent_function_opset_versions,  # type: ignore[attr-defined]
+                }
+            )
+            bodies.append(OpSupport(domain, schema.name, tuple(versions), "function body"))
+    return tuple(sorted((*direct, *bodies), key=lambda entry: (entry.domain, entry.name)))
+
+
+def _body_is_supported(schema: Schema, callers: tuple[str, ...]) -> bool:
+    """True when an operator without converter has a body of supported operators."""
+    from onnx import defs
+
+    if find_converter(schema.name, schema.domain, schema.since_version) or schema.name in callers:
+        return False
+    body = sample_body(schema)
+    if body is None:
+        return False
+    opsets = {normal_domain(entry.domain): entry.version for entry in body.opset_import}
+    for node in body.node:
+        domain = normal_domain(node.domain)
+        opset = opsets.get(domain, 1)
+        if find_converter(node.op_type, domain, opset):
+            continue
+        inner = defs.get_schema(node.op_type, opset, domain)
+        if not _body_is_supported(inner, (*callers, schema.name)):
+            return False
+    return True
+
+
+def unsupported_ops() -> list[tuple[str, str]]:
+    """Return (name, reason) of ONNX's own operators that cannot be converted, by name."""
+    from onnx import defs
+
+    supported = {entry.name for entry in supported_ops() if not entry.domain}
+    return sorted(
+        (schema.name, _ALTERNATIVES.get(schema.name, _NO_KERNEL))
+        for schema in defs.get_all_schemas()
+        if not schema.domain and not schema.deprecated and schema.name not in supported
+    )
 
 
 def alternative(op: str, domain: str, opset: int) -> str:
@@ -34,9 +133,7 @@ def alternative(op: str, domain: str, opset: int) -> str:
         return f"the operator is supported from opset {min(known[op])} on"
     if not domain and op in _ALTERNATIVES:
         return _ALTERNATIVES[op]
+    reason = f"no converter for this operator of domain '{domain}'" if domain else _NO_KERNEL
     standard = [name for other, name, _ in registered() if not other]
     near = difflib.get_close_matches(op, standard, 1, 0.75)
-    reason = "no converter and no function body"
-    if domain:
-        reason = f"no converter for this operator of domain '{domain}'"
     return f"{reason}; the nearest supported operator is {near[0]}" if near else reason
