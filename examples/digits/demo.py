@@ -108,6 +108,7 @@ def main() -> int:
     right = int((predicted == labels).sum())
     same = int((predicted == expected.argmax(-1)).sum())
     difference = float(np.abs(probabilities - expected).max())
+    on_device = placement.main != "CPU"
     where = ", ".join(f"{count} on {backend}" for backend, count in placement.counts.items())
 
     facts = Table.grid(padding=(0, 3, 0, 0))
@@ -120,7 +121,9 @@ def main() -> int:
     facts.add_row("throughput", f"{64 / batch:,.0f} images/s in batches of 64")
     facts.add_row(
         "agreement",
-        f"{same}/{len(labels)} predictions as on numpy; largest difference {difference:.1e}",
+        f"{same}/{len(labels)} predictions as on numpy; largest difference {difference:.1e}"
+        if on_device
+        else "nothing to compare: numpy is the device",
     )
     console.print(picture(images, predicted, labels, console.width))
     console.print()
