@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from vkmnn.geometry import movement, padding, reshaping
+from vkmnn.geometry import (
+    attention,
+    einsum,
+    gathering,
+    generation,
+    movement,
+    padding,
+    reduction,
+    reshaping,
+    triangle,
+)
 from vkmnn.geometry.fuse import fuse_rasters, view_source
 from vkmnn.geometry.lowering import lower_graph
 from vkmnn.geometry.registry import GeometryContext, Lowering, geometry, has_geometry, lower
@@ -10,13 +20,19 @@ from vkmnn.geometry.registry import GeometryContext, Lowering, geometry, has_geo
 __all__ = [
     "GeometryContext",
     "Lowering",
+    "attention",
+    "einsum",
     "fuse_rasters",
+    "gathering",
+    "generation",
     "geometry",
     "has_geometry",
     "lower",
     "lower_graph",
     "movement",
     "padding",
+    "reduction",
     "reshaping",
+    "triangle",
     "view_source",
 ]

@@ -174,7 +174,8 @@ def validate(region: Region, src_elements: int, dst_elements: int) -> None:
     if not axes == len(region.src.strides) == len(region.dst.strides) or axes > MAX_AXES:
         raise ModelError(
             f"region has {axes} sizes, {len(region.src.strides)} source and "
-            f"{len(region.dst.strides)} destination strides; equally many, up to {MAX_AXES}, are right"
+            f"{len(region.dst.strides)} destination strides; they must be as many, "
+            f"and no more than {MAX_AXES}"
         )
     if any(size < 0 for size in region.size):
         raise ModelError(f"region has a negative size: {region.size}")
@@ -207,9 +208,9 @@ def compose(outer: Region, inner: Region, limit: int = MAX_REGIONS) -> list[Regi
     origin.
 
     An address in inner's destination is a mixed-radix number whose digits are inner's indices.
-    Where steps along the axes of `outer` move the digits without a carry, inner's indices are affine
-    in outer's; so `outer` is cut and folded along its axes until nothing carries, then clipped to
-    the digits' ranges.
+    Where steps along the axes of `outer` move the digits without a carry, inner's indices are
+    affine in outer's; so `outer` is cut and folded along its axes until nothing carries, then
+    clipped to the digits' ranges.
 
     Returns:
         The regions (perhaps none), or None when they are more than `limit` or when inner's axes do

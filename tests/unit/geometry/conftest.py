@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
-from vkmnn.ir import Array, Op, Region, TensorInfo, View
+from vkmnn.geometry import fuse_rasters, lower_graph
+from vkmnn.geometry.regions import validate
+from vkmnn.ir import OP_TYPES, Array, DType, Op, OpAttrs, Region, TensorInfo, View
 from vkmnn.ir.ops import (
     BinaryAttrs,
+    CastAttrs,
     MatMulAttrs,
     RasterAttrs,
     ReductionAttrs,
     SoftmaxAttrs,
     UnaryAttrs,
 )
+from vkmnn.shape import compute_shapes
 
 
 def addresses(view: View, size: Sequence[int]) -> Array:
@@ -58,7 +63,7 @@ REDUCTIONS: dict[str, Callable[..., Array]] = {
     "LOG_SUM_EXP": lambda x, **kw: np.log(np.sum(np.exp(x), **kw)),
     "SUM_SQUARE": lambda x, **kw: np.sum(x * x, **kw),
 }
-BINARIES = {"ADD": np.add, "MUL": np.multiply, "SUB": np.subtract, "DIV": np.divide}
+BINARIES = {"ADD": np.add, "MUL": np.multiply, "GREATER_EQUAL": np.greater_equal}
 UNARIES = {"ABS": np.abs, "SQUARE": np.square, "LOG": np.log}
 
 
@@ -84,6 +89,8 @@ def run_op(op: Op, inputs: Sequence[Array], info: TensorInfo) -> Array:
         return np.asarray(BINARIES[attrs.kind](*inputs))
     if isinstance(attrs, UnaryAttrs):
         return np.asarray(UNARIES[attrs.kind](*inputs))
+    if isinstance(attrs, CastAttrs):
+        return inputs[0].astype(attrs.to.numpy)
     assert op.type == "Select", op.type
     return np.where(*inputs)
 
@@ -101,6 +108,86 @@ def run_ops(
         assert result.dtype == info.dtype.numpy, (op, result.dtype, info)
         values[name] = result
     return values
+
+
+@dataclass
+class Network:
+    """Ops with their tensors' infos, constants and run-time inputs, built op by op."""
+
+    ops: list[Op] = field(default_factory=list)
+    infos: dict[str, TensorInfo] = field(default_factory=dict)
+    constants: dict[str, Array] = field(default_factory=dict)
+    feeds: dict[str, Array] = field(default_factory=dict)
+
+    def add(self, array: Array | None, *, constant: bool = False) -> str:
+        """Add a constant or a run-time input; None is an absent input."""
+        if array is None:
+            return ""
+        name = f"t{len(self.infos)}"
+        self.infos[name] = TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+        (self.constants if constant else self.feeds)[name] = array
+        return name
+
+    def op(
+        self, op_type: str, attrs: OpAttrs, inputs: Sequence[str], outputs: int = 1
+    ) -> list[str]:
+        """Append an op; the shape computers say what its outputs are."""
+        number = len(self.ops)
+        names = [f"op{number}.{index}" for index in range(outputs)]
+        op = Op(op_type, f"op{number}", list(inputs), names, attrs, f"node{number}")
+        infos = compute_shapes(
+            op,
+            [self.infos[name] if name else None for name in inputs],
+            [self.constants.get(name) for name in inputs],
+        )
+        self.infos.update({info.name: info for info in infos})
+        self.ops.append(op)
+        return names
+
+    def run(self, keep: Sequence[str]) -> tuple[list[Array], list[Op]]:
+        """Lower, run, fuse, run again: both runs must agree. Return results and the fused ops."""
+        ops, infos, constants = lower_graph(self.ops, self.infos, self.constants)
+        assert set(self.infos) <= set(infos)
+        assert set(self.constants) <= set(constants)
+        for op in ops:
+            assert op.source.startswith("node")
+        fused = fuse_rasters(ops, infos, set(keep))
+        plain = run_ops(ops, infos, {**constants, **self.feeds})
+        results = run_ops(fused, infos, {**constants, **self.feeds})
+        for op in fused:
+            if isinstance(op.attrs, RasterAttrs):
+                elements = int(np.prod(infos[op.outputs[0]].dims))
+                for region in op.attrs.regions:
+                    source = infos[op.inputs[region.origin]]
+                    validate(region, int(np.prod(source.dims)), elements)
+        for name in keep:
+            np.testing.assert_array_equal(results[name], plain[name])
+            assert results[name].dtype == infos[name].dtype.numpy
+        return [results[name] for name in keep], fused
+
+
+def lower_and_run(
+    op_type: str,
+    attrs: OpAttrs,
+    *inputs: Array | None,
+    constant: Sequence[int] = (),
+    outputs: int = 1,
+) -> tuple[list[Array], list[Op]]:
+    """Run one op, whose content inputs and the inputs in `constant` are constants."""
+    known = {*OP_TYPES[op_type].content, *constant}
+    network = Network()
+    names = [network.add(array, constant=index in known) for index, array in enumerate(inputs)]
+    return network.run(network.op(op_type, attrs, names, outputs))
+
+
+@pytest.fixture(scope="session")
+def network() -> type[Network]:
+    return Network
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., tuple[list[Array], list[Op]]]:
+    return lower_and_run
 
 
 @pytest.fixture(scope="session")
