@@ -11,6 +11,7 @@ from vkmnn.runtime.drivers.base import (
     COMPUTE,
     COMPUTE_READ,
     COMPUTE_WRITE,
+    EMPTY_RANGE_BYTES,
     HOST_READ,
     TRANSFER,
     TRANSFER_READ,
@@ -116,7 +117,8 @@ class Encoder:
             ):
                 self._refuse_range(pipeline, bound, slot.name, label)
             if not nbytes:
-                continue
+                start = buffer.driver_buffer.empty_offset
+                end = start + EMPTY_RANGE_BYTES
             state = hazards.get(buffer)
             if state is None:
                 state = hazards[buffer] = BufferHazards()

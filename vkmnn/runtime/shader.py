@@ -14,6 +14,8 @@ TEXEL_SIZES = {
     "rgba16f": 8,
     "rg16f": 4,
     "r16f": 2,
+    "r16i": 2,
+    "r16ui": 2,
     "rgba32i": 16,
     "rg32i": 8,
     "r32i": 4,

@@ -28,6 +28,9 @@ COMPUTE = COMPUTE_READ | COMPUTE_WRITE
 TRANSFER = TRANSFER_READ | TRANSFER_WRITE
 WRITES = COMPUTE_WRITE | TRANSFER_WRITE
 
+EMPTY_RANGE_BYTES = 16
+"""Vulkan has no empty range: an empty one is bound to so many bytes at `empty_offset`."""
+
 
 class DriverUnavailableError(Exception):
     """The driver's library or its loader cannot be used here; the text says why and what to do.
@@ -41,10 +44,14 @@ class DriverUnavailableError(Exception):
 
 
 class DriverBuffer(ABC):
-    """One allocation. `host` maps all of it, or is None where the host cannot see it."""
+    """One allocation. `host` maps all of it, or is None where the host cannot see it.
 
-    __slots__ = ("coherent", "host", "nbytes")
+    Behind the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
+    """
+
+    __slots__ = ("coherent", "empty_offset", "host", "nbytes")
     nbytes: int
+    empty_offset: int
     host: NDArray[np.uint8] | None
     coherent: bool
 

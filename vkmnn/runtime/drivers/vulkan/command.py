@@ -17,6 +17,7 @@ from vkmnn.runtime.drivers.base import (
     COMPUTE,
     COMPUTE_READ,
     COMPUTE_WRITE,
+    EMPTY_RANGE_BYTES,
     HOST_READ,
     TRANSFER,
     TRANSFER_READ,
@@ -55,7 +56,6 @@ _ACCESSES = {
 _BOTTOM_OF_PIPE = 0x2000
 _QUERY_64, _QUERY_AVAILABILITY = 1, 4
 _QUERIES_PER_POOL = 128
-_EMPTY_RANGE = 16
 _POLL_S = 0.002
 _SLICE_NS = 100_000_000
 _SUCCESS, _TIMEOUT = 0, 2
@@ -161,9 +161,8 @@ class VulkanRecorder(DriverRecorder):
             numbers: list[int] = []
             for bound, texel_format in zip(ranges, pipeline.texel_formats, strict=True):
                 buffer: Any = bound.buffer.driver_buffer
-                # Vulkan has no empty range: an empty one becomes a few bytes that nobody reads.
-                nbytes = bound.nbytes or _EMPTY_RANGE
-                offset = bound.offset if bound.nbytes else 0
+                nbytes = bound.nbytes or EMPTY_RANGE_BYTES
+                offset = bound.offset if bound.nbytes else buffer.empty_offset
                 if texel_format is None:
                     numbers += (buffer.number, offset, nbytes)
                 else:

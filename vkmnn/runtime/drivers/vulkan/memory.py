@@ -8,7 +8,7 @@ import numpy as np
 
 from vkmnn.errors import DeviceError, OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
-from vkmnn.runtime.drivers.base import DriverBuffer
+from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES, DriverBuffer
 from vkmnn.runtime.drivers.vulkan.api import NULL, address, check, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.features import TEXEL_FORMATS
 from vkmnn.runtime.memory import MemoryKind
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOCAL, VISIBLE, COHERENT, CACHED = 1, 2, 4, 8  # VK_MEMORY_PROPERTY_*
 
 _USAGE = 0x1 | 0x2 | 0x8 | 0x20  # TRANSFER_SRC | TRANSFER_DST | STORAGE_TEXEL_BUFFER | STORAGE_BUFFER
-_GRANULE = 256
+_GRANULE = 256  # no device asks for a larger alignment of ranges
 
 # Memory types in order of preference, each as (flags that must be set, flags that must not be).
 _LOCAL_ONLY = ((LOCAL, VISIBLE), (LOCAL, 0))
@@ -60,8 +60,8 @@ class _Mapping:
 class VulkanBuffer(DriverBuffer):
     """A VkBuffer, its memory, its host mapping and its texel views.
 
-    The size is kept off powers of two: Mesa's software driver compiles a kernel again whenever
-    the size of a bound texel buffer changes from or to one.
+    Its size is never a power of two, thanks to the bytes for empty ranges: Mesa's software driver
+    compiles a kernel again whenever the size of a bound texel buffer changes from or to one.
     """
 
     __slots__ = ("__weakref__", "_device", "_finalizer", "_memory", "_views", "handle", "number")
@@ -69,9 +69,8 @@ class VulkanBuffer(DriverBuffer):
     def __init__(self, device: VulkanDevice, nbytes: int, kind: MemoryKind) -> None:
         self.nbytes = nbytes
         self._device = device
-        size = max(-(-nbytes // _GRANULE) * _GRANULE, _GRANULE)
-        if size & (size - 1) == 0:
-            size += 16 if size == _GRANULE else _GRANULE
+        self.empty_offset = max(-(-nbytes // _GRANULE), 1) * _GRANULE
+        size = self.empty_offset + EMPTY_RANGE_BYTES
         limit = device.info.limits.max_allocation_bytes
         if size > limit:
             raise OutOfDeviceMemoryError(
