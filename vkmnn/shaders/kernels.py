@@ -31,6 +31,14 @@ class Activation(IntEnum):
     ELU = 11
     SOFTPLUS = 12
 
+
+class Pool(IntEnum):
+    """The numbers `POOL_…` of GLSL."""
+
+    MAX = 0
+    AVERAGE = 1
+    LP = 2
+
 BinaryOp: TypeAlias = Literal[
     "ADD",
     "SUB",
@@ -655,6 +663,358 @@ class FillParams:
 def fill() -> Shader:
     """Sets count vec4s to one value, given as the bits of a 32-bit word."""
     return find_shader("fill", {})
+
+MatmulPackOperand: TypeAlias = Literal[
+    "a",
+    "b",
+]
+MatmulPackStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_MATMUL_PACK = struct.Struct("<IIIIIIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulPackParams:
+    """Push constants of `matmul_pack`: 32 bytes."""
+
+    count: int
+    rows: int
+    vectors: int
+    k: int
+    columns: int
+    row_stride: int
+    column_stride: int
+    batch_stride: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "MatmulPackParams",
+            _MATMUL_PACK,
+            (
+                ("count", self.count, None),
+                ("rows", self.rows, None),
+                ("vectors", self.vectors, None),
+                ("k", self.k, None),
+                ("columns", self.columns, None),
+                ("row_stride", self.row_stride, None),
+                ("column_stride", self.column_stride, None),
+                ("batch_stride", self.batch_stride, None),
+            ),
+        )
+
+
+def matmul_pack(
+    *,
+    operand: MatmulPackOperand,
+    storage: MatmulPackStorage,
+) -> Shader:
+    """Brings an operand of a matrix product into the form its kernels read, zero padded: "a" is
+    [batch][row][k4] of vec4s along k, "b" is [batch][panel][k][8] of vec4s along the columns.
+    """
+    return find_shader(
+        "matmul_pack",
+        {
+            "operand": operand,
+            "storage": storage,
+        },
+    )
+
+MatmulRotateRows: TypeAlias = Literal[
+    8,
+    16,
+    32,
+]
+MatmulRotateAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_MATMUL_ROTATE = struct.Struct("<IIIIII2I3I3Ifff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulRotateParams:
+    """Push constants of `matmul_rotate`: 68 bytes."""
+
+    rows: int
+    columns: int
+    k4: int
+    a_row: int
+    b_panel: int
+    b_row: int
+    batch_size: tuple[int, ...]
+    """2 values."""
+    a_batch: tuple[int, ...]
+    """3 values."""
+    b_batch: tuple[int, ...]
+    """3 values."""
+    alpha: float
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "MatmulRotateParams",
+            _MATMUL_ROTATE,
+            (
+                ("rows", self.rows, None),
+                ("columns", self.columns, None),
+                ("k4", self.k4, None),
+                ("a_row", self.a_row, None),
+                ("b_panel", self.b_panel, None),
+                ("b_row", self.b_row, None),
+                ("batch_size", self.batch_size, 2),
+                ("a_batch", self.a_batch, 3),
+                ("b_batch", self.b_batch, 3),
+                ("alpha", self.alpha, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def matmul_rotate(
+    *,
+    rows: MatmulRotateRows,
+    aligned: MatmulRotateAligned,
+) -> Shader:
+    """Matrix product for CPU devices: a workgroup is one subgroup of eight invocations and makes
+    `rows` rows of one panel of 32 columns.
+
+    A lane loads its own rows of a; the others reach them by a rotation of the subgroup, so lane l
+    works on row (l + j) mod 8 in step j.
+    """
+    return find_shader(
+        "matmul_rotate",
+        {
+            "rows": rows,
+            "aligned": aligned,
+        },
+    )
+
+MatmulTileTile: TypeAlias = Literal[
+    1,
+    8,
+]
+MatmulTileAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+MatmulTileDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+MatmulTileStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_MATMUL_TILE = struct.Struct("<IIIIII2I3I3Ifff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulTileParams:
+    """Push constants of `matmul_tile`: 68 bytes."""
+
+    rows: int
+    columns: int
+    k4: int
+    a_row: int
+    b_panel: int
+    b_row: int
+    batch_size: tuple[int, ...]
+    """2 values."""
+    a_batch: tuple[int, ...]
+    """3 values."""
+    b_batch: tuple[int, ...]
+    """3 values."""
+    alpha: float
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "MatmulTileParams",
+            _MATMUL_TILE,
+            (
+                ("rows", self.rows, None),
+                ("columns", self.columns, None),
+                ("k4", self.k4, None),
+                ("a_row", self.a_row, None),
+                ("b_panel", self.b_panel, None),
+                ("b_row", self.b_row, None),
+                ("batch_size", self.batch_size, 2),
+                ("a_batch", self.a_batch, 3),
+                ("b_batch", self.b_batch, 3),
+                ("alpha", self.alpha, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def matmul_tile(
+    *,
+    tile: MatmulTileTile,
+    aligned: MatmulTileAligned,
+    dtype: MatmulTileDtype,
+    storage: MatmulTileStorage,
+) -> Shader:
+    """Matrix product in register tiles: an invocation makes `rows` rows of two vec4s."""
+    return find_shader(
+        "matmul_tile",
+        {
+            "tile": tile,
+            "aligned": aligned,
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+PoolDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+PoolStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_POOL = struct.Struct("<I3i3I3i3i3i3i3iIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolParams:
+    """Push constants of `pool`: 104 bytes."""
+
+    count: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    begin: tuple[int, ...]
+    """3 values."""
+    end: tuple[int, ...]
+    """3 values."""
+    batch: int
+    channels: int
+    norm: float
+    divisor: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "PoolParams",
+            _POOL,
+            (
+                ("count", self.count, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("begin", self.begin, 3),
+                ("end", self.end, 3),
+                ("batch", self.batch, None),
+                ("channels", self.channels, None),
+                ("norm", self.norm, None),
+                ("divisor", self.divisor, None),
+            ),
+        )
+
+
+def pool(
+    *,
+    dtype: PoolDtype,
+    storage: PoolStorage,
+) -> Shader:
+    """Maximum, average or Lp norm of a sliding window over channel-blocked texels; an invocation
+    makes one texel.
+
+    Triples are (depth, height, width).
+    """
+    return find_shader(
+        "pool",
+        {
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+PoolIndexDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+PoolIndexStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_POOL_INDEX = struct.Struct("<I3i3I3i3i3i3i3i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolIndexParams:
+    """Push constants of `pool_index`: 88 bytes."""
+
+    count: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    begin: tuple[int, ...]
+    """3 values."""
+    pitch: tuple[int, ...]
+    """3 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "PoolIndexParams",
+            _POOL_INDEX,
+            (
+                ("count", self.count, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("begin", self.begin, 3),
+                ("pitch", self.pitch, 3),
+            ),
+        )
+
+
+def pool_index(
+    *,
+    dtype: PoolIndexDtype,
+    storage: PoolIndexStorage,
+) -> Shader:
+    """Maximum of a sliding window over plain [images][spatial] and the flat index of the first
+    element that has it; an invocation makes one element.
+
+    Triples are (depth, height, width).
+    """
+    return find_shader(
+        "pool_index",
+        {
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
 
 RasterWidth: TypeAlias = Literal[
     "1",

@@ -1,0 +1,290 @@
+"""MatMul: batched matrix products with scale, bias, residual and activation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, DType, Op
+from vkmnn.ir.ops import MatMulAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.storage import kernel_dtype
+
+MAX_BATCH_AXES = 3
+PANEL = 32  # columns of b that lie together when packed
+# An invocation makes at most 65,535 loop iterations on some drivers, one per four k.
+MAX_K = 4 * 65_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A matrix operand as the kernels read it; all strides count vec4s."""
+
+    tensor: Tensor
+    row: int
+    panel: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Sizes of a product: batch axes with each operand's presence, rows, columns, inner size."""
+
+    batch: tuple[int, ...]
+    a_batch: tuple[bool, ...]
+    b_batch: tuple[bool, ...]
+    m: int
+    n: int
+    k: int
+
+
+@vulkan_execution("MatMul")
+class MatMulExecution(VulkanExecution):
+    """Packs operands that the kernels cannot read as they are, then one dispatch."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse what the kernels have no loop or axis for."""
+        assert isinstance(op.attrs, MatMulAttrs)
+        a, b = inputs[:2]
+        assert a is not None
+        assert b is not None
+        product = _product(op.attrs, a.shape, b.shape)
+        if product.k > MAX_K:
+            return f"inner size {product.k} exceeds {MAX_K}"
+        if len(product.batch) > MAX_BATCH_AXES:
+            return f"batches alternate over {len(product.batch)} axes, at most {MAX_BATCH_AXES} fit"
+        residual = inputs[3] if len(inputs) > 3 else None
+        if residual is not None and residual.shape != outputs[0].shape:
+            return f"residual of shape {residual.shape} would broadcast to {outputs[0].shape}"
+        plain = op.attrs.activation.kind == "NONE" and op.attrs.alpha == 1.0
+        if kernel_dtype(a.dtype) == "i32" and not plain:
+            return "scale or activation of an integer product"
+        return None
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the packing of operands and the product."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, MatMulAttrs)
+        a, b, bias, residual = (*inputs, None, None)[:4]
+        assert a is not None
+        assert b is not None
+        output = outputs[0]
+        product = _product(attrs, a.shape, b.shape)
+        if 0 in output.shape:
+            return
+        left = _left(a, product, attrs.transpose_a and len(a.shape) > 1, encoder)
+        right = _right(b, product, attrs.transpose_b and len(b.shape) > 1, encoder)
+        aligned = 4 if product.n % 4 == 0 else 1
+        params = kernels.MatmulTileParams(
+            rows=product.m,
+            columns=product.n,
+            k4=ceil_div(product.k, 4),
+            a_row=left.row,
+            b_panel=right.panel,
+            b_row=right.row,
+            batch_size=_padded(product.batch, 1)[1:],
+            a_batch=_batch_strides(product.batch, product.a_batch, left.batch),
+            b_batch=_batch_strides(product.batch, product.b_batch, right.batch),
+            alpha=attrs.alpha,
+            act_alpha=attrs.activation.alpha,
+            act_beta=attrs.activation.beta,
+        )
+        spec: dict[str, int | bool] = {
+            "HAS_BIAS": bias is not None,
+            "HAS_RESIDUAL": residual is not None,
+        }
+        if attrs.activation.kind != "NONE":
+            spec |= activation_spec(attrs.activation)
+        # Bindings that the specialization leaves out still need a buffer; any will do.
+        tensors = [
+            left.tensor,
+            right.tensor,
+            bias or right.tensor,
+            residual or right.tensor,
+            output,
+        ]
+        batches = prod(product.batch)
+        if kernel_dtype(a.dtype) == "f32" and _can_rotate(encoder.info) and product.m > 1:
+            rows = _rotate_rows(product.m)
+            shader = kernels.matmul_rotate(rows=rows, aligned=aligned)  # type: ignore[arg-type]
+            groups = (ceil_div(product.m, rows), ceil_div(product.n, PANEL), batches)
+            encoder.dispatch(
+                shader, tensors, kernels.MatmulRotateParams(**_fields(params)), groups, spec
+            )
+            return
+        tile = 1 if product.m == 1 else 8
+        shader = kernels.matmul_tile(
+            tile=tile,
+            aligned=aligned,  # type: ignore[arg-type]
+            dtype=kernel_dtype(a.dtype),  # type: ignore[arg-type]
+            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+        )
+        local = 8 if encoder.prefers_texel_loads else 32
+        groups = (ceil_div(product.n, 8 * local), ceil_div(product.m, tile), batches)
+        encoder.dispatch(shader, tensors, params, groups, {**spec, "local_size_x": local})
+
+
+def _fields(params: kernels.MatmulTileParams) -> dict[str, object]:
+    return {name: getattr(params, name) for name in params.__slots__}
+
+
+def _can_rotate(info: DeviceInfo) -> bool:
+    """Return whether the rotation kernel pays and runs: CPU devices with eight lanes."""
+    needed = {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
+    return info.type.value == "cpu" and info.subgroup_size == 8 and needed <= info.features
+
+
+def _rotate_rows(m: int) -> int:
+    """Return the row count of a tile: the largest that wastes the fewest padded rows."""
+    return min((32, 16, 8), key=lambda rows: (ceil_div(m, rows) * rows, -rows))
+
+
+def _product(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> _Product:
+    """Return the sizes of a product with numpy's rules for 1-D operands and broadcast batches."""
+    a2 = (1, *a) if len(a) == 1 else tuple(a)
+    b2 = (*b, 1) if len(b) == 1 else tuple(b)
+    m, k = (a2[-1], a2[-2]) if attrs.transpose_a and len(a) > 1 else a2[-2:]
+    n = b2[-2] if attrs.transpose_b and len(b) > 1 else b2[-1]
+    rank = max(len(a2), len(b2)) - 2
+    a_axes = (1,) * (rank - len(a2) + 2) + a2[:-2]
+    b_axes = (1,) * (rank - len(b2) + 2) + b2[:-2]
+    if all(size == 1 for size in b_axes) and not attrs.transpose_a:
+        # One matrix for the whole batch: its rows are simply more rows.
+        return _Product((), (), (), m * prod(a_axes), n, k)
+    batch: list[int] = []
+    present: list[tuple[bool, bool]] = []
+    for size_a, size_b in zip(a_axes, b_axes):
+        size = max(size_a, size_b) if 0 not in (size_a, size_b) else 0
+        if size == 1:
+            continue
+        here = (size_a != 1, size_b != 1)
+        if present and present[-1] == here:
+            batch[-1] *= size
+        else:
+            batch.append(size)
+            present.append(here)
+    return _Product(
+        tuple(batch), tuple(h[0] for h in present), tuple(h[1] for h in present), m, n, k
+    )
+
+
+def _left(a: Tensor, product: _Product, transposed: bool, encoder: VulkanEncoder) -> _Operand:
+    """Return a as rows of vec4s along k, packed unless it lies that way."""
+    k4 = ceil_div(product.k, 4)
+    row, batch = k4, product.m * k4
+    if a.value is None and not transposed and product.k % 4 == 0:
+        return _Operand(a, row, 0, batch)
+    if a.value is not None:
+        packed = encoder.constant(
+            a, f"matmul_a:{transposed}", lambda array: _pack_left(array, transposed)
+        )
+        return _Operand(packed, row, 0, batch)
+    batches = prod(size for size, here in zip(product.batch, product.a_batch) if here)
+    count = batches * product.m * k4
+    packed = encoder.scratch(count * 4, _scratch_dtype(a))
+    params = kernels.MatmulPackParams(
+        count=count,
+        rows=product.m,
+        vectors=k4,
+        k=product.k,
+        columns=product.k,
+        row_stride=1 if transposed else product.k,
+        column_stride=product.m if transposed else 1,
+        batch_stride=product.m * product.k,
+    )
+    _pack("a", a, packed, params, encoder)
+    return _Operand(packed, row, 0, batch)
+
+
+def _right(b: Tensor, product: _Product, transposed: bool, encoder: VulkanEncoder) -> _Operand:
+    """Return b as panels of vec4s along the columns, packed unless rows of b will do."""
+    padded_k = ceil_div(product.k, 4) * 4
+    panels = ceil_div(product.n, PANEL)
+    row, panel, batch = 8, padded_k * 8, panels * padded_k * 8
+    if b.value is not None:
+        packed = encoder.constant(
+            b, f"matmul_b:{transposed}", lambda array: _pack_right(array, transposed)
+        )
+        return _Operand(packed, row, panel, batch)
+    if not transposed and product.k % 4 == 0 and product.n % 4 == 0:
+        return _Operand(b, product.n // 4, 8, product.k * product.n // 4)
+    batches = prod(size for size, here in zip(product.batch, product.b_batch) if here)
+    count = batches * batch
+    packed = encoder.scratch(count * 4, _scratch_dtype(b))
+    params = kernels.MatmulPackParams(
+        count=count,
+        rows=padded_k,
+        vectors=panels,
+        k=product.k,
+        columns=product.n,
+        row_stride=1 if transposed else product.n,
+        column_stride=product.k if transposed else 1,
+        batch_stride=product.k * product.n,
+    )
+    _pack("b", b, packed, params, encoder)
+    return _Operand(packed, row, panel, batch)
+
+
+def _pack(
+    operand: str,
+    source: Tensor,
+    packed: Tensor,
+    params: kernels.MatmulPackParams,
+    encoder: VulkanEncoder,
+) -> None:
+    shader = kernels.matmul_pack(
+        operand=operand,  # type: ignore[arg-type]
+        storage="texel" if encoder.prefers_texel_loads else "ssbo",
+    )
+    encoder.dispatch_linear(shader, [source, packed], params, params.count)
+
+
+def _scratch_dtype(tensor: Tensor) -> DType:
+    return DType.FLOAT32 if kernel_dtype(tensor.dtype) == "f32" else DType.INT32
+
+
+def _matrices(array: Array, transposed: bool, column: bool) -> Array:
+    """Return the operand as [batch, rows, columns]."""
+    if array.ndim == 1:
+        array = array[:, None] if column else array[None, :]
+    array = array.reshape(prod(array.shape[:-2]), *array.shape[-2:])
+    return array.swapaxes(1, 2) if transposed else array
+
+
+def _pack_left(array: Array, transposed: bool) -> Array:
+    matrices = _matrices(array, transposed, False)
+    return np.pad(matrices, ((0, 0), (0, 0), (0, -matrices.shape[2] % 4)))
+
+
+def _pack_right(array: Array, transposed: bool) -> Array:
+    matrices = _matrices(array, transposed, True)
+    padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % PANEL))
+    padded = np.pad(matrices, padding)
+    batch, k, n = padded.shape
+    return padded.reshape(batch, k, n // PANEL, PANEL).swapaxes(1, 2)
+
+
+def _padded(values: Sequence[int], fill: int) -> tuple[int, ...]:
+    return (*[fill] * (MAX_BATCH_AXES - len(values)), *values)
+
+
+def _batch_strides(sizes: Sequence[int], present: Sequence[bool], step: int) -> tuple[int, ...]:
+    """Return an operand's stride along each batch axis, outermost first, 0 where it broadcasts."""
+    strides = []
+    for size, here in zip(reversed(sizes), reversed(present)):
+        strides.append(step if here else 0)
+        step *= size if here else 1
+    return _padded(tuple(reversed(strides)), 0)
