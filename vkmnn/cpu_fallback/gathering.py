@@ -78,7 +78,7 @@ def _gather_nd(op: Op, inputs: Inputs) -> list[AnyArray]:
     rows = _flat_rows(indices, addressed, batch).reshape(batches, -1 if indices.size else 0)
     table = data.reshape(batches, prod(addressed), *rest)
     result = table[np.arange(batches)[:, None], rows]
-    return [result.reshape(*indices.shape[:-1], *rest)]
+    return [result.reshape(indices.shape[:-1] + rest)]
 
 
 def _reduce_at(

@@ -163,7 +163,8 @@ def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
 
 def check_broadcastable_to(shape: Sequence[int], target: Sequence[int], what: str) -> None:
     """Raise ShapeError unless `shape` broadcasts to exactly `target`."""
-    if len(shape) > len(target) or broadcast_shapes(shape, target) != tuple(target):
+    aligned = zip(reversed(shape), reversed(target), strict=False)
+    if len(shape) > len(target) or any(dim not in (1, size) for dim, size in aligned):
         raise ShapeError(f"{what} of shape {tuple(shape)} does not broadcast to {tuple(target)}")
 
 

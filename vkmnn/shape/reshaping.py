@@ -48,10 +48,13 @@ def reshape_dims(shape: Sequence[int], target: Sequence[int], *, allowzero: bool
         raise ShapeError(f"target {list(target)} holds more than one -1")
     total = prod(shape)
     if -1 in result:
-        known = prod(dim for dim in result if dim != -1)
-        if known == 0 or total % known:
+        # Copied axes stand on both sides, so a copied axis of size 0 does not hide the answer.
+        copied = {axis for axis, dim in enumerate(target) if dim == 0 and not allowzero}
+        rest = prod(dim for axis, dim in enumerate(shape) if axis not in copied)
+        known = prod(dim for axis, dim in enumerate(result) if dim != -1 and axis not in copied)
+        if known == 0 or rest % known:
             raise ShapeError(f"-1 in target {list(target)} cannot be deduced from {tuple(shape)}")
-        result[result.index(-1)] = total // known
+        result[result.index(-1)] = rest // known
     if prod(result) != total:
         raise ShapeError(f"{tuple(shape)} has {total} elements, target {result} {prod(result)}")
     return tuple(result)

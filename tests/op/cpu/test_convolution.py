@@ -125,7 +125,8 @@ def test_deconvolution_matches_onnxruntime(check, draw, case):
 
 
 @pytest.mark.parametrize(
-    ("output_shape", "extra"), [((10, 8), (0, 0)), ((10, 8), (1, 1)), ((7, 7), (0, 0)), ((8, 5), (0, 0))]
+    ("output_shape", "extra"),
+    [((10, 8), (0, 0)), ((10, 8), (1, 1)), ((7, 7), (0, 0)), ((8, 5), (0, 0))],
 )
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 def test_deconvolution_output_shape(check, draw, output_shape, extra, auto_pad):
@@ -137,9 +138,7 @@ def test_deconvolution_output_shape(check, draw, output_shape, extra, auto_pad):
         "output_padding": extra,
         "auto_pad": auto_pad,
     }
-    check(
-        "Deconvolution", attrs, [x, w], "ConvTranspose", theirs, oracle="runtime", tolerance=1e-4
-    )
+    check("Deconvolution", attrs, [x, w], "ConvTranspose", theirs, oracle="runtime", tolerance=1e-4)
 
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -148,9 +147,7 @@ def test_deconvolution_auto_pad(check, draw, auto_pad, strides):
     x, w = draw("float32", 1, 2, 5, 3), draw("float32", 2, 3, 4, 3)
     attrs = DeconvolutionAttrs((4, 3), strides, (1, 1), (), (0, 0), auto_pad=auto_pad)
     theirs = {"strides": strides, "auto_pad": auto_pad}
-    check(
-        "Deconvolution", attrs, [x, w], "ConvTranspose", theirs, oracle="runtime", tolerance=1e-4
-    )
+    check("Deconvolution", attrs, [x, w], "ConvTranspose", theirs, oracle="runtime", tolerance=1e-4)
 
 
 def test_deconvolution_is_the_transpose_of_convolution(run, draw):
