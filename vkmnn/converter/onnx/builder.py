@@ -72,7 +72,6 @@ class GraphBuilder:
         """
         nodes = self._flat_nodes()
         self._read_values({name for node in nodes for name in node.proto.input})
-        self._infer(nodes)
         self._convert_all(nodes)
         if self._refused:
             raise UnsupportedOpError(self._refused)
@@ -150,6 +149,8 @@ class GraphBuilder:
                 self._read_initializer(tensor)
         for sparse in self._proto.sparse_initializer:
             self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
+        for value in (*self._proto.value_info, *self._proto.output):
+            self.types.set(value.name, value.type)
         overridable = []
         for value in self._proto.input:
             if value.name in initializers:
@@ -174,15 +175,6 @@ class GraphBuilder:
     def _refuse_tensor(self, kind: str, name: str, reason: str) -> None:
         self._refused.append(UnsupportedNode(kind, "", self._opsets.get("", 1), name, reason))
         self._tainted.add(name)
-
-    def _infer(self, nodes: Sequence[SourceNode]) -> None:
-        for value in (*self._proto.value_info, *self._proto.output):
-            self.types.set(value.name, value.type)
-        if self._refused or any(node.opsets is not self._opsets for node in nodes):
-            return  # node by node inference, as conversion goes, has to do
-        self.types.infer_model(
-            self._proto, [node.proto for node in nodes], self._opsets, self._model.ir_version
-        )
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -225,6 +217,14 @@ class GraphBuilder:
             convert(NodeContext(node, self))
         except ExpandError:
             return self._expand(node, schema)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            # Attributes and ranks may be nonsense in ways that no converter checks for.
+            raise ModelError(
+                f"its inputs and attributes do not fit together: {error}",
+                op=node.op,
+                node=node.name,
+                hint=f"the model is not valid for opset {node.opset}; export it again",
+            ) from error
         if schema is not None:
             self.types.infer_node(node.proto, schema, node.opsets)
             self._check_types(node, node.proto.output)
@@ -259,7 +259,15 @@ class GraphBuilder:
 
     def _add_outputs(self) -> None:
         _unique((value.name for value in self._proto.output), "graph output")
+        produced = {*self.graph.constants, *(info.name for info in self.graph.inputs)}
+        for op in self.graph.ops:
+            produced.update(op.outputs)
         for value in self._proto.output:
+            if value.name not in produced:
+                raise ModelError(
+                    f"output '{value.name}' is not produced by any node",
+                    hint="the model is incomplete; export it again",
+                )
             info = tensor_info(value.name, value.type)
             if info is None:
                 inferred = self.types.get(value.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
 MIN_OPSET = 7
+MAX_VERSION = 2**31 - 1
 
 # What the first bytes of files say that people take for ONNX models: (offset, magic, what it is).
 _OTHER_FORMATS = (
@@ -98,6 +101,13 @@ def _check_header(proto: onnx.ModelProto) -> None:
             f"{onnx.IR_VERSION}",
             hint="upgrade the onnx package, or export the model for an older IR version",
         )
+    _check_strings(proto)
+    for entry in proto.opset_import:
+        if not 0 <= entry.version <= MAX_VERSION:
+            raise ModelError(
+                f"the model imports version {entry.version} of domain '{entry.domain}'",
+                hint="the file is damaged; export or download it again",
+            )
     opsets = [entry.version for entry in proto.opset_import if not normal_domain(entry.domain)]
     if len(opsets) > 1:
         raise ModelError(
@@ -110,6 +120,37 @@ def _check_header(proto: onnx.ModelProto) -> None:
         for entry in function.opset_import:
             if not normal_domain(entry.domain):
                 _check_opset(entry.version)
+
+
+def _check_strings(proto: onnx.ModelProto) -> None:
+    """Check that names are text: protobuf hands out bytes where they are not valid UTF-8."""
+    graph = proto.graph
+    for node in chain(graph.node, *(function.node for function in proto.functions)):
+        names = chain(
+            (node.name, node.op_type, node.domain, node.overload),
+            node.input,
+            node.output,
+            (attribute.name for attribute in node.attribute),
+            (attribute.ref_attr_name for attribute in node.attribute),
+        )
+        _check_text(names, "node")
+    for function in proto.functions:
+        names = chain((function.name, function.domain), function.input, function.output)
+        _check_text(chain(names, function.attribute), "function")
+    values = chain(graph.input, graph.output, graph.value_info)
+    _check_text((value.name for value in values), "value")
+    _check_text((tensor.name for tensor in graph.initializer), "initializer")
+    _check_text((graph.name,), "graph")
+    _check_text((entry.domain for entry in proto.opset_import), "operator set")
+
+
+def _check_text(names: Iterable[str], kind: str) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(
+                f"a {kind} has the name {name!r}, which is not text",
+                hint="the file is damaged; export or download it again",
+            )
 
 
 def _check_opset(opset: int) -> None:

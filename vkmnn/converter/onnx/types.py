@@ -109,8 +109,9 @@ def tensor_type(dtype: DType, shape: Iterable[Dim] | None) -> onnx.TypeProto:
 class TypeTable:
     """What is known about each tensor: ONNX types from the model, its constants and inference.
 
-    Inference is onnx's own. It only adds knowledge: where it fails, the failure is logged and the
-    tensor stays unknown.
+    Inference is onnx's own, node by node as conversion goes, on nodes that were checked: on a whole
+    model that nobody checked, it can crash the process. It only adds knowledge: where it fails, the
+    failure is logged and the tensor stays unknown.
     """
 
     def __init__(self, constants: Mapping[str, Array]) -> None:
@@ -130,39 +131,6 @@ class TypeTable:
         """Record a tensor's type unless it says nothing."""
         if proto.WhichOneof("value") is not None:
             self._types[name] = proto
-
-    def infer_model(
-        self,
-        graph: onnx.GraphProto,
-        nodes: Iterable[onnx.NodeProto],
-        opsets: Mapping[str, int],
-        ir_version: int,
-    ) -> None:
-        """Infer types and shapes of all tensors of a flat model, propagating small constants."""
-        import onnx
-        from onnx import numpy_helper, shape_inference
-
-        model = onnx.ModelProto(ir_version=ir_version)
-        for domain, version in opsets.items():
-            model.opset_import.add(domain=domain, version=version)
-        model.graph.name = graph.name or "graph"
-        model.graph.node.extend(nodes)
-        model.graph.value_info.extend(graph.value_info)
-        model.graph.output.extend(graph.output)
-        model.graph.input.extend(i for i in graph.input if i.name not in self._constants)
-        for name, array in self._constants.items():
-            if array.size <= _SMALL:
-                model.graph.initializer.append(numpy_helper.from_array(array, name))
-            else:  # weights: only their type matters, and copying them is slow
-                dtype = DType.from_numpy(array.dtype)
-                model.graph.input.add(name=name).type.CopyFrom(tensor_type(dtype, array.shape))
-        try:
-            inferred = shape_inference.infer_shapes(model, data_prop=True)
-        except Exception as error:  # noqa: BLE001 - whatever the C++ side throws, go on without
-            _LOG.info("onnx shape inference failed on the whole model: %s", error)
-            return
-        for value in inferred.graph.value_info:
-            self.set(value.name, value.type)
 
     def infer_node(self, node: onnx.NodeProto, schema: Any, opsets: Mapping[str, int]) -> None:
         """Infer the outputs of one node whose types or ranks are not known yet."""
