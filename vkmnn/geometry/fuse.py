@@ -93,11 +93,16 @@ def _stored(ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSe
 
 
 def _canonical(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], RasterAttrs]:
-    """Return the Raster with inputs named once and, where order does not matter, merged regions."""
+    """Return the Raster with merged regions where order does not matter, and inputs in use only."""
+    inputs, attrs = _compact(inputs, attrs)
+    if attrs.ordered:
+        return inputs, attrs
+    regions = sorted(merge(attrs.regions), key=lambda region: region.dst.offset)
+    return _compact(inputs, replace(attrs, regions=tuple(regions)))
+
+
+def _compact(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], RasterAttrs]:
     names, regions = compact_origins(inputs, attrs.regions)
-    if not attrs.ordered:
-        regions = sorted(merge(regions), key=lambda region: region.dst.offset)
-        names, regions = compact_origins(names, regions)
     return names, replace(attrs, regions=tuple(regions))
 
 
@@ -114,13 +119,15 @@ def _collapse(
     while True:
         name = next((name for name in inputs if name in rasters and name not in refused), None)
         if name is None:
-            return inputs, attrs
+            return _canonical(inputs, attrs)
         composed = _read_through(attrs, inputs.index(name), len(inputs), rasters[name], elements)
         if composed is None:
             refused.add(name)
             continue
-        names, candidate = _canonical(inputs + sources[name], composed)
         limit = len(attrs.regions) if name in stored else max(MAX_REGIONS, len(attrs.regions))
+        names, candidate = _compact(inputs + sources[name], composed)
+        if len(candidate.regions) > limit:
+            names, candidate = _canonical(names, candidate)
         if len(candidate.regions) > limit:
             refused.add(name)
         else:
