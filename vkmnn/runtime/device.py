@@ -185,7 +185,7 @@ class Device:
                 ranges = [BufferRange(buffer, 0, 4096)] * len(pipeline.slots)
                 params = bytes(pipeline.params_size)
                 recorder.dispatch(pipeline.driver_pipeline, ranges, params, (0, 1, 1))
-            commands = recorder.finish()
+            commands = recorder.finish([buffer.driver_buffer])
             try:
                 commands.submit()
                 if not commands.wait(self.timeout_s):

@@ -10,7 +10,6 @@ from vkmnn.errors import DeviceError, DeviceLostError, InvalidInputError
 from vkmnn.runtime.drivers.base import (
     COMPUTE,
     COMPUTE_READ,
-    COMPUTE_WRITE,
     EMPTY_RANGE_BYTES,
     HOST_READ,
     TRANSFER,
@@ -21,7 +20,7 @@ from vkmnn.runtime.drivers.base import (
     DriverCommands,
 )
 from vkmnn.runtime.hazards import BufferHazards
-from vkmnn.runtime.memory import Buffer, BufferRange
+from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -86,68 +85,60 @@ class Encoder:
         if not (x and y and z):
             return
         slots = pipeline.slots
-        limit = self._max_groups
+        max_x, max_y, max_z = self._max_groups
         if (
-            x > limit[0]
-            or y > limit[1]
-            or z > limit[2]
+            not 0 < x <= max_x
+            or not 0 < y <= max_y
+            or not 0 < z <= max_z
             or len(bindings) != len(slots)
             or len(params) != pipeline.params_size
-            or x < 0
-            or y < 0
-            or z < 0
             or self._finished
         ):
             self._refuse(pipeline, bindings, params, groups, label)
         hazards = self._hazards
-        touched = []
         hazard = visible_to_writes = False
-        scope = 0
-        for bound, slot in zip(bindings, slots, strict=True):
+        read, written = [], []
+        for bound, (name, reads, writes, alignment, max_bytes, unit) in zip(
+            bindings, slots, strict=True
+        ):
             buffer, start, nbytes = bound.buffer, bound.offset, bound.nbytes
             end = start + nbytes
             if (
-                end > buffer.nbytes
-                or nbytes > slot.max_bytes
-                or start % slot.alignment
-                or nbytes % slot.unit
-                or start < 0
+                start < 0
                 or nbytes < 0
-                or buffer.device is not self.device
+                or end > buffer.nbytes
+                or nbytes > max_bytes
+                or start % alignment
+                or nbytes % unit
             ):
-                self._refuse_range(pipeline, bound, slot.name, label)
+                self._refuse_range(pipeline, bound, name, label)
             if not nbytes:
                 start = buffer.driver_buffer.empty_offset
                 end = start + EMPTY_RANGE_BYTES
-            state = hazards.get(buffer)
-            if state is None:
-                state = hazards[buffer] = BufferHazards()
-            if slot.reads:
-                scope |= COMPUTE_READ
-                if state.written.overlaps(start, end):
+            state = hazards.get(buffer) or self._track(buffer)
+            if reads:
+                if not state.constant and state.written.overlaps(start, end):
                     hazard = True
-            if slot.writes:
-                scope |= COMPUTE_WRITE
+                read.append((state, start, end))
+            if writes:
                 if state.stale.overlaps(start, end):
                     hazard = visible_to_writes = True
-                elif state.read.overlaps(start, end):
+                elif not state.may_write(start, end):
                     hazard = True
-            touched.append((state, start, end, slot))
+                written.append((state, start, end))
         if hazard:
             self._barrier(COMPUTE if visible_to_writes else COMPUTE_READ)
-        for state, start, end, slot in touched:
-            if slot.reads:
-                state.read.add(start, end)
-                state.stale.remove(start, end)
-        for state, start, end, slot in touched:
-            if slot.writes:
-                state.written.add(start, end)
-                state.stale.add(start, end)
-        self._used |= scope
-        self._stale |= scope & WRITES
+        for state, start, end in read:
+            state.note_read(start, end)
+        for state, start, end in written:
+            state.note_write(start, end)
+        self._used |= pipeline.scope
+        self._stale |= pipeline.scope & WRITES
         self._recorder.dispatch(pipeline.driver_pipeline, bindings, params, groups)
         self.dispatch_count += 1
-        self._done(label or pipeline.shader.name)
+        self._labels.append(label or pipeline.shader.name)
+        if self._timestamps or self._messages:
+            self._done()
 
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
         """Record a copy between ranges of equal size that do not overlap.
@@ -170,7 +161,8 @@ class Encoder:
         self._transfer(((src, False), (dst, True)))
         if src.nbytes:
             self._recorder.copy(src, dst)
-            self._done("copy")
+            self._labels.append("copy")
+            self._done()
 
     def fill(self, dst: BufferRange, value: int = 0) -> None:
         """Record the filling of a range with a 32-bit word (little-endian).
@@ -185,7 +177,8 @@ class Encoder:
         self._transfer(((dst, True),))
         if dst.nbytes:
             self._recorder.fill(dst, value)
-            self._done("fill")
+            self._labels.append("fill")
+            self._done()
 
     def finish(self) -> CommandBuffer:
         """End recording.
@@ -197,7 +190,7 @@ class Encoder:
         self._finished = True
         if self._ever | self._used:
             self._recorder.barrier(self._ever | self._used, COMPUTE | TRANSFER | HOST_READ)
-        commands = self._recorder.finish()
+        commands = self._recorder.finish([buffer.driver_buffer for buffer in self._hazards])
         self.device.raise_messages()
         return CommandBuffer(
             self.device, commands, tuple(self._hazards), self._labels, self._timestamps
@@ -215,34 +208,39 @@ class Encoder:
                 raise InvalidInputError(
                     f"bytes {start} to {end} are outside a buffer of {bound.buffer.nbytes} bytes"
                 )
-            if bound.buffer.device is not self.device:
-                raise InvalidInputError("the buffer belongs to another device")
+            state = self._hazards.get(bound.buffer) or self._track(bound.buffer)
             if not bound.nbytes:
                 return
-            state = self._hazards.setdefault(bound.buffer, BufferHazards())
             scope |= TRANSFER_WRITE if writes else TRANSFER_READ
+            hazard |= state.written.overlaps(start, end)
             if writes:
-                hazard |= state.stale.overlaps(start, end) or state.read.overlaps(start, end)
-            else:
-                hazard |= state.written.overlaps(start, end)
+                hazard |= state.stale.overlaps(start, end) or not state.may_write(start, end)
             touched.append((state, start, end, writes))
         if hazard:
             self._barrier(COMPUTE | TRANSFER)
         for state, start, end, writes in touched:
             if writes:
-                state.written.add(start, end)
-                state.stale.add(start, end)
+                state.note_write(start, end)
             else:
-                state.read.add(start, end)
-                state.stale.remove(start, end)
+                state.note_read(start, end)
         self._used |= scope
         self._stale |= scope & WRITES
+
+    def _track(self, buffer: Buffer) -> BufferHazards:
+        """Begin to watch a buffer."""
+        if buffer.device is not self.device:
+            raise InvalidInputError("the buffer belongs to another device")
+        if buffer.destroyed:
+            raise InvalidInputError("the buffer has been destroyed")
+        constant = buffer.kind in (MemoryKind.WEIGHTS, MemoryKind.UPLOAD)
+        state = self._hazards[buffer] = BufferHazards(constant=constant)
+        return state
 
     def _barrier(self, dst: int) -> None:
         """Put a barrier between everything so far and what follows in scope `dst`."""
         src = self._used
-        writes_see = bool(dst & WRITES)
-        if writes_see:
+        visible_to_writes = bool(dst & WRITES)
+        if visible_to_writes:
             src |= self._stale
             self._stale = 0
         if dst & TRANSFER:
@@ -255,17 +253,12 @@ class Encoder:
         self._ever |= self._used
         self._used = 0
         for state in self._hazards.values():
-            state.read.clear()
-            state.written.clear()
-            if writes_see:
-                state.stale.clear()
+            state.pass_barrier(visible_to_writes)
 
-    def _done(self, label: str) -> None:
-        self._labels.append(label)
+    def _done(self) -> None:
         if self._timestamps:
             self._recorder.timestamp()
-        if self._messages:
-            self.device.raise_messages()
+        self.device.raise_messages()
 
     def _refuse(
         self,
@@ -297,9 +290,7 @@ class Encoder:
         slot = next(slot for slot in pipeline.slots if slot.name == name)
         where = f"binding '{name}' of {pipeline.shader.name}: "
         hint = None
-        if bound.buffer.device is not self.device:
-            what = "the buffer belongs to another device"
-        elif (
+        if (
             bound.offset < 0
             or bound.nbytes < 0
             or bound.offset + bound.nbytes > bound.buffer.nbytes

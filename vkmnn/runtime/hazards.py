@@ -16,37 +16,31 @@ class IntervalSet:
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether a byte of [start, end) is in the set."""
-        i = bisect_right(self.ends, start)
+        i = bisect_right(self.ends, start)  # first interval that ends after `start`
         return i < len(self.starts) and self.starts[i] < end
 
     def add(self, start: int, end: int) -> None:
         """Add the bytes [start, end)."""
         starts, ends = self.starts, self.ends
         i = bisect_left(ends, start)  # first interval that reaches `start`
+        if i == len(starts) or starts[i] > end:
+            starts.insert(i, start)
+            ends.insert(i, end)
+            return
         j = bisect_right(starts, end)  # first interval that begins after `end`
-        if i < j:
-            start = min(start, starts[i])
-            end = max(end, ends[j - 1])
-        starts[i:j] = [start]
-        ends[i:j] = [end]
+        starts[i:j] = [min(start, starts[i])]
+        ends[i:j] = [max(end, ends[j - 1])]
 
     def remove(self, start: int, end: int) -> None:
         """Remove the bytes [start, end)."""
         starts, ends = self.starts, self.ends
         i = bisect_right(ends, start)  # first interval that ends after `start`
-        j = bisect_left(starts, end)  # first interval that begins at or after `end`
-        if i >= j:
+        if i == len(starts) or starts[i] >= end:
             return
+        j = bisect_left(starts, end)  # first interval that begins at or after `end`
         first, last = starts[i], ends[j - 1]
-        new_starts, new_ends = [], []
-        if first < start:
-            new_starts.append(first)
-            new_ends.append(start)
-        if last > end:
-            new_starts.append(end)
-            new_ends.append(last)
-        starts[i:j] = new_starts
-        ends[i:j] = new_ends
+        starts[i:j] = ([first] if first < start else []) + ([end] if last > end else [])
+        ends[i:j] = ([start] if first < start else []) + ([last] if last > end else [])
 
     def clear(self) -> None:
         """Remove everything."""
@@ -61,11 +55,44 @@ class BufferHazards:
     write has not been made visible to later writes and has not been read since: writing them again
     needs a barrier with write access (write after write). A read ordered after the write, and a
     write ordered after that read, need no more than the two barriers between them.
+
+    As long as a buffer of `constant` content has not been written, its reads are not tracked one by
+    one: `read_somewhere` stands for them.
     """
 
-    __slots__ = ("read", "stale", "written")
+    __slots__ = ("constant", "read", "read_somewhere", "stale", "written")
 
-    def __init__(self) -> None:
+    def __init__(self, *, constant: bool) -> None:
+        self.constant = constant
+        self.read_somewhere = False
         self.read = IntervalSet()
         self.written = IntervalSet()
         self.stale = IntervalSet()
+
+    def may_write(self, start: int, end: int) -> bool:
+        """Whether writing [start, end) needs no barrier."""
+        return not (self.read_somewhere or self.read.overlaps(start, end))
+
+    def note_read(self, start: int, end: int) -> None:
+        """Record that [start, end) is read."""
+        if self.constant:
+            self.read_somewhere = True
+        else:
+            self.read.add(start, end)
+            self.stale.remove(start, end)
+
+    def note_write(self, start: int, end: int) -> None:
+        """Record that [start, end) is written."""
+        self.constant = False
+        self.written.add(start, end)
+        self.stale.add(start, end)
+
+    def pass_barrier(self, visible_to_writes: bool) -> None:
+        """Forget what a barrier has ordered."""
+        self.read_somewhere = False
+        if self.constant:
+            return
+        self.read.clear()
+        self.written.clear()
+        if visible_to_writes:
+            self.stale.clear()

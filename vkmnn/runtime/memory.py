@@ -44,7 +44,7 @@ class Buffer:
     buffer that uses it is left; after `destroy` nothing of these may be used.
     """
 
-    __slots__ = ("__weakref__", "_driver_buffer", "device", "kind", "nbytes")
+    __slots__ = ("__weakref__", "destroyed", "device", "driver_buffer", "kind", "nbytes")
 
     def __init__(
         self, device: Device, nbytes: int, kind: MemoryKind, driver_buffer: DriverBuffer
@@ -52,28 +52,18 @@ class Buffer:
         self.device = device
         self.nbytes = nbytes
         self.kind = kind
-        self._driver_buffer: DriverBuffer | None = driver_buffer
+        self.driver_buffer = driver_buffer
+        self.destroyed = False
 
     def __repr__(self) -> str:
-        state = "" if self._driver_buffer else ", destroyed"
+        state = ", destroyed" if self.destroyed else ""
         return f"Buffer({self.nbytes} bytes, {self.kind.value}{state})"
-
-    @property
-    def driver_buffer(self) -> DriverBuffer:
-        """The driver's side of the buffer."""
-        buffer = self._driver_buffer
-        if buffer is None:
-            raise InvalidInputError("the buffer has been destroyed")
-        return buffer
-
-    @property
-    def destroyed(self) -> bool:
-        """Whether the memory has been freed."""
-        return self._driver_buffer is None
 
     @property
     def host(self) -> NDArray[np.uint8] | None:
         """Zero-copy view, or None."""
+        if self.destroyed:
+            raise InvalidInputError("the buffer has been destroyed")
         return self.driver_buffer.host
 
     def write(self, offset: int, array: NDArray[np.generic]) -> None:
@@ -104,9 +94,8 @@ class Buffer:
 
     def destroy(self) -> None:
         """Free the memory; it must not be in use by the device. Safe to call twice."""
-        buffer, self._driver_buffer = self._driver_buffer, None
-        if buffer is not None:
-            buffer.destroy()
+        self.destroyed = True
+        self.driver_buffer.destroy()
 
     def __enter__(self) -> Self:
         return self

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device_info import DeviceInfo, Limits
+from vkmnn.runtime.drivers.base import COMPUTE_READ, COMPUTE_WRITE
 from vkmnn.runtime.shader import TEXEL_SIZES, BindingType, Shader, ShaderBinding, SpecConstant
 
 if TYPE_CHECKING:
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 SpecValues = Mapping[str, int | float | bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """What the encoder checks and tracks of one binding; `unit` divides the size of a range."""
+class Slot(NamedTuple):
+    """What the encoder checks and tracks of one binding; `unit` divides the size of a range.
+
+    A tuple, because the encoder unpacks it for every binding of every dispatch.
+    """
 
     name: str
     reads: bool
@@ -34,7 +36,15 @@ class Pipeline:
     Made by `Device.pipeline`, which also keeps it: pipelines live as long as the device.
     """
 
-    __slots__ = ("__weakref__", "driver_pipeline", "params_size", "shader", "slots", "spec")
+    __slots__ = (
+        "__weakref__",
+        "driver_pipeline",
+        "params_size",
+        "scope",
+        "shader",
+        "slots",
+        "spec",
+    )
 
     def __init__(
         self, shader: Shader, spec: SpecValues, driver_pipeline: DriverPipeline, limits: Limits
@@ -43,6 +53,8 @@ class Pipeline:
         self.spec = spec
         self.driver_pipeline = driver_pipeline
         self.params_size = shader.push_constant_size
+        accesses = "".join(binding.access for binding in shader.bindings)
+        self.scope = COMPUTE_READ * ("r" in accesses) | COMPUTE_WRITE * ("w" in accesses)
         self.slots = tuple(_slot(binding, limits) for binding in shader.bindings)
 
     def __repr__(self) -> str:

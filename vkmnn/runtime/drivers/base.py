@@ -131,12 +131,11 @@ class DriverRecorder(ABC):
         """Record the time at which everything before has finished."""
 
     @abstractmethod
-    def finish(self) -> DriverCommands:
-        """End recording; the recorder must not be used afterwards."""
+    def finish(self, buffers: Sequence[DriverBuffer]) -> DriverCommands:
+        """End recording; the commands keep the pipelines and these `buffers` that they use alive.
 
-    @abstractmethod
-    def abandon(self) -> None:
-        """Drop what was recorded; safe after `finish` and more than once."""
+        The recorder must not be used afterwards.
+        """
 
 
 class DriverDevice(ABC):

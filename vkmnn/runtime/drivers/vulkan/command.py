@@ -23,12 +23,13 @@ from vkmnn.runtime.drivers.base import (
     TRANSFER_READ,
     TRANSFER_WRITE,
     WRITES,
+    DriverBuffer,
     DriverCommands,
-    DriverPipeline,
     DriverRecorder,
 )
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.pipeline import (
+    SETS_PER_CALL,
     STORAGE_BUFFER,
     STORAGE_TEXEL_BUFFER,
     Layout,
@@ -66,6 +67,7 @@ _bind_sets = lib.vkCmdBindDescriptorSets
 _push = lib.vkCmdPushConstants
 _dispatch = lib.vkCmdDispatch
 _pipeline_barrier = lib.vkCmdPipelineBarrier
+_update_set = lib.vkUpdateDescriptorSetWithTemplate
 _from_buffer = ffi.from_buffer
 
 
@@ -107,9 +109,10 @@ class VulkanRecorder(DriverRecorder):
         self._timestamps = timestamps
         self._count = 0
         self._pipeline: VulkanPipeline | None = None
-        self._layout: Layout | None = None
         self._set: Any = None
         self._sets: dict[Layout, dict[bytes, Any]] = {}
+        self._free_sets: dict[Layout, list[Any]] = {}
+        self._set_arrays: list[Any] = []
         self._sets_left = self._storage_left = self._texel_left = 0
         self._pool_sets = 32
         info = struct(
@@ -127,7 +130,7 @@ class VulkanRecorder(DriverRecorder):
             commandBufferCount=1,
         )
         commands = ffi.new("VkCommandBuffer[1]")
-        self._result: VulkanCommands | None = VulkanCommands(device, self._state, commands)
+        self._result = VulkanCommands(device, self._state, commands)
         device.check(
             lib.vkAllocateCommandBuffers(device.handle, allocation, commands),
             "vkAllocateCommandBuffers",
@@ -140,17 +143,16 @@ class VulkanRecorder(DriverRecorder):
         self._set_info = struct(
             "VkDescriptorSetAllocateInfo",
             lib.VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
-            descriptorSetCount=1,
+            descriptorSetCount=SETS_PER_CALL,
         )
 
     def dispatch(
         self,
-        pipeline: DriverPipeline,
+        pipeline: VulkanPipeline,  # type: ignore[override]  # its own; a check costs time
         ranges: Sequence[BufferRange],
         params: bytes,
         groups: tuple[int, int, int],
     ) -> None:
-        assert isinstance(pipeline, VulkanPipeline)
         command = self._command
         layout = pipeline.layout
         if pipeline is not self._pipeline:
@@ -161,8 +163,10 @@ class VulkanRecorder(DriverRecorder):
             numbers: list[int] = []
             for bound, texel_format in zip(ranges, pipeline.texel_formats, strict=True):
                 buffer: Any = bound.buffer.driver_buffer
-                nbytes = bound.nbytes or EMPTY_RANGE_BYTES
-                offset = bound.offset if bound.nbytes else buffer.empty_offset
+                if not bound.nbytes:
+                    offset, nbytes = buffer.empty_offset, EMPTY_RANGE_BYTES
+                else:
+                    offset, nbytes = bound.offset, bound.nbytes
                 if texel_format is None:
                     numbers += (buffer.number, offset, nbytes)
                 else:
@@ -174,13 +178,11 @@ class VulkanRecorder(DriverRecorder):
             bound_set = sets.get(data)
             if bound_set is None:
                 bound_set = sets[data] = self._new_set(layout, data)
-                self._state.keep.update(bound.buffer.driver_buffer for bound in ranges)
-            if bound_set is not self._set or layout is not self._layout:
+            if bound_set is not self._set:
                 _bind_sets(
                     command, _BIND_POINT, pipeline.pipeline_layout, 0, 1, bound_set, 0, NULL
                 )
                 self._set = bound_set
-                self._layout = layout
         if params:
             _push(
                 command,
@@ -193,32 +195,39 @@ class VulkanRecorder(DriverRecorder):
         _dispatch(command, *groups)
 
     def _new_set(self, layout: Layout, data: bytes) -> Any:
+        """Return a pointer to a new descriptor set that binds what `data` says."""
+        free = self._free_sets.get(layout)
+        if not free:
+            free = self._free_sets[layout] = self._allocate_sets(layout)
+        result = free.pop()
+        _update_set(self._device.handle, result[0], layout.template, _from_buffer(data))
+        return result
+
+    def _allocate_sets(self, layout: Layout) -> list[Any]:
         if (
-            not self._sets_left
-            or self._storage_left < layout.storage_count
-            or self._texel_left < layout.texel_count
+            self._sets_left < SETS_PER_CALL
+            or self._storage_left < layout.storage_count * SETS_PER_CALL
+            or self._texel_left < layout.texel_count * SETS_PER_CALL
         ):
             self._new_pool(layout)
-        self._sets_left -= 1
-        self._storage_left -= layout.storage_count
-        self._texel_left -= layout.texel_count
-        device = self._device
+        self._sets_left -= SETS_PER_CALL
+        self._storage_left -= layout.storage_count * SETS_PER_CALL
+        self._texel_left -= layout.texel_count * SETS_PER_CALL
         self._set_info.pSetLayouts = layout.set_layouts
-        out = ffi.new("VkDescriptorSet[1]")
-        result = lib.vkAllocateDescriptorSets(device.handle, self._set_info, out)
-        if result < 0:
-            device.check(result, "vkAllocateDescriptorSets")
-        lib.vkUpdateDescriptorSetWithTemplate(
-            device.handle, out[0], layout.template, _from_buffer(data)
+        sets = ffi.new("VkDescriptorSet[]", SETS_PER_CALL)
+        self._device.check(
+            lib.vkAllocateDescriptorSets(self._device.handle, self._set_info, sets),
+            "vkAllocateDescriptorSets",
         )
-        return out
+        self._set_arrays.append(sets)
+        return [sets + i for i in range(SETS_PER_CALL)]
 
     def _new_pool(self, layout: Layout) -> None:
         sets = self._pool_sets
         self._pool_sets = min(2 * sets, 1024)
         self._sets_left = sets
-        self._storage_left = max(5 * sets, layout.storage_count)
-        self._texel_left = max(3 * sets, layout.texel_count)
+        self._storage_left = max(5 * sets, layout.storage_count * SETS_PER_CALL)
+        self._texel_left = max(3 * sets, layout.texel_count * SETS_PER_CALL)
         sizes = ffi.new("VkDescriptorPoolSize[2]")
         sizes[0].type = STORAGE_BUFFER
         sizes[0].descriptorCount = self._storage_left
@@ -247,12 +256,10 @@ class VulkanRecorder(DriverRecorder):
         region.srcOffset = src.offset
         region.dstOffset = dst.offset
         region.size = src.nbytes
-        self._state.keep.update((source, target))
         lib.vkCmdCopyBuffer(self._command, source.handle, target.handle, 1, region)
 
     def fill(self, dst: BufferRange, value: int) -> None:
         target: Any = dst.buffer.driver_buffer
-        self._state.keep.add(target)
         lib.vkCmdFillBuffer(
             self._command, target.handle, dst.offset, dst.nbytes, value & 0xFFFF_FFFF
         )
@@ -284,17 +291,11 @@ class VulkanRecorder(DriverRecorder):
         )
         self._count += 1
 
-    def finish(self) -> VulkanCommands:
-        device = self._device
-        assert self._result is not None
-        device.check(lib.vkEndCommandBuffer(self._command), "vkEndCommandBuffer")
-        result, self._result = self._result, None
-        result.prepare(self._count)
-        return result
-
-    def abandon(self) -> None:
-        if self._result:
-            self._result.destroy()
+    def finish(self, buffers: Sequence[DriverBuffer]) -> VulkanCommands:
+        self._device.check(lib.vkEndCommandBuffer(self._command), "vkEndCommandBuffer")
+        self._state.keep.update(buffers)
+        self._result.prepare(self._count)
+        return self._result
 
 
 class VulkanCommands(DriverCommands):

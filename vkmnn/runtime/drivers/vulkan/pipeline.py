@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 
 STORAGE_TEXEL_BUFFER, STORAGE_BUFFER = 5, 7  # VK_DESCRIPTOR_TYPE_*
 COMPUTE_STAGE = 0x20
+SETS_PER_CALL = 16
+"""Descriptor sets are allocated so many at a time."""
+
 _DESCRIPTOR_TYPES = {
     BindingType.STORAGE: STORAGE_BUFFER,
     BindingType.TEXEL: STORAGE_TEXEL_BUFFER,
@@ -58,12 +61,11 @@ class Layout:
         self.texel_count = len(bindings) - self.storage_count
         formats = [_DATA_FORMATS[kind] for _index, kind in bindings]
         self.pack = pystruct.Struct("=" + "".join(code for code, _size in formats)).pack
-        self.set_layouts = ffi.new(
-            "VkDescriptorSetLayout[]", [_create_set_layout(device.handle, bindings)]
-        )
+        set_layout = _create_set_layout(device.handle, bindings)
+        self.set_layouts = ffi.new("VkDescriptorSetLayout[]", [set_layout] * SETS_PER_CALL)
         self.pipeline_layout = _create_pipeline_layout(device.handle, self.set_layouts, push_size)
         self.template = (
-            _create_template(device.handle, bindings, self.set_layouts[0]) if bindings else NULL
+            _create_template(device.handle, bindings, set_layout) if bindings else NULL
         )
         device.own(
             self,
@@ -72,7 +74,7 @@ class Layout:
             device.handle,
             self.template,
             self.pipeline_layout,
-            self.set_layouts[0],
+            set_layout,
         )
 
 
