@@ -535,7 +535,7 @@ OP_TYPES: dict[str, OpType] = {
     "Concat": OpType(AxisAttrs, 1, _MANY),
     "Split": OpType(SplitAttrs, 1, 2, (1,)),
     "Slice": OpType(OpAttrs, 3, 5, (1, 2, 3, 4)),
-    "Pad": OpType(PadAttrs, 2, 4, (1, 2, 3)),
+    "Pad": OpType(PadAttrs, 2, 4, (1, 3)),
     "Expand": OpType(OpAttrs, 2, 2, (1,)),
     "Tile": OpType(OpAttrs, 2, 2, (1,)),
     "DepthToSpace": OpType(BlockAttrs, 1, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
@@ -15,7 +16,6 @@ from vkmnn.shape.common import (
     attrs_of,
     broadcast_shapes,
     check_axis_lengths,
-    content_of,
     dtype_of,
     has_input,
     int_list,
@@ -173,7 +173,7 @@ def _pad(op: Op, inputs: Infos, values: Values) -> Outputs:
     mode = attrs_of(op, PadAttrs).mode
     if mode not in PAD_MODES:
         raise ShapeError(f"pad mode '{mode}' is not one of {', '.join(PAD_MODES)}")
-    if has_input(inputs, 2) and content_of(values, 2).size != 1:
+    if has_input(inputs, 2) and prod(shape_of(inputs, 2)) != 1:
         raise ShapeError(f"the pad value must be one element, got shape {shape_of(inputs, 2)}")
     shape = shape_of(inputs, 0)
     widths = pad_widths(
