@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -19,17 +18,12 @@ ENVIRONMENT_VARIABLE = "VKMNN_CACHE_DIR"
 
 
 def cache_folder() -> Path:
-    """Return the folder of the codegen cache: `VKMNN_CACHE_DIR`, else the user's cache folder."""
-    chosen = os.environ.get(ENVIRONMENT_VARIABLE)
+    """Return the codegen folder inside `VKMNN_CACHE_DIR`, else inside the user's cache folder."""
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
     if chosen:
-        return Path(chosen) / "codegen"
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "vkmnn" / "codegen"
+        return Path(chosen).expanduser() / "codegen"
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(base) if base else Path.home() / ".cache") / "vkmnn" / "codegen"
 
 
 def cache_key(glsl: str, compiler: str, target: Target, optimize: str) -> str:

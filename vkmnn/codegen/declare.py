@@ -352,7 +352,8 @@ def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:
         load = f"{name}_data[i]"
         lines.append(f"#define {name}_load(i) {f'{kind.computed}({load})' if converts else load}")
     if "w" in binding.access:
-        value = f"{kind.stored}(v)" if converts else "(v)"
+        # In two steps: glslang turns int8_t(1.5) into invalid SPIR-V.
+        value = f"{kind.stored}({kind.computed}(v))" if converts else "(v)"
         lines.append(f"#define {name}_store(i, v) {name}_data[i] = {value}")
     return lines
 

@@ -5,6 +5,7 @@ The text is laid out so that `ruff format` leaves it as it is (every list has a 
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from vkmnn.codegen.manifest import HEADER, Manifest
@@ -33,6 +34,8 @@ def camel(name: str) -> str:
 
 
 def _literal(values: list[str | int], name: str) -> str:
+    if len(values) == 1:  # with a trailing comma it would be a tuple
+        return f"{name}: TypeAlias = Literal[{_quote(values[0])}]"
     lines = [f"{name}: TypeAlias = Literal["]
     lines += [f"    {_quote(value)}," for value in values]
     return "\n".join([*lines, "]"])
@@ -42,13 +45,19 @@ def _quote(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
+def _enum(name: str, members: list[str]) -> str:
+    lines = [f"class {name}(IntEnum):", f'    """The numbers `{name.upper()}_…` of GLSL."""', ""]
+    return "\n".join([*lines, *(f"    {member} = {i}" for i, member in enumerate(members))])
+
+
+def _struct(name: str, params: list[dict[str, Any]]) -> str:
+    codes = "".join(f"{param['count'] or ''}{_STRUCT_CODES[param['type']]}" for param in params)
+    return f'_{name.upper()} = struct.Struct("<{codes}")'
+
+
 def _params_class(name: str, params: list[dict[str, Any]]) -> str:
     size = sum(4 * (param["count"] or 1) for param in params)
-    codes = "".join(f"{param['count'] or ''}{_STRUCT_CODES[param['type']]}" for param in params)
     lines = [
-        f'_{name.upper()} = struct.Struct("<{codes}")',
-        "",
-        "",
         "@dataclass(frozen=True, slots=True, kw_only=True)",
         f"class {camel(name)}Params:",
         f'    """Push constants of `{name}`: {size} bytes."""',
@@ -85,44 +94,34 @@ def _params_class(name: str, params: list[dict[str, Any]]) -> str:
 
 def _function(name: str, entry: dict[str, Any]) -> str:
     axes = entry["axes"]
-    doc = entry["doc"] or f"Variant of `{name}`."
+    doc = entry["doc"]
     if not axes:
         body = f'    return find_shader("{name}", {{}})'
-        return "\n".join([f"def {name}() -> Shader:", *_docstring(doc), body])
+        return "\n".join([f"def {name}() -> Shader:", *_docstring(name, doc), body])
     lines = [f"def {name}(", "    *,"]
     lines += [f"    {axis}: {camel(name)}{camel(axis)}," for axis in axes]
-    lines += [") -> Shader:", *_docstring(doc), "    return find_shader("]
+    lines += [") -> Shader:", *_docstring(name, doc), "    return find_shader("]
     lines += [f'        "{name}",', "        {"]
     lines += [f'            "{axis}": {axis},' for axis in axes]
     lines += ["        },", "    )"]
     return "\n".join(lines)
 
 
-def _docstring(doc: str) -> list[str]:
-    """Wrap a comment into a docstring of at most 100 columns."""
-    words = doc.replace("\\", "/").replace('"""', "'''").split()
-    text = " ".join(words)
-    text = text if text.endswith((".", "!", "?", ":")) else text + "."
-    if len(text) <= 90 and not text.endswith('"'):
-        return [f'    """{text}"""']
-    summary, dot, rest = text.partition(". ")
-    summary += "." if dot else ""
-    blocks = [summary, *([rest] if rest else [])]
-    lines: list[str] = []
-    for number, block in enumerate(blocks):
-        line = '    """' if number == 0 else "   "
-        if number == 1:
-            lines.append("")
-        first = True
-        for word in block.split():
-            glue = "" if number == 0 and first else " "
-            if len(line) + len(glue) + len(word) > 98 and not first:
-                lines.append(line)
-                line, glue = "   ", " "
-            line += glue + word
-            first = False
-        lines.append(line)
-    return [*lines, '    """']
+def _docstring(name: str, doc: str) -> list[str]:
+    """A fixed summary line, then the template's comment, wrapped."""
+    summary = f'    """Return a variant of `{name}`.'
+    if not doc:
+        return [summary + '"""']
+    plain = doc.replace("\\", "/").replace('"""', "'''")
+    body = textwrap.wrap(
+        plain,
+        width=98,
+        initial_indent="    ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [summary, "", *body, '    """']
 
 
 def kernels_source(manifest: Manifest) -> str:
@@ -136,23 +135,27 @@ def kernels_source(manifest: Manifest) -> str:
         head = head.replace("import struct\n", "").replace(", pack_params", "")
     if not any(entry["axes"] for _, entry in templates):
         head = head.replace("from typing import Literal, TypeAlias\n", "")
-    parts: list[str] = []
+    # Definitions stand between two blank lines, as ruff wants it; the first plain block after one.
+    text = head
+    after_definition = False
+
+    def add(block: str, is_definition: bool) -> None:
+        nonlocal text, after_definition
+        text += "\n" * (2 if is_definition or after_definition else 1) + block + "\n"
+        after_definition = is_definition
+
     for name, members in sorted(manifest["enums"].items()):
-        lines = [
-            f"class {name}(IntEnum):",
-            f'    """The numbers `{name.upper()}_…` of GLSL."""',
-            "",
-        ]
-        lines += [f"    {member} = {value}" for value, member in enumerate(members)]
-        parts.append("\n\n" + "\n".join(lines))
+        add(_enum(name, members), True)
     for name, entry in templates:
-        block = [
+        aliases = [
             _literal(values, f"{camel(name)}{camel(axis)}")
             for axis, values in entry["axes"].items()
         ]
         if entry["params"]:
-            parts.append("\n" + "\n".join([*block, _params_class(name, entry["params"])]))
-        elif block:
-            parts.append("\n" + "\n".join(block))
-        parts.append("\n\n" + _function(name, entry))
-    return head + "\n".join(parts) + "\n"
+            aliases.append(_struct(name, entry["params"]))
+        if aliases:
+            add("\n".join(aliases), False)
+        if entry["params"]:
+            add(_params_class(name, entry["params"]), True)
+        add(_function(name, entry), True)
+    return text

@@ -275,7 +275,8 @@ def _specs(module: _Module) -> list[ReflectedSpec]:
             default = module.literal(type_id, words)
         name = module.names.get(constant, "")
         specs.append(ReflectedSpec(spec_id, name, module.scalar(type_id), default))
-    return sorted(specs, key=lambda spec: spec.id)
+    # glslang repeats the local sizes when a SPIR-V 1.6 module also reads gl_WorkGroupSize.
+    return sorted(dict.fromkeys(specs), key=lambda spec: spec.id)
 
 
 def _local_size(module: _Module) -> tuple[int, int, int]:

@@ -53,7 +53,7 @@ class Rendered:
 
 
 class _Marks(Extension):
-    """Puts a mark at the start of each literal piece and after each newline inside it."""
+    """Puts a mark before each literal piece and expression, and after each newline in a piece."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         files: list[str] = self.environment.mark_files  # type: ignore[attr-defined]
@@ -62,6 +62,9 @@ class _Marks(Extension):
             files.append(name)
         number = files.index(name)
         for token in stream:
+            if token.type == "variable_begin":  # a helper's output has no literal text of its own
+                mark = f"{_MARK_BEGIN}{number}:{token.lineno}{_MARK_END}"
+                yield Token(token.lineno, "data", mark)
             if token.type != "data":
                 yield token
                 continue

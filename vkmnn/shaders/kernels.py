@@ -39,6 +39,7 @@ class Pool(IntEnum):
     AVERAGE = 1
     LP = 2
 
+
 BinaryOp: TypeAlias = Literal[
     "ADD",
     "SUB",
@@ -111,7 +112,9 @@ def binary(
     width: BinaryWidth,
     storage: BinaryStorage,
 ) -> Shader:
-    """y = activation(op(a, b)) with broadcasting over up to six axes; an invocation makes one
+    """Return a variant of `binary`.
+
+    y = activation(op(a, b)) with broadcasting over up to six axes; an invocation makes one
     element of `width` words.
     """
     return find_shader(
@@ -123,6 +126,7 @@ def binary(
             "storage": storage,
         },
     )
+
 
 CastSource: TypeAlias = Literal[
     "f32",
@@ -158,7 +162,9 @@ def cast(
     dest: CastDest,
     storage: CastStorage,
 ) -> Shader:
-    """y = x converted to another element type; int8 to uint16 live in 32-bit words, float16 in
+    """Return a variant of `cast`.
+
+    y = x converted to another element type; int8 to uint16 live in 32-bit words, float16 in
     float32.
     """
     return find_shader(
@@ -169,6 +175,7 @@ def cast(
             "storage": storage,
         },
     )
+
 
 ConvDepthwisePixels: TypeAlias = Literal[
     4,
@@ -242,10 +249,10 @@ def conv_depthwise(
     pixels: ConvDepthwisePixels,
     storage: ConvDepthwiseStorage,
 ) -> Shader:
-    """Convolution of each channel by itself; an invocation makes `pixels` pixels of one channel
-    block.
+    """Return a variant of `conv_depthwise`.
 
-    Weights are [block][tap].
+    Convolution of each channel by itself; an invocation makes `pixels` pixels of one channel
+    block. Weights are [block][tap].
     """
     return find_shader(
         "conv_depthwise",
@@ -254,6 +261,7 @@ def conv_depthwise(
             "storage": storage,
         },
     )
+
 
 ConvGatherStorage: TypeAlias = Literal[
     "ssbo",
@@ -322,10 +330,11 @@ def conv_gather(
     *,
     storage: ConvGatherStorage,
 ) -> Shader:
-    """Convolution with groups that do not fall on channel blocks; an invocation makes one pixel
-    of one channel block and gathers single input channels.
+    """Return a variant of `conv_gather`.
 
-    Weights are [block][tap][ic]; `in_blocks` and `group_blocks` count channels here.
+    Convolution with groups that do not fall on channel blocks; an invocation makes one pixel of
+    one channel block and gathers single input channels. Weights are [block][tap][ic]; `in_blocks`
+    and `group_blocks` count channels here.
     """
     return find_shader(
         "conv_gather",
@@ -334,14 +343,13 @@ def conv_gather(
         },
     )
 
+
 ConvRotateRows: TypeAlias = Literal[
     32,
     16,
     8,
 ]
-ConvRotateLanes: TypeAlias = Literal[
-    8,
-]
+ConvRotateLanes: TypeAlias = Literal[8]
 _CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
 
@@ -406,12 +414,12 @@ def conv_rotate(
     rows: ConvRotateRows,
     lanes: ConvRotateLanes,
 ) -> Shader:
-    """Convolution as implicit GEMM for CPU devices: a workgroup is one subgroup of `lanes`
-    invocations and makes `rows` pixels of `lanes` channel blocks; lane l owns channel block l of
-    the panel, weights are [panel][tap][ic][lanes].
+    """Return a variant of `conv_rotate`.
 
-    A lane loads its own pixels; the others reach it by a rotation of the subgroup, so lane l
-    works on pixel (l + j) mod lanes in step j.
+    Convolution as implicit GEMM for CPU devices: a workgroup is one subgroup of `lanes`
+    invocations and makes `rows` pixels of `lanes` channel blocks; lane l owns channel block l of
+    the panel, weights are [panel][tap][ic][lanes]. A lane loads its own pixels; the others reach
+    it by a rotation of the subgroup, so lane l works on pixel (l + j) mod lanes in step j.
     """
     return find_shader(
         "conv_rotate",
@@ -420,6 +428,7 @@ def conv_rotate(
             "lanes": lanes,
         },
     )
+
 
 ConvTileAcross: TypeAlias = Literal[
     "pixels",
@@ -504,12 +513,12 @@ def conv_tile(
     blocks: ConvTileBlocks,
     storage: ConvTileStorage,
 ) -> Shader:
-    """Convolution as implicit GEMM in a register tile: an invocation makes `pixels` pixels of
-    `blocks` channel blocks.
+    """Return a variant of `conv_tile`.
 
-    Across pixels, neighbouring invocations own neighbouring pixels and share their weights
-    [panel][tap][ic][blocks]; across channels, they own neighbouring channel blocks and share
-    their pixels, with weights [panel][tap][ic][local_size_x].
+    Convolution as implicit GEMM in a register tile: an invocation makes `pixels` pixels of
+    `blocks` channel blocks. Across pixels, neighbouring invocations own neighbouring pixels and
+    share their weights [panel][tap][ic][blocks]; across channels, they own neighbouring channel
+    blocks and share their pixels, with weights [panel][tap][ic][local_size_x].
     """
     return find_shader(
         "conv_tile",
@@ -520,6 +529,7 @@ def conv_tile(
             "storage": storage,
         },
     )
+
 
 ConvWeightStorage: TypeAlias = Literal[
     "ssbo",
@@ -543,7 +553,9 @@ def conv_weight(
     *,
     storage: ConvWeightStorage,
 ) -> Shader:
-    """Packs weights that the network computes: y[i] = w[table[i]], or 0 where the table holds -1.
+    """Return a variant of `conv_weight`.
+
+    Packs weights that the network computes: y[i] = w[table[i]], or 0 where the table holds -1.
     """
     return find_shader(
         "conv_weight",
@@ -551,6 +563,7 @@ def conv_weight(
             "storage": storage,
         },
     )
+
 
 ConvertLayoutDest: TypeAlias = Literal[
     "nchw",
@@ -591,8 +604,10 @@ def convert_layout(
     dest: ConvertLayoutDest,
     storage: ConvertLayoutStorage,
 ) -> Shader:
-    """Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation
-    moves one channel block of one pixel.
+    """Return a variant of `convert_layout`.
+
+    Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation moves
+    one channel block of one pixel.
     """
     return find_shader(
         "convert_layout",
@@ -601,6 +616,7 @@ def convert_layout(
             "storage": storage,
         },
     )
+
 
 CopyDtype: TypeAlias = Literal[
     "f32",
@@ -629,7 +645,10 @@ def copy(
     dtype: CopyDtype,
     storage: CopyStorage,
 ) -> Shader:
-    """Copies n4 groups of four 32-bit elements."""
+    """Return a variant of `copy`.
+
+    Copies n4 groups of four 32-bit elements.
+    """
     return find_shader(
         "copy",
         {
@@ -637,6 +656,7 @@ def copy(
             "storage": storage,
         },
     )
+
 
 _FILL = struct.Struct("<II")
 
@@ -661,8 +681,12 @@ class FillParams:
 
 
 def fill() -> Shader:
-    """Sets count vec4s to one value, given as the bits of a 32-bit word."""
+    """Return a variant of `fill`.
+
+    Sets count vec4s to one value, given as the bits of a 32-bit word.
+    """
     return find_shader("fill", {})
+
 
 MatmulPackOperand: TypeAlias = Literal[
     "a",
@@ -711,7 +735,9 @@ def matmul_pack(
     operand: MatmulPackOperand,
     storage: MatmulPackStorage,
 ) -> Shader:
-    """Brings an operand of a matrix product into the form its kernels read, zero padded: "a" is
+    """Return a variant of `matmul_pack`.
+
+    Brings an operand of a matrix product into the form its kernels read, zero padded: "a" is
     [batch][row][k4] of vec4s along k, "b" is [batch][panel][k][8] of vec4s along the columns.
     """
     return find_shader(
@@ -721,6 +747,7 @@ def matmul_pack(
             "storage": storage,
         },
     )
+
 
 MatmulRotateRows: TypeAlias = Literal[
     8,
@@ -781,11 +808,11 @@ def matmul_rotate(
     rows: MatmulRotateRows,
     aligned: MatmulRotateAligned,
 ) -> Shader:
-    """Matrix product for CPU devices: a workgroup is one subgroup of eight invocations and makes
-    `rows` rows of one panel of 32 columns.
+    """Return a variant of `matmul_rotate`.
 
-    A lane loads its own rows of a; the others reach them by a rotation of the subgroup, so lane l
-    works on row (l + j) mod 8 in step j.
+    Matrix product for CPU devices: a workgroup is one subgroup of eight invocations and makes
+    `rows` rows of one panel of 32 columns. A lane loads its own rows of a; the others reach them
+    by a rotation of the subgroup, so lane l works on row (l + j) mod 8 in step j.
     """
     return find_shader(
         "matmul_rotate",
@@ -794,6 +821,7 @@ def matmul_rotate(
             "aligned": aligned,
         },
     )
+
 
 MatmulTileTile: TypeAlias = Literal[
     1,
@@ -863,7 +891,10 @@ def matmul_tile(
     dtype: MatmulTileDtype,
     storage: MatmulTileStorage,
 ) -> Shader:
-    """Matrix product in register tiles: an invocation makes `rows` rows of two vec4s."""
+    """Return a variant of `matmul_tile`.
+
+    Matrix product in register tiles: an invocation makes `rows` rows of two vec4s.
+    """
     return find_shader(
         "matmul_tile",
         {
@@ -873,6 +904,7 @@ def matmul_tile(
             "storage": storage,
         },
     )
+
 
 PoolDtype: TypeAlias = Literal[
     "f32",
@@ -936,10 +968,10 @@ def pool(
     dtype: PoolDtype,
     storage: PoolStorage,
 ) -> Shader:
-    """Maximum, average or Lp norm of a sliding window over channel-blocked texels; an invocation
-    makes one texel.
+    """Return a variant of `pool`.
 
-    Triples are (depth, height, width).
+    Maximum, average or Lp norm of a sliding window over channel-blocked texels; an invocation
+    makes one texel. Triples are (depth, height, width).
     """
     return find_shader(
         "pool",
@@ -948,6 +980,7 @@ def pool(
             "storage": storage,
         },
     )
+
 
 PoolIndexDtype: TypeAlias = Literal[
     "f32",
@@ -1003,10 +1036,10 @@ def pool_index(
     dtype: PoolIndexDtype,
     storage: PoolIndexStorage,
 ) -> Shader:
-    """Maximum of a sliding window over plain [images][spatial] and the flat index of the first
-    element that has it; an invocation makes one element.
+    """Return a variant of `pool_index`.
 
-    Triples are (depth, height, width).
+    Maximum of a sliding window over plain [images][spatial] and the flat index of the first
+    element that has it; an invocation makes one element. Triples are (depth, height, width).
     """
     return find_shader(
         "pool_index",
@@ -1015,6 +1048,7 @@ def pool_index(
             "storage": storage,
         },
     )
+
 
 RasterWidth: TypeAlias = Literal[
     "1",
@@ -1062,8 +1096,10 @@ def raster(
     width: RasterWidth,
     storage: RasterStorage,
 ) -> Shader:
-    """Copies one region of up to six axes, the innermost last; each invocation moves one element
-    of `width` 32-bit words, whatever their type.
+    """Return a variant of `raster`.
+
+    Copies one region of up to six axes, the innermost last; each invocation moves one element of
+    `width` 32-bit words, whatever their type.
     """
     return find_shader(
         "raster",
@@ -1072,6 +1108,7 @@ def raster(
             "storage": storage,
         },
     )
+
 
 SelectWidth: TypeAlias = Literal[
     "1",
@@ -1118,8 +1155,9 @@ def select(
     width: SelectWidth,
     storage: SelectStorage,
 ) -> Shader:
-    """y = cond ? a : b with broadcasting over up to six axes; words are moved whatever their
-    type.
+    """Return a variant of `select`.
+
+    y = cond ? a : b with broadcasting over up to six axes; words are moved whatever their type.
     """
     return find_shader(
         "select",
@@ -1128,6 +1166,7 @@ def select(
             "storage": storage,
         },
     )
+
 
 UnaryOp: TypeAlias = Literal[
     "ABS",
@@ -1217,10 +1256,10 @@ def unary(
     dtype: UnaryDtype,
     storage: UnaryStorage,
 ) -> Shader:
-    """y = op(x), element by element, on n4 flat groups of four.
+    """Return a variant of `unary`.
 
-    Definitions are those of the ONNX operators; alpha and beta are theirs, lo and hi are the
-    bounds of an integer CLIP.
+    y = op(x), element by element, on n4 flat groups of four. Definitions are those of the ONNX
+    operators; alpha and beta are theirs, lo and hi are the bounds of an integer CLIP.
     """
     return find_shader(
         "unary",

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.codegen.conftest import SCALE_ENTRY, Project
+from vkmnn.codegen import build as building
+from vkmnn.codegen.manifest import load_manifest
+from vkmnn.codegen.pymodule import kernels_source
+from vkmnn.errors import ShaderError
+from vkmnn.runtime.shader import BindingType
+from vkmnn.shaders import all_shaders, library, load_shader
+
+ROOT = Path(__file__).resolve().parents[2]
+MANY = """\
+{# A comment that is much longer than a line of Python may be, so that it has to be wrapped. And a
+   second sentence, which goes into the body of the docstring and says "nothing" of interest at all
+   but is long as well. #}
+{{ local_size(8, 4, 2) }}
+{{ tensor_inout("y", "i32") }}
+{{ enum("Mode", "OFF", "ON") }}
+void main()
+{
+    y_store(0, y_load(0) + int(MODE_ON));
+}
+"""
+
+
+@pytest.fixture
+def built(project: Project) -> Path:
+    project.write("many_words.comp.j2", MANY)
+    project.write("axis_less.comp.j2", MANY)
+    project.write(
+        "one.comp.j2",
+        MANY.replace("void main", '{{ params("n:int=-1") }}\nvoid main').replace(
+            "y_load(0)", "pc.n"
+        ),
+    )
+    project.macro(
+        {
+            "scale.comp.j2": SCALE_ENTRY,
+            "many_words.comp.j2": {"axes": {"tile_width": [4, 8], "op": ["A"]}},
+            "axis_less.comp.j2": {},
+            "one.comp.j2": {},
+        }
+    )
+    building.write(project.build(), project.root)
+    return project.root
+
+
+@pytest.fixture
+def kernels(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The generated module, reading the manifest beside it."""
+    monkeypatch.setattr(library, "_FOLDER", built)
+    for function in (library._manifest, library._spirv, library.load_shader):
+        function.cache_clear()
+    spec = importlib.util.spec_from_file_location("generated_kernels", built / "kernels.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "generated_kernels", module)
+    spec.loader.exec_module(module)
+    yield module
+    monkeypatch.undo()
+    for function in (library._manifest, library._spirv, library.load_shader):
+        function.cache_clear()
+
+
+def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
+    shader = kernels.scale(dtype="f16", storage="ssbo")
+    assert shader.name == "scale_f16_ssbo"
+    assert [(b.name, b.index, b.type, b.access, b.format) for b in shader.bindings] == [
+        ("x", 0, BindingType.STORAGE, "r", "f16vec4"),
+        ("y", 1, BindingType.STORAGE, "w", "f16vec4"),
+    ]
+    assert shader.push_constant_size == 20
+    assert shader.requires == {"storage16"}
+    assert shader.local_size == (64, 1, 1)
+    assert [(s.name, s.id, s.type, s.default) for s in shader.spec_constants] == [
+        ("local_size_x", 0, "uint", 64),
+        ("local_size_y", 1, "uint", 1),
+        ("local_size_z", 2, "uint", 1),
+        ("SHIFT", 3, "float", 0.5),
+    ]
+    assert shader.spirv() == (built / "spirv" / "scale_f16_ssbo.spv").read_bytes()
+    assert kernels.scale(dtype="f16", storage="ssbo") is shader
+    assert kernels.scale(dtype="f32", storage="texel").bindings[0].type is BindingType.TEXEL
+    assert kernels.many_words(tile_width=8, op="A").name == "many_words_8_a"
+    assert kernels.axis_less().name == "axis_less"
+    assert kernels.Mode.ON == 1
+
+
+def test_wrong_axes_say_what_exists(kernels: ModuleType) -> None:
+    with pytest.raises(ShaderError, match="dtype is one of: f32, f16"):
+        kernels.scale(dtype="f64", storage="ssbo")
+    with pytest.raises(ShaderError) as caught:
+        kernels.scale(dtype="f16", storage="texel")
+    assert "dtype=f16, storage=texel is not built" in str(caught.value)
+    assert "with storage=texel, dtype is one of: f32" in str(caught.value)
+    assert "with dtype=f16, storage is one of: ssbo" in str(caught.value)
+    with pytest.raises(ShaderError, match="'F16' does not exist"):
+        kernels.scale(dtype="F16", storage="ssbo")
+
+
+def test_params_pack_as_std430(kernels: ModuleType) -> None:
+    params = kernels.ScaleParams(n4=7, steps=(1, 2, 3))
+    assert params.alpha == 1.0
+    assert params.pack() == struct.pack("<If3I", 7, 1.0, 1, 2, 3)
+    assert kernels.OneParams().pack() == struct.pack("<i", -1)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"n4": 1, "steps": (1, 2)}, "ScaleParams.steps must be a tuple of 3 numbers"),
+        ({"n4": 1, "steps": [1, 2, 3]}, "must be a tuple of 3"),
+        ({"n4": (1,), "steps": (1, 2, 3)}, "n4 is one number"),
+        ({"n4": -1, "steps": (1, 2, 3)}, "n4=-1"),
+        ({"n4": 2**32, "steps": (1, 2, 3)}, "n4=4294967296"),
+        ({"n4": 1.5, "steps": (1, 2, 3)}, "n4=1.5"),
+        ({"n4": 1, "steps": (1, 2, 3), "alpha": 1e39}, "alpha=1e+39"),
+    ],
+)
+def test_params_are_checked(kernels: ModuleType, values: dict[str, object], message: str) -> None:
+    with pytest.raises(ShaderError) as caught:
+        kernels.ScaleParams(**values).pack()
+    assert message in str(caught.value)
+
+
+USER = """
+from __future__ import annotations
+
+from generated_kernels import Mode, ScaleDtype, ScaleParams, axis_less, many_words, scale
+
+shader = scale(dtype="f16", storage="ssbo")
+data: bytes = ScaleParams(n4=1, steps=(1, 2, 3)).pack()
+name: str = many_words(tile_width=4, op="A").name + axis_less().name
+mode: int = Mode.ON
+chosen: ScaleDtype = "f32"
+"""
+
+
+def test_the_module_is_typed(built: Path) -> None:
+    (built / "kernels.py").rename(built / "generated_kernels.py")
+    (built / "user.py").write_text(USER, encoding="utf-8")
+    (built / "wrong.py").write_text(
+        "from generated_kernels import ScaleParams, scale\n"
+        'scale(dtype="f61", storage="ssbo")\n'
+        'scale(dtype="f16")\n'
+        'ScaleParams(n4="x", steps=(1, 2, 3))\n'
+        "ScaleParams(n4=1)\n",
+        encoding="utf-8",
+    )
+    pytest.importorskip("mypy")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        "--python-version=3.10",
+    ]
+
+    def check(file: str) -> str:
+        done = subprocess.run(
+            [*command, "--follow-imports=silent", file],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=built,
+            env={"MYPYPATH": str(ROOT), "PATH": "", "HOME": str(built)},
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    assert check("user.py") == ""
+    assert check("generated_kernels.py") == ""
+    wrong = check("wrong.py").splitlines()
+    errors = [line.split(":")[1] for line in wrong if ": error: " in line]
+    assert errors == ["2", "3", "4", "5"]
+
+
+@pytest.mark.skipif(
+    shutil.which("ruff") is None and importlib.util.find_spec("ruff") is None, reason="no ruff"
+)
+def test_the_module_is_formatted(built: Path) -> None:
+    config = ["--config", str(ROOT / "pyproject.toml")]
+    path = str(built / "kernels.py")
+    for command in (["format", "--check", "--diff"], ["check", "--no-cache"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *config, path],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_module_follows_from_the_manifest(built: Path) -> None:
+    manifest = load_manifest((built / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest is not None
+    assert kernels_source(manifest) == (built / "kernels.py").read_text(encoding="utf-8")
+
+
+def test_unknown_names_have_a_hint() -> None:
+    with pytest.raises(ShaderError, match="did you mean unary_relu_f32_ssbo"):
+        load_shader("unary_relu_f32_sbo")
+
+
+def test_the_committed_shaders_load() -> None:
+    shaders = all_shaders()
+    assert [shader.name for shader in shaders] == sorted(shader.name for shader in shaders)
+    for shader in shaders:
+        assert shader.spirv()[:4] == b"\x03\x02\x23\x07"
+        assert all(binding.index == i for i, binding in enumerate(shader.bindings))
