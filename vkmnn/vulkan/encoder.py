@@ -17,6 +17,8 @@ from vkmnn.runtime.shader import Shader
 
 Spec = Mapping[str, int | float | bool]
 
+MIN_TEXELS = 1 << 26
+
 
 class Params(Protocol):
     """A generated parameter block."""
@@ -63,8 +65,12 @@ class VulkanEncoder:
 
     @property
     def prefers_texel_loads(self) -> bool:
-        """True on CPU devices, where loads through texel buffers are several times faster."""
-        return self.info.type is DeviceType.CPU
+        """True on CPU devices, where loads through texel buffers are several times faster.
+
+        False where texel buffers are too short for ordinary tensors: Vulkan asks for 65,536 texels.
+        """
+        large = self.info.limits.max_texel_buffer_elements >= MIN_TEXELS
+        return self.info.type is DeviceType.CPU and large
 
     def dispatch(
         self,

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.op.vulkan.harness import check, device, run_graph
+from vkmnn.cpu_fallback import run_op
+from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir.ops import ConvolutionAttrs
+from vkmnn.vulkan.executions import conv_kernels
+from vkmnn.vulkan.executions.conv_kernels import (
+    CPU_TILES,
+    MAX_ITERATIONS,
+    ConvKernel,
+    ConvProblem,
+    Tile,
+    can_rotate,
+    choose_kernel,
+    iterations,
+    pack_weights,
+    split_taps,
+)
+
+
+def attrs(
+    axes: int = 2,
+    *,
+    strides: tuple[int, ...] = (),
+    dilations: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (),
+    group: int = 1,
+    auto_pad: str = "NOTSET",
+    activation: Activation | None = None,
+) -> ConvolutionAttrs:
+    return ConvolutionAttrs(
+        (),
+        strides or (1,) * axes,
+        dilations or (1,) * axes,
+        pads or (0,) * 2 * axes,
+        group,
+        auto_pad,
+        activation or Activation(),
+    )
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def compare(
+    conv: ConvolutionAttrs, *inputs: Array | None, constant: set[int] | None = None
+) -> None:
+    """Values of a long sum are as exact as its terms: the tolerance is relative to the largest."""
+    op = Op(
+        "Convolution",
+        "op",
+        [f"in{i}" if a is not None else "" for i, a in enumerate(inputs)],
+        ["y"],
+        conv,
+    )
+    largest = float(np.abs(run_op(op, inputs)[0]).max(initial=1))
+    check(
+        "Convolution",
+        conv,
+        inputs,
+        constant={1, 2} if constant is None else constant,
+        rtol=1e-4,
+        atol=2e-5 * largest,
+    )
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 5), (7, 7), (1, 7), (2, 3)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_kernels_and_strides(kernel: tuple[int, int], stride: int) -> None:
+    pads = (kernel[0] // 2, kernel[1] // 2) * 2
+    compare(
+        attrs(strides=(stride, stride), pads=pads),
+        random(2, 7, 13, 11),
+        random(37, 7, *kernel, seed=1),
+        random(37, seed=2),
+    )
+
+
+@pytest.mark.parametrize("tile", CPU_TILES, ids=lambda t: f"{t.family}-{t.pixels}-{t.lanes}")
+@pytest.mark.parametrize(("group", "channels", "outputs"), [(1, 7, 37), (2, 8, 72), (4, 16, 16)])
+def test_every_tile(
+    tile: Tile, group: int, channels: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tile.family == "rotate" and not can_rotate(device().info):
+        pytest.skip("the device has no shuffles of eight lanes")
+    monkeypatch.setattr(conv_kernels, "CPU_TILES", (tile,))
+    conv = attrs(
+        strides=(2, 1),
+        dilations=(1, 2),
+        pads=(1, 2, 2, 1),
+        group=group,
+        activation=Activation("SIGMOID"),
+    )
+    x, w, bias = (
+        random(3, channels, 13, 11),
+        random(outputs, channels // group, 3, 3),
+        random(outputs),
+    )
+    compare(conv, x, w, bias)
+    residual = random(3, outputs, 7, 10, seed=5)
+    compare(conv, x, w, bias, residual)
+
+
+@pytest.mark.parametrize(
+    ("group", "channels", "outputs"),
+    [(5, 5, 5), (8, 8, 8), (5, 5, 15), (4, 4, 8), (3, 9, 6), (2, 10, 4), (2, 16, 8)],
+)
+@pytest.mark.parametrize("constant", [{1, 2}, set()], ids=["constant", "computed"])
+def test_groups(group: int, channels: int, outputs: int, constant: set[int]) -> None:
+    # A lower bound above zero shows lanes behind the last channel that were not cleared.
+    conv = attrs(
+        strides=(2, 1), pads=(1, 1, 1, 2), group=group, activation=Activation("CLIP", 0.5, 2.0)
+    )
+    w = random(outputs, channels // group, 3, 2, seed=1)
+    compare(conv, random(2, channels, 13, 11), w, random(outputs), constant=constant)
+
+
+def test_tail_lanes_are_zero() -> None:
+    # Every lane of the first result is infinite. The second convolution multiplies the lanes behind
+    # channel 4 by zero: were they infinite too, its result would be NaN.
+    infinite = Activation("CLIP", float("inf"), float("inf"))
+    x, w = random(1, 3, 5, 7), random(5, 3, 1, 1, seed=1)
+    first = Op("Convolution", "a", ["x", "w"], ["h"], attrs(activation=infinite))
+    second = Op("Convolution", "b", ["h", "v"], ["y"], attrs())
+    graph = Graph(
+        "tails",
+        [TensorInfo("x", DType.FLOAT32, x.shape)],
+        [TensorInfo("y", DType.FLOAT32, (1, 2, 5, 7))],
+        [first, second],
+        {"w": w, "v": np.ones((2, 5, 1, 1), np.float32)},
+    )
+    (y,) = run_graph(graph, {"x": x})
+    np.testing.assert_array_equal(y, np.full((1, 2, 5, 7), np.inf, np.float32))
+
+
+@pytest.mark.parametrize("constant", [{1}, set()], ids=["constant", "computed"])
+def test_computed_weights_are_packed_on_the_device(constant: set[int]) -> None:
+    x, w = random(2, 7, 13, 11), random(35, 7, 3, 2, seed=1)
+    compare(attrs(pads=(1, 1, 1, 2)), x, w, random(35), constant=constant)
+
+
+def test_constant_input_and_residual() -> None:
+    x, w = random(2, 7, 5, 3), random(35, 7, 1, 1, seed=1)
+    compare(attrs(), x, w, None, random(2, 35, 5, 3), constant={0, 3})
+
+
+@pytest.mark.parametrize("constant", [{1}, set()], ids=["constant", "computed"])
+def test_one_axis(constant: set[int]) -> None:
+    conv = attrs(1, strides=(3,), pads=(2, 1))
+    compare(conv, random(2, 7, 53), random(35, 7, 5, seed=1), constant=constant)
+
+
+def test_three_axes() -> None:
+    conv = attrs(3, strides=(1, 2, 1), pads=(1, 0, 1, 1, 1, 0))
+    compare(conv, random(2, 7, 5, 6, 7), random(35, 7, 2, 3, 3, seed=1))
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_auto_pad(auto_pad: str) -> None:
+    conv = attrs(strides=(2, 3), auto_pad=auto_pad)
+    compare(conv, random(2, 7, 13, 17), random(9, 7, 4, 3, seed=1))
+
+
+def test_empty_batch() -> None:
+    compare(attrs(), random(0, 7, 13, 17), random(9, 7, 4, 3), random(9))
+
+
+def test_one_element() -> None:
+    compare(attrs(), random(1, 1, 1, 1), random(1, 1, 1, 1, seed=1))
+
+
+def test_half_precision() -> None:
+    inputs = [random(1, 3, 15, 14), random(5, 3, 3, 3, seed=1), random(5)]
+    conv = attrs(pads=(1, 1, 1, 1))
+    halves = [array.astype(np.float16) for array in inputs]
+    check("Convolution", conv, halves, constant={1, 2}, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("constant", [{1}, set()], ids=["constant", "computed"])
+def test_more_taps_than_loop_iterations(constant: set[int]) -> None:
+    x = np.linspace(-1, 1, 70_001, dtype=np.float32).reshape(1, 1, -1)
+    w = random(3, 1, 70_001)
+    compare(attrs(1), x, w, constant=constant)
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_kernel_of_an_image(group: int) -> None:
+    x, w = random(1, 3, 260, 261), random(3, 3 // group, 258, 259, seed=1)
+    compare(attrs(group=group), x, w, random(3))
+
+
+def test_four_spatial_axes_run_on_the_backup() -> None:
+    x, w = random(1, 2, 3, 3, 3, 3), random(2, 2, 1, 1, 1, 1, seed=1)
+    with pytest.raises(AssertionError, match="4 spatial axes"):
+        check("Convolution", attrs(4), [x, w], constant={1})
+
+
+@pytest.mark.parametrize("kernel", [(1, 1, 70_001), (1, 258, 259), (7, 300, 300), (1, 1, 1)])
+@pytest.mark.parametrize("inner", [0, 1, 600])
+def test_split_covers_every_tap_once(kernel: tuple[int, int, int], inner: int) -> None:
+    parts = split_taps(kernel, inner)
+    hits = np.zeros(kernel, np.int8)
+    for part in parts:
+        assert iterations(part.count, inner) <= MAX_ITERATIONS
+        hits[tuple(slice(f, f + c) for f, c in zip(part.first, part.count, strict=True))] += 1
+    assert (hits == 1).all()
+
+
+def test_packed_weights() -> None:
+    w = random(10, 3, 6)
+    packed = pack_weights(w, ConvKernel("tile", 8, 2, 8, ""), 2)
+    # [group, panel, tap, ic, lanes · 4]: five outputs of a group fill one panel of eight.
+    assert packed.shape == (2, 1, 6, 4, 8)
+    assert packed[1, 0, 5, 2, 4] == w[9, 2, 5]
+    assert not packed[:, :, :, 3].any()
+    assert not packed[:, :, :, :, 5:].any()
+
+
+def problem(pixels: int, inputs: int, outputs: int, group: int = 1) -> ConvProblem:
+    return ConvProblem(
+        1, group, inputs, outputs, (1, 1, pixels), (1, 1, pixels), (1, 1, 1), (1, 1, 1),
+        (1, 1, 1), (0, 0, 0), (pixels, pixels, pixels, 1), 0, pixels,
+    )  # fmt: skip
+
+
+def test_choice_of_kernel() -> None:
+    info = device().info
+    assert choose_kernel(problem(100, 1, 1, group=8), info, True).family == "depthwise"
+    assert choose_kernel(problem(100, 3, 2, group=8), info, True).family == "gather"
+    assert choose_kernel(problem(1, 512, 1000), info, True).family == "channels"
+    assert choose_kernel(problem(3136, 64, 64), info, False).family == "tile"

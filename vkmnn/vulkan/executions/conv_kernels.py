@@ -1,0 +1,452 @@
+"""What Convolution and Deconvolution share: problem, choice of a kernel, weights, dispatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Activation, Array, DType, Layout
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.shader import Shader
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
+from vkmnn.vulkan.storage import pack_nc4hw4
+
+Triple = tuple[int, int, int]
+MAX_AXES = 3
+
+# lavapipe ends the loops of an invocation after 65,535 iterations in all, without a word.
+MAX_ITERATIONS = 60_000
+
+
+def triple(values: tuple[int, ...], fill: int) -> Triple:
+    """Return spatial values as (depth, height, width); missing leading axes get `fill`."""
+    padded = (fill,) * (MAX_AXES - len(values)) + values
+    return padded[0], padded[1], padded[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvProblem:
+    """A convolution of channel-blocked tensors; spatial triples are (depth, height, width).
+
+    inputs and outputs are channels of one group. `out_size` is the grid of pixels to compute; pixel
+    (n, z, y, x) goes to texel `out_offset + (n, z, y, x) · out_strides` of a channel block of
+    `out_block` texels: so a transposed convolution writes one of its phases. `pad` may be negative.
+    """
+
+    batch: int
+    group: int
+    inputs: int
+    outputs: int
+    in_size: Triple
+    out_size: Triple
+    kernel: Triple
+    stride: Triple
+    dilation: Triple
+    pad: Triple
+    out_strides: tuple[int, int, int, int]
+    out_offset: int
+    out_block: int
+
+    @property
+    def pixels(self) -> int:
+        """Number of pixels to compute, over all images."""
+        return self.batch * prod(self.out_size)
+
+    @property
+    def channels(self) -> int:
+        """Output channels of all groups."""
+        return self.group * self.outputs
+
+    @property
+    def padded(self) -> bool:
+        """True when some tap of some pixel lies outside the input."""
+        return any(
+            pad > 0 or (out - 1) * stride - pad + (kernel - 1) * dilation >= size
+            for size, out, kernel, stride, dilation, pad in zip(
+                self.in_size,
+                self.out_size,
+                self.kernel,
+                self.stride,
+                self.dilation,
+                self.pad,
+                strict=True,
+            )
+        )
+
+
+Family = Literal["rotate", "tile", "channels", "depthwise", "gather"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvKernel:
+    """A kernel for a problem.
+
+    `pixels` per invocation (rotate: per workgroup), `lanes` channel blocks that lie side by side in
+    the packed weights, `local` invocations per workgroup; `why` goes to the log.
+    """
+
+    family: Family
+    pixels: int
+    lanes: int
+    local: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A shape of the implicit GEMM, and the GFLOP/s of one core that it reaches when it is full."""
+
+    family: Family
+    pixels: int
+    lanes: int
+    speed: float
+
+
+# Measured on lavapipe (Mesa 22.3, subgroups of eight); only the ratios matter.
+CPU_TILES = (
+    Tile("rotate", 32, 8, 50.0),
+    Tile("rotate", 16, 8, 46.0),
+    Tile("rotate", 8, 8, 39.0),
+    Tile("tile", 8, 2, 25.0),
+    Tile("tile", 8, 1, 20.0),
+    Tile("tile", 4, 2, 20.0),
+    Tile("tile", 4, 1, 16.0),
+    Tile("tile", 1, 1, 6.0),
+    Tile("channels", 4, 8, 18.0),
+    Tile("channels", 1, 8, 7.0),
+)
+CPU_LANES = 8
+ROTATE_FEATURES = frozenset(
+    {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
+)
+
+# (pixels, channel blocks) per invocation, largest first: reuse in registers against invocations.
+GPU_TILES = ((8, 2), (4, 2), (4, 1), (1, 1))
+GPU_LOCAL = 64
+# Enough to keep a large GPU busy: 128 multiprocessors with 128 lanes.
+GPU_INVOCATIONS = 16_384
+
+
+def choose_kernel(problem: ConvProblem, info: DeviceInfo, texels: bool) -> ConvKernel:
+    """Return the kernel for a problem; `texels` says that loads go through texel buffers."""
+    cpu = info.type is DeviceType.CPU
+    local = CPU_LANES if cpu else GPU_LOCAL
+    if problem.inputs == problem.outputs == 1:
+        pixels = 4 if cpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS else 1
+        return ConvKernel("depthwise", pixels, 1, local, "every channel is a group")
+    if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
+        return ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")
+    return _cpu_tile(problem, texels and can_rotate(info)) if cpu else _gpu_tile(problem)
+
+
+def can_rotate(info: DeviceInfo) -> bool:
+    """Return whether the device has what the rotation kernel needs."""
+    return info.features >= ROTATE_FEATURES and info.subgroup_size == CPU_LANES
+
+
+def _cpu_tile(problem: ConvProblem, rotate: bool) -> ConvKernel:
+    blocks = ceil_div(problem.outputs, 4)
+
+    def cost(tile: Tile) -> float:
+        across = CPU_LANES if tile.family == "tile" else 1
+        rows = ceil_div(problem.pixels, tile.pixels * across) * tile.pixels * across
+        return rows * ceil_div(blocks, tile.lanes) * tile.lanes / tile.speed
+
+    fitting = [tile for tile in CPU_TILES if rotate or tile.family != "rotate"]
+    best = min(fitting, key=cost)
+    why = f"least work for {problem.pixels} pixels of {blocks} channel blocks"
+    return ConvKernel(best.family, best.pixels, best.lanes, CPU_LANES, why)
+
+
+def _gpu_tile(problem: ConvProblem) -> ConvKernel:
+    blocks = ceil_div(problem.outputs, 4)
+    if problem.pixels <= 4:
+        pixels = 1 if problem.pixels == 1 else 4
+        return ConvKernel("channels", pixels, GPU_LOCAL, GPU_LOCAL, "few pixels")
+    for pixels, lanes in GPU_TILES:
+        invocations = ceil_div(problem.pixels, pixels) * ceil_div(blocks, lanes) * problem.group
+        if invocations >= GPU_INVOCATIONS:
+            return ConvKernel("tile", pixels, lanes, GPU_LOCAL, "fills the device")
+    return ConvKernel("tile", 1, 1, GPU_LOCAL, "too small to fill the device")
+
+
+def pack_weights(w: Array, kernel: ConvKernel, group: int) -> Array:
+    """Pack weights [O, C/group, taps] as [group][panel][tap][C/group][lanes][4].
+
+    Output channels fill whole panels of `lanes` blocks of four in every group, and input channels
+    whole blocks of four, both with zeros; families that do not work in blocks of input channels
+    take all groups as one and leave the input channels alone.
+    """
+    blocked = kernel.family not in ("depthwise", "gather")
+    groups = group if blocked else 1
+    _, inputs, taps = w.shape
+    outputs = w.shape[0] // groups
+    depth = ceil_div(inputs, 4) * 4 if blocked else inputs
+    width = kernel.lanes * 4
+    panels = ceil_div(outputs, width)
+    padded = np.zeros((groups, panels * width, depth, taps), w.dtype)
+    padded[:, :outputs, :inputs] = w.reshape(groups, outputs, inputs, taps)
+    split = padded.reshape(groups, panels, width, depth, taps)
+    return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a convolution: a tensor, and how to see it as [O, C/group, kd, kh, kw].
+
+    `key` names the view; `view` must only move elements.
+    """
+
+    tensor: Tensor
+    key: str
+    view: Callable[[Array], Array]
+
+    def packed(self, kernel: ConvKernel, group: int, encoder: VulkanEncoder) -> Tensor:
+        """Return the weights as the kernel wants them, packed once, or in every run if computed."""
+
+        def pack(plain: Array) -> Array:
+            seen = self.view(plain)
+            taps = prod(seen.shape[2:])
+            return pack_weights(seen.reshape(*seen.shape[:2], taps), kernel, group)
+
+        blocked = "plain" if kernel.family in ("depthwise", "gather") else "blocked"
+        key = f"conv:{self.key}:{blocked}:{group}:{kernel.lanes}"
+        if self.tensor.value is not None:
+            return encoder.constant(self.tensor, key, pack)
+        # Packing the numbers of the elements shows where each of them goes.
+        count = prod(self.tensor.shape)
+        numbers = np.arange(1, count + 1, dtype=np.int32).reshape(self.tensor.shape)
+        table = pack(numbers) - 1
+        packed = encoder.scratch(table.size)
+        storage: Literal["ssbo", "texel"] = "texel" if encoder.prefers_texel_loads else "ssbo"
+        encoder.dispatch_linear(
+            kernels.conv_weight(storage=storage),
+            [self.tensor, encoder.literal(f"{self.tensor.name}:{key}", table), packed],
+            kernels.ConvWeightParams(count=table.size),
+            table.size,
+        )
+        return packed
+
+
+def blocked(tensor: Tensor, encoder: VulkanEncoder) -> Tensor:
+    """Return a tensor in NC4HW4: constants, which arrive in plain order, are packed."""
+    if tensor.value is None:
+        return tensor
+    return encoder.constant(tensor, "nc4hw4", pack_nc4hw4)
+
+
+def bias_tensor(bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> Tensor:
+    """Return the bias; zeros where there is none."""
+    if bias is not None:
+        return bias
+    return encoder.literal(f"zeros:{channels}", np.zeros(channels, np.float32))
+
+
+def iterations(kernel: Triple, inner: int) -> int:
+    """Return how often an invocation goes round its loops: one per axis, `inner` per tap."""
+    return kernel[0] * (1 + kernel[1] * (1 + kernel[2] * (1 + inner)))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the taps: `[first, first + count)` on each axis."""
+
+    first: Triple
+    count: Triple
+
+
+def split_taps(kernel: Triple, inner: int) -> list[Part]:
+    """Cut a kernel so that the loops over each part stay under MAX_ITERATIONS.
+
+    Args:
+        kernel: taps per axis.
+        inner: iterations of the loop inside the taps.
+    """
+
+    def cut(part: Part) -> Iterator[Part]:
+        if iterations(part.count, inner) <= MAX_ITERATIONS or max(part.count) == 1:
+            yield part
+            return
+        axis = next(i for i, count in enumerate(part.count) if count > 1)
+        half = part.count[axis] // 2
+        yield from cut(replace(part, count=_set(part.count, axis, half)))
+        rest = _set(part.count, axis, part.count[axis] - half)
+        yield from cut(Part(_set(part.first, axis, part.first[axis] + half), rest))
+
+    return list(cut(Part((0, 0, 0), kernel)))
+
+
+def _set(values: Triple, axis: int, value: int) -> Triple:
+    changed = list(values)
+    changed[axis] = value
+    return changed[0], changed[1], changed[2]
+
+
+def encode_convolution(
+    problem: ConvProblem,
+    weights: Weights,
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    y: Tensor,
+    activation: Activation,
+    encoder: VulkanEncoder,
+) -> None:
+    """Record a convolution: one dispatch, or several that add up where loops would grow too long.
+
+    Args:
+        problem: sizes.
+        weights: a constant or a plain tensor.
+        x: NC4HW4.
+        bias: plain, one element per output channel.
+        residual: NC4HW4 of y's shape.
+        y: NC4HW4.
+        activation: applied at the end.
+        encoder: takes the dispatches.
+    """
+    if 0 in (problem.pixels, problem.channels):
+        return
+    kernel = choose_kernel(problem, encoder.info, encoder.prefers_texel_loads)
+    parts = split_taps(problem.kernel, _inner_iterations(problem, kernel))
+    total = residual
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        target = (
+            y if last else encoder.scratch(ceil_div(problem.channels, 4) * problem.out_block * 4)
+        )
+        dispatch_convolution(
+            _part_problem(problem, part),
+            kernel,
+            [
+                x,
+                _part_weights(weights, part, len(parts)).packed(kernel, problem.group, encoder),
+                bias_tensor(bias if number == 0 else None, problem.channels, encoder),
+            ],
+            total,
+            target,
+            activation if last else Activation(),
+            encoder,
+        )
+        total = target
+
+
+def _inner_iterations(problem: ConvProblem, kernel: ConvKernel) -> int:
+    return {
+        "depthwise": 0,
+        "gather": problem.inputs,
+    }.get(kernel.family, ceil_div(problem.inputs, 4))
+
+
+def _part_problem(problem: ConvProblem, part: Part) -> ConvProblem:
+    pad = tuple(
+        pad - first * dilation
+        for pad, first, dilation in zip(problem.pad, part.first, problem.dilation, strict=True)
+    )
+    return replace(problem, kernel=part.count, pad=(pad[0], pad[1], pad[2]))
+
+
+def _part_weights(weights: Weights, part: Part, parts: int) -> Weights:
+    if parts == 1:
+        return weights
+    depth, height, width = (
+        slice(first, first + count) for first, count in zip(part.first, part.count, strict=True)
+    )
+    return Weights(
+        weights.tensor,
+        f"{weights.key}:{part.first}:{part.count}",
+        lambda plain: weights.view(plain)[:, :, depth, height, width],
+    )
+
+
+def dispatch_convolution(
+    problem: ConvProblem,
+    kernel: ConvKernel,
+    operands: list[Tensor],
+    residual: Tensor | None,
+    y: Tensor,
+    activation: Activation,
+    encoder: VulkanEncoder,
+) -> None:
+    """Record one dispatch; `operands` are x, packed weights and bias."""
+    gathers = kernel.family in ("depthwise", "gather")
+    group_blocks = problem.outputs if gathers else ceil_div(problem.outputs, 4)
+    panels = ceil_div(group_blocks, kernel.lanes)
+    shader, params_type = _shader(kernel, encoder)
+    params = params_type(
+        pixels=problem.pixels,
+        in_size=problem.in_size,
+        out_size=problem.out_size,
+        kernel=problem.kernel,
+        stride=problem.stride,
+        dilation=problem.dilation,
+        pad=problem.pad,
+        in_block=problem.batch * prod(problem.in_size),
+        in_blocks=problem.inputs if gathers else ceil_div(problem.inputs, 4),
+        out_block=problem.out_block,
+        out_stride=problem.out_strides,
+        out_offset=problem.out_offset,
+        group_blocks=group_blocks,
+        group_panels=panels,
+        channels=problem.channels,
+        act_alpha=activation.alpha,
+        act_beta=activation.beta,
+    )
+    across = 1 if kernel.family in ("rotate", "channels") else kernel.local
+    tiles = ceil_div(problem.pixels, kernel.pixels * across)
+    folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
+    rows = ceil_div(problem.channels, 4) if gathers else problem.group * panels
+    spec: dict[str, int | bool] = {
+        **activation_spec(activation),
+        "PADDED": problem.padded,
+        "HAS_RESIDUAL": residual is not None,
+    }
+    if kernel.family != "rotate":
+        spec["local_size_x"] = kernel.local
+    encoder.dispatch(
+        shader,
+        [*operands, residual or operands[2], y],
+        params,
+        (ceil_div(tiles, folds), rows, folds),
+        spec,
+    )
+
+
+def _shader(kernel: ConvKernel, encoder: VulkanEncoder) -> tuple[Shader, Callable[..., Params]]:
+    storage: Literal["ssbo", "texel"] = "texel" if encoder.prefers_texel_loads else "ssbo"
+    if kernel.family == "rotate":
+        shader = kernels.conv_rotate(rows=kernel.pixels, lanes=kernel.lanes)  # type: ignore[arg-type]
+        return shader, kernels.ConvRotateParams
+    if kernel.family == "depthwise":
+        shader = kernels.conv_depthwise(pixels=kernel.pixels, storage=storage)  # type: ignore[arg-type]
+        return shader, kernels.ConvDepthwiseParams
+    if kernel.family == "gather":
+        return kernels.conv_gather(storage=storage), kernels.ConvGatherParams
+    wide = kernel.family == "tile"
+    shader = kernels.conv_tile(
+        across="pixels" if wide else "channels",
+        pixels=kernel.pixels,  # type: ignore[arg-type]
+        blocks=kernel.lanes if wide else 1,  # type: ignore[arg-type]
+        storage=storage,
+    )
+    return shader, kernels.ConvTileParams
+
+
+def float_reason(tensors: list[Tensor]) -> str | None:
+    """Return why a kernel for floats does not take these tensors."""
+    for tensor in tensors:
+        if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
+            return f"convolution of {tensor.dtype.value} tensors"
+    return None
+
+
+def wanted_layouts(inputs: int) -> tuple[list[Layout], list[Layout]]:
+    """Return the layouts of x, w, bias and residual, cut to `inputs`, and of y."""
+    layouts = [Layout.NC4HW4, Layout.NCHW, Layout.NCHW, Layout.NC4HW4]
+    return layouts[:inputs], [Layout.NC4HW4]

@@ -1,0 +1,87 @@
+"""Convolution in one to three dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, Layout, Op
+from vkmnn.ir.ops import ConvolutionAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shape.windows import conv_window
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.conv_kernels import (
+    MAX_AXES,
+    ConvProblem,
+    Weights,
+    blocked,
+    encode_convolution,
+    float_reason,
+    triple,
+    wanted_layouts,
+)
+
+
+@vulkan_execution("Convolution")
+class ConvolutionExecution(VulkanExecution):
+    """One dispatch with bias, residual and activation in its epilogue."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse element types without kernel and more than three spatial axes."""
+        axes = len(outputs[0].shape) - 2
+        if axes > MAX_AXES:
+            return f"{axes} spatial axes, at most {MAX_AXES} fit"
+        return float_reason([tensor for tensor in inputs if tensor is not None])
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Activations are channel-blocked."""
+        return wanted_layouts(len(inputs))
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, ConvolutionAttrs)
+        x, w, bias, residual = (*inputs, None, None)[:4]
+        assert x is not None
+        assert w is not None
+        output = outputs[0]
+        window = conv_window(attrs, x.shape[2:], w.shape[2:])
+        size = triple(window.output, 1)
+        problem = ConvProblem(
+            batch=x.shape[0],
+            group=attrs.group,
+            inputs=w.shape[1],
+            outputs=w.shape[0] // attrs.group,
+            in_size=triple(x.shape[2:], 1),
+            out_size=size,
+            kernel=triple(window.kernel, 1),
+            stride=triple(window.strides, 1),
+            dilation=triple(window.dilations, 1),
+            pad=triple(window.begins, 0),
+            out_strides=(prod(size), size[1] * size[2], size[2], 1),
+            out_offset=0,
+            out_block=x.shape[0] * prod(size),
+        )
+
+        def view(plain: Array) -> Array:
+            return plain.reshape(*plain.shape[:2], *problem.kernel)
+
+        encode_convolution(
+            problem,
+            Weights(w, "plain", view),
+            blocked(x, encoder),
+            bias,
+            blocked(residual, encoder) if residual is not None else None,
+            output,
+            attrs.activation,
+            encoder,
+        )

@@ -1,0 +1,175 @@
+"""Deconvolution (transposed convolution) as ordinary convolutions, one per phase of the stride."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, Layout, Op
+from vkmnn.ir.ops import DeconvolutionAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shape.windows import Window, deconv_window
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.conv_kernels import (
+    MAX_AXES,
+    ConvProblem,
+    Weights,
+    blocked,
+    encode_convolution,
+    float_reason,
+    triple,
+    wanted_layouts,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """The outputs `first`, `first + stride`, … of one axis as a convolution of stride 1.
+
+    They see the kernel elements of `taps`, in the order in which a convolution meets the input.
+    """
+
+    first: int
+    count: int
+    taps: slice
+    tap_count: int
+    dilation: int
+    pad: int
+
+
+def axis_phases(
+    kernel: int, stride: int, dilation: int, begin: int, output: int
+) -> Iterator[Phase]:
+    """Yield the phases of one axis that have outputs.
+
+    Output o meets input i through kernel element k where o + begin = i · stride + k · dilation
+    (ONNX ConvTranspose). For o = first + stride · q, k runs over one residue class, and i = q + an
+    offset that falls by dilation / gcd(stride, dilation) from one such k to the next.
+    """
+    common = gcd(stride, dilation)
+    step = stride // common
+    for first in range(min(stride, output)):
+        reach = first + begin
+        start = next(
+            (k for k in range(min(step, kernel)) if (reach - k * dilation) % stride == 0), None
+        )
+        if start is None:
+            yield Phase(first, ceil_div(output - first, stride), slice(0, 0), 0, 1, 0)
+            continue
+        count = ceil_div(kernel - start, step)
+        last = start + (count - 1) * step
+        # The last kernel element meets the earliest input: a convolution's tap 0.
+        yield Phase(
+            first,
+            ceil_div(output - first, stride),
+            slice(last, start - step if start >= step else None, -step),
+            count,
+            dilation // common,
+            -((reach - last * dilation) // stride),
+        )
+
+
+@vulkan_execution("Deconvolution")
+class DeconvolutionExecution(VulkanExecution):
+    """One dispatch per phase; each writes its own pixels of the output."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse element types without kernel and more than three spatial axes."""
+        axes = len(outputs[0].shape) - 2
+        if axes > MAX_AXES:
+            return f"{axes} spatial axes, at most {MAX_AXES} fit"
+        return float_reason([tensor for tensor in inputs if tensor is not None])
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Activations are channel-blocked."""
+        return wanted_layouts(len(inputs))
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record one dispatch per phase."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, DeconvolutionAttrs)
+        x, w, bias = (*inputs, None)[:3]
+        assert x is not None
+        assert w is not None
+        window = deconv_window(attrs, x.shape[2:], w.shape[2:])
+        source = blocked(x, encoder)
+        for phases in product(*_phases(window)):
+            encode_convolution(
+                _problem(attrs.group, x.shape, w.shape, window, phases),
+                _weights(w, attrs.group, phases),
+                source,
+                bias,
+                None,
+                outputs[0],
+                attrs.activation,
+                encoder,
+            )
+
+
+def _phases(window: Window) -> list[list[Phase]]:
+    """Return the phases of each axis; leading axes that are missing have one trivial phase."""
+    given = list(
+        zip(
+            window.kernel,
+            window.strides,
+            window.dilations,
+            window.begins,
+            window.output,
+            strict=True,
+        )
+    )
+    padded = [(1, 1, 1, 0, 1)] * (MAX_AXES - len(given)) + given
+    return [list(axis_phases(*axis)) for axis in padded]
+
+
+def _problem(
+    group: int,
+    x: Sequence[int],
+    w: Sequence[int],
+    window: Window,
+    phases: Sequence[Phase],
+) -> ConvProblem:
+    size = triple(window.output, 1)
+    plane, row = size[1] * size[2], size[2]
+    depth, height, width = triple(window.strides, 1)
+    first = triple(tuple(phase.first for phase in phases), 0)
+    return ConvProblem(
+        batch=x[0],
+        group=group,
+        inputs=w[0] // group,
+        outputs=w[1],
+        in_size=triple(tuple(x[2:]), 1),
+        out_size=triple(tuple(phase.count for phase in phases), 1),
+        kernel=triple(tuple(phase.tap_count for phase in phases), 1),
+        stride=(1, 1, 1),
+        dilation=triple(tuple(phase.dilation for phase in phases), 1),
+        pad=triple(tuple(phase.pad for phase in phases), 0),
+        out_strides=(prod(size), depth * plane, height * row, width),
+        out_offset=first[0] * plane + first[1] * row + first[2],
+        out_block=x[0] * prod(size),
+    )
+
+
+def _weights(w: Tensor, group: int, phases: Sequence[Phase]) -> Weights:
+    """Return the weights of one phase, with inputs and outputs of each group exchanged."""
+    shape = (group, w.shape[0] // group, w.shape[1], *triple(w.shape[2:], 1))
+    depth, height, width = (phase.taps for phase in phases)
+
+    def view(plain: Array) -> Array:
+        turned = plain.reshape(shape).swapaxes(1, 2)
+        usual = turned.reshape(shape[0] * shape[2], shape[1], *shape[3:])
+        seen: Array = usual[:, :, depth, height, width]
+        return seen
+
+    return Weights(w, f"transposed:{depth}:{height}:{width}", view)

@@ -1,0 +1,247 @@
+"""Pooling: maximum, average and Lp norm, sliding and global, over any number of spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt, prod
+from typing import Literal
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout, Op
+from vkmnn.ir.ops import PoolingAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.shape.windows import Window, pool_window
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.conv_kernels import (
+    MAX_AXES,
+    MAX_ITERATIONS,
+    Triple,
+    blocked,
+    iterations,
+    triple,
+)
+from vkmnn.vulkan.storage import kernel_dtype
+
+# From this many taps on, one axis after the other is less work and gives more invocations.
+SEPARABLE_TAPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One dispatch over [images, depth, height, width]; `divisor` 0 counts the window's taps."""
+
+    in_size: Triple
+    out_size: Triple
+    kernel: Triple
+    stride: Triple
+    dilation: Triple
+    begin: Triple
+    end: Triple
+    divisor: float = 0.0
+
+    @property
+    def is_identity(self) -> bool:
+        """True when every window holds the element at its own place."""
+        return self.kernel == self.stride == (1, 1, 1) and self.in_size == self.out_size
+
+
+def whole_pass(spatial: Sequence[int], window: Window) -> Pass:
+    """Return the pooling of at most three axes in one dispatch."""
+    return Pass(
+        triple(tuple(spatial), 1),
+        triple(window.output, 1),
+        triple(window.kernel, 1),
+        triple(window.strides, 1),
+        triple(window.dilations, 1),
+        triple(window.begins, 0),
+        triple(window.ends, 0),
+    )
+
+
+def plan_passes(spatial: Sequence[int], window: Window, kind: str) -> list[Pass]:
+    """Return the dispatches of a pooling: one, or one per axis where windows are large.
+
+    Maximum, average and norm of a box are those of its lines' maxima, averages and norms. An axis
+    that is pooled whole and still too long is cut into chunks first.
+
+    Args:
+        spatial: the input's spatial shape.
+        window: what slides over it.
+        kind: MAX, AVERAGE or LP.
+    """
+    if len(spatial) <= MAX_AXES and prod(window.kernel) < SEPARABLE_TAPS:
+        return [whole_pass(spatial, window)]
+    passes: list[Pass] = []
+    sizes = list(spatial)
+    for axis in reversed(range(len(spatial))):
+        outer, inner = prod(sizes[:axis]), prod(sizes[axis + 1 :])
+        line = Pass(
+            (outer, sizes[axis], inner),
+            (outer, window.output[axis], inner),
+            (1, window.kernel[axis], 1),
+            (1, window.strides[axis], 1),
+            (1, window.dilations[axis], 1),
+            (0, window.begins[axis], 0),
+            (0, window.ends[axis], 0),
+        )
+        sizes[axis] = window.output[axis]
+        if not line.is_identity:
+            passes += _chunked(line, kind)
+    # Windows of single elements still take absolute values when a norm is asked for.
+    return passes or [line]
+
+
+def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
+    """Cut the pooling of a long axis as a whole in two: chunks, then the chunks' results."""
+    size = line.in_size[1]
+    if line.kernel[1] != size or line.out_size[1] != 1 or size < SEPARABLE_TAPS:
+        yield line
+        return
+    chunk = isqrt(size - 1) + 1
+    count = ceil_div(size, chunk)
+    outer, _, inner = line.in_size
+    average = kind == "AVERAGE"
+    yield replace(
+        line,
+        out_size=(outer, count, inner),
+        kernel=(1, chunk, 1),
+        stride=(1, chunk, 1),
+        divisor=1.0 if average else 0.0,
+    )
+    yield replace(
+        line,
+        in_size=(outer, count, inner),
+        kernel=(1, count, 1),
+        divisor=float(size) if average else 0.0,
+    )
+
+
+@vulkan_execution("Pooling")
+class PoolingExecution(VulkanExecution):
+    """One dispatch, or one per axis for large windows."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse averages of integers and windows that take too many loop iterations."""
+        attrs = op.attrs
+        assert isinstance(attrs, PoolingAttrs)
+        x = inputs[0]
+        assert x is not None
+        if attrs.kind != "MAX" and kernel_dtype(x.dtype) != "f32":
+            return f"{attrs.kind} pooling of {x.dtype.value} tensors"
+        window = pool_window(attrs, x.shape[2:])
+        if len(outputs) > 1:
+            if len(x.shape) - 2 > MAX_AXES:
+                return f"{len(x.shape) - 2} spatial axes with indices, at most {MAX_AXES} fit"
+            passes = [whole_pass(x.shape[2:], window)]
+        else:
+            passes = plan_passes(x.shape[2:], window, attrs.kind)
+        if any(iterations(step.kernel, 0) > MAX_ITERATIONS for step in passes):
+            return f"a window of {prod(window.kernel)} elements"
+        return None
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Channel-blocked; plain where indices are wanted or there is no spatial axis."""
+        x = inputs[0]
+        assert x is not None
+        plain = len(outputs) > 1 or len(x.shape) < 3
+        layout = Layout.NCHW if plain else Layout.NC4HW4
+        return [layout], [layout] * len(outputs)
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatches."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, PoolingAttrs)
+        x = inputs[0]
+        assert x is not None
+        if 0 in outputs[0].shape:
+            return
+        window = pool_window(attrs, x.shape[2:])
+        if len(outputs) > 1:
+            _encode_indices(attrs, window, x, outputs, encoder)
+        else:
+            _encode_passes(attrs, window, x, outputs[0], encoder)
+
+
+def _storage(encoder: VulkanEncoder) -> Literal["ssbo", "texel"]:
+    return "texel" if encoder.prefers_texel_loads else "ssbo"
+
+
+def _encode_passes(
+    attrs: PoolingAttrs, window: Window, x: Tensor, y: Tensor, encoder: VulkanEncoder
+) -> None:
+    spatial = x.shape[2:]
+    batch, channels = x.shape[:2]
+    if spatial:
+        images = batch * ceil_div(channels, 4)
+        source = blocked(x, encoder)
+    else:
+        # Plain rows: each vector of four is an image of its own, without lanes to clear.
+        images = batch = ceil_div(batch * channels, 4)
+        channels = 4
+        source = x
+    passes = plan_passes(spatial, window, attrs.kind)
+    floats = kernel_dtype(x.dtype) == "f32"
+    for number, step in enumerate(passes):
+        count = images * prod(step.out_size)
+        last = number == len(passes) - 1
+        target = y if last else encoder.scratch(count * 4, y.dtype)
+        encoder.dispatch_linear(
+            kernels.pool(dtype="f32" if floats else "i32", storage=_storage(encoder)),
+            [source, target],
+            kernels.PoolParams(
+                count=count,
+                in_size=step.in_size,
+                out_size=step.out_size,
+                kernel=step.kernel,
+                stride=step.stride,
+                dilation=step.dilation,
+                begin=step.begin,
+                end=step.end,
+                batch=batch,
+                channels=channels,
+                norm=float(attrs.p),
+                divisor=step.divisor,
+            ),
+            count,
+            {"KIND": kernels.Pool[attrs.kind], "COUNT_PADS": attrs.count_include_pad},
+        )
+        source = target
+
+
+def _encode_indices(
+    attrs: PoolingAttrs,
+    window: Window,
+    x: Tensor,
+    outputs: Sequence[Tensor],
+    encoder: VulkanEncoder,
+) -> None:
+    step = whole_pass(x.shape[2:], window)
+    depth, height, width = step.in_size
+    columns = attrs.storage_order == 1
+    floats = kernel_dtype(x.dtype) == "f32"
+    count = prod(outputs[0].shape)
+    encoder.dispatch_linear(
+        kernels.pool_index(dtype="f32" if floats else "i32", storage=_storage(encoder)),
+        [x, *outputs],
+        kernels.PoolIndexParams(
+            count=count,
+            in_size=step.in_size,
+            out_size=step.out_size,
+            kernel=step.kernel,
+            stride=step.stride,
+            dilation=step.dilation,
+            begin=step.begin,
+            pitch=(1, depth, depth * height) if columns else (height * width, width, 1),
+        ),
+        count,
+    )
