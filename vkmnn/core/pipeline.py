@@ -90,11 +90,12 @@ class Pipeline:
 
     def _output(self, name: str, host: Mapping[str, Array], feeds: Mapping[str, Array]) -> Array:
         if name in self._constants:
-            return self._constants[name].copy()
+            constant: Array = self._constants[name].copy()
+            return constant
         array = host[name]
         # An op that only renames may hand back its input; the caller must own what it gets.
         if any(np.may_share_memory(array, feed) for feed in feeds.values()):
-            return array.copy()
+            array = array.copy()
         return array
 
     def placement(self) -> Placement:

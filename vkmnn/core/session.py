@@ -12,7 +12,7 @@ from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
 from vkmnn.core.resolve import Evaluator, content_inputs
 from vkmnn.errors import InvalidInputError, PlacementError
-from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.ir import Array, Graph
 
 PlanKey = tuple[object, ...]
 

@@ -1,4 +1,5 @@
 """The intermediate representation: graphs as plain data."""
+from __future__ import annotations
 
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Dim, Graph, Op, TensorInfo

@@ -30,9 +30,11 @@ class ConstantArena:
         self.buffer.destroy()
 
 
-@dataclass(slots=True, weakref_slot=True)
+@dataclass(eq=False)
 class ConstantStorage:
     """Where a constant lies; `source` keeps the array alive that its key names by identity."""
+
+    __slots__ = ("__weakref__", "arena", "range", "source")
 
     range: BufferRange
     arena: ConstantArena

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.runtime.device import Device, Pipeline
+from vkmnn.runtime.device import Device
 from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
+from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.segment import VulkanSegment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 import numpy as np
 
@@ -87,8 +88,10 @@ class MatMulExecution(VulkanExecution):
             return
         left = _left(a, product, attrs.transpose_a and len(a.shape) > 1, encoder)
         right = _right(b, product, attrs.transpose_b and len(b.shape) > 1, encoder)
-        aligned = 4 if product.n % 4 == 0 else 1
-        params = kernels.MatmulTileParams(
+        aligned: Literal[1, 4] = 4 if product.n % 4 == 0 else 1
+        rotate = kernel_dtype(a.dtype) == "f32" and _can_rotate(encoder.info) and product.m > 1
+        make_params = kernels.MatmulRotateParams if rotate else kernels.MatmulTileParams
+        params = make_params(
             rows=product.m,
             columns=product.n,
             k4=ceil_div(product.k, 4),
@@ -117,18 +120,16 @@ class MatMulExecution(VulkanExecution):
             output,
         ]
         batches = prod(product.batch)
-        if kernel_dtype(a.dtype) == "f32" and _can_rotate(encoder.info) and product.m > 1:
+        if rotate:
             rows = _rotate_rows(product.m)
-            shader = kernels.matmul_rotate(rows=rows, aligned=aligned)  # type: ignore[arg-type]
+            shader = kernels.matmul_rotate(rows=rows, aligned=aligned)
             groups = (ceil_div(product.m, rows), ceil_div(product.n, PANEL), batches)
-            encoder.dispatch(
-                shader, tensors, kernels.MatmulRotateParams(**_fields(params)), groups, spec
-            )
+            encoder.dispatch(shader, tensors, params, groups, spec)
             return
-        tile = 1 if product.m == 1 else 8
+        tile: Literal[1, 8] = 1 if product.m == 1 else 8
         shader = kernels.matmul_tile(
             tile=tile,
-            aligned=aligned,  # type: ignore[arg-type]
+            aligned=aligned,
             dtype=kernel_dtype(a.dtype),  # type: ignore[arg-type]
             storage="texel" if encoder.prefers_texel_loads else "ssbo",
         )
@@ -137,19 +138,16 @@ class MatMulExecution(VulkanExecution):
         encoder.dispatch(shader, tensors, params, groups, {**spec, "local_size_x": local})
 
 
-def _fields(params: kernels.MatmulTileParams) -> dict[str, object]:
-    return {name: getattr(params, name) for name in params.__slots__}
-
-
 def _can_rotate(info: DeviceInfo) -> bool:
     """Return whether the rotation kernel pays and runs: CPU devices with eight lanes."""
     needed = {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
     return info.type.value == "cpu" and info.subgroup_size == 8 and needed <= info.features
 
 
-def _rotate_rows(m: int) -> int:
+def _rotate_rows(m: int) -> Literal[8, 16, 32]:
     """Return the row count of a tile: the largest that wastes the fewest padded rows."""
-    return min((32, 16, 8), key=lambda rows: (ceil_div(m, rows) * rows, -rows))
+    sizes: tuple[Literal[32], Literal[16], Literal[8]] = (32, 16, 8)
+    return min(sizes, key=lambda rows: (ceil_div(m, rows) * rows, -rows))
 
 
 def _product(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> _Product:
@@ -274,7 +272,8 @@ def _pack_right(array: Array, transposed: bool) -> Array:
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % PANEL))
     padded = np.pad(matrices, padding)
     batch, k, n = padded.shape
-    return padded.reshape(batch, k, n // PANEL, PANEL).swapaxes(1, 2)
+    panels: Array = padded.reshape(batch, k, n // PANEL, PANEL).swapaxes(1, 2)
+    return panels
 
 
 def _padded(values: Sequence[int], fill: int) -> tuple[int, ...]:

@@ -127,7 +127,7 @@ def _is_view(
     return same_type and is_identity(region, elements)
 
 
-def _fill(output: Tensor, value: float | int, encoder: VulkanEncoder) -> None:
+def _fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
     bits = int(np.array([value]).astype(storage_dtype(output.dtype)).view(np.uint32)[0])
     vectors = storage_bytes(output) // 16
     params = kernels.FillParams(count=vectors, bits=bits)
