@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from vkmnn.shaders.library import all_shaders, load_shader
+from vkmnn.shaders.library import all_shaders, load_shader, shader_from_entry
 
-__all__ = ["all_shaders", "load_shader"]
+__all__ = ["all_shaders", "load_shader", "shader_from_entry"]

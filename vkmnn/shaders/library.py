@@ -6,7 +6,7 @@ import difflib
 import functools
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,15 @@ def load_shader(name: str) -> Shader:
             f"there is no shader variant '{name}'",
             hint=f"did you mean {' or '.join(near)}?" if near else "`python -m vkmnn.codegen list`",
         )
-    entry = variants[name]
+    return shader_from_entry(name, variants[name], functools.partial(_spirv, name))
+
+
+def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], bytes]) -> Shader:
+    """Return the `Shader` that a manifest entry describes.
+
+    Also for variants built at run time: `vkmnn.codegen.build.build` returns their entries and
+    SPIR-V by name.
+    """
     return Shader(
         name=name,
         bindings=tuple(
@@ -61,7 +69,7 @@ def load_shader(name: str) -> Shader:
         ),
         requires=frozenset(entry["requires"]),
         local_size=tuple(entry["local_size"]),
-        spirv=functools.partial(_spirv, name),
+        spirv=spirv,
         digest=entry["spirv_sha256"],
         subgroup_size=entry["subgroup_size"],
     )
