@@ -112,6 +112,10 @@ def _depth_to_space(ctx: GeometryContext) -> None:
 def _space_to_depth(ctx: GeometryContext) -> None:
     source, output = ctx.input(0), ctx.outputs[0]
     n, c, h, w = source.dims
-    block = attrs_of(ctx.op, BlockAttrs).block_size
-    region = permuted((n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4))
+    attrs = attrs_of(ctx.op, BlockAttrs)
+    block = attrs.block_size
+    blocks = (n, c, h // block, block, w // block, block)
+    # to [N, block row, block column, C, H', W'], or with C before the blocks
+    order = (0, 3, 5, 1, 2, 4) if attrs.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    region = permuted(blocks, order)
     ctx.raster(output, [source.name], [region])

@@ -312,12 +312,14 @@ def test_depth_to_space(run: Run, mode: str, block: int) -> None:
     check(run("DepthToSpace", BlockAttrs(block, mode), x), expected)
 
 
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
 @pytest.mark.parametrize("block", [1, 2, 3])
-def test_space_to_depth(run: Run, block: int) -> None:
+def test_space_to_depth(run: Run, mode: str, block: int) -> None:
     n, c, h, w = 2, 3, 5, 7
     x = data(n, c, h * block, w * block)
-    y = x.reshape(n, c, h, block, w, block).transpose(0, 3, 5, 1, 2, 4)
-    check(run("SpaceToDepth", BlockAttrs(block), x), y.reshape(n, c * block * block, h, w))
+    perm = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = x.reshape(n, c, h, block, w, block).transpose(perm)
+    check(run("SpaceToDepth", BlockAttrs(block, mode), x), y.reshape(n, c * block * block, h, w))
 
 
 def test_space_to_depth_undoes_depth_to_space(network: type) -> None:
