@@ -35,7 +35,7 @@ from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor
 from vkmnn.converter.onnx.types import TypeTable, tensor_info, unsupported_type
 from vkmnn.errors import ConversionError, ModelError, UnsupportedNode, UnsupportedOpError
-from vkmnn.ir import Array, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import OP_TYPES, Array, Graph, Op, OpAttrs, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -99,6 +99,12 @@ class GraphBuilder:
         trimmed = list(inputs)
         while trimmed and not trimmed[-1]:
             trimmed.pop()
+        expected = OP_TYPES[op_type]
+        if not expected.min_inputs <= len(trimmed) <= expected.max_inputs:
+            raise ValueError(
+                f"{op_type} takes {expected.min_inputs} to {expected.max_inputs} inputs, "
+                f"got {len(trimmed)}"
+            )
         self.graph.ops.append(Op(op_type, name, trimmed, list(outputs), attrs, source.source))
         return outputs[0]
 
@@ -228,6 +234,9 @@ class GraphBuilder:
         if schema is not None:
             self.types.infer_node(node.proto, schema, node.opsets)
             self._check_types(node, node.proto.output)
+        if self._is_tainted(node):
+            unknown = (name for name in node.proto.output if name and not self.types.get(name))
+            self._tainted.update(unknown)
         return []
 
     def _expand(self, node: SourceNode, schema: Schema | None) -> list[SourceNode]:
@@ -246,9 +255,12 @@ class GraphBuilder:
             if reason:
                 raise UnknownTensorError(f"tensor '{name}': {reason}")
 
+    def _is_tainted(self, node: SourceNode) -> bool:
+        return any(name in self._tainted for name in node.proto.input)
+
     def _refuse(self, node: SourceNode, error: UnsupportedCaseError) -> None:
         """Note a node that cannot be converted, unless that only follows from an earlier one."""
-        tainted = any(name in self._tainted for name in node.proto.input)
+        tainted = self._is_tainted(node)
         self._tainted.update(name for name in node.proto.output if name)
         if tainted and isinstance(error, UnknownTensorError):
             return
