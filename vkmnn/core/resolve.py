@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,22 @@ def content_inputs(graph: Graph) -> frozenset[str]:
         if producer is not None and producer.type not in SHAPE_ONLY:
             pending.extend(producer.inputs)
     return frozenset(info.name for info in graph.inputs if info.name in seen)
+
+
+def fold_constants(graph: Graph, evaluate: Evaluator) -> Graph:
+    """Return the graph with every op evaluated that needs neither an input nor its shape.
+
+    Unlike the converter's pass this has no size limit: plans of different shapes share the results.
+    """
+    values = dict(graph.constants)
+    ops: list[Op] = []
+    for op in graph.ops:
+        if all(not name or name in values for name in op.inputs):
+            arrays = evaluate(op, [values[name] if name else None for name in op.inputs])
+            values.update((name, array) for name, array in zip(op.outputs, arrays) if name)
+        else:
+            ops.append(op)
+    return replace(graph, ops=ops, constants=values)
 
 
 def resolve(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from vkmnn.core.backend import Backend
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
-from vkmnn.core.resolve import Evaluator, content_inputs
+from vkmnn.core.resolve import Evaluator, content_inputs, fold_constants
 from vkmnn.errors import InvalidInputError, PlacementError
 from vkmnn.ir import Array, Graph
 
@@ -38,7 +38,7 @@ class Session:
         max_plans: int = 8,
         require_main: bool = False,
     ) -> None:
-        self.graph = graph
+        self.graph = fold_constants(graph, evaluate)
         self._main = main
         self._backup = backup
         self._evaluate = evaluate

@@ -61,7 +61,7 @@ class ConstantStore:
                 placed[tensor] = stored
             elif key not in missing:
                 array = to_storage(constant.pack(constant.source), tensor.name)
-                missing[key] = (constant, np.ascontiguousarray(array))
+                missing[key] = (constant, array)
         fresh = self._upload(missing)
         for tensor, constant in constants.items():
             if tensor not in placed:
@@ -80,14 +80,24 @@ class ConstantStore:
             arena = ConstantArena(self._device.allocate(total, MemoryKind.WEIGHTS))
             offset = 0
             for key, (constant, array) in group:
-                if array.nbytes:
-                    arena.buffer.write(offset, array)
+                _write(arena.buffer, offset, array)
                 size = max(array.nbytes, VECTOR_BYTES)
                 place = BufferRange(arena.buffer, offset, _aligned(size, VECTOR_BYTES))
                 stored[key] = ConstantStorage(place, arena, constant.source)
                 self._stored[key] = stored[key]
                 offset += _aligned(size, alignment)
         return stored
+
+
+def _write(buffer: Buffer, offset: int, array: Array) -> None:
+    """Write an array of any strides; mapped memory takes it without a copy in between."""
+    if array.nbytes == 0:
+        return
+    if buffer.host is None:
+        buffer.write(offset, np.ascontiguousarray(array))
+        return
+    raw = buffer.host[offset : offset + array.nbytes]
+    np.copyto(raw.view(array.dtype).reshape(array.shape), array)
 
 
 _Missing = tuple[tuple[int, str], tuple[PackedConstant, Array]]

@@ -270,7 +270,8 @@ def _pack_left(array: Array, transposed: bool) -> Array:
 def _pack_right(array: Array, transposed: bool) -> Array:
     matrices = _matrices(array, transposed, True)
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % PANEL))
-    padded = np.pad(matrices, padding)
+    # Padding copies; most weights need none.
+    padded = np.pad(matrices, padding) if any(map(any, padding)) else matrices
     batch, k, n = padded.shape
     panels: Array = padded.reshape(batch, k, n // PANEL, PANEL).swapaxes(1, 2)
     return panels
