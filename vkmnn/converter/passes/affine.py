@@ -25,6 +25,7 @@ from vkmnn.ir.ops import (
 )
 
 Vector = npt.NDArray[np.float64]
+Fit = Callable[[Array], "Vector | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """value · scale[c] + shift[c], then an activation; None stands for 1 and 0."""
+    """value · scale + shift, then an activation; None stands for 1 and 0."""
 
     value: str
     scale: Vector | None
@@ -79,23 +80,30 @@ def affine_operand(op: Op, index: GraphIndex) -> str | Refusal:
     return op.inputs[known.index(False)]
 
 
-def read_affine(op: Op, index: GraphIndex, channels: Channels) -> Affine | Refusal:
-    """Return what a Scale or BinaryOp does to the channels of its variable operand."""
+def read_affine(op: Op, index: GraphIndex, fit: Fit, rank: int | None) -> Affine | Refusal:
+    """Return what a Scale or BinaryOp does to its variable operand.
+
+    Args:
+        op: the operator.
+        index: the graph.
+        fit: turns a constant that the operand is combined with into the wanted form, or None.
+        rank: the operand's rank, None when unknown.
+    """
     value = affine_operand(op, index)
     if isinstance(value, Refusal):
         return value
     if isinstance(op.attrs, ScaleAttrs):
-        if channels.rank is None or channels.axis != 1 - channels.rank:
-            return Refusal("the channels are not on axis 1")
-        one_axis = Channels(-1, channels.size, 1)
-        scale = channel_vector(index.constants[op.inputs[1]], one_axis)
-        shift = channel_vector(index.constants[op.inputs[2]], one_axis)
+        if rank is None or rank < 2:
+            return Refusal("the rank is not known")
+        scale, shift = (
+            fit(index.constants[name].reshape(-1, *[1] * (rank - 2))) for name in op.inputs[1:]
+        )
         if scale is None or shift is None:
             return Refusal("scale and bias do not fit the channels")
         return Affine(value, scale, shift, op.attrs.activation)
     assert isinstance(op.attrs, BinaryAttrs)
     place = 1 - op.inputs.index(value)
-    vector = channel_vector(index.constants[op.inputs[place]], channels)
+    vector = fit(index.constants[op.inputs[place]])
     if vector is None:
         return Refusal("the constant is not one value per channel")
     kind, activation = op.attrs.kind, op.attrs.activation
@@ -109,7 +117,7 @@ def read_affine(op: Op, index: GraphIndex, channels: Channels) -> Affine | Refus
         return Affine(value, None, vector, activation)
     if place == 1:
         return Affine(value, None, -vector, activation)
-    return Affine(value, np.full(channels.size, -1.0), vector, activation)
+    return Affine(value, np.full_like(vector, -1.0), vector, activation)
 
 
 # --- the ops that take it in -------------------------------------------------------------------
@@ -230,7 +238,9 @@ class FoldAffine(PatternPass[_Match]):
         channels = _TARGETS[producer.type].channels(producer, index)
         if channels is None:
             return Refusal("the number of channels is not known")
-        affine = read_affine(op, index, channels)
+        affine = read_affine(
+            op, index, lambda array: channel_vector(array, channels), channels.rank
+        )
         if isinstance(affine, Refusal):
             return affine
         return self._fold(producer, attrs, channels, affine, index)

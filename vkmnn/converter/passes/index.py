@@ -202,6 +202,21 @@ class GraphIndex:
         self._redirect(gone, kept)
         self._sweep((*op.inputs, kept))
 
+    def can_merge(self, op: Op, twin: Op) -> bool:
+        """True when `merge` can remove an op: no result is an output or missing in the twin."""
+        return all(
+            not name or (bool(other) and name not in self.output_names)
+            for name, other in zip(op.outputs, twin.outputs, strict=True)
+        )
+
+    def merge(self, op: Op, twin: Op) -> None:
+        """Remove an op whose results equal those of `twin`, an op before it; see `can_merge`."""
+        for name, other in zip(op.outputs, twin.outputs, strict=True):
+            if name:
+                self._redirect(name, other)
+        self._remove(op)
+        self._sweep(op.inputs)
+
     def make_constant(self, op: Op, arrays: Iterable[Array]) -> None:
         """Remove an op and make its outputs constants."""
         self._remove(op)

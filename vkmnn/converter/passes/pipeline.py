@@ -8,11 +8,29 @@ from collections.abc import Sequence
 
 from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.affine import FoldAffine
+from vkmnn.converter.passes.affine_input import FoldAffineInput
+from vkmnn.converter.passes.attention import FuseAttention
 from vkmnn.converter.passes.base import Evaluator, Pass
+from vkmnn.converter.passes.causal import DetectCausalMasks
 from vkmnn.converter.passes.clamp import MergeClamps
+from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
 from vkmnn.converter.passes.dead_code import RemoveDeadCode
+from vkmnn.converter.passes.elementwise import FuseElementwise
+from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
+from vkmnn.converter.passes.layer_norm import FuseLayerNorm
+from vkmnn.converter.passes.matmul_operands import (
+    FoldOperandScale,
+    FoldOperandTranspose,
+    MoveTransposeAfterReshape,
+)
+from vkmnn.converter.passes.norm_affine import FoldNormAffine
+from vkmnn.converter.passes.refine_shapes import RefineShapes
+from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
+from vkmnn.converter.passes.residual import FuseResidual
+from vkmnn.converter.passes.softplus import SimplifySoftplus
+from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
 from vkmnn.ir.graph import Graph, Op
 
 log = logging.getLogger(__name__)
@@ -23,15 +41,37 @@ MAX_ROUNDS = 20
 def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     """Return the passes in their order.
 
-    1. What makes the graph smaller without looking at patterns.
-    2. What goes into the op before it: constants into weights, then activations.
+    1. Cleaning: what is dead, constant, does nothing, or is computed twice. Shapes become known.
+    2. Data movement: reshapes and transposes merge and cancel.
+    3. Formulas that a model spells out, before other passes take parts of them away.
+    4. Operands' scales and transposes into matrix products; constants into weights and biases.
+    5. Attention, which needs its scale folded, and would lose its mask to the residuals.
+    6. Residuals, then activations, which come last in an op's epilogue.
     """
     return (
         RemoveDeadCode(),
         RemoveNoOps(),
         FoldConstants(evaluate),
-        FoldAffine(),
+        RefineShapes(),
+        MergeCommonSubexpressions(),
+        SimplifyReshapes(),
+        MergeReshapes(),
+        MergeTransposes(),
+        CancelTransposesAround(),
         MergeClamps(),
+        FuseElementwise(),
+        SimplifySoftplus(),
+        FuseLayerNorm(),
+        FuseGroupNorm(),
+        FoldOperandScale(),
+        MoveTransposeAfterReshape(),
+        FoldOperandTranspose(),
+        FoldNormAffine(),
+        FoldAffine(),
+        FoldAffineInput(),
+        FuseAttention(),
+        DetectCausalMasks(),
+        FuseResidual(),
         FuseActivation(),
     )
 

@@ -1,0 +1,232 @@
+"""Scaled dot-product attention that a model spells out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.layer_norm import binary_parts
+from vkmnn.converter.passes.transpose import Perm, permutation
+from vkmnn.ir.graph import Dim, Op
+from vkmnn.ir.ops import (
+    AttentionAttrs,
+    MatMulAttrs,
+    OpAttrs,
+    SoftmaxAttrs,
+    TransposeAttrs,
+    UnaryAttrs,
+)
+
+VERY_NEGATIVE = -1e30
+"""Below this a number swallows any score that is added to it in fp32: adding it is replacing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What is added to the scores: a tensor, or `fill` where a condition holds (or does not)."""
+
+    name: str = ""
+    fill: str = ""
+    where: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys [..., S, D]: a tensor, after a Transpose when `perm` is given."""
+
+    name: str
+    perm: Perm = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    query: str
+    keys: _Keys
+    value: str
+    mask: _Mask | None
+    scale: float
+    ops: tuple[Op, ...]
+
+
+class FuseAttention(PatternPass[_Match]):
+    """MatMul(Softmax(MatMul(q, kᵀ) · scale + mask), v): Attention.
+
+    The mask may be added, or be chosen by a Select with a very negative number. The protection
+    against rows that are masked completely (0 where the Softmax is NaN) goes where no such row can
+    be.
+    """
+
+    name = "fuse_attention"
+    roots = frozenset({"MatMul"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+        if op.attrs != MatMulAttrs() or len(op.inputs) != 2:
+            return Refusal("not a plain product")
+        probabilities, value = op.inputs
+        guard, protected = None, _guarded(index.producer_of_type(probabilities, "Select"), index)
+        if protected is not None:
+            guard, probabilities = index.producer(probabilities), protected
+        softmax = index.producer_of_type(probabilities, "Softmax")
+        if softmax is None:
+            return Refusal("no Softmax before")
+        if not _is_over_last_axis(softmax, index):
+            return Refusal("the Softmax is not over the last axis")
+        masking, scores, mask = _masked(softmax.inputs[0], index)
+        product = index.producer_of_type(scores, "MatMul")
+        if product is None:
+            return Refusal("no product of queries and keys")
+        inside = [one for one in (product, masking, softmax, guard, op) if one is not None]
+        if guard is not None:
+            inside.append(index.producer(guard.inputs[0]) or guard)
+        if not all(index.read_only_by(one.outputs[0], inside) for one in inside if one is not op):
+            return Refusal("scores or probabilities are used elsewhere")
+        if guard is not None and not _is_finite(mask, index):
+            return Refusal("a row may be masked completely, and is then protected")
+        return self._finish(op, product, value, scores, masking, mask, inside, index)
+
+    def _finish(
+        self,
+        op: Op,
+        product: Op,
+        value: str,
+        scores: str,
+        masking: Op | None,
+        mask: _Mask | None,
+        inside: list[Op],
+        index: GraphIndex,
+    ) -> _Match | Refusal:
+        attrs = product.attrs
+        assert isinstance(attrs, MatMulAttrs)
+        if attrs.transpose_a or attrs.activation.kind != "NONE" or any(product.inputs[3:]):
+            return Refusal("the scores are not a plain product")
+        if any(product.inputs[2:]):
+            if mask is not None:
+                return Refusal("the scores have a bias and a mask")
+            mask = _Mask(product.inputs[2])  # one value per key, which the product took in as bias
+        query, keys = product.inputs[0], _keys(product, attrs, index)
+        if keys is None:
+            return Refusal("the keys are not transposed")
+        if not index.is_float(query) and not index.is_float(op.outputs[0]):
+            return Refusal("not known to be of a floating-point type")
+        q, k, v = index.shape(query), _keys_shape(keys, index), index.shape(value)
+        if q is None or k is None or v is None or not len(q) == len(k) == len(v) >= 2:
+            return Refusal("the ranks differ, or are not known")
+        if not _same(q[:-2], k[:-2]) or not _same(q[:-2], v[:-2]):
+            return Refusal("the batches differ, or are not known well enough")
+        if masking is not None and not _same(index.shape(masking.outputs[0]), (*q[:-1], k[-2])):
+            return Refusal("the mask may broadcast the scores")
+        return _Match(query, keys, value, mask, attrs.alpha, tuple(inside))
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        new: list[Op] = []
+        keys = match.keys.name
+        if match.keys.perm:
+            name = index.unique_name(f"{op.name}_keys")
+            transpose = TransposeAttrs(match.keys.perm)
+            keys = index.unique_name(f"{match.keys.name}_keys")
+            new.append(Op("Transpose", name, [match.keys.name], [keys], transpose, op.source))
+            known, shape = index.info(match.keys.name), _keys_shape(match.keys, index)
+            if known is not None:
+                index.add_info(keys, known.dtype, shape)
+        inputs = [match.query, keys, match.value]
+        if match.mask is not None:
+            inputs.append(self._mask(op, match.mask, new, index))
+        attrs, source = AttentionAttrs(match.scale), merged_source(match.ops)
+        new.append(Op("Attention", op.name, inputs, list(op.outputs), attrs, source))
+        index.replace(op, *new)
+
+    def _mask(self, op: Op, mask: _Mask, new: list[Op], index: GraphIndex) -> str:
+        """Return the tensor to add, made by a Select when the model chose instead of adding."""
+        if not mask.fill:
+            return mask.name
+        fill = index.constants[mask.fill].reshape(())
+        zero = index.add_constant(f"{op.name}_zero", np.zeros_like(fill))
+        scalar = index.add_constant(f"{op.name}_fill", fill)
+        name = index.unique_name(f"{mask.name}_mask")
+        inputs = [mask.name, *((scalar, zero) if mask.where else (zero, scalar))]
+        made = index.unique_name(f"{op.name}_mask")
+        new.append(Op("Select", made, inputs, [name], OpAttrs(), op.source))
+        condition, filler = index.info(mask.name), index.info(mask.fill)
+        if condition is not None and filler is not None:
+            index.add_info(name, filler.dtype, condition.shape)
+        return name
+
+
+def _same(first: tuple[Dim, ...] | None, second: tuple[Dim, ...]) -> bool:
+    return first == second and None not in second
+
+
+def _guarded(op: Op | None, index: GraphIndex) -> str | None:
+    """Return y where the op is: 0 where y is NaN, else y."""
+    if op is None:
+        return None
+    condition, zero, value = op.inputs
+    test = index.producer_of_type(condition, "UnaryOp")
+    if test is None or not isinstance(test.attrs, UnaryAttrs) or test.attrs.kind != "ISNAN":
+        return None
+    return value if test.inputs[0] == value and index.scalar(zero) == 0.0 else None
+
+
+def _is_over_last_axis(op: Op, index: GraphIndex) -> bool:
+    attrs, rank = op.attrs, index.rank(op.outputs[0])
+    assert isinstance(attrs, SoftmaxAttrs)
+    last = attrs.axis == -1 or (rank is not None and attrs.axis == rank - 1)
+    return last and not attrs.log
+
+
+def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]:
+    """Return the op that masks the scores, the scores before it, and the mask."""
+    op = index.producer_of_type(name, "BinaryOp", "Select")
+    parts = binary_parts(op, "ADD")
+    if parts is not None:
+        first, second = parts
+        if index.producer_of_type(first, "MatMul") is None:
+            first, second = second, first
+        return op, first, _Mask(second)
+    if op is not None and op.type == "Select":
+        condition, chosen, otherwise = op.inputs
+        for scores, fill, where in ((otherwise, chosen, True), (chosen, otherwise, False)):
+            number = index.scalar(fill)
+            if number is not None and number <= VERY_NEGATIVE:
+                return op, scores, _Mask(condition, fill, where)
+    return None, name, None
+
+
+def _is_finite(mask: _Mask | None, index: GraphIndex) -> bool:
+    """True when no row of scores can be masked with -inf completely."""
+    if mask is None:
+        return True
+    if mask.fill:
+        return bool(np.isfinite(index.constants[mask.fill]).all())
+    array = index.constant(mask.name)
+    if array is not None:
+        return bool(np.isfinite(array).any(axis=-1).all()) if array.ndim else True
+    select = index.producer_of_type(mask.name, "Select")
+    choices = [index.constant(name) for name in select.inputs[1:]] if select is not None else []
+    return bool(choices) and all(
+        choice is not None and bool(np.isfinite(choice).all()) for choice in choices
+    )
+
+
+def _keys(product: Op, attrs: MatMulAttrs, index: GraphIndex) -> _Keys | None:
+    """Return the keys as [..., S, D]; None when they are given only as [..., D, S]."""
+    name = product.inputs[1]
+    if attrs.transpose_b:
+        return _Keys(name)
+    transpose = index.producer_of_type(name, "Transpose")
+    perm = None if transpose is None else permutation(transpose, index)
+    if transpose is None or perm is None or len(perm) < 2:
+        return None
+    swapped = (*perm[:-2], perm[-1], perm[-2])
+    identity = swapped == tuple(range(len(perm)))
+    return _Keys(transpose.inputs[0], () if identity else swapped)
+
+
+def _keys_shape(keys: _Keys, index: GraphIndex) -> tuple[Dim, ...] | None:
+    shape = index.shape(keys.name)
+    if shape is None or not keys.perm:
+        return shape
+    return tuple(shape[axis] for axis in keys.perm)

@@ -1,0 +1,64 @@
+"""Residual additions into the convolution or matrix product before them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    producer: Op
+    other: str
+    attrs: ConvolutionAttrs | MatMulAttrs
+
+
+class FuseResidual(PatternPass[_Match]):
+    """ADD of a Convolution's or MatMul's result and a tensor of provably the same shape.
+
+    The activation of the ADD moves along. When both operands could take the other in, the later one
+    in the graph's order does: the other is ready before it.
+    """
+
+    name = "fuse_residual"
+    roots = frozenset({"BinaryOp"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+        assert isinstance(op.attrs, BinaryAttrs)
+        if op.attrs.kind != "ADD":
+            return Refusal("not an ADD")
+        if op.inputs[0] == op.inputs[1]:
+            return Refusal("both operands are the same")
+        best: _Match | None = None
+        refusal = Refusal("no Convolution or MatMul before")
+        for name, other in (op.inputs, op.inputs[::-1]):
+            producer = index.producer_of_type(name, "Convolution", "MatMul")
+            if producer is None:
+                continue
+            attrs = producer.attrs
+            assert isinstance(attrs, ConvolutionAttrs | MatMulAttrs)
+            if not index.read_once(name):
+                refusal = Refusal("the value before the sum is used elsewhere")
+            elif attrs.activation.kind != "NONE":
+                refusal = Refusal("an activation comes between")
+            elif any(producer.inputs[3:]):
+                refusal = Refusal("it has a residual already")
+            elif not index.is_float(name):
+                refusal = Refusal("not known to be of a floating-point type")
+            elif not index.same_shape(name, other):
+                refusal = Refusal("the shapes differ, or are not known well enough")
+            elif best is None or index.is_later(producer, best.producer):
+                best = _Match(producer, other, replace(attrs, activation=op.attrs.activation))
+        return best or refusal
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        producer = match.producer
+        inputs = [*producer.inputs, ""][:3]
+        inputs.append(match.other)
+        source = merged_source((producer, op))
+        outputs = list(op.outputs)
+        index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))

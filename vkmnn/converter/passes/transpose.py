@@ -1,0 +1,106 @@
+"""Transposes of transposes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.identity import keeps_shape
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import TransposeAttrs
+
+Perm = tuple[int, ...]
+
+
+def permutation(op: Op, index: GraphIndex) -> Perm | None:
+    """Return the permutation of a Transpose, None when it reverses an unknown number of axes."""
+    assert isinstance(op.attrs, TransposeAttrs)
+    if op.attrs.perm:
+        return op.attrs.perm
+    rank = index.rank(op.inputs[0])
+    return None if rank is None else tuple(reversed(range(rank)))
+
+
+def swaps_last_two(perm: Perm) -> bool:
+    """True for a permutation that swaps the last two axes and moves no other."""
+    rank = len(perm)
+    return rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def compose(first: Perm, second: Perm) -> Perm:
+    """Return the permutation that does `first`, then `second`."""
+    return tuple(first[axis] for axis in second)
+
+
+class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
+    """Transpose after Transpose: one, or none where the second undoes the first."""
+
+    name = "merge_transposes"
+    roots = frozenset({"Transpose"})
+
+    def match(self, op: Op, index: GraphIndex) -> tuple[Op, Perm] | Refusal:
+        producer = index.producer_of_type(op.inputs[0], "Transpose")
+        if producer is None:
+            return Refusal("no Transpose before")
+        first, second = permutation(producer, index), permutation(op, index)
+        if first is None or second is None:
+            return Refusal("the rank is not known")
+        return producer, compose(first, second)
+
+    def rewrite(self, op: Op, match: tuple[Op, Perm], index: GraphIndex) -> None:
+        producer, perm = match
+        value = producer.inputs[0]
+        if perm == tuple(range(len(perm))) and index.can_forward(op, value):
+            index.forward(op, value)
+            return
+        attrs, source = TransposeAttrs(perm), merged_source((producer, op))
+        index.replace(op, Op("Transpose", op.name, [value], list(op.outputs), attrs, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    first: Op
+    middle: Op
+    place: int
+
+
+class CancelTransposesAround(PatternPass[_Between]):
+    """Transpose, elementwise op, and the Transpose that undoes the first: only the op stays."""
+
+    name = "cancel_transposes_around"
+    roots = frozenset({"Transpose"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Between | Refusal:
+        middle = index.producer_of_type(op.inputs[0], "UnaryOp", "Cast", "BinaryOp")
+        if middle is None:
+            return Refusal("no elementwise op before")
+        producers = [index.producer_of_type(name, "Transpose") for name in middle.inputs]
+        first = next(filter(None, producers), None)
+        if first is None:
+            return Refusal("no Transpose before the elementwise op")
+        place = producers.index(first)
+        for number, name in enumerate(middle.inputs):
+            constant = index.constant(name)
+            if number != place and (
+                constant is None
+                or constant.size != 1
+                or not keeps_shape(constant.shape, index.shape(middle.inputs[place]))
+            ):
+                return Refusal("the elementwise op has another operand than a scalar")
+        if not index.read_once(middle.outputs[0]):
+            return Refusal("the value between is used elsewhere")
+        before, after = permutation(first, index), permutation(op, index)
+        if before is None or after is None:
+            return Refusal("the rank is not known")
+        if compose(before, after) != tuple(range(len(before))):
+            return Refusal("the transposes do not cancel")
+        return _Between(first, middle, place)
+
+    def rewrite(self, op: Op, match: _Between, index: GraphIndex) -> None:
+        middle = match.middle
+        inputs = list(middle.inputs)
+        inputs[match.place] = match.first.inputs[0]
+        source = merged_source((match.first, middle, op))
+        outputs = list(op.outputs)
+        index.replace(op, Op(middle.type, middle.name, inputs, outputs, middle.attrs, source))
