@@ -23,13 +23,14 @@ from vkmnn.converter.onnx.schema import (
 )
 from vkmnn.converter.onnx.source import (
     MAX_NODES,
+    LocalFunctions,
     Names,
     SourceNode,
     expand_call,
-    expand_local_functions,
     name_nodes,
     opset_map,
     sort_nodes,
+    too_many_nodes,
 )
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor
@@ -138,7 +139,7 @@ class GraphBuilder:
         nodes = sort_nodes(nodes, available)
         names.taken |= available
         names.taken.update(name for node in graph.node for name in node.output)
-        nodes = expand_local_functions(nodes, self._model.functions, names)
+        nodes = LocalFunctions(self._model.functions).expand(nodes, names)
         for name in names.taken:
             self._tensors.taken.add(name)
         self.read_tensors = {name for node in nodes for name in node.proto.input if name}
@@ -191,7 +192,7 @@ class GraphBuilder:
             node = stack.pop()
             done += 1
             if done > MAX_NODES:
-                raise ModelError(f"the model expands to more than {MAX_NODES} nodes")
+                raise too_many_nodes()
             try:
                 stack.extend(self._convert(node)[::-1])
             except UnsupportedCaseError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx
 
 # A model that expands to more nodes than this is taken for an attack by nested functions.
-MAX_NODES = 250_000
+MAX_NODES = 100_000
 _MAX_DEPTH = 64
 
 
@@ -239,32 +239,67 @@ def _resolved(
     return copy
 
 
-def expand_local_functions(
-    nodes: Iterable[SourceNode], functions: Iterable[onnx.FunctionProto], names: Names
-) -> list[SourceNode]:
-    """Replace calls of the model's own functions by their bodies, until none is left.
+_Key = tuple[str, str, str]
+
+
+def _function_key(domain: str, name: str, overload: str) -> _Key:
+    return normal_domain(domain), name, overload
+
+
+class LocalFunctions:
+    """The functions that a model defines, to be expanded where they are called.
 
     Raises:
-        ModelError: as `expand_call`; a function is defined twice; there are too many nodes.
+        ModelError: a function is defined twice.
     """
-    table: dict[tuple[str, str, str], onnx.FunctionProto] = {}
-    for function in functions:
-        key = (normal_domain(function.domain), function.name, function.overload)
-        if key in table:
-            raise ModelError(f"function {key[0]}::{key[1]} is defined twice")
-        table[key] = function
-    flat: list[SourceNode] = []
-    stack = list(nodes)[::-1]
-    while stack:
-        node = stack.pop()
-        called = table.get((node.domain, node.op, node.proto.overload))
-        if called is None:
-            flat.append(node)
-        else:
-            stack.extend(expand_call(node, called, called.attribute_proto, names)[::-1])
-        if len(flat) + len(stack) > MAX_NODES:
-            raise ModelError(
-                f"the model expands to more than {MAX_NODES} nodes",
-                hint="nested functions multiply; the file may be malicious",
-            )
-    return flat
+
+    def __init__(self, functions: Iterable[onnx.FunctionProto]) -> None:
+        self._table: dict[_Key, onnx.FunctionProto] = {}
+        self._sizes: dict[_Key, int] = {}
+        for function in functions:
+            key = _function_key(function.domain, function.name, function.overload)
+            if key in self._table:
+                raise ModelError(
+                    f"function {key[0]}::{key[1]} is defined twice",
+                    hint="the model is not valid ONNX; export it again",
+                )
+            self._table[key] = function
+
+    def expand(self, nodes: Sequence[SourceNode], names: Names) -> list[SourceNode]:
+        """Replace calls by function bodies until none is left.
+
+        Raises:
+            ModelError: as `expand_call`; or there would be too many nodes.
+        """
+        # Counted before anything is expanded: a few nested functions can stand for 10^20 nodes.
+        if sum(self._size(node.proto, ()) for node in nodes) > MAX_NODES:
+            raise too_many_nodes()
+        flat: list[SourceNode] = []
+        stack = list(nodes)[::-1]
+        while stack:
+            node = stack.pop()
+            called = self._table.get(_function_key(node.domain, node.op, node.proto.overload))
+            if called is None:
+                flat.append(node)
+            else:
+                stack.extend(expand_call(node, called, called.attribute_proto, names)[::-1])
+        return flat
+
+    def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...]) -> int:
+        """Return how many nodes a node stands for; recursion counts as 1 and is found later."""
+        key = _function_key(node.domain, node.op_type, node.overload)
+        function = self._table.get(key)
+        if function is None or key in callers or len(callers) >= _MAX_DEPTH:
+            return 1
+        if key not in self._sizes:
+            inner = (*callers, key)
+            self._sizes[key] = sum(self._size(each, inner) for each in function.node)
+        return self._sizes[key]
+
+
+def too_many_nodes() -> ModelError:
+    """Return the error for a model that stands for more than `MAX_NODES` nodes."""
+    return ModelError(
+        f"the model expands to more than {MAX_NODES} nodes",
+        hint="nested functions multiply; the file may be malicious",
+    )

@@ -1,0 +1,478 @@
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from vkmnn.converter.onnx import load_model
+from vkmnn.errors import ConversionError, ModelError, UnsupportedOpError, VkmnnError
+
+Build = Callable[..., onnx.ModelProto]
+X = {"x": np.zeros((2, 3), np.float32)}
+
+
+@pytest.fixture
+def model(build: Build) -> onnx.ModelProto:
+    w = np.arange(12, dtype=np.float32).reshape(3, 4)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+        helper.make_node("Relu", ["h"], ["y"], name="rectify"),
+    ]
+    return build(nodes, X, ["y"], {"w": w})
+
+
+def refuse(given: object, *parts: str, kind: type[VkmnnError] = ModelError) -> VkmnnError:
+    """Loading must fail with a hint and with these words."""
+    with pytest.raises(kind) as caught:
+        load_model(given)  # type: ignore[arg-type]
+    assert caught.value.hint
+    for part in parts:
+        assert part in str(caught.value)
+    return caught.value
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    refuse(tmp_path / "none.onnx", "no such file")
+
+
+def test_folder_instead_of_file(tmp_path: Path) -> None:
+    refuse(tmp_path, "not a regular file")
+
+
+def test_path_with_null_byte() -> None:
+    refuse("a\0b.onnx")
+
+
+def test_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    path.write_bytes(b"")
+    refuse(path, "is empty")
+
+
+def test_truncated_file(tmp_path: Path, model: onnx.ModelProto) -> None:
+    data = model.SerializeToString()
+    for size in range(1, len(data) - 1):
+        refuse(data[:size], kind=VkmnnError)
+
+
+@pytest.mark.parametrize(
+    ("start", "hint"),
+    [
+        (b"PK\x03\x04archive", "torch.onnx.export"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
+        (b"\x89HDF\r\n\x1a\n", "tf2onnx"),
+        (b"\x1c\0\0\0TFL3", "tf2onnx"),
+        (b"<!DOCTYPE html><html>", "web page"),
+        (b"GGUF\x03\0\0\0", "GGUF"),
+    ],
+)
+def test_other_file_formats_are_named(start: bytes, hint: str) -> None:
+    refuse(start + bytes(range(256)), hint)
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [TensorProto(name="t", dims=[1]), onnx.NodeProto(op_type="Relu"), onnx.ModelProto()],
+    ids=["tensor", "node", "nothing"],
+)
+def test_wrong_protobuf(proto: object) -> None:
+    refuse(proto.SerializeToString() or b"\0")  # type: ignore[attr-defined]
+
+
+def test_random_bytes() -> None:
+    generator = random.Random(5)
+    for _ in range(300):
+        data = generator.randbytes(generator.randrange(1, 400))
+        refuse(data, kind=VkmnnError)
+
+
+def test_flipped_bytes(model: onnx.ModelProto) -> None:
+    """Damage may go unnoticed, but never raises anything untyped."""
+    data = model.SerializeToString()
+    generator = random.Random(7)
+    for _ in range(1500):
+        damaged = bytearray(data)
+        for _ in range(generator.randrange(1, 4)):
+            damaged[generator.randrange(len(damaged))] = generator.randrange(256)
+        with contextlib.suppress(VkmnnError):
+            load_model(bytes(damaged))
+
+
+# --- versions ----------------------------------------------------------------------------------
+
+
+def test_newer_ir_version(model: onnx.ModelProto) -> None:
+    model.ir_version = onnx.IR_VERSION + 1
+    refuse(model, "IR version", kind=ConversionError)
+
+
+@pytest.mark.parametrize("opset", [1, 6, 10_000])
+def test_unknown_opset(model: onnx.ModelProto, opset: int) -> None:
+    model.opset_import[0].version = opset
+    refuse(model, f"opset {opset}", kind=ConversionError)
+
+
+def test_opset_given_twice(model: onnx.ModelProto) -> None:
+    model.opset_import.add(domain="ai.onnx", version=13)
+    refuse(model, "2 versions")
+
+
+def test_no_default_opset(model: onnx.ModelProto) -> None:
+    model.opset_import[0].domain = "elsewhere"
+    refuse(model, "which opset")
+
+
+# --- tensors -----------------------------------------------------------------------------------
+
+
+def with_weight(model: onnx.ModelProto, tensor: TensorProto) -> onnx.ModelProto:
+    tensor.name = "w"
+    model.graph.initializer[0].CopyFrom(tensor)
+    return model
+
+
+@pytest.mark.parametrize("dims", [[-3, 4], [3, 5], [2**40, 2**40], [2**62, 2**62, 0, 7], [3]])
+def test_shape_and_data_differ(model: onnx.ModelProto, dims: list[int]) -> None:
+    tensor = numpy_helper.from_array(np.zeros((3, 4), np.float32))
+    tensor.dims[:] = dims
+    refuse(with_weight(model, tensor), "tensor 'w' is damaged")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "field"),
+    [
+        ("float32", "float_data"),
+        ("float64", "double_data"),
+        ("float16", "int32_data"),
+        ("int64", "int64_data"),
+        ("int32", "int32_data"),
+        ("int8", "int32_data"),
+        ("uint8", "int32_data"),
+        ("uint16", "int32_data"),
+        ("bool", "int32_data"),
+        ("uint32", "uint64_data"),
+        ("uint64", "uint64_data"),
+    ],
+)
+def test_typed_fields_and_raw_data_agree(build: Build, dtype: str, field: str) -> None:
+    array = np.array([[0, 1, 2], [100, 1, 0]]).astype(dtype)
+    code = helper.np_dtype_to_tensor_dtype(array.dtype)
+    values = array.view(np.uint16) if dtype == "float16" else array
+    values = values.astype(np.uint8) if dtype == "bool" else values
+    typed = TensorProto(name="typed", data_type=code, dims=array.shape)
+    getattr(typed, field).extend(values.reshape(-1).tolist())
+    raw = numpy_helper.from_array(array, "raw")
+    nodes = [helper.make_node("Identity", [name], [f"y_{name}"]) for name in ("typed", "raw")]
+    outputs = {f"y_{name}": (code, None) for name in ("typed", "raw")}
+    built = build(nodes, {}, outputs)
+    built.graph.initializer.extend([typed, raw])
+    constants = load_model(built).constants
+    for name in ("typed", "raw"):
+        assert constants[name].dtype == array.dtype
+        np.testing.assert_array_equal(constants[name], array)
+        assert not constants[name].flags.writeable
+    getattr(typed, field).pop()
+    built.graph.initializer[0].CopyFrom(typed)
+    refuse(built, "5 values, its shape asks for 6")
+
+
+def test_bytes_of_bool_are_made_0_or_1(build: Build) -> None:
+    tensor = TensorProto(name="b", data_type=TensorProto.BOOL, dims=[3], raw_data=b"\x00\x02\x01")
+    built = build([helper.make_node("Not", ["b"], ["y"])], {}, {"y": (TensorProto.BOOL, [3])})
+    built.graph.initializer.append(tensor)
+    assert load_model(built).constants["b"].view(np.uint8).tolist() == [0, 1, 1]
+
+
+def test_huge_input_dimension(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2**40
+    refuse(model, "'x'", str(2**40))
+
+
+# --- external data -----------------------------------------------------------------------------
+
+
+def save_external(model: onnx.ModelProto, folder: Path, location: str, **entries: str) -> Path:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+WEIGHT = np.arange(12, dtype="<f4")
+
+
+def test_external_data_is_read(tmp_path: Path, model: onnx.ModelProto) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "w.bin").write_bytes(b"1234567" + WEIGHT.tobytes() + b"tail")
+    path = save_external(model, tmp_path, "data/w.bin", offset="7", length="48")
+    np.testing.assert_array_equal(load_model(path).constants["w"], WEIGHT.reshape(3, 4))
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../w.bin",
+        "inside/../../w.bin",
+        "/etc/hostname",
+        "C:\\w.bin",
+        "\\\\host\\share\\w.bin",
+        "..\\w.bin",
+        "link.bin",
+        "linked/w.bin",
+        "",
+        "a\0b",
+    ],
+)
+def test_external_data_outside_the_folder(
+    tmp_path: Path, model: onnx.ModelProto, location: str
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inside").mkdir(parents=True)
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
+    (folder / "linked").symlink_to(tmp_path)
+    refuse(save_external(model, folder, location), "outside the model's folder")
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"offset": "4"}, "4+48"),
+        ({"length": "44"}, "44 bytes"),
+        ({"offset": "-1"}, "offset '-1'"),
+        ({"offset": "ten"}, "offset 'ten'"),
+        ({"length": "9" * 30}, "length"),
+    ],
+)
+def test_external_data_of_wrong_size(
+    tmp_path: Path, model: onnx.ModelProto, entries: dict[str, str], words: str
+) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    refuse(save_external(model, tmp_path, "w.bin", **entries), "'w'", words)
+
+
+def test_external_data_missing(tmp_path: Path, model: onnx.ModelProto) -> None:
+    refuse(save_external(model, tmp_path, "w.bin"), "'w.bin'", "cannot be read")
+
+
+def test_external_data_is_a_folder(tmp_path: Path, model: onnx.ModelProto) -> None:
+    (tmp_path / "w.bin").mkdir()
+    refuse(save_external(model, tmp_path, "w.bin"), "not a regular file")
+
+
+def test_external_data_without_folder(tmp_path: Path, model: onnx.ModelProto) -> None:
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    save_external(model, tmp_path, "w.bin")
+    refuse(model, "'w'", "path of the model")
+
+
+# --- graphs ------------------------------------------------------------------------------------
+
+
+def test_missing_input_names_node_and_tensor(model: onnx.ModelProto) -> None:
+    model.graph.node[1].input[0] = "nowhere"
+    refuse(model, "'nowhere'", "'rectify'", "Relu")
+
+
+def test_cycle_names_its_members(build: Build) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["start"], name="before"),
+        helper.make_node("Add", ["start", "c"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="second"),
+        helper.make_node("Neg", ["b"], ["c"], name="third"),
+        helper.make_node("Neg", ["c"], ["y"], name="after"),
+    ]
+    error = refuse(build(nodes, X, ["y"]), "cycle", "'first'", "'second'", "'third'", "[c]")
+    assert "'before'" not in str(error)
+    assert "'after'" not in str(error)
+
+
+def test_node_that_reads_itself(build: Build) -> None:
+    nodes = [helper.make_node("Add", ["x", "y"], ["y"], name="self")]
+    refuse(build(nodes, X, ["y"]), "cycle", "'self'")
+
+
+def test_tensor_produced_twice(model: onnx.ModelProto) -> None:
+    model.graph.node[1].output[0] = "h"
+    refuse(model, "'h' is produced twice", "'rectify'")
+
+
+def test_node_overwrites_an_input(model: onnx.ModelProto) -> None:
+    model.graph.node[1].output[0] = "x"
+    refuse(model, "'x' is produced twice")
+
+
+@pytest.mark.parametrize("kind", ["input", "output", "initializer"])
+def test_duplicate_names(model: onnx.ModelProto, kind: str) -> None:
+    values = getattr(model.graph, kind)
+    values.add().CopyFrom(values[0])
+    refuse(model, "occurs twice")
+
+
+def test_output_that_nothing_produces(model: onnx.ModelProto) -> None:
+    model.graph.output[0].name = "z"
+    refuse(model, "'z' is not produced")
+
+
+def test_name_that_is_not_text(model: onnx.ModelProto) -> None:
+    data = model.SerializeToString().replace(b"rectify", b"rect\xff\xfey")
+    refuse(data, "not text")
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        (helper.make_node("Relu", ["x", "x"], ["y"], name="n"), "takes 1 to 1 inputs"),
+        (helper.make_node("Relu", ["x"], ["y", "z"], name="n"), "outputs"),
+        (helper.make_node("Add", ["x", ""], ["y"], name="n"), "input 'B' is missing"),
+        (helper.make_node("Relu", ["x"], ["y"], name="n", slope=1.0), "no attribute 'slope'"),
+        (helper.make_node("Concat", ["x"], ["y"], name="n"), "attribute 'axis' is missing"),
+        (helper.make_node("Concat", ["x"], ["y"], name="n", axis=1.5), "'axis' is not of type"),
+        (
+            helper.make_node(
+                "MaxPool", ["x"], ["y"], name="n", kernel_shape=[2, 2], strides=[0, 1]
+            ),
+            "strides",
+        ),
+        (
+            helper.make_node("MaxPool", ["x"], ["y"], name="n", kernel_shape=[2, 2], pads=[1, 1]),
+            "pads",
+        ),
+    ],
+)
+def test_invalid_nodes(build: Build, node: onnx.NodeProto, words: str) -> None:
+    refuse(build([node], X, ["y"]), words, "'n'", node.op_type)
+
+
+# --- functions ---------------------------------------------------------------------------------
+
+
+def function(name: str, *nodes: onnx.NodeProto) -> onnx.FunctionProto:
+    return helper.make_function(
+        "my",
+        name,
+        ["a"],
+        ["b"],
+        list(nodes),
+        [helper.make_opsetid("", 17), helper.make_opsetid("my", 1)],
+    )
+
+
+def call(name: str, a: str, b: str) -> onnx.NodeProto:
+    return helper.make_node(name, [a], [b], domain="my")
+
+
+def test_recursive_functions(build: Build) -> None:
+    functions = [function("f", call("g", "a", "b")), function("g", call("f", "a", "b"))]
+    refuse(build([call("f", "x", "y")], X, ["y"], functions=functions, my=1), "calls itself")
+
+
+def test_function_bomb(build: Build) -> None:
+    """Twenty functions that call the next one ten times each."""
+    functions = []
+    for level in range(20):
+        names = ["a", *(f"t{index}" for index in range(9)), "b"]
+        nodes = [call(f"f{level + 1}", a, b) for a, b in pairwise(names)]
+        functions.append(function(f"f{level}", *nodes))
+    functions.append(function("f20", helper.make_node("Relu", ["a"], ["b"])))
+    refuse(build([call("f0", "x", "y")], X, ["y"], functions=functions, my=1), "nodes")
+
+
+def test_function_defined_twice(build: Build) -> None:
+    functions = [function("f", helper.make_node("Relu", ["a"], ["b"]))] * 2
+    refuse(build([call("f", "x", "y")], X, ["y"], functions=functions, my=1), "twice")
+
+
+def test_function_that_leaves_its_output_open(build: Build) -> None:
+    functions = [function("f", helper.make_node("Relu", ["a"], ["c"]))]
+    refuse(build([call("f", "x", "y")], X, ["y"], functions=functions, my=1), "'y'")
+
+
+# --- unsupported nodes -------------------------------------------------------------------------
+
+
+def test_all_unsupported_nodes_are_listed(build: Build) -> None:
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["a"], name="find"),
+        helper.make_node("Relu", ["x"], ["b"], name="fine"),
+        helper.make_node("Frobnicate", ["b"], ["c"], name="what", domain="my.ops"),
+        helper.make_node("Cast", ["c"], ["d"], name="follows", to=TensorProto.INT64),
+        helper.make_node("Cast", ["x"], ["e"], name="narrow", to=TensorProto.BFLOAT16),
+        helper.make_node("BitShft", ["x"], ["f"], name="typo"),
+        helper.make_node("Gelu", ["x"], ["y"], name="early"),
+    ]
+    model = build(nodes, X, ["y"], my_ops=3)
+    error = refuse(model, kind=UnsupportedOpError)
+    assert isinstance(error, UnsupportedOpError)
+    listed = {node.node: node for node in error.nodes}
+    assert list(listed) == ["find", "what", "narrow", "typo", "early"]
+    assert (listed["what"].domain, listed["what"].opset) == ("my.ops", 3)
+    assert "depends on data" in listed["find"].reason
+    assert "BFLOAT16" in listed["narrow"].reason
+    assert "BitShift" in listed["typo"].reason
+    assert "from opset 20" in listed["early"].reason
+
+
+def test_unsupported_inputs_and_initializers(build: Build) -> None:
+    model = build(
+        [helper.make_node("Add", ["x", "w"], ["y"]), helper.make_node("Relu", ["y"], ["z"])],
+        {"x": (TensorProto.BFLOAT16, [2])},
+        {"z": (TensorProto.BFLOAT16, [2])},
+    )
+    model.graph.initializer.add(
+        name="w", data_type=TensorProto.BFLOAT16, dims=[2], raw_data=bytes(4)
+    )
+    error = refuse(model, "BFLOAT16", kind=UnsupportedOpError)
+    assert isinstance(error, UnsupportedOpError)
+    assert {(node.op, node.node) for node in error.nodes} == {("Input", "x"), ("Initializer", "w")}
+
+
+def test_control_flow_is_refused(build: Build) -> None:
+    branch = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["b"])],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [2, 3])],
+    )
+    node = helper.make_node(
+        "If", ["c"], ["y"], name="choose", then_branch=branch, else_branch=branch
+    )
+    model = build([node], X | {"c": np.array(True)}, ["y"])
+    refuse(model, "control flow", "'choose'", kind=UnsupportedOpError)
+
+
+def test_sparse_initializer_is_refused(build: Build) -> None:
+    model = build([helper.make_node("Add", ["x", "w"], ["y"])], X, ["y"])
+    values = numpy_helper.from_array(np.ones(1, np.float32), "w")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "i")
+    model.graph.sparse_initializer.add(values=values, indices=indices, dims=[3])
+    refuse(model, "sparse", "'w'", kind=UnsupportedOpError)
+
+
+def test_failure_inside_a_function_names_the_calling_node(build: Build) -> None:
+    node = helper.make_node("Bernoulli", ["x"], ["y"], name="coin")
+    error = refuse(build([node], X, ["y"]), kind=UnsupportedOpError)
+    assert isinstance(error, UnsupportedOpError)
+    assert [(n.op, n.node) for n in error.nodes] == [("RandomUniformLike", "coin (Bernoulli)")]
+
+
+def test_import_does_not_load_onnx() -> None:
+    code = "import sys, vkmnn.converter.onnx; sys.exit('onnx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
