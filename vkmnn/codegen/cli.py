@@ -197,7 +197,10 @@ def show(
 
 def find_variant(folder: Path, name: str) -> Variant:
     """Return the variant called `name`; raises `ShaderError` naming the nearest one."""
-    variants = {variant.name: variant for variant in expand(load_entries(folder))}
+    files = (path.name.removesuffix(TEMPLATE_SUFFIX) for path in folder.glob(f"*{TEMPLATE_SUFFIX}"))
+    # Only templates that the name can belong to: a mistake elsewhere must not hide this one.
+    possible = frozenset(file for file in files if f"{name}_".startswith(f"{file}_"))
+    variants = {variant.name: variant for variant in expand(load_entries(folder, possible))}
     if name not in variants:
         raise ShaderError(f"there is no variant '{name}'", hint=closest(name, variants))
     return variants[name]

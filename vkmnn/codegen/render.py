@@ -7,6 +7,7 @@ which gives both clean GLSL and the map.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -245,8 +246,11 @@ class Renderer:
 
 def _place_of(frame: FrameType, lineno: int) -> tuple[str, int] | None:
     template = frame.f_globals.get("__jinja_template__")
-    if template is None:
-        return None
+    return _place_in(template, lineno) if template is not None else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _place_in(template: jinja2.Template, lineno: int) -> tuple[str, int]:
     return (template.name or "<template>", template.get_corresponding_lineno(lineno))
 
 
