@@ -103,3 +103,15 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, name: str) -> None
     assert done.returncode == 1
     assert f"needs {name}" in done.stderr
     assert "pip install 'vkmnn[codegen]'" in done.stderr
+
+
+def test_the_generator_starts_without_its_own_output() -> None:
+    """A stale kernels.py must not keep anybody from building a new one."""
+    code = (
+        "import sys, vkmnn.codegen.cli\n"
+        "print([m for m in sys.modules if m.startswith(('vkmnn.shaders', 'vkmnn.vulkan'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
