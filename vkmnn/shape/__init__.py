@@ -16,7 +16,7 @@ from vkmnn.shape import (
     reshaping,
     resizing,
 )
-from vkmnn.shape.flops import flops
+from vkmnn.shape.counting import flops
 from vkmnn.shape.registry import (
     SizeComputer,
     compute_shapes,

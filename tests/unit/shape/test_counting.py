@@ -15,7 +15,7 @@ from vkmnn.ir.ops import (
     SoftmaxAttrs,
 )
 from vkmnn.shape import compute_shapes, flops
-from vkmnn.shape.flops import _COUNTERS
+from vkmnn.shape.counting import _COUNTERS
 
 CONV = ConvolutionAttrs((3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 2)
 DECONV = DeconvolutionAttrs((2, 2), (2, 2), (1, 1), (), (0, 0))
