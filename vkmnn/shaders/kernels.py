@@ -688,6 +688,163 @@ def fill() -> Shader:
     return find_shader("fill", {})
 
 
+GatherWidth: TypeAlias = Literal[
+    1,
+    4,
+]
+GatherStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_GATHER = struct.Struct("<IIIi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherParams:
+    """Push constants of `gather`: 16 bytes."""
+
+    count: int
+    inner: int
+    indices: int
+    axis: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "GatherParams",
+            _GATHER,
+            (
+                ("count", self.count, None),
+                ("inner", self.inner, None),
+                ("indices", self.indices, None),
+                ("axis", self.axis, None),
+            ),
+        )
+
+
+def gather(
+    *,
+    width: GatherWidth,
+    storage: GatherStorage,
+) -> Shader:
+    """Return a variant of `gather`.
+
+    y[outer][j][inner] = x[outer][index[j]][inner]; words are moved whatever their type, `width`
+    at a time.
+    """
+    return find_shader(
+        "gather",
+        {
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+
+GatherElementsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_GATHER_ELEMENTS = struct.Struct("<I5I6IiI")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherElementsParams:
+    """Push constants of `gather_elements`: 56 bytes."""
+
+    count: int
+    size: tuple[int, ...]
+    """5 values."""
+    stride: tuple[int, ...]
+    """6 values."""
+    axis: int
+    axis_stride: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "GatherElementsParams",
+            _GATHER_ELEMENTS,
+            (
+                ("count", self.count, None),
+                ("size", self.size, 5),
+                ("stride", self.stride, 6),
+                ("axis", self.axis, None),
+                ("axis_stride", self.axis_stride, None),
+            ),
+        )
+
+
+def gather_elements(
+    *,
+    storage: GatherElementsStorage,
+) -> Shader:
+    """Return a variant of `gather_elements`.
+
+    y[i, j, …] = x[…, index[i, j, …] on the axis, …]; `stride` is that of x with 0 on the axis.
+    """
+    return find_shader(
+        "gather_elements",
+        {
+            "storage": storage,
+        },
+    )
+
+
+GatherNdStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_GATHER_ND = struct.Struct("<IIIII6i6I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatherNdParams:
+    """Push constants of `gather_nd`: 68 bytes."""
+
+    count: int
+    inner: int
+    tuples: int
+    depth: int
+    batch_stride: int
+    size: tuple[int, ...]
+    """6 values."""
+    stride: tuple[int, ...]
+    """6 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "GatherNdParams",
+            _GATHER_ND,
+            (
+                ("count", self.count, None),
+                ("inner", self.inner, None),
+                ("tuples", self.tuples, None),
+                ("depth", self.depth, None),
+                ("batch_stride", self.batch_stride, None),
+                ("size", self.size, 6),
+                ("stride", self.stride, 6),
+            ),
+        )
+
+
+def gather_nd(
+    *,
+    storage: GatherNdStorage,
+) -> Shader:
+    """Return a variant of `gather_nd`.
+
+    y[batch][t][inner] = x[batch][index tuple t][inner]; a tuple has `depth` numbers.
+    """
+    return find_shader(
+        "gather_nd",
+        {
+            "storage": storage,
+        },
+    )
+
+
 MatmulPackOperand: TypeAlias = Literal[
     "a",
     "b",
@@ -906,6 +1063,57 @@ def matmul_tile(
     )
 
 
+OneHotDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+OneHotStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_ONE_HOT = struct.Struct("<IIi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneHotParams:
+    """Push constants of `one_hot`: 12 bytes."""
+
+    count: int
+    inner: int
+    depth: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "OneHotParams",
+            _ONE_HOT,
+            (
+                ("count", self.count, None),
+                ("inner", self.inner, None),
+                ("depth", self.depth, None),
+            ),
+        )
+
+
+def one_hot(
+    *,
+    dtype: OneHotDtype,
+    storage: OneHotStorage,
+) -> Shader:
+    """Return a variant of `one_hot`.
+
+    y[outer][d][inner] = d == index[outer][inner] ? values[1] : values[0]; an index outside
+    -depth..depth-1 matches nothing.
+    """
+    return find_shader(
+        "one_hot",
+        {
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+
 PoolDtype: TypeAlias = Literal[
     "f32",
     "i32",
@@ -1105,6 +1313,153 @@ def raster(
         "raster",
         {
             "width": width,
+            "storage": storage,
+        },
+    )
+
+
+ScatterElementsReduction: TypeAlias = Literal[
+    "none",
+    "add",
+    "mul",
+    "max",
+    "min",
+]
+ScatterElementsDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+ScatterElementsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_SCATTER_ELEMENTS = struct.Struct("<IIIiII5I6I6I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatterElementsParams:
+    """Push constants of `scatter_elements`: 92 bytes."""
+
+    count: int
+    first: int
+    last: int
+    axis: int
+    axis_stride: int
+    line_stride: int
+    size: tuple[int, ...]
+    """5 values."""
+    index_stride: tuple[int, ...]
+    """6 values."""
+    stride: tuple[int, ...]
+    """6 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ScatterElementsParams",
+            _SCATTER_ELEMENTS,
+            (
+                ("count", self.count, None),
+                ("first", self.first, None),
+                ("last", self.last, None),
+                ("axis", self.axis, None),
+                ("axis_stride", self.axis_stride, None),
+                ("line_stride", self.line_stride, None),
+                ("size", self.size, 5),
+                ("index_stride", self.index_stride, 6),
+                ("stride", self.stride, 6),
+            ),
+        )
+
+
+def scatter_elements(
+    *,
+    reduction: ScatterElementsReduction,
+    dtype: ScatterElementsDtype,
+    storage: ScatterElementsStorage,
+) -> Shader:
+    """Return a variant of `scatter_elements`.
+
+    y[…, index[i, j, …] on the axis, …] takes updates[i, j, …]. An invocation owns one line along
+    the axis and takes its updates `first` to `last` in order, so that repeated indices do not
+    race.
+    """
+    return find_shader(
+        "scatter_elements",
+        {
+            "reduction": reduction,
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+
+ScatterNdReduction: TypeAlias = Literal[
+    "none",
+    "add",
+    "mul",
+    "max",
+    "min",
+]
+ScatterNdDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+ScatterNdStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_SCATTER_ND = struct.Struct("<IIIII6i6I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScatterNdParams:
+    """Push constants of `scatter_nd`: 68 bytes."""
+
+    count: int
+    inner: int
+    first: int
+    last: int
+    depth: int
+    size: tuple[int, ...]
+    """6 values."""
+    stride: tuple[int, ...]
+    """6 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ScatterNdParams",
+            _SCATTER_ND,
+            (
+                ("count", self.count, None),
+                ("inner", self.inner, None),
+                ("first", self.first, None),
+                ("last", self.last, None),
+                ("depth", self.depth, None),
+                ("size", self.size, 6),
+                ("stride", self.stride, 6),
+            ),
+        )
+
+
+def scatter_nd(
+    *,
+    reduction: ScatterNdReduction,
+    dtype: ScatterNdDtype,
+    storage: ScatterNdStorage,
+) -> Shader:
+    """Return a variant of `scatter_nd`.
+
+    Writes updates[t][inner] to y at index tuple t, tuples `first` to `last`. An invocation that
+    reduces owns one inner position and takes the tuples in order, so that repeated tuples do not
+    race; plain writes run in parallel.
+    """
+    return find_shader(
+        "scatter_nd",
+        {
+            "reduction": reduction,
+            "dtype": dtype,
             "storage": storage,
         },
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.errors import ShaderError
-from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.errors import InvalidInputError, ShaderError
+from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
@@ -48,6 +48,31 @@ class Dispatch:
     label: str
 
 
+@dataclass(frozen=True, slots=True)
+class IndexRange:
+    """The values that an op allows in an index tensor, both ends included."""
+
+    low: int
+    high: int
+    op: str
+    node: str
+
+    def check(self, array: Array, name: str) -> None:
+        """Refuse indices outside the range.
+
+        Raises:
+            InvalidInputError: names the op, the value and the range.
+        """
+        if array.size and not self.low <= array.min() <= array.max() <= self.high:
+            bad = array.max() if array.max() > self.high else array.min()
+            raise InvalidInputError(
+                f"input '{name}' holds the index {bad}, outside {self.low} to {self.high}",
+                op=self.op,
+                node=self.node,
+                hint="check the indices (token ids, for example) against the table's size",
+            )
+
+
 @dataclass(slots=True)
 class VulkanEncoder:
     """What executions record into; nothing reaches the device before the whole plan is known.
@@ -60,6 +85,7 @@ class VulkanEncoder:
     dispatches: list[Dispatch] = field(default_factory=list)
     packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
     aliases: dict[Tensor, Tensor] = field(default_factory=dict)
+    ranges: dict[Tensor, IndexRange] = field(default_factory=dict)
     label: str = ""
     _scratch: int = 0
 
@@ -71,6 +97,15 @@ class VulkanEncoder:
         """
         large = self.info.limits.max_texel_buffer_elements >= MIN_TEXELS
         return self.info.type is DeviceType.CPU and large
+
+    @property
+    def load_storage(self) -> Literal["ssbo", "texel"]:
+        """The value of kernels' storage axis for this device."""
+        return "texel" if self.prefers_texel_loads else "ssbo"
+
+    def require_range(self, tensor: Tensor, low: int, high: int, op: Op) -> None:
+        """Have the indices in `tensor` checked when the host provides them; kernels only clamp."""
+        self.ranges[self.root(tensor)] = IndexRange(low, high, op.type, op.source or op.name)
 
     def dispatch(
         self,

@@ -53,7 +53,8 @@ class PlanRecorder:
             for tensor in downloads
         ]
         command = self._record(self._encoder.dispatches[first:end], downloads)
-        return VulkanSegment(command, uploaded, downloaded, self._memory)
+        ranges = {t.name: self._encoder.ranges[t] for t in uploads if t in self._encoder.ranges}
+        return VulkanSegment(command, uploaded, downloaded, self._memory, ranges)
 
     def _record(
         self, dispatches: Sequence[Dispatch], downloads: Sequence[Tensor]

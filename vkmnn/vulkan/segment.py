@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
+from vkmnn.vulkan.encoder import IndexRange
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.storage import ELEMENT_BYTES, read_view, storage_dtype, to_storage, write_view
 
@@ -23,6 +24,7 @@ class VulkanSegment(Segment):
         uploads: tensors to write first, and where.
         downloads: tensors to read afterwards, and where.
         memory: the plan's memory, shared by its segments and closed with them.
+        ranges: which values the uploaded index tensors may hold, by name.
     """
 
     def __init__(
@@ -31,8 +33,10 @@ class VulkanSegment(Segment):
         uploads: Sequence[tuple[Tensor, BufferRange]],
         downloads: Sequence[tuple[Tensor, BufferRange]],
         memory: PlanMemory,
+        ranges: Mapping[str, IndexRange],
     ) -> None:
         self._memory = memory
+        self._ranges = ranges
         self._command = command
         self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in uploads]
         self._downloads = [(tensor, place, _view(tensor, place)) for tensor, place in downloads]
@@ -41,6 +45,8 @@ class VulkanSegment(Segment):
         """Run the segment on the arrays in `host` and add what it produces for the host."""
         for tensor, place, view in self._uploads:
             array = host[tensor.name]
+            if tensor.name in self._ranges:
+                self._ranges[tensor.name].check(array, tensor.name)
             if view is not None:
                 write_view(view, array, tensor.name)
             elif array.size:

@@ -1,0 +1,110 @@
+"""Gather, GatherElements and GatherND."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Op
+from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
+
+
+@vulkan_execution("Gather")
+class GatherExecution(VulkanExecution):
+    """One dispatch; four words at a time when rows allow."""
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        assert isinstance(self.op.attrs, AxisAttrs)
+        data, index = operands(inputs)
+        axis = self.op.attrs.axis % len(data.shape)
+        size = data.shape[axis]
+        inner = prod(data.shape[axis + 1 :])
+        encoder.require_range(index, -size, size - 1, self.op)
+        width = 4 if inner % 4 == 0 else 1
+        count = prod(outputs[0].shape) // width
+        shader = kernels.gather(width=4 if width == 4 else 1, storage=encoder.load_storage)
+        params = kernels.GatherParams(
+            count=count, inner=inner // width, indices=prod(index.shape), axis=size
+        )
+        encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)
+
+
+@vulkan_execution("GatherElements")
+class GatherElementsExecution(VulkanExecution):
+    """One dispatch over the indices."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse ranks that the kernel has no axes for."""
+        rank = len(outputs[0].shape)
+        return f"rank {rank}, at most {MAX_AXES} fit" if rank > MAX_AXES else None
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        assert isinstance(self.op.attrs, AxisAttrs)
+        data, index = operands(inputs)
+        axis = self.op.attrs.axis % len(data.shape)
+        size = data.shape[axis]
+        encoder.require_range(index, -size, size - 1, self.op)
+        strides = list(row_strides(data.shape))
+        axis_stride, strides[axis] = strides[axis], 0
+        count = prod(index.shape)
+        params = kernels.GatherElementsParams(
+            count=count,
+            size=padded(index.shape, 1)[1:],
+            stride=padded(strides, 0),
+            axis=size,
+            axis_stride=axis_stride,
+        )
+        shader = kernels.gather_elements(storage=encoder.load_storage)
+        encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)
+
+
+@vulkan_execution("GatherND")
+class GatherNDExecution(VulkanExecution):
+    """One dispatch over the gathered slices."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse index tuples that the kernel has no room for."""
+        _, index = operands(inputs)
+        depth = index.shape[-1]
+        return f"index tuples of {depth}, at most {MAX_AXES} fit" if depth > MAX_AXES else None
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        assert isinstance(self.op.attrs, GatherNDAttrs)
+        data, index = operands(inputs)
+        first = self.op.attrs.batch_dims
+        depth = index.shape[-1]
+        sizes = data.shape[first : first + depth]
+        strides = row_strides(data.shape)
+        count = prod(outputs[0].shape)
+        params = kernels.GatherNdParams(
+            count=count,
+            inner=prod(data.shape[first + depth :]),
+            tuples=prod(index.shape[first:-1]),
+            depth=depth,
+            batch_stride=prod(data.shape[first:]),
+            size=(*sizes, *[1] * (MAX_AXES - depth)),
+            stride=(*strides[first : first + depth], *[0] * (MAX_AXES - depth)),
+        )
+        shader = kernels.gather_nd(storage=encoder.load_storage)
+        encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)

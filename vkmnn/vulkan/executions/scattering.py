@@ -1,0 +1,117 @@
+"""ScatterND and ScatterElements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Op
+from vkmnn.ir.ops import ScatterElementsAttrs, ScatterNDAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
+from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
+
+# Some drivers end loops after 65,535 iterations of an invocation, all its loops together.
+MAX_ITERATIONS = 60_000
+
+
+@vulkan_execution("ScatterND")
+class ScatterNDExecution(VulkanExecution):
+    """Copies the data, then writes the updates over it."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse index tuples that the kernel has no room for."""
+        _, index, _ = operands(inputs)
+        depth = index.shape[-1]
+        return f"index tuples of {depth}, at most {MAX_AXES} fit" if depth > MAX_AXES else None
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the copy and the writes; reductions run through the tuples in bounded chunks."""
+        assert isinstance(self.op.attrs, ScatterNDAttrs)
+        data, index, updates = operands(inputs)
+        output = outputs[0]
+        _copy(data, output, encoder)
+        reduction = self.op.attrs.reduction
+        depth = index.shape[-1]
+        tuples = prod(index.shape[:-1])
+        inner = prod(data.shape[depth:])
+        shader = kernels.scatter_nd(
+            reduction=reduction,  # type: ignore[arg-type]
+            dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
+            storage=encoder.load_storage,
+        )
+        chunk = MAX_ITERATIONS // (depth + 1)
+        starts = [0] if reduction == "none" else range(0, tuples, chunk)
+        for first in starts:
+            count = tuples * inner if reduction == "none" else inner
+            params = kernels.ScatterNdParams(
+                count=count,
+                inner=inner,
+                first=first,
+                last=min(first + chunk, tuples),
+                depth=depth,
+                size=(*data.shape[:depth], *[1] * (MAX_AXES - depth)),
+                stride=(*row_strides(data.shape)[:depth], *[0] * (MAX_AXES - depth)),
+            )
+            encoder.dispatch_linear(shader, [index, updates, output], params, count)
+
+
+@vulkan_execution("ScatterElements")
+class ScatterElementsExecution(VulkanExecution):
+    """Copies the data, then writes the updates over it, a line along the axis per invocation."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse ranks that the kernel has no axes for."""
+        rank = len(outputs[0].shape)
+        return f"rank {rank}, at most {MAX_AXES} fit" if rank > MAX_AXES else None
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the copy and the writes, in bounded chunks."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, ScatterElementsAttrs)
+        data, index, updates = operands(inputs)
+        output = outputs[0]
+        _copy(data, output, encoder)
+        axis = attrs.axis % len(data.shape)
+        length = index.shape[axis]
+        encoder.require_range(index, -data.shape[axis], data.shape[axis] - 1, self.op)
+        lines = [1 if k == axis else size for k, size in enumerate(index.shape)]
+        count = prod(lines) if length else 0
+        shader = kernels.scatter_elements(
+            reduction=attrs.reduction,  # type: ignore[arg-type]
+            dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
+            storage=encoder.load_storage,
+        )
+        for first in range(0, length, MAX_ITERATIONS):
+            params = kernels.ScatterElementsParams(
+                count=count,
+                first=first,
+                last=min(first + MAX_ITERATIONS, length),
+                axis=data.shape[axis],
+                axis_stride=row_strides(data.shape)[axis],
+                line_stride=row_strides(index.shape)[axis],
+                size=padded(lines, 1)[1:],
+                index_stride=padded(row_strides(index.shape), 0),
+                stride=padded(row_strides(data.shape), 0),
+            )
+            encoder.dispatch_linear(shader, [index, updates, output], params, count)
+
+
+def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
+    count = storage_bytes(output) // 16 if 0 not in output.shape else 0
+    shader = kernels.copy(dtype="i32", storage=encoder.load_storage)
+    encoder.dispatch_linear(shader, [data, output], kernels.CopyParams(n4=count), count)
