@@ -1,0 +1,218 @@
+"""Element-wise ops and data movement on the device against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.op.vulkan.harness import check, run_graph
+from vkmnn.ir import Activation, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir.ops import (
+    BINARY_KINDS,
+    UNARY_KINDS,
+    AxisAttrs,
+    BinaryAttrs,
+    CastAttrs,
+    ConvolutionAttrs,
+    ReshapeAttrs,
+    TransposeAttrs,
+    UnaryAttrs,
+)
+
+RNG = np.random.default_rng(1)
+INTEGER_BINARY = set(BINARY_KINDS) - {"AND", "OR", "XOR", "PRELU"}
+LOGICAL = ("AND", "OR", "XOR", "EQUAL")
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+UNARY_PARAMETERS = {
+    "CLIP": (-0.5, 0.75),
+    "LEAKY_RELU": (0.1, 0.0),
+    "HARD_SIGMOID": (0.2, 0.5),
+    "ELU": (0.7, 0.0),
+    "SELU": (1.67326, 1.0507),
+    "CELU": (1.3, 0.0),
+    "THRESHOLDED_RELU": (0.4, 0.0),
+    "ISINF": (1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in UNARY_KINDS if kind != "NOT"])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1,), (), (0, 3), (2, 8)])
+def test_unary(kind: str, shape: tuple[int, ...]) -> None:
+    x = floats(*shape)
+    if kind in {"SQRT", "RSQRT", "LOG"}:
+        x = np.abs(x) + np.float32(0.01)
+    if kind in {"ASIN", "ACOS", "ATANH"}:
+        x = np.tanh(x)
+    if kind == "ACOSH":
+        x = np.abs(x) + np.float32(1)
+    if kind in {"ISNAN", "ISINF"} and x.size > 3:
+        x.flat[:3] = np.nan, np.inf, -np.inf
+    check("UnaryOp", UnaryAttrs(kind, *UNARY_PARAMETERS.get(kind, ())), [x], rtol=2e-6, atol=1e-6)
+
+
+def test_unary_of_integers() -> None:
+    x = RNG.integers(-9, 9, (5, 7)).astype(np.int64)
+    for kind in ("ABS", "NEG", "SIGN", "RELU"):
+        check("UnaryOp", UnaryAttrs(kind), [x])
+    check("UnaryOp", UnaryAttrs("NOT"), [x > 0])
+
+
+BROADCASTS = [
+    ((3, 5, 7), (3, 5, 7)),
+    ((3, 5, 7), (7,)),
+    ((3, 5, 8), (8,)),
+    ((2, 4, 3, 8), (4, 1, 1)),
+    ((2, 5, 3, 7), (1, 5, 1, 1)),
+    ((3, 1, 7), (1, 5, 1)),
+    ((2, 1, 3, 1, 2), (1, 4, 1, 5, 1)),
+    ((5, 1), (1, 8)),
+    ((), (3, 5)),
+    ((1,), ()),
+    ((0, 3), (3,)),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), BROADCASTS)
+@pytest.mark.parametrize("kind", sorted(set(BINARY_KINDS) - {"AND", "OR", "XOR", "PRELU"}))
+def test_binary(kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = floats(*a), floats(*b)
+    if kind == "POW":
+        x = np.abs(x) + np.float32(0.1)
+    if kind in {"EQUAL", "GREATER_EQUAL", "LESS_EQUAL"}:
+        x, y = np.round(x), np.round(y)
+    check("BinaryOp", BinaryAttrs(kind), [x, y], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", sorted(INTEGER_BINARY))
+def test_binary_of_integers(kind: str) -> None:
+    a = RNG.integers(-9, 9, (5, 7)).astype(np.int64)
+    b = RNG.integers(1, 5, (7,)).astype(np.int64)
+    check("BinaryOp", BinaryAttrs(kind), [a, b])
+    if kind not in {"POW"}:
+        check("BinaryOp", BinaryAttrs(kind), [a, -b])
+
+
+@pytest.mark.parametrize("kind", LOGICAL)
+def test_logic(kind: str) -> None:
+    check("BinaryOp", BinaryAttrs(kind), [RNG.random((5, 7)) > 0.5, RNG.random((5, 1)) > 0.5])
+
+
+def test_binary_with_activation_and_constant_operand() -> None:
+    attrs = BinaryAttrs("ADD", Activation("RELU"))
+    for shape in ((8, 1, 1), (1,), (2, 8, 5, 3)):
+        check("BinaryOp", attrs, [floats(2, 8, 5, 3), floats(*shape)], constant={1})
+
+
+def test_power_of_negative_numbers() -> None:
+    base = np.array([-2, -2, -2, 0, 0, 2, -8], np.float32)
+    exponent = np.array([2, 3, 5, 0, 2, -1, 7], np.float32)
+    check("BinaryOp", BinaryAttrs("POW"), [base, exponent])
+
+
+@pytest.mark.parametrize("channels", [3, 5, 8])
+@pytest.mark.parametrize("other", ["same", "per_channel", "per_pixel", "scalar", "vector"])
+@pytest.mark.parametrize("kind", ["ADD", "MUL", "DIV", "EQUAL"])
+def test_binary_between_convolutions_keeps_tail_lanes_zero(
+    channels: int, other: str, kind: str
+) -> None:
+    """Channel-blocked operands of every broadcast form, read by a convolution afterwards."""
+    shape = {
+        "same": (2, channels, 5, 3),
+        "per_channel": (1, channels, 1, 1),
+        "per_pixel": (2, 1, 5, 3),
+        "scalar": (),
+        "vector": (channels, 1, 1),
+    }[other]
+    conv = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
+    eye = np.eye(channels, dtype=np.float32)[:, :, None, None]
+    out = DType.BOOL if kind == "EQUAL" else DType.FLOAT32
+    last = (
+        Op("Cast", "cast", ["z"], ["zf"], CastAttrs(DType.FLOAT32))
+        if out is DType.BOOL
+        else Op("UnaryOp", "neg", ["z"], ["zf"], UnaryAttrs("NEG"))
+    )
+    graph = Graph(
+        "chain",
+        [TensorInfo("x", DType.FLOAT32, (2, channels, 5, 3)), TensorInfo("o", DType.FLOAT32, shape)],
+        [TensorInfo("y", DType.FLOAT32, None)],
+        [
+            Op("Convolution", "first", ["x", "w"], ["a"], conv),
+            Op("BinaryOp", "op", ["a", "o"], ["z"], BinaryAttrs(kind)),
+            last,
+            Op("Convolution", "second", ["zf", "w"], ["y"], conv),
+        ],
+        {"w": eye},
+    )
+    x, o = floats(2, channels, 5, 3), floats(*shape) + np.float32(3)
+    (y,) = run_graph(graph, {"x": x, "o": o})
+    want = {"ADD": x + o, "MUL": x * o, "DIV": x / o, "EQUAL": x == o}[kind]
+    np.testing.assert_allclose(y, want if kind == "EQUAL" else -want, rtol=1e-5, atol=1e-6)
+
+
+CASTS = [np.float32, np.float16, np.int32, np.int64, np.uint8, np.int8, np.bool_]
+
+
+@pytest.mark.parametrize("source", CASTS)
+@pytest.mark.parametrize("dest", CASTS)
+def test_cast(source: type, dest: type) -> None:
+    x = (50 * floats(3, 5, 7)).astype(np.int32)
+    if np.dtype(source).kind == "u":
+        x = np.abs(x)
+    x = np.clip(x, -127, 127).astype(source)
+    if np.dtype(source).kind == "f":
+        x = x + source(0.25)
+        if np.dtype(dest).kind == "u":
+            x = np.abs(x)
+    check("Cast", CastAttrs(DType.from_numpy(dest)), [x])
+
+
+def test_cast_wraps_narrow_integers() -> None:
+    x = np.array([300, -1, 256, 127, 128, 70000], np.int32)
+    for dest in (DType.UINT8, DType.INT8, DType.UINT16, DType.INT16):
+        check("Cast", CastAttrs(dest), [x])
+
+
+@pytest.mark.parametrize("shapes", [((3, 5), (3, 5), (1, 5)), ((5, 1), (8,), ()), ((1, 3), (3, 1), (1,))])
+def test_select(shapes: tuple[tuple[int, ...], ...]) -> None:
+    condition, a, b = shapes
+    check("Select", OpAttrs(), [RNG.random(condition) > 0.5, floats(*a), floats(*b)])
+    numbers = [RNG.integers(0, 99, shape) for shape in (a, b)]
+    check("Select", OpAttrs(), [RNG.random(condition) > 0.5, *numbers])
+
+
+@pytest.mark.parametrize("perm", [(2, 0, 1), (0, 2, 1), (1, 0, 2), (2, 1, 0)])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (4, 8, 12), (1, 1, 1), (0, 2, 3)])
+def test_transpose(perm: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    check("Transpose", TransposeAttrs(perm), [floats(*shape)])
+
+
+@pytest.mark.parametrize("channels", [(4, 8), (3, 5), (4, 3), (8, 4, 4)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_concat_of_convolutions(channels: tuple[int, ...], batch: int) -> None:
+    """Whole channel blocks are copied as they lie; others go through plain order."""
+    conv = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
+    x = floats(batch, 3, 5, 7)
+    weights = {f"w{i}": floats(c, 3, 1, 1) for i, c in enumerate(channels)}
+    ops = [Op("Convolution", f"c{i}", ["x", f"w{i}"], [f"t{i}"], conv) for i in range(len(channels))]
+    names = [f"t{i}" for i in range(len(channels))]
+    ops.append(Op("Concat", "concat", names, ["all"], AxisAttrs(1)))
+    ops.append(Op("UnaryOp", "neg", ["all"], ["y"], UnaryAttrs("NEG")))
+    graph = Graph(
+        "concat",
+        [TensorInfo("x", DType.FLOAT32, x.shape)],
+        [TensorInfo("y", DType.FLOAT32, None)],
+        ops,
+        weights,
+    )
+    (y,) = run_graph(graph, {"x": x})
+    parts = [np.einsum("nchw,oc->nohw", x, w[:, :, 0, 0]) for w in weights.values()]
+    np.testing.assert_allclose(y, -np.concatenate(parts, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_reshape_is_free() -> None:
+    check("Reshape", ReshapeAttrs(), [floats(3, 5, 7), np.array([-1, 5])], constant={1})
