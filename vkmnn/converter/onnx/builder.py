@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.converter.onnx.infer import infer_outputs, merge_shapes
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -34,9 +36,9 @@ from vkmnn.converter.onnx.source import (
 )
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor
-from vkmnn.converter.onnx.types import TypeTable, tensor_info, unsupported_type
+from vkmnn.converter.onnx.types import tensor_info, unsupported_type
 from vkmnn.errors import ConversionError, ModelError, UnsupportedNode, UnsupportedOpError
-from vkmnn.ir import OP_TYPES, Array, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -55,7 +57,8 @@ class GraphBuilder:
         self._proto = model.graph
         self.folder = folder
         self.graph = Graph(self._proto.name or "model", [], [])
-        self.types = TypeTable(self.graph.constants)
+        self._known: dict[str, TensorInfo] = {}
+        self._said: dict[str, TensorInfo] = {}
         self.read_tensors: set[str] = set()
         self._tensors = Names()
         self._ops = Names()
@@ -106,8 +109,28 @@ class GraphBuilder:
                 f"{op_type} takes {expected.min_inputs} to {expected.max_inputs} inputs, "
                 f"got {len(trimmed)}"
             )
-        self.graph.ops.append(Op(op_type, name, trimmed, list(outputs), attrs, source.source))
+        op = Op(op_type, name, trimmed, list(outputs), attrs, source.source)
+        self.graph.ops.append(op)
+        self._learn(op)
         return outputs[0]
+
+    def info(self, name: str) -> TensorInfo | None:
+        """Return what is known of a tensor: what follows from its op, else what the model says."""
+        array = self.graph.constants.get(name)
+        if array is not None:
+            return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+        return self._known.get(name) or self._said.get(name)
+
+    def _learn(self, op: Op) -> None:
+        infos = [self.info(name) if name else None for name in op.inputs]
+        values = [self.graph.constants.get(name) for name in op.inputs]
+        for info in infer_outputs(op, infos, values):
+            said = self._said.get(info.name)
+            if said is not None and said.dtype is not info.dtype:
+                _LOG.info("the model says that '%s' is %s, which it is not", info.name, said.dtype)
+            elif said is not None:
+                info = replace(info, shape=merge_shapes(info.shape, said.shape))
+            self._known[info.name] = info
 
     def constant(self, array: Array) -> str:
         """Add a constant tensor, sharing small equal ones, and return its name."""
@@ -157,19 +180,21 @@ class GraphBuilder:
         for sparse in self._proto.sparse_initializer:
             self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
         for value in (*self._proto.value_info, *self._proto.output):
-            self.types.set(value.name, value.type)
+            said = tensor_info(value.name, value.type)
+            if said is not None:
+                self._said[value.name] = said
         overridable = []
         for value in self._proto.input:
             if value.name in initializers:
                 overridable.append(value.name)
                 continue
-            self.types.set(value.name, value.type)
             reason = unsupported_type(value.type)
             info = None if reason else tensor_info(value.name, value.type)
             if info is None:
                 self._refuse_tensor("Input", value.name, reason or "no element type is given")
             else:
                 self.graph.inputs.append(info)
+                self._known[info.name] = info
         if overridable:
             _LOG.info("inputs with default values become constants: %s", ", ".join(overridable))
 
@@ -216,7 +241,6 @@ class GraphBuilder:
             check_node(node, schema)
         if any(attribute.type in _GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
-        self._check_types(node, node.proto.input)
         convert = find_converter(node.op, node.domain, node.opset)
         if convert is None:
             return self._expand(node, schema)
@@ -232,29 +256,19 @@ class GraphBuilder:
                 node=node.name,
                 hint=f"the model is not valid for opset {node.opset}; export it again",
             ) from error
-        if schema is not None:
-            self.types.infer_node(node.proto, schema, node.opsets)
-            self._check_types(node, node.proto.output)
         if self._is_tainted(node):
-            unknown = (name for name in node.proto.output if name and not self.types.get(name))
+            unknown = (name for name in node.proto.output if name and not self.info(name))
             self._tainted.update(unknown)
         return []
 
     def _expand(self, node: SourceNode, schema: Schema | None) -> list[SourceNode]:
         """Return the body of the function that defines the node's operator."""
-        body = None if schema is None else function_body(node, schema, self.types)
+        body = None if schema is None else function_body(node, schema, self.info)
         if schema is None or body is None:
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         nodes = expand_call(node, body, schema_defaults(schema), self._tensors)
         self.read_tensors.update(name for inner in nodes for name in inner.proto.input if name)
         return nodes
-
-    def _check_types(self, node: SourceNode, names: Iterable[str]) -> None:
-        for name in names:
-            proto = self.types.get(name) if name else None
-            reason = None if proto is None else unsupported_type(proto)
-            if reason:
-                raise UnknownTensorError(f"tensor '{name}': {reason}")
 
     def _is_tainted(self, node: SourceNode) -> bool:
         return any(name in self._tainted for name in node.proto.input)
@@ -283,8 +297,7 @@ class GraphBuilder:
                 )
             info = tensor_info(value.name, value.type)
             if info is None:
-                inferred = self.types.get(value.name)
-                info = None if inferred is None else tensor_info(value.name, inferred)
+                info = self.info(value.name)
             if info is None:
                 raise ModelError(
                     f"output '{value.name}' has no element type",
@@ -295,13 +308,9 @@ class GraphBuilder:
     def _add_infos(self) -> None:
         for op in self.graph.ops:
             for name in op.outputs:
-                info = self._info(name)
+                info = self.info(name) if name else None
                 if info is not None:
                     self.graph.infos[name] = info
-
-    def _info(self, name: str) -> TensorInfo | None:
-        proto = self.types.get(name) if name else None
-        return None if proto is None else tensor_info(name, proto)
 
 
 def _unique(names: Iterable[str], kind: str) -> set[str]:

@@ -47,7 +47,6 @@ def _fused_conv(node: NodeContext) -> None:
 def _activate(node: NodeContext, kind: str) -> None:
     """Add the optional bias (input 1), then apply a function."""
     x = node.input(0)
-    node.set_info(0, x)
     if node.input(1):
         x = node.emit("BinaryOp", node.inputs, BinaryAttrs("ADD"))
     node.finish("UnaryOp", [x], UnaryAttrs(kind))
@@ -66,7 +65,6 @@ def _fast_gelu(node: NodeContext) -> None:
 
 @converter("QuickGelu", domain=_MICROSOFT)
 def _quick_gelu(node: NodeContext) -> None:
-    node.set_info(0, node.input(0))
     swish(node, node.float("alpha", 1.702))
 
 
@@ -80,7 +78,6 @@ def _fused_matmul(node: NodeContext) -> None:
 
 @converter("Trilu", domain=_MICROSOFT)
 def _trilu(node: NodeContext) -> None:
-    node.set_info(0, node.input(0))
     node.finish("Trilu", node.inputs, TriluAttrs(node.bool("upper", True)))
 
 
@@ -88,7 +85,6 @@ def _trilu(node: NodeContext) -> None:
 @converter("LayerNormalization")
 @converter("SimplifiedLayerNormalization")
 def _early_layer_norm(node: NodeContext) -> None:
-    node.set_info(0, node.input(0))
     rms = node.op == "SimplifiedLayerNormalization"
     attrs = LayerNormAttrs(node.int("axis", -1), node.float("epsilon", 1e-5), rms)
     node.emit("LayerNorm", node.inputs, attrs, node.outputs)
@@ -97,8 +93,6 @@ def _early_layer_norm(node: NodeContext) -> None:
 def _skip_norm(node: NodeContext, bias: str, norm_inputs: list[str], rms: bool) -> None:
     """Normalise input + skip + bias; output 3 is that sum."""
     total = node.emit("BinaryOp", node.inputs[:2], BinaryAttrs("ADD"))
-    node.set_info(0, node.input(0))
-    node.set_info(3, node.input(0))
     if bias:
         total = node.emit("BinaryOp", [total, bias], BinaryAttrs("ADD"))
     attrs = LayerNormAttrs(-1, node.float("epsilon", 1e-5), rms)

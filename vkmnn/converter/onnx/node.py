@@ -10,7 +10,6 @@ import numpy as np
 
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import array_from_tensor
-from vkmnn.converter.onnx.types import tensor_info
 from vkmnn.errors import ConversionError, ModelError
 from vkmnn.ir import Array, Dim, DType, OpAttrs, TensorInfo
 
@@ -192,8 +191,7 @@ class NodeContext:
 
     def info(self, tensor: str) -> TensorInfo | None:
         """Return what is known of a tensor."""
-        proto = self._builder.types.get(tensor)
-        return None if proto is None else tensor_info(tensor, proto)
+        return self._builder.info(tensor)
 
     def dtype(self, tensor: str) -> DType:
         """Return a tensor's element type.
@@ -225,15 +223,6 @@ class NodeContext:
         """Return a tensor's rank, or None when it is not known."""
         info = self.info(tensor)
         return None if info is None or info.shape is None else len(info.shape)
-
-    def set_info(self, index: builtins.int, like: str) -> None:
-        """Say that an output has the element type and shape of another tensor.
-
-        Only for operators that onnx has no schema of; all others are inferred.
-        """
-        proto = self._builder.types.get(like)
-        if proto is not None and self.output(index):
-            self._builder.types.set(self.output(index), proto)
 
     # --- results ---------------------------------------------------------------------------------
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vkmnn.converter.onnx.node import UnknownTensorError, UnsupportedCaseError
 from vkmnn.converter.onnx.source import SourceNode
-from vkmnn.converter.onnx.types import TypeTable, tensor_type
+from vkmnn.converter.onnx.types import tensor_type
 from vkmnn.errors import ModelError
-from vkmnn.ir import DType
+from vkmnn.ir import DType, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -69,8 +69,12 @@ def check_node(node: SourceNode, schema: Schema) -> None:
             raise error(f"required attribute '{name}' is missing")
 
 
-def function_body(node: SourceNode, schema: Schema, types: TypeTable) -> onnx.FunctionProto | None:
+def function_body(
+    node: SourceNode, schema: Schema, info: Callable[[str], TensorInfo | None]
+) -> onnx.FunctionProto | None:
     """Return the body that defines the operator by others, or None when it has none.
+
+    `info` says what is known of a tensor.
 
     Raises:
         UnknownTensorError: the body depends on input types that nothing says.
@@ -86,9 +90,10 @@ def function_body(node: SourceNode, schema: Schema, types: TypeTable) -> onnx.Fu
         return None
     known = []
     for name in node.proto.input:
-        proto = types.get(name) if name else onnx.TypeProto()
-        if proto is None:
+        found = info(name) if name else None
+        if name and found is None:
             raise UnknownTensorError(f"the type of '{name}' is not known")
+        proto = tensor_type(found) if found else onnx.TypeProto()
         known.append(proto.SerializeToString())
     return _context_body(schema, version, node.proto, known)
 
@@ -104,7 +109,7 @@ def sample_body(schema: Schema) -> onnx.FunctionProto | None:
         return None
     node = onnx.NodeProto(op_type=schema.name, domain=schema.domain, output=["y"])
     node.input.extend(f"x{index}" for index in range(schema.min_input))
-    tensor = tensor_type(DType.FLOAT32, (1, 2, 3, 4)).SerializeToString()
+    tensor = tensor_type(TensorInfo("x", DType.FLOAT32, (1, 2, 3, 4))).SerializeToString()
     version = max(schema.context_dependent_function_opset_versions)
     try:
         return _context_body(schema, version, node, [tensor] * schema.min_input)
