@@ -55,7 +55,7 @@ class ConversionError(VkmnnError):
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedNode:
-    """One node that vkmnn cannot run: operator, domain, opset, node name, and why or what instead."""
+    """One node that vkmnn cannot run, and why or what to use instead."""
 
     op: str
     domain: str
@@ -70,7 +70,8 @@ class UnsupportedOpError(ConversionError):
     def __init__(self, nodes: Sequence[UnsupportedNode], *, hint: str | None = None) -> None:
         self.nodes = tuple(nodes)
         lines = [
-            f"  {node.domain or 'ai.onnx'}::{node.op} (opset {node.opset}) node '{node.node}': {node.reason}"
+            f"  {node.domain or 'ai.onnx'}::{node.op} (opset {node.opset}) node '{node.node}': "
+            f"{node.reason}"
             for node in self.nodes
         ]
         message = f"{len(self.nodes)} unsupported node(s):\n" + "\n".join(lines)

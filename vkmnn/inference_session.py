@@ -23,6 +23,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 
 if TYPE_CHECKING:
     import onnx
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class InferenceSession:
                 )
             array = feeds[name]
             check_array(info, array)
-            for want, have in zip(info.shape or (), array.shape):
+            for want, have in zip(info.shape or (), array.shape, strict=False):
                 if isinstance(want, str) and symbols.setdefault(want, (have, name))[0] != have:
                     raise InvalidInputError(
                         f"dimension '{want}' is {symbols[want][0]} in input '{symbols[want][1]}' "
@@ -153,7 +154,7 @@ class InferenceSession:
         """Release device memory; the session cannot be used afterwards."""
         self._session.close()
 
-    def __enter__(self) -> InferenceSession:
+    def __enter__(self) -> Self:
         """Return the session itself."""
         return self
 

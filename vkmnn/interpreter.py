@@ -32,7 +32,8 @@ class ScheduleConfig:
     """How a session runs (MNN ScheduleConfig).
 
     Args:
-        device: "auto" (the best Vulkan device, else the CPU backend with a warning), an index, part of
+        device: "auto" (the best Vulkan device, else the CPU backend with a warning), an index,
+            part of
             a name, a UUID, or "cpu" for the numpy backend.
         precision: "high": float32 throughout.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
@@ -285,13 +286,14 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
     if info.shape is None:
         return
     fits = len(shape) == len(info.shape) and all(
-        not isinstance(want, int) or want == have for want, have in zip(info.shape, shape)
+        not isinstance(want, int) or want == have
+        for want, have in zip(info.shape, shape, strict=False)
     )
     if not fits or any(dim < 0 for dim in shape):
         declared = ", ".join("?" if dim is None else str(dim) for dim in info.shape)
         raise InvalidInputError(
             f"input '{info.name}' has shape [{declared}], got {list(shape)}",
-            hint="only symbolic dimensions may change; export the model with dynamic axes for others",
+            hint="only symbolic dimensions may change; export with dynamic axes for others",
         )
 
 

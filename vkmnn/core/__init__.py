@@ -1,4 +1,5 @@
 """The abstract engine: backends, executions, pipelines, sessions; no Vulkan, no numpy kernels."""
+
 from __future__ import annotations
 
 from vkmnn.core.backend import Backend, Segment

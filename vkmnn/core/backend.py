@@ -29,7 +29,8 @@ class Segment(ABC):
 class Backend(ABC):
     """One session's use of a device (MNN Backend).
 
-    `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to be
+    `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to
+    be
     lowered to Raster before executions are made.
     """
 
@@ -44,7 +45,7 @@ class Backend(ABC):
 
     @abstractmethod
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Take the plan's commands, of all backends, before segments are built; may insert conversions."""
+        """Take the whole plan's commands before segments are built; may insert conversions."""
 
     @abstractmethod
     def on_resize_end(
@@ -57,7 +58,8 @@ class Backend(ABC):
 
         Args:
             segments: the command lists of this backend, in running order.
-            kept: tensors that the host reads after a segment has run (outputs, inputs of other backends).
+            kept: tensors that the host reads after a segment has run (outputs, inputs of other
+                backends).
             inputs: tensors that the host provides (graph inputs, outputs of other backends).
         """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ class Rejection:
     reason: str
 
 
-class Execution(ABC):
+class Execution:
     """One op bound to a backend.
 
     The constructor takes parameters and constants; what depends on shapes happens later, in the
@@ -30,7 +29,7 @@ class Execution(ABC):
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> tuple[list[Layout], list[Layout]]:
-        """Return the layout wanted for each input, given their present ones, and made for each output."""
+        """Return the layout wanted for each input and the one made for each output."""
         return [Layout.NCHW] * len(inputs), [Layout.NCHW] * len(outputs)
 
 

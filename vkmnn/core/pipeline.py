@@ -1,4 +1,4 @@
-"""A Pipeline is the plan of a network for one set of input shapes, ready to be run again and again."""
+"""A Pipeline is the plan of a network for one set of input shapes, ready to be replayed."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _unsupported(op: Op, reason: str) -> UnsupportedNode:
 def _crossings(
     commands: Sequence[Command], outputs: set[str], inputs: set[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, Tensor]], int]:
-    """Find, per backend, the tensors that the host takes from it and those that the host gives to it."""
+    """Find, per backend, what the host takes from it, what the host gives it, and count copies."""
     owner = {out.name: command.backend for command in commands for out in command.outputs}
     kept: dict[str, dict[str, Tensor]] = {}
     provided: dict[str, dict[str, Tensor]] = {}

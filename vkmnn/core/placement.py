@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlacedOp:
-    """One op of the plan: its name, type, the model's node, the backend, and the reason when not the main one."""
+    """One op of the plan, the model's node, its backend, and the reason when not the main one."""
 
     name: str
     type: str
@@ -22,7 +22,8 @@ class PlacedOp:
 class Placement:
     """The placement of a whole plan; `str()` gives a table.
 
-    `copies` counts tensors that cross between backends in every run, graph inputs and outputs excluded.
+    `copies` counts tensors that cross between backends in every run, graph inputs and outputs
+    excluded.
     """
 
     ops: tuple[PlacedOp, ...]

@@ -28,7 +28,7 @@ class Registry(Generic[T]):
             for name in names:
                 if name in self._entries:
                     raise PluginError(
-                        f"a {self._what} for '{name}' is registered already: {self._entries[name]!r}",
+                        f"a {self._what} for '{name}' is there already: {self._entries[name]!r}",
                         op=name,
                         hint="unregister the first one or choose another name",
                     )

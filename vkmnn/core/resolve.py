@@ -29,7 +29,8 @@ class Resolved:
 def content_inputs(graph: Graph) -> frozenset[str]:
     """Return the graph inputs whose *content* some shape depends on.
 
-    Found by walking back from the inputs that OP_TYPES marks as content; Shape and Size stop the walk.
+    Found by walking back from the inputs that OP_TYPES marks as content; Shape and Size stop the
+    walk.
     """
     producers = graph.producers()
     pending = [
@@ -60,7 +61,9 @@ def fold_constants(graph: Graph, evaluate: Evaluator) -> Graph:
     for op in graph.ops:
         if all(not name or name in values for name in op.inputs):
             arrays = evaluate(op, [values[name] if name else None for name in op.inputs])
-            values.update((name, array) for name, array in zip(op.outputs, arrays) if name)
+            values.update(
+                (name, array) for name, array in zip(op.outputs, arrays, strict=True) if name
+            )
         else:
             ops.append(op)
     return replace(graph, ops=ops, constants=values)
@@ -94,9 +97,11 @@ def resolve(
         if op.type in SHAPE_ONLY and op_infos[0] is not None:
             info = op_infos[0]
             op_values[0] = np.broadcast_to(np.zeros((), info.dtype.numpy), info.dims)
-        known_all = all(not name or value is not None for name, value in zip(op.inputs, op_values))
+        known_all = all(
+            not name or value is not None for name, value in zip(op.inputs, op_values, strict=True)
+        )
         if known_all:
-            for name, array in zip(op.outputs, evaluate(op, op_values)):
+            for name, array in zip(op.outputs, evaluate(op, op_values), strict=True):
                 if name:
                     values[name] = array
                     infos[name] = TensorInfo(name, _dtype(array), array.shape)
@@ -119,8 +124,8 @@ def _require_content(op: Op, values: Sequence[Array | None]) -> None:
     for index in OP_TYPES[op.type].content:
         if index < len(op.inputs) and op.inputs[index] and values[index] is None:
             raise ShapeError(
-                f"the content of input {index} ('{op.inputs[index]}') decides a shape but is not known "
-                "before the network runs",
+                f"the content of input {index} ('{op.inputs[index]}') decides a shape but is "
+                "not known before the network runs",
                 op=op.type,
                 node=op.name,
                 hint="feed it as a graph input or make it a constant",

@@ -1,4 +1,5 @@
 """The intermediate representation: graphs as plain data."""
+
 from __future__ import annotations
 
 from vkmnn.ir.dtype import DType

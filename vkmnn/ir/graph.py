@@ -20,7 +20,8 @@ Array = npt.NDArray[np.generic]
 class TensorInfo:
     """Name, element type and shape of a tensor.
 
-    `shape` is None when even the rank is unknown; a dimension is an int, a symbol's name (`"N"`), or
+    `shape` is None when even the rank is unknown; a dimension is an int, a symbol's name (`"N"`),
+    or
     None when it is unknown and unnamed. After shape computation all dimensions are ints.
     """
 
@@ -49,7 +50,8 @@ class TensorInfo:
 class Op:
     """One operator: type, attributes, input and output tensor names ("" = optional and absent).
 
-    `name` is unique in the graph; `source` says which nodes of the model it came from, for messages.
+    `name` is unique in the graph; `source` says which nodes of the model it came from, for
+    messages.
     """
 
     type: str
@@ -113,7 +115,8 @@ class Graph:
         """Check names, order, op types and arity.
 
         Raises:
-            ModelError: an unknown op type, a wrong number of inputs, a tensor that is read before it
+            ModelError: an unknown op type, a wrong number of inputs, a tensor that is read before
+                it
                 is produced or produced twice, or an output that nothing produces.
         """
         known = set(self.constants) | {info.name for info in self.inputs}
@@ -123,7 +126,8 @@ class Graph:
                 raise ModelError(f"unknown op type '{op.type}'", op=op.type, node=op.name)
             if not op_type.min_inputs <= len(op.inputs) <= op_type.max_inputs:
                 raise ModelError(
-                    f"{op.type} takes {op_type.min_inputs} to {op_type.max_inputs} inputs, got {len(op.inputs)}",
+                    f"{op.type} takes {op_type.min_inputs} to {op_type.max_inputs} inputs, "
+                    f"got {len(op.inputs)}",
                     op=op.type,
                     node=op.name,
                 )
@@ -139,7 +143,7 @@ class Graph:
                         f"input '{name}' is not produced by anything before",
                         op=op.type,
                         node=op.name,
-                        hint="the graph is not in topological order, has a cycle, or misses a tensor",
+                        hint="the graph is unsorted, has a cycle, or misses a tensor",
                     )
             for name in op.outputs:
                 if name in known:

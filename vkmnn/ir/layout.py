@@ -11,7 +11,8 @@ class Layout(enum.Enum):
     """How the elements of a tensor lie in memory.
 
     NCHW is plain row-major order for a tensor of any rank. NC4HW4 is MNN's channel-blocked order
-    `[ceil(C/4)][N][spatial][4]` (channel blocks outermost) of a tensor with rank >= 3; tail lanes of
+    `[ceil(C/4)][N][spatial][4]` (channel blocks outermost) of a tensor with rank >= 3; tail lanes
+    of
     the last block are zero.
     """
 

@@ -2,7 +2,8 @@
 
 Converters translate a model's operators into these. Names and semantics follow MNN where MNN and
 ONNX agree, else ONNX. Values that ONNX passes as inputs (Reshape's shape, Slice's starts, …) stay
-inputs here; converters turn the attributes of older opsets into constant inputs, so that each op has
+inputs here; converters turn the attributes of older opsets into constant inputs, so that each op
+has
 one form only. All attributes are plain, hashable data.
 """
 
@@ -21,7 +22,7 @@ class OpAttrs:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A function applied to an op's result before it is stored: a `UnaryOp` kind and its parameters.
+    """A `UnaryOp` kind and its parameters, applied to an op's result before it is stored.
 
     kind: NONE, RELU, CLIP (alpha = min, beta = max), LEAKY_RELU (alpha), SIGMOID, SILU, GELU,
     GELU_TANH, HARD_SIGMOID (alpha, beta), HARD_SWISH, TANH, ELU (alpha), SOFTPLUS.
@@ -171,9 +172,10 @@ class DeconvolutionAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class MatMulAttrs(OpAttrs):
-    """y = act(alpha · (a @ b) + bias + residual) with numpy's matmul rules for batches and 1-D operands.
+    """y = act(alpha · (a @ b) + bias + residual) by numpy's matmul rules.
 
-    `transpose_a`/`transpose_b` swap the last two axes of operands of rank >= 2. `bias` (input 2) has
+    `transpose_a`/`transpose_b` swap the last two axes of operands of rank >= 2. `bias` (input 2)
+    has
     shape [N] (the last axis of y); `residual` (input 3) has the shape of y.
     """
 
@@ -187,7 +189,8 @@ class MatMulAttrs(OpAttrs):
 class BinaryAttrs(OpAttrs):
     """y = act(kind(a, b)) with numpy broadcasting.
 
-    Integer DIV truncates toward zero; MOD has the sign of the divisor, FMOD of the dividend; PRELU is
+    Integer DIV truncates toward zero; MOD has the sign of the divisor, FMOD of the dividend; PRELU
+    is
     a if a >= 0 else a·b. Comparisons and logic give bool.
     """
 
@@ -210,14 +213,14 @@ class UnaryAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class CastAttrs(OpAttrs):
-    """y = x converted to `to` (ONNX Cast: float to int truncates toward zero, to bool is x != 0)."""
+    """y = x converted to `to`: float to int truncates toward zero, to bool is x != 0."""
 
     to: DType
 
 
 @dataclass(frozen=True, slots=True)
 class ReductionAttrs(OpAttrs):
-    """Reduce over axes given by input 1 (content; absent or empty = all, unless noop_with_empty_axes)."""
+    """Reduce over the axes in input 1 (content); none = all, unless noop_with_empty_axes."""
 
     kind: str
     keepdims: bool = True
@@ -226,7 +229,7 @@ class ReductionAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxAttrs(OpAttrs):
-    """Softmax over `axis`, or over all axes from `axis` on when `flatten` (ONNX before opset 13)."""
+    """Softmax over `axis`, or over all axes from it on when `flatten` (ONNX before opset 13)."""
 
     axis: int = -1
     log: bool = False
@@ -266,7 +269,8 @@ class CumSumAttrs(OpAttrs):
 class LayerNormAttrs(OpAttrs):
     """Normalise over axes[axis:], then scale (input 1) and shift (input 2), both optional.
 
-    With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes. Outputs: y,
+    With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes.
+    Outputs: y,
     and optionally mean and inverse standard deviation (ONNX LayerNormalization).
     """
 
@@ -289,7 +293,7 @@ class GroupNormAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class ScaleAttrs(OpAttrs):
-    """y = act(x · scale[c] + bias[c]), c on axis 1; what a BatchNorm that no conv absorbed becomes."""
+    """y = act(x · scale[c] + bias[c]), c on axis 1: a BatchNorm that no conv absorbed."""
 
     activation: Activation = NO_ACTIVATION
 
@@ -346,7 +350,7 @@ class InterpAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class GridSampleAttrs(OpAttrs):
-    """Sample x [N, C, *S] at grid [N, *out, len(S)]; mode linear, nearest or cubic (ONNX GridSample)."""
+    """Sample x [N, C, *S] at grid [N, *out, len(S)]; mode linear, nearest or cubic."""
 
     mode: str = "linear"
     padding_mode: str = "zeros"
@@ -398,7 +402,7 @@ class ReshapeAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class SplitAttrs(OpAttrs):
-    """Split along `axis` by input 1 (content) or into `num_outputs` equal parts (the last may be smaller)."""
+    """Split along `axis` by input 1 (content) or into `num_outputs` parts, the last smallest."""
 
     axis: int = 0
     num_outputs: int = 0
@@ -454,7 +458,9 @@ class EinsumAttrs(OpAttrs):
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttrs(OpAttrs):
-    """softmax(scale · q kᵀ + mask) v; q [..., L, D], k [..., S, D], v [..., S, E], mask broadcastable or absent.
+    """softmax(scale · q kᵀ + mask) v.
+
+    q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent.
 
     With `causal`, query i sees keys 0..i only.
     """
@@ -467,7 +473,8 @@ class AttentionAttrs(OpAttrs):
 class RasterAttrs(OpAttrs):
     """Copy regions of the inputs into the output (MNN Raster); what no region writes gets `fill`.
 
-    `region.origin` is the number of the input. Regions do not overlap in the output unless `ordered`,
+    `region.origin` is the number of the input. Regions do not overlap in the output unless
+    `ordered`,
     in which case they are applied in list order.
     """
 
@@ -488,7 +495,8 @@ class ConvertTensorAttrs(OpAttrs):
 class OpType:
     """What the vocabulary knows of an op: its attributes' class, arity, and content inputs.
 
-    `content` lists inputs whose *values* must be known to compute the output's shape or to plan the op.
+    `content` lists inputs whose *values* must be known to compute the output's shape or to plan
+    the op.
     """
 
     attrs: type[OpAttrs]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An affine address: element (i, j, k, …) lies at offset + Σ index·stride, in elements of plain order."""
+    """An affine address: element (i, j, …) lies at offset + Σ index·stride, in plain order."""
 
     offset: int
     strides: tuple[int, ...]
@@ -17,7 +17,8 @@ class View:
 class Region:
     """Copy `size` elements from `src` of input number `origin` to `dst` of the output.
 
-    All three have the same number of axes (0 to 6); source strides may be 0 (broadcast) or negative.
+    All three have the same number of axes (0 to 6); source strides may be 0 (broadcast) or
+    negative.
     """
 
     src: View

@@ -1,4 +1,4 @@
-"""Fused activations: the specialization constant that selects one in `include/activation.glsl.j2`."""
+"""Fused activations: the specialization constant that selects one."""
 
 from __future__ import annotations
 

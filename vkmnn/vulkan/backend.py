@@ -1,4 +1,4 @@
-"""The Vulkan backend: creates executions, negotiates layouts, plans memory, records command buffers."""
+"""The Vulkan backend: executions, layouts, memory plan, command buffers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class VulkanBackend(Backend):
         kept: Mapping[str, Tensor],
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
-        """Collect dispatches, make pipelines, place tensors, record one command buffer per segment."""
+        """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder = VulkanEncoder(self.device.info)
         ends = []
         for commands in segments:
@@ -109,7 +109,7 @@ class VulkanBackend(Backend):
         recorder = PlanRecorder(self.device, encoder, memory, self._progress, self._timestamps)
         result: list[Segment] = []
         uploaded: set[str] = set()
-        for commands, first, end in zip(segments, [0, *ends], ends):
+        for commands, first, end in zip(segments, [0, *ends], ends, strict=False):
             produced = {out.name for command in commands for out in command.outputs}
             downloads = [tensor for name, tensor in kept.items() if name in produced]
             uploads = {

@@ -18,8 +18,10 @@ MAX_AXES = 6
 class Broadcast:
     """How an element-wise kernel walks its operands.
 
-    An invocation makes one element of `width` (4 or 1) words; there are `count` of them, numbered over
-    `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of `width` words, or in
+    An invocation makes one element of `width` (4 or 1) words; there are `count` of them, numbered
+    over
+    `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of `width` words, or
+    in
     single words when `splats[k]`: then one word serves all lanes.
     """
 
@@ -56,19 +58,21 @@ def plan_plain(shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Broadc
     sizes = (*sizes[:-1], ceil_div(inner, 4))
     splats = tuple(s[-1] == 0 for s in strides)
     strides = tuple(
-        s if splat else (*(step // 4 for step in s[:-1]), 1) for s, splat in zip(strides, splats)
+        s if splat else (*(step // 4 for step in s[:-1]), 1)
+        for s, splat in zip(strides, splats, strict=True)
     )
     return Broadcast(4, prod(sizes), sizes, strides, splats)
 
 
 def plan_blocked(shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Broadcast:
-    """Plan operands in NC4HW4 order, each of the output's rank (or one element), broadcast to `output`."""
+    """Plan operands in NC4HW4 order, each of the output's rank, broadcast to `output`."""
     aligned = _aligned(shapes, len(output))
     splats = tuple(shape[1] == 1 and output[1] > 1 for shape in aligned)
     blocks = [_blocks(shape) for shape in aligned]
     sizes, strides = _merge(blocks, _blocks(output))
     strides = tuple(
-        tuple(step * 4 for step in s) if splat else s for s, splat in zip(strides, splats)
+        tuple(step * 4 for step in s) if splat else s
+        for s, splat in zip(strides, splats, strict=True)
     )
     return Broadcast(4, prod(sizes), sizes, strides, splats)
 
@@ -102,7 +106,7 @@ def _merge(
     for operand in range(len(shapes)):
         step = 1
         steps = []
-        for size, here in zip(reversed(sizes), reversed(present)):
+        for size, here in zip(reversed(sizes), reversed(present), strict=True):
             steps.append(step if here[operand] else 0)
             step *= size if here[operand] else 1
         strides.append(tuple(reversed(steps)))

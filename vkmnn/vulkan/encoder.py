@@ -1,4 +1,4 @@
-"""Collects the dispatches of a plan; memory and barriers are derived from what they read and write."""
+"""Collects the dispatches of a plan; what they read and write decides memory and barriers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Params(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PackedConstant:
-    """A constant in the form that a kernel wants: packed once, shared by all plans of the session."""
+    """A constant in the form that a kernel wants, packed once and shared by plans."""
 
     source: Array
     key: str

@@ -53,10 +53,10 @@ def assign_layouts(
         wanted, made = command.execution.layouts(inputs, command.outputs)
         command.inputs = [
             t if t is None or t.value is not None or t.layout is layout else convert(t, layout)
-            for t, layout in zip(inputs, wanted)
+            for t, layout in zip(inputs, wanted, strict=True)
         ]
         plain = []
-        for index, (out, layout) in enumerate(zip(command.outputs, made)):
+        for index, (out, layout) in enumerate(zip(command.outputs, made, strict=True)):
             if layout is Layout.NCHW:
                 continue
             if out.name in outputs:

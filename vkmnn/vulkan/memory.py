@@ -1,4 +1,4 @@
-"""Places the tensors of a plan: activations by lifetime in one arena, constants shared, I/O apart."""
+"""Places the tensors of a plan: activations by lifetime, constants shared, I/O apart."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ConstantStorage:
 
 
 class ConstantStore:
-    """The constants of a session on the device, shared by its plans and freed with the last of them."""
+    """A session's constants on the device, shared by its plans, freed with the last of them."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -183,7 +183,7 @@ def plan_memory(
     if total:
         arena = device.allocate(total, MemoryKind.DEVICE)
         buffers.append(arena)
-        for tensor, offset in zip(lifetimes, offsets):
+        for tensor, offset in zip(lifetimes, offsets, strict=True):
             ranges[tensor] = BufferRange(arena, offset, storage_bytes(tensor))
     readback = _separate(device, copied, MemoryKind.READBACK, alignment, buffers)
     return PlanMemory(ranges, readback, buffers, list(placed.values()), total, bound)
@@ -205,7 +205,7 @@ def _roots_read(encoder: VulkanEncoder) -> set[Tensor]:
     return {
         encoder.root(tensor)
         for dispatch in encoder.dispatches
-        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings)
+        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True)
         if "r" in binding.access
     }
 
@@ -256,7 +256,7 @@ def _separate(
     buffers.append(buffer)
     places: dict[Tensor, BufferRange] = {}
     offset = 0
-    for tensor, size in zip(unique, sizes):
+    for tensor, size in zip(unique, sizes, strict=True):
         places[tensor] = BufferRange(buffer, offset, size)
         offset += _aligned(size, alignment)
     return places

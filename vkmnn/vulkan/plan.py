@@ -41,12 +41,12 @@ class PlanRecorder:
         self._timestamps = timestamps
         unique = {_pipeline_key(d): (d.shader, d.spec) for d in encoder.dispatches}
         made = device.create_pipelines(list(unique.values()), progress)
-        self._pipelines: dict[PipelineKey, Pipeline] = dict(zip(unique, made))
+        self._pipelines: dict[PipelineKey, Pipeline] = dict(zip(unique, made, strict=True))
 
     def segment(
         self, first: int, end: int, uploads: Sequence[Tensor], downloads: Sequence[Tensor]
     ) -> VulkanSegment:
-        """Record dispatches `first` to `end` (exclusive) with the copies to host memory behind them."""
+        """Record dispatches first to end (exclusive) and the copies to host memory behind them."""
         uploaded = [(tensor, self._place(tensor)) for tensor in uploads if self._is_placed(tensor)]
         downloaded = [
             (tensor, self._memory.readback.get(tensor) or self._place(tensor))

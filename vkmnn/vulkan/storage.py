@@ -35,7 +35,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def kernel_dtype(dtype: DType) -> str | None:
-    """Return "f32" or "i32", the element type in kernels, or None when the device cannot hold the type."""
+    """Return the element type in kernels, "f32" or "i32", or None for types without storage."""
     return _KERNEL_DTYPES.get(dtype)
 
 
@@ -63,8 +63,8 @@ def check_range(array: Array, name: str) -> None:
     low, high = int(array.min()), int(array.max())
     if low < _INT32.min or high > _INT32.max:
         raise InvalidInputError(
-            f"tensor '{name}' holds {low if low < _INT32.min else high}, outside the 32-bit integers "
-            "that the device computes with",
+            f"tensor '{name}' holds {low if low < _INT32.min else high}, outside the 32-bit "
+            "integers that the device computes with",
             hint='run this network with device="cpu", which keeps 64-bit integers',
         )
 

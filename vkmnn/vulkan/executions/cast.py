@@ -65,7 +65,7 @@ def _kernel_dest(dtype: DType) -> str:
 
 
 def _same_values(source: DType, dest: DType) -> bool:
-    """Return whether every stored value of `source` is also the stored value of the cast to `dest`."""
+    """Return whether a cast to `dest` leaves every stored value of `source` as it is."""
     if source is dest or kernel_dtype(source) != kernel_dtype(dest):
         return source is dest
     if dest in (DType.FLOAT32, DType.INT32, DType.INT64, DType.UINT32, DType.UINT64):

@@ -406,6 +406,8 @@ def dispatch_convolution(
         **activation_spec(activation),
         "PADDED": problem.padded,
         "HAS_RESIDUAL": residual is not None,
+        "ONE_TAP": problem.kernel == (1, 1, 1),
+        "ONE_BLOCK": problem.inputs <= 4,
     }
     if kernel.family != "rotate":
         spec["local_size_x"] = kernel.local

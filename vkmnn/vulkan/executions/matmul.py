@@ -164,7 +164,7 @@ def _product(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> _Product
         return _Product((), (), (), m * prod(a_axes), n, k)
     batch: list[int] = []
     present: list[tuple[bool, bool]] = []
-    for size_a, size_b in zip(a_axes, b_axes):
+    for size_a, size_b in zip(a_axes, b_axes, strict=True):
         size = max(size_a, size_b) if 0 not in (size_a, size_b) else 0
         if size == 1:
             continue
@@ -190,7 +190,7 @@ def _left(a: Tensor, product: _Product, transposed: bool, encoder: VulkanEncoder
             a, f"matmul_a:{transposed}", lambda array: _pack_left(array, transposed)
         )
         return _Operand(packed, row, 0, batch)
-    batches = prod(size for size, here in zip(product.batch, product.a_batch) if here)
+    batches = prod(size for size, here in zip(product.batch, product.a_batch, strict=True) if here)
     count = batches * product.m * k4
     packed = encoder.scratch(count * 4, _scratch_dtype(a))
     params = kernels.MatmulPackParams(
@@ -219,7 +219,7 @@ def _right(b: Tensor, product: _Product, transposed: bool, encoder: VulkanEncode
         return _Operand(packed, row, panel, batch)
     if not transposed and product.k % 4 == 0 and product.n % 4 == 0:
         return _Operand(b, product.n // 4, 8, product.k * product.n // 4)
-    batches = prod(size for size, here in zip(product.batch, product.b_batch) if here)
+    batches = prod(size for size, here in zip(product.batch, product.b_batch, strict=True) if here)
     count = batches * batch
     packed = encoder.scratch(count * 4, _scratch_dtype(b))
     params = kernels.MatmulPackParams(
@@ -284,7 +284,7 @@ def _padded(values: Sequence[int], fill: int) -> tuple[int, ...]:
 def _batch_strides(sizes: Sequence[int], present: Sequence[bool], step: int) -> tuple[int, ...]:
     """Return an operand's stride along each batch axis, outermost first, 0 where it broadcasts."""
     strides = []
-    for size, here in zip(reversed(sizes), reversed(present)):
+    for size, here in zip(reversed(sizes), reversed(present), strict=True):
         strides.append(step if here else 0)
         step *= size if here else 1
     return _padded(tuple(reversed(strides)), 0)

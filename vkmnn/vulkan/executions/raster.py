@@ -27,9 +27,9 @@ class RasterExecution(VulkanExecution):
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> tuple[list[Layout], list[Layout]]:
         """Stay channel-blocked when every region moves whole blocks of channels, as in concat."""
-        if inputs and all(t is not None and t.layout is Layout.NC4HW4 for t in inputs):
-            if self._blocked_regions(inputs, outputs[0]) is not None:
-                return [Layout.NC4HW4] * len(inputs), [Layout.NC4HW4]
+        blocked = inputs and all(t is not None and t.layout is Layout.NC4HW4 for t in inputs)
+        if blocked and self._blocked_regions(inputs, outputs[0]) is not None:
+            return [Layout.NC4HW4] * len(inputs), [Layout.NC4HW4]
         return [Layout.NCHW] * len(inputs), [Layout.NCHW]
 
     def on_encode(
@@ -63,7 +63,7 @@ class RasterExecution(VulkanExecution):
     def _blocked_regions(
         self, inputs: Sequence[Tensor | None], output: Tensor
     ) -> list[Region] | None:
-        """Return the regions in channel-blocked addresses, or None when one does not move whole blocks."""
+        """Return the regions in channel-blocked addresses, None if one moves parts of blocks."""
         attrs = self.op.attrs
         assert isinstance(attrs, RasterAttrs)
         if attrs.ordered or len(output.shape) < 3:
@@ -87,7 +87,7 @@ def storage_bytes_blocked(shape: Sequence[int]) -> int:
 def _blocked_region(
     region: Region, source: Sequence[int], output: Sequence[int], origin: int
 ) -> Region | None:
-    """Translate a copy of channels [first, first + count) of every image into channel-blocked form."""
+    """Translate a copy of a range of channels of every image into channel-blocked form."""
     if len(source) < 3 or source[0] != output[0] or prod(source[2:]) != prod(output[2:]):
         return None
     batch, pixels = source[0], prod(source[2:])
@@ -136,7 +136,9 @@ def _fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
 
 def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
     """Record the copy of one region, four words at a time where addresses allow."""
-    axes = sorted(zip(region.size, region.src.strides, region.dst.strides), key=_innermost_last)
+    axes = sorted(
+        zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last
+    )
     src, dst = region.src.offset, region.dst.offset
     wide = _is_wide(axes, src, dst)
     if wide:

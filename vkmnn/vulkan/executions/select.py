@@ -31,7 +31,7 @@ class SelectExecution(VulkanExecution):
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> tuple[list[Layout], list[Layout]]:
-        """Work in the order of the largest operand; zero tails choose between zeros and stay zero."""
+        """Work in the largest operand's order; zero tails choose between zeros."""
         tensors = [tensor for tensor in inputs if tensor is not None]
         layout = Layout.NC4HW4 if blocked_layout(tensors, outputs[0], True) else Layout.NCHW
         return [layout] * len(inputs), [layout]
@@ -55,5 +55,5 @@ class SelectExecution(VulkanExecution):
         spec: dict[str, int | bool] = {"AXES": len(plan.sizes)}
         if plan.width == 4:
             names = ("COND_SPLAT", "A_SPLAT", "B_SPLAT")
-            spec |= dict(zip(names, plan.splats))
+            spec |= dict(zip(names, plan.splats, strict=True))
         encoder.dispatch_linear(shader, [*operands, outputs[0]], params, plan.count, spec)

@@ -17,9 +17,9 @@ from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
 _KEEPS_ZERO = frozenset(
     {
-        "ABS", "NEG", "FLOOR", "CEIL", "ROUND", "SQRT", "SQUARE", "ERF", "SIN", "TAN", "ASIN", "ATAN",
-        "SINH", "ASINH", "ATANH", "SIGN", "ISNAN", "ISINF", "SELU", "CELU", "SOFTSIGN", "MISH",
-        "THRESHOLDED_RELU",
+        "ABS", "NEG", "FLOOR", "CEIL", "ROUND", "SQRT", "SQUARE", "ERF", "SIN", "TAN", "ASIN",
+        "ATAN", "SINH", "ASINH", "ATANH", "SIGN", "ISNAN", "ISINF", "SELU", "CELU", "SOFTSIGN",
+        "MISH", "THRESHOLDED_RELU",
     }
 )  # fmt: skip
 _INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
@@ -82,5 +82,5 @@ class UnaryExecution(VulkanExecution):
 
 
 def _bound(value: float) -> int:
-    """Return a bound of an integer CLIP as the kernel takes it; infinities become int32's limits."""
+    """Return a bound of an integer CLIP; infinities become int32's limits."""
     return int(min(max(value, _INT32_MIN), _INT32_MAX))
