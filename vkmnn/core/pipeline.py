@@ -11,10 +11,9 @@ import numpy as np
 from vkmnn.core.backend import Backend, Segment
 from vkmnn.core.execution import Command, Rejection
 from vkmnn.core.placement import PlacedOp, Placement
-from vkmnn.core.resolve import Evaluator, Resolved, resolve
+from vkmnn.core.resolve import Evaluator, Resolved, lower, resolve
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import UnsupportedNode, UnsupportedOpError
-from vkmnn.geometry import fuse_rasters, lower_graph
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 
 _log = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ class Pipeline:
         self._outputs = [info.name for info in graph.outputs]
         resolved = resolve(graph, inputs, known, evaluate)
         if main.uses_geometry:
-            resolved = _lower(resolved, set(self._outputs))
+            resolved = lower(resolved, set(self._outputs), evaluate)
         self.infos = resolved.infos
         self.commands = main.on_resize_begin(
             _create_commands(resolved, inputs, set(self._outputs), main, backup)
@@ -114,11 +113,6 @@ class Pipeline:
         """Release the plan's memory and command buffers."""
         for segment in self._segments:
             segment.close()
-
-
-def _lower(resolved: Resolved, outputs: set[str]) -> Resolved:
-    ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants)
-    return Resolved(fuse_rasters(ops, infos, outputs), infos, constants)
 
 
 def _create_commands(

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Protocol
 
 import numpy as np
 
 from vkmnn.errors import ShapeError
+from vkmnn.geometry import fuse_rasters, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.shape import compute_shapes
 
-Evaluator = Callable[[Op, Sequence[Array | None]], list[Array]]
+
+class Evaluator(Protocol):
+    """Runs one op on arrays: the backup's `run_op`. Raster needs the infos of its outputs."""
+
+    def __call__(
+        self,
+        op: Op,
+        inputs: Sequence[Array | None],
+        outputs: Sequence[TensorInfo] | None = None,
+    ) -> list[Array]:
+        """Return the op's outputs."""
+
+
+# Results of lowered ops above this size are computed in every run rather than kept.
+FOLD_LIMIT_BYTES = 16 << 20
 
 # Ops whose result depends on their input's shape alone, never on its content.
 SHAPE_ONLY = frozenset({"Shape", "Size"})
@@ -114,6 +131,23 @@ def resolve(
     ops = _live(ops, {info.name for info in graph.outputs})
     needed = {name for op in ops for name in op.inputs} | graph.output_names()
     return Resolved(ops, infos, {name: values[name] for name in needed if name in values})
+
+
+def lower(resolved: Resolved, outputs: set[str], evaluate: Evaluator) -> Resolved:
+    """Lower data movement to Raster, fold what became constant, collapse chains of copies."""
+    ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants)
+    values = dict(constants)
+    left: list[Op] = []
+    for op in ops:
+        out = [infos[name] for name in op.outputs if name]
+        known = all(not name or name in values for name in op.inputs)
+        size = sum(prod(info.dims) * info.dtype.numpy.itemsize for info in out)
+        if known and size <= FOLD_LIMIT_BYTES:
+            arrays = evaluate(op, [values[name] if name else None for name in op.inputs], out)
+            values.update(zip(op.outputs, arrays, strict=True))
+        else:
+            left.append(op)
+    return Resolved(fuse_rasters(left, infos, outputs), infos, values)
 
 
 def _dtype(array: Array) -> DType:
