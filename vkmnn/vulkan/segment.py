@@ -53,13 +53,17 @@ class VulkanSegment(Segment):
                 place.buffer.write(
                     place.offset, np.ascontiguousarray(to_storage(array, tensor.name))
                 )
-        if self._command is not None:
-            self._command.run()
+        self.replay()
         for tensor, place, view in self._downloads:
             if view is None:
                 raw = place.buffer.read(place.offset, _nbytes(tensor))
                 view = raw.view(storage_dtype(tensor.dtype)).reshape(tensor.shape)
             host[tensor.name] = read_view(view, tensor.dtype)
+
+    def replay(self) -> None:
+        """Submit the recorded commands and wait, without touching inputs or outputs."""
+        if self._command is not None:
+            self._command.run()
 
     def timings(self) -> list[tuple[str, float]]:
         """Return (label, microseconds) per dispatch of the last run; empty without timestamps."""
