@@ -119,13 +119,6 @@ def test_one_column_and_a_bias_that_broadcasts(net, check):
     assert check(net.binary("ADD", product, net.weights(7)), FoldAffine()).rewrites == 0
 
 
-@pytest.mark.parametrize("kind", ["MUL", "DIV"])
-def test_a_scalar_becomes_alpha(net, check, kind):
-    product = net.op("MatMul", net.input(2, 3, 5), net.input(2, 5, 7), net.weights(7), alpha=0.5)
-    done = check(net.binary(kind, product, net.const(8.0)), FoldAffine())
-    assert done.only.attrs.alpha == (4.0 if kind == "MUL" else 0.0625)
-
-
 def test_a_vector_needs_constant_weights(net, check):
     product = net.op("MatMul", net.input(3, 5), net.input(5, 7))
     assert check(net.binary("MUL", product, net.weights(7)), FoldAffine()).rewrites == 0

@@ -215,8 +215,8 @@ class _Match:
 class FoldAffine(PatternPass[_Match]):
     """Scale, or ADD, SUB, MUL, DIV by a per-channel constant, after an op with weights and a bias.
 
-    y = act(s·(conv(x, w) + b) + t) becomes act(conv(x, s·w) + (s·b + t)). A matrix product whose
-    factor is the same for all channels takes it as alpha, and needs no constant weights for that.
+    y = act(s·(conv(x, w) + b) + t) becomes act(conv(x, s·w) + (s·b + t)). A factor that is the same
+    for all channels of a matrix product becomes its alpha elsewhere, see `matmul_scale`.
     """
 
     name = "fold_affine"
@@ -259,12 +259,9 @@ class FoldAffine(PatternPass[_Match]):
         if scale is not None:
             if any(producer.inputs[3:4]):
                 return Refusal("a residual is added before the scaling")
-            if isinstance(attrs, MatMulAttrs) and (scale == scale[:1]).all():
-                attrs = replace(attrs, alpha=float(attrs.alpha * scale[0]))
-            else:
-                weights = _TARGETS[producer.type].scale_weights(producer, index, scale)
-                if weights is None:
-                    return Refusal("the weights are not constant")
+            weights = _TARGETS[producer.type].scale_weights(producer, index, scale)
+            if weights is None:
+                return Refusal("the weights are not constant")
         total: Vector | None = None if bias is None else bias.astype(np.float64)
         if total is not None and scale is not None:
             total = total * scale

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.converter.passes.layer_norm import binary_parts
-from vkmnn.converter.passes.transpose import Perm, permutation
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import (
     AttentionAttrs,
     MatMulAttrs,
     OpAttrs,
     SoftmaxAttrs,
-    TransposeAttrs,
     UnaryAttrs,
 )
 
@@ -34,17 +31,9 @@ class _Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
-    """The keys [..., S, D]: a tensor, after a Transpose when `perm` is given."""
-
-    name: str
-    perm: Perm = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _Match:
     query: str
-    keys: _Keys
+    keys: str
     value: str
     mask: _Mask | None
     scale: float
@@ -106,12 +95,12 @@ class FuseAttention(PatternPass[_Match]):
             if mask is not None:
                 return Refusal("the scores have a bias and a mask")
             mask = _Mask(product.inputs[2])  # one value per key, which the product took in as bias
-        query, keys = product.inputs[0], _keys(product, attrs, index)
-        if keys is None:
+        if not attrs.transpose_b:
             return Refusal("the keys are not transposed")
+        query, keys = product.inputs[:2]
         if not index.is_float(query) and not index.is_float(op.outputs[0]):
             return Refusal("not known to be of a floating-point type")
-        q, k, v = index.shape(query), _keys_shape(keys, index), index.shape(value)
+        q, k, v = index.shape(query), index.shape(keys), index.shape(value)
         if q is None or k is None or v is None or not len(q) == len(k) == len(v) >= 2:
             return Refusal("the ranks differ, or are not known")
         if not _same(q[:-2], k[:-2]) or not _same(q[:-2], v[:-2]):
@@ -122,16 +111,7 @@ class FuseAttention(PatternPass[_Match]):
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         new: list[Op] = []
-        keys = match.keys.name
-        if match.keys.perm:
-            name = index.unique_name(f"{op.name}_keys")
-            transpose = TransposeAttrs(match.keys.perm)
-            keys = index.unique_name(f"{match.keys.name}_keys")
-            new.append(Op("Transpose", name, [match.keys.name], [keys], transpose, op.source))
-            known, shape = index.info(match.keys.name), _keys_shape(match.keys, index)
-            if known is not None:
-                index.add_info(keys, known.dtype, shape)
-        inputs = [match.query, keys, match.value]
+        inputs = [match.query, match.keys, match.value]
         if match.mask is not None:
             inputs.append(self._mask(op, match.mask, new, index))
         attrs, source = AttentionAttrs(match.scale), merged_source(match.ops)
@@ -209,24 +189,3 @@ def _is_finite(mask: _Mask | None, index: GraphIndex) -> bool:
     return bool(choices) and all(
         choice is not None and bool(np.isfinite(choice).all()) for choice in choices
     )
-
-
-def _keys(product: Op, attrs: MatMulAttrs, index: GraphIndex) -> _Keys | None:
-    """Return the keys as [..., S, D]; None when they are given only as [..., D, S]."""
-    name = product.inputs[1]
-    if attrs.transpose_b:
-        return _Keys(name)
-    transpose = index.producer_of_type(name, "Transpose")
-    perm = None if transpose is None else permutation(transpose, index)
-    if transpose is None or perm is None or len(perm) < 2:
-        return None
-    swapped = (*perm[:-2], perm[-1], perm[-2])
-    identity = swapped == tuple(range(len(perm)))
-    return _Keys(transpose.inputs[0], () if identity else swapped)
-
-
-def _keys_shape(keys: _Keys, index: GraphIndex) -> tuple[Dim, ...] | None:
-    shape = index.shape(keys.name)
-    if shape is None or not keys.perm:
-        return shape
-    return tuple(shape[axis] for axis in keys.perm)

@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Graph, Op
+from vkmnn.ir.ops import BinaryAttrs
 
 log = logging.getLogger(__name__)
 
@@ -88,3 +89,10 @@ def merged_source(ops: Sequence[Op]) -> str:
     """Return the `source` of an op that replaces several: theirs, each once."""
     parts = (part for op in ops for part in (op.source or op.name).split(" + "))
     return " + ".join(dict.fromkeys(parts))
+
+
+def binary_parts(op: Op | None, *kinds: str) -> tuple[str, str] | None:
+    """Return the operands of a BinaryOp of one of these kinds without an activation, else None."""
+    if op is None or not isinstance(op.attrs, BinaryAttrs) or op.attrs.activation.kind != "NONE":
+        return None
+    return (op.inputs[0], op.inputs[1]) if op.attrs.kind in kinds else None

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from vkmnn.converter.passes.attention import VERY_NEGATIVE
-from vkmnn.converter.passes.base import PatternPass, Refusal
+from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.converter.passes.layer_norm import binary_parts
 from vkmnn.converter.passes.symbolic import is_cut
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Op

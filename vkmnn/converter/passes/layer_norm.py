@@ -6,18 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import BinaryAttrs, LayerNormAttrs, ReductionAttrs, UnaryAttrs
-
-
-def binary_parts(op: Op | None, *kinds: str) -> tuple[str, str] | None:
-    """Return the operands of a BinaryOp of one of these kinds without an activation, else None."""
-    if op is None or not isinstance(op.attrs, BinaryAttrs) or op.attrs.activation.kind != "NONE":
-        return None
-    return (op.inputs[0], op.inputs[1]) if op.attrs.kind in kinds else None
+from vkmnn.ir.ops import LayerNormAttrs, ReductionAttrs, UnaryAttrs
 
 
 def _unary_part(op: Op | None, kind: str) -> str | None:

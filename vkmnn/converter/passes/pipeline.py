@@ -20,11 +20,8 @@ from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
 from vkmnn.converter.passes.layer_norm import FuseLayerNorm
-from vkmnn.converter.passes.matmul_operands import (
-    FoldOperandScale,
-    FoldOperandTranspose,
-    MoveTransposeAfterReshape,
-)
+from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScale
+from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
@@ -64,7 +61,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FuseLayerNorm(),
         FuseGroupNorm(),
         FoldOperandScale(),
-        MoveTransposeAfterReshape(),
+        FoldResultScale(),
         FoldOperandTranspose(),
         FoldNormAffine(),
         FoldAffine(),

@@ -22,12 +22,6 @@ def permutation(op: Op, index: GraphIndex) -> Perm | None:
     return None if rank is None else tuple(reversed(range(rank)))
 
 
-def swaps_last_two(perm: Perm) -> bool:
-    """True for a permutation that swaps the last two axes and moves no other."""
-    rank = len(perm)
-    return rank >= 2 and perm == (*range(rank - 2), rank - 1, rank - 2)
-
-
 def compose(first: Perm, second: Perm) -> Perm:
     """Return the permutation that does `first`, then `second`."""
     return tuple(first[axis] for axis in second)

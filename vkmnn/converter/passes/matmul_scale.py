@@ -1,0 +1,115 @@
+"""Multiplications of a matrix product's operands or result by a number: into its alpha."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts, merged_source
+from vkmnn.converter.passes.identity import keeps_shape
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
+
+
+def _scaled(op: Op, index: GraphIndex) -> tuple[str, float] | Refusal:
+    """Return the tensor that a BinaryOp scales, and the factor."""
+    attrs = op.attrs
+    assert isinstance(attrs, BinaryAttrs)
+    if attrs.kind not in ("MUL", "DIV"):
+        return Refusal("not a scaling")
+    a, b = op.inputs
+    if attrs.kind == "MUL" and index.scalar(a) is not None:
+        a, b = b, a
+    factor = index.scalar(b)
+    if factor is None or index.constant(a) is not None:
+        return Refusal("not one scalar constant")
+    if not keeps_shape(index.constants[b].shape, index.shape(a)):
+        return Refusal("the constant may raise the rank")
+    if attrs.kind == "MUL":
+        return a, factor
+    return Refusal("it divides by zero") if factor == 0 else (a, 1.0 / factor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    place: int
+    producer: Op
+    value: str
+    attrs: MatMulAttrs
+
+
+class FoldOperandScale(PatternPass[_Match]):
+    """MUL or DIV by a scalar constant before a MatMul: into alpha."""
+
+    name = "fold_operand_scale"
+    roots = frozenset({"MatMul"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+        assert isinstance(op.attrs, MatMulAttrs)
+        refusal = Refusal("no BinaryOp before")
+        for place in (0, 1):
+            producer = index.producer_of_type(op.inputs[place], "BinaryOp")
+            if producer is None:
+                continue
+            found = _scaled(producer, index)
+            if binary_parts(producer, "MUL", "DIV") is None:
+                found = Refusal("not a scaling, or an activation comes between")
+            if isinstance(found, Refusal):
+                refusal = found
+                continue
+            value, factor = found
+            return _Match(place, producer, value, replace(op.attrs, alpha=op.attrs.alpha * factor))
+        return refusal
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        inputs = list(op.inputs)
+        inputs[match.place] = match.value
+        source = merged_source((match.producer, op))
+        index.replace(op, Op(op.type, op.name, inputs, list(op.outputs), match.attrs, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    product: Op
+    attrs: MatMulAttrs
+    factor: float
+
+
+class FoldResultScale(PatternPass[_Scaled]):
+    """MUL or DIV by a scalar constant after a MatMul: into alpha, and into a constant bias."""
+
+    name = "fold_result_scale"
+    roots = frozenset({"BinaryOp"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Scaled | Refusal:
+        assert isinstance(op.attrs, BinaryAttrs)
+        found = _scaled(op, index)
+        if isinstance(found, Refusal):
+            return found
+        value, factor = found
+        product = index.producer_of_type(value, "MatMul")
+        if product is None:
+            return Refusal("no MatMul before")
+        attrs = product.attrs
+        assert isinstance(attrs, MatMulAttrs)
+        if not index.read_once(value):
+            return Refusal("the value before is used elsewhere")
+        if attrs.activation.kind != "NONE" or any(product.inputs[3:]):
+            return Refusal("an activation or a residual comes between")
+        if any(product.inputs[2:3]) and index.constant(product.inputs[2]) is None:
+            return Refusal("the bias is not constant")
+        alpha = attrs.alpha * factor
+        attrs = replace(attrs, alpha=alpha, activation=op.attrs.activation)
+        return _Scaled(product, attrs, factor)
+
+    def rewrite(self, op: Op, match: _Scaled, index: GraphIndex) -> None:
+        product = match.product
+        inputs = list(product.inputs)
+        if any(inputs[2:3]):
+            bias = index.constants[inputs[2]]
+            scaled = np.multiply(bias, match.factor).astype(bias.dtype)
+            inputs[2] = index.add_constant(f"{product.name}_bias", scaled)
+        source, outputs = merged_source((product, op)), list(op.outputs)
+        index.replace(op, Op("MatMul", product.name, inputs, outputs, match.attrs, source))
