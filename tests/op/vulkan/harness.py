@@ -71,17 +71,20 @@ def run_on_device(
         "test",
         [
             _info(n, a)
-            for i, (n, a) in enumerate(zip(names, inputs))
+            for i, (n, a) in enumerate(zip(names, inputs, strict=True))
             if a is not None and i not in constant
         ],
-        [TensorInfo(n, DType.from_numpy(a.dtype), a.shape) for n, a in zip(outs, expected)],
+        [
+            TensorInfo(n, DType.from_numpy(a.dtype), a.shape)
+            for n, a in zip(outs, expected, strict=True)
+        ],
         [op],
         {names[i]: a for i, a in enumerate(inputs) if a is not None and i in constant},
     )
     feeds = {
         info.name: array
         for info in graph.inputs
-        for n, array in zip(names, inputs)
+        for n, array in zip(names, inputs, strict=True)
         if n == info.name and array is not None
     }
     return run_graph(graph, feeds, on_device=on_device)
@@ -105,7 +108,7 @@ def check(
     results = run_on_device(
         op_type, attrs, inputs, constant=constant, outputs=outputs, on_device=on_device
     )
-    for result, want in zip(results, expected):
+    for result, want in zip(results, expected, strict=True):
         assert result.dtype == want.dtype
         assert result.shape == want.shape
         if want.dtype.kind == "f":

@@ -64,7 +64,9 @@ def run_on_device_with_bad_index() -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_gather_elements(axis: int) -> None:
-    check("GatherElements", AxisAttrs(axis), [floats(5, 7, 8), ints(RNG.integers(-5, 5, (3, 4, 5)))])
+    check(
+        "GatherElements", AxisAttrs(axis), [floats(5, 7, 8), ints(RNG.integers(-5, 5, (3, 4, 5)))]
+    )
 
 
 @pytest.mark.parametrize(

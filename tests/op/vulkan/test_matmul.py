@@ -49,12 +49,17 @@ def test_transposes_and_epilogue(constant: set[int], m: int, n: int) -> None:
     attrs = MatMulAttrs(True, True, 0.5, Activation("LEAKY_RELU", 0.1))
     operands = [floats(2, 5, m), floats(2, n, 5)]
     check("MatMul", attrs, [*operands, *epilogue], constant=constant, rtol=1e-4)
-    check("MatMul", MatMulAttrs(True), [floats(2, 5, m), floats(5, n)], constant=constant, rtol=1e-4)
+    check(
+        "MatMul", MatMulAttrs(True), [floats(2, 5, m), floats(5, n)], constant=constant, rtol=1e-4
+    )
     check("MatMul", MatMulAttrs(False, True), [floats(m, 5), floats(n, 5), None, floats(m, n)])
 
 
 def test_integers() -> None:
-    a, b = RNG.integers(-9, 9, (5, 7)).astype(np.int32), RNG.integers(-9, 9, (7, 6)).astype(np.int32)
+    a, b = (
+        RNG.integers(-9, 9, (5, 7)).astype(np.int32),
+        RNG.integers(-9, 9, (7, 6)).astype(np.int32),
+    )
     check("MatMul", MatMulAttrs(), [a, b])
 
 
