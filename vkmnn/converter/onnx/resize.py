@@ -7,7 +7,7 @@ import numpy as np
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
-from vkmnn.ir.ops import InterpAttrs
+from vkmnn.ir.ops import BinaryAttrs, InterpAttrs
 
 _COORDINATES = (
     "half_pixel",
@@ -23,11 +23,11 @@ _POLICIES = ("stretch", "not_larger", "not_smaller")
 _MODES = ("nearest", "linear", "cubic")
 
 
-def _early_attrs(node: NodeContext) -> InterpAttrs:
-    """Upsample and Resize-10 have no half pixels and round down: x_in = floor(x_out / scale)."""
+def _early_attrs(node: NodeContext, nearest_mode: str = "floor") -> InterpAttrs:
+    """Upsample and Resize-10 have no half pixels: x_in = x_out / scale."""
     mode = node.choice("mode", "nearest", ("nearest", "linear", "bilinear"))
     mode = "linear" if mode == "bilinear" else mode
-    return InterpAttrs(mode, coordinate_mode="asymmetric", nearest_mode="floor")
+    return InterpAttrs(mode, coordinate_mode="asymmetric", nearest_mode=nearest_mode)
 
 
 @converter("Upsample", since=7)
@@ -37,9 +37,26 @@ def _upsample_attribute(node: NodeContext) -> None:
 
 
 @converter("Upsample", since=9)
+def _upsample(node: NodeContext) -> None:
+    node.finish("Interp", [node.input(0), "", node.input(1)], _early_attrs(node))
+
+
 @converter("Resize", since=10)
 def _resize_by_scales(node: NodeContext) -> None:
-    node.finish("Interp", [node.input(0), "", node.input(1)], _early_attrs(node))
+    """Nearest rounds down along axes that grow and up along those that shrink: two steps."""
+    x, scales = node.input(0), node.input(1)
+    attrs = _early_attrs(node)
+    value = node.const_value(scales)
+    known = None if value is None else np.asarray(value, np.float32)
+    if attrs.mode == "linear" or (known is not None and (known >= 1).all()):
+        node.finish("Interp", [x, "", scales], attrs)
+        return
+    one = node.constant(1, DType.FLOAT32)
+    growing = node.emit("BinaryOp", [scales, one], BinaryAttrs("MAX"))
+    shrinking = node.emit("BinaryOp", [scales, one], BinaryAttrs("MIN"))
+    if known is None or (known > 1).any():
+        x = node.emit("Interp", [x, "", growing], attrs)
+    node.finish("Interp", [x, "", shrinking], _early_attrs(node, "ceil"))
 
 
 @converter("Resize", since=11)
