@@ -14,6 +14,7 @@ from vkmnn.cpu_fallback.registry import (
     cpu_execution,
     optional,
     required,
+    sum_dtype,
     widen,
 )
 from vkmnn.cpu_fallback.unary import activate
@@ -30,6 +31,7 @@ def _padded(x: AnyArray, window: Window) -> AnyArray:
 
 
 ALL = slice(None)
+CHUNK = 1 << 20  # elements that are unfolded at a time: 8 MB of float64
 
 
 def at(*parts: int | slice | AnyArray | None) -> tuple[Any, ...]:
@@ -49,8 +51,10 @@ def tap_slices(window: Window, tap: tuple[int, ...]) -> tuple[slice, ...]:
 
 def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
     channels, multiplier = x.shape[1], w.shape[0] // x.shape[1]
-    result = np.zeros((x.shape[0], channels, multiplier, *window.output), dtype=x.dtype)
+    shape = (x.shape[0], channels, multiplier, *window.output)
+    result = np.zeros(shape, dtype=sum_dtype(x, w))
     taps = w.reshape(channels, multiplier, *w.shape[2:], *(1,) * len(window.output))
+    taps = taps.astype(result.dtype)
     for tap in product(*(range(size) for size in window.kernel)):
         part = x[at(ALL, ALL, None, *tap_slices(window, tap))]
         result += part * taps[at(ALL, ALL, *tap)]
@@ -58,17 +62,26 @@ def _depthwise(x: AnyArray, w: AnyArray, window: Window) -> AnyArray:
 
 
 def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
-    """Unfold each sample to [group, C/group · kernel, output] and multiply (im2col)."""
+    """Unfold each sample to [group, C/group · kernel, output] and multiply (im2col).
+
+    Unfolded are a few rows of the output at a time, so that they stay small in float64.
+    """
     batch, channels = x.shape[:2]
-    inner, points = w.shape[1] * prod(window.kernel), prod(window.output)
-    weights = w.reshape(group, w.shape[0] // group, inner)
-    columns = np.empty((channels, *window.kernel, *window.output), dtype=x.dtype)
-    taps = list(product(*(range(size) for size in window.kernel)))
-    result = np.empty((batch, group, weights.shape[1], points), dtype=x.dtype)
-    for sample in range(batch):
-        for tap in taps:
-            columns[at(ALL, *tap)] = x[at(sample, ALL, *tap_slices(window, tap))]
-        np.matmul(weights, columns.reshape(group, inner, points), out=result[sample])
+    inner, (height, *rest) = w.shape[1] * prod(window.kernel), window.output
+    dtype = sum_dtype(x, w)
+    weights = w.reshape(group, w.shape[0] // group, inner).astype(dtype)
+    rows = min(height, max(1, CHUNK // (channels * prod(window.kernel) * prod(rest))))
+    taps = [
+        (tap, tap_slices(window, tap)) for tap in product(*(range(size) for size in window.kernel))
+    ]
+    result = np.empty((batch, group, weights.shape[1], height, prod(rest)), dtype=dtype)
+    for sample, first in product(range(batch), range(0, height, rows)):
+        count = min(rows, height - first)
+        columns = np.empty((channels, *window.kernel, count, *rest), dtype=dtype)
+        for tap, (down, *across) in taps:
+            columns[at(ALL, *tap)] = x[at(sample, ALL, down, *across)][:, first : first + count]
+        part = np.matmul(weights, columns.reshape(group, inner, count * prod(rest)))
+        result[sample, :, :, first : first + count] = part.reshape(*part.shape[:2], count, -1)
     return result.reshape(batch, w.shape[0], *window.output)
 
 
@@ -105,9 +118,11 @@ def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArra
     batch, channels = x.shape[:2]
     spatial = x.shape[2:]
     outputs = w.shape[1]
-    weights = w.reshape(group, channels // group, outputs * prod(window.kernel))
+    dtype = sum_dtype(x, w)
+    weights = w.reshape(group, channels // group, outputs * prod(window.kernel)).astype(dtype)
     spread = np.matmul(
-        np.swapaxes(weights, 1, 2), x.reshape(batch, group, channels // group, prod(spatial))
+        np.swapaxes(weights, 1, 2),
+        x.reshape(batch, group, channels // group, prod(spatial)).astype(dtype),
     ).reshape(batch, group * outputs, *window.kernel, *spatial)
     full = [
         max(stride * (size - 1) + (kernel - 1) * dilation + 1, begin + count)
@@ -121,7 +136,7 @@ def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArra
             strict=True,
         )
     ]
-    result = np.zeros((batch, group * outputs, *full), dtype=x.dtype)
+    result = np.zeros((batch, group * outputs, *full), dtype=dtype)
     for tap in product(*(range(size) for size in window.kernel)):
         target = tuple(
             slice(position * dilation, position * dilation + (size - 1) * stride + 1, stride)

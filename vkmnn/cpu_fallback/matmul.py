@@ -13,6 +13,7 @@ from vkmnn.cpu_fallback.registry import (
     cpu_execution,
     optional,
     required,
+    sum_dtype,
     widen,
 )
 from vkmnn.cpu_fallback.unary import activate
@@ -21,17 +22,32 @@ from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs
 from vkmnn.shape.common import attrs_of
 from vkmnn.shape.einsum import parse_einsum
 
+CHUNK = 1 << 20  # elements of a matrix that are converted at a time: 8 MB of float64
+
 
 def _transposed(x: AnyArray, transpose: bool) -> AnyArray:
     return np.swapaxes(x, -1, -2) if transpose and x.ndim > 1 else x
 
 
+def _product(a: AnyArray, b: AnyArray) -> AnyArray:
+    """Return a @ b, summed in float64; a large matrix is converted a few columns at a time."""
+    dtype = sum_dtype(a, b)
+    if b.ndim != 2 or b.size <= CHUNK or b.dtype == dtype:
+        return np.asarray(np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False)))
+    wide, step = a.astype(dtype), max(1, CHUNK // b.shape[0])
+    result = np.empty((*a.shape[:-1], b.shape[1]), dtype=dtype)
+    for first in range(0, b.shape[1], step):
+        columns = slice(first, first + step)
+        result[..., columns] = np.matmul(wide, b[:, columns].astype(dtype))
+    return result
+
+
 @cpu_execution("MatMul")
 def _matmul(op: Op, inputs: Inputs) -> list[AnyArray]:
     attrs = attrs_of(op, MatMulAttrs)
-    a = _transposed(widen(required(inputs, 0)), attrs.transpose_a)
-    b = _transposed(widen(required(inputs, 1)), attrs.transpose_b)
-    result = np.asarray(np.matmul(a, b))
+    a = _transposed(required(inputs, 0), attrs.transpose_a)
+    b = _transposed(required(inputs, 1), attrs.transpose_b)
+    result = _product(a, b)
     if attrs.alpha != 1.0:
         result = (attrs.alpha * result).astype(result.dtype, copy=False)
     for index in (2, 3):
@@ -44,7 +60,9 @@ def _matmul(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 @cpu_execution("Einsum")
 def _einsum(op: Op, inputs: Inputs) -> list[AnyArray]:
-    operands = [widen(required(inputs, index)) for index in range(len(inputs))]
+    operands = [required(inputs, index) for index in range(len(inputs))]
+    dtype = sum_dtype(*operands)
+    operands = [operand.astype(dtype) for operand in operands]
     plan = parse_einsum(attrs_of(op, EinsumAttrs).equation, [item.shape for item in operands])
     numbers = {label: number for number, label in enumerate(plan.sizes)}
     arguments: list[Any] = []
@@ -60,7 +78,9 @@ def _einsum(op: Op, inputs: Inputs) -> list[AnyArray]:
 @cpu_execution("Attention")
 def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
     attrs = attrs_of(op, AttentionAttrs)
-    q, k, v = (widen(required(inputs, index)) for index in range(3))
+    given = [required(inputs, index) for index in range(3)]
+    dtype = sum_dtype(*given)
+    q, k, v = (item.astype(dtype) for item in given)
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(attrs.scale)
     mask = optional(inputs, 3)
     if mask is not None:

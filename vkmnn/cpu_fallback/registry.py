@@ -147,3 +147,13 @@ def optional(inputs: Inputs, index: int) -> AnyArray | None:
 def widen(x: AnyArray) -> AnyArray:
     """Return float16 as float32, in which float16 is computed; everything else as it is."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def sum_dtype(*arrays: AnyArray) -> np.dtype[Any]:
+    """Return the dtype in which sums of products of these arrays are accumulated.
+
+    Floats are summed in float64: a float32 BLAS rounds equal rows differently, depending on where
+    they stand in the matrix.
+    """
+    dtype = np.result_type(*arrays)
+    return np.dtype(np.float64) if dtype.kind == "f" else dtype
