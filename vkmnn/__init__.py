@@ -1,5 +1,10 @@
 """vkmnn runs neural networks on any Vulkan device, from Python."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from vkmnn.errors import (
     ConversionError,
     DeviceError,
@@ -16,14 +21,19 @@ from vkmnn.errors import (
     ValidationLayerError,
     VkmnnError,
 )
-from vkmnn.inference_session import InferenceSession, NodeArg
-from vkmnn.interpreter import Interpreter, ScheduleConfig, Session, SessionTensor
+
+if TYPE_CHECKING:
+    from vkmnn.core.profile import Profile
+    from vkmnn.inference_session import InferenceSession, NodeArg
+    from vkmnn.interpreter import Interpreter, ScheduleConfig, Session, SessionTensor
+    from vkmnn.runtime.device_info import DeviceInfo
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConversionError",
     "DeviceError",
+    "DeviceInfo",
     "DeviceLostError",
     "DeviceNotFoundError",
     "InferenceSession",
@@ -34,6 +44,7 @@ __all__ = [
     "OutOfDeviceMemoryError",
     "PlacementError",
     "PluginError",
+    "Profile",
     "ScheduleConfig",
     "Session",
     "SessionTensor",
@@ -42,4 +53,45 @@ __all__ = [
     "UnsupportedOpError",
     "ValidationLayerError",
     "VkmnnError",
+    "devices",
 ]
+
+# The engine is imported when one of its names is first used: tools that need only a part of the
+# package, such as the shader generator, start without it.
+_LAZY = {
+    "DeviceInfo": "vkmnn.runtime.device_info",
+    "InferenceSession": "vkmnn.inference_session",
+    "Interpreter": "vkmnn.interpreter",
+    "NodeArg": "vkmnn.inference_session",
+    "Profile": "vkmnn.core.profile",
+    "ScheduleConfig": "vkmnn.interpreter",
+    "Session": "vkmnn.interpreter",
+    "SessionTensor": "vkmnn.interpreter",
+}
+
+
+def devices(driver: str | None = None) -> list[DeviceInfo]:
+    """List the Vulkan devices that a session can use; `device="cpu"` is there besides, always.
+
+    Args:
+        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+
+    Returns:
+        Nothing where there is no Vulkan loader or driver; `vkmnn doctor` says what to install.
+    """
+    from vkmnn.runtime.device import enumerate_devices
+
+    return enumerate_devices(driver)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the engine on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted({*globals(), *__all__})

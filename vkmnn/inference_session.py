@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.core.backend import MemoryUse
 from vkmnn.core.placement import Placement
+from vkmnn.core.profile import Profile
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter import (
     CpuInfo,
@@ -149,6 +151,28 @@ class InferenceSession:
             InvalidInputError: nothing is planned yet, because the input shapes are symbolic.
         """
         return self._session.placement()
+
+    def profile(self, feeds: Mapping[str, Array], runs: int = 10) -> Profile:
+        """Run the network a few times and measure where the time goes; `str()` gives a table.
+
+        The measured plan is one of its own; the plans of `run` stay as they are.
+
+        Args:
+            feeds: as for `run`.
+            runs: how many runs to measure; the profile holds medians.
+
+        Raises:
+            InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
+        """
+        return self._session.core.profile(self._check_feeds(feeds), runs)
+
+    def memory(self) -> MemoryUse:
+        """Return the device memory of the latest plan; all zeros on the numpy backend.
+
+        Raises:
+            InvalidInputError: nothing is planned yet, because the input shapes are symbolic.
+        """
+        return self._session.core.memory()
 
     def close(self) -> None:
         """Release device memory; the session cannot be used afterwards."""

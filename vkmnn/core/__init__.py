@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.backend import Backend, MemoryUse, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import PlacedOp, Placement
+from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.core.registry import Registry
 from vkmnn.core.session import Session
 from vkmnn.core.tensor import Tensor, Usage
@@ -14,13 +15,17 @@ __all__ = [
     "Backend",
     "Command",
     "Execution",
+    "MemoryUse",
     "Pipeline",
     "PlacedOp",
     "Placement",
+    "Profile",
+    "ProfileEntry",
     "Registry",
     "Rejection",
     "Segment",
     "Session",
     "Tensor",
+    "Timing",
     "Usage",
 ]

@@ -4,14 +4,44 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, Op
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time of one step of a segment: name of the op ("" for a copy to the host), and its kernel."""
+
+    op: str
+    kernel: str
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Device memory of a plan in bytes.
+
+    `activations` holds all temporaries, which share memory by lifetime; `lower_bound` is the least
+    that any placement of them could take. `constants` is shared by the plans of a session.
+    """
+
+    activations: int = 0
+    lower_bound: int = 0
+    constants: int = 0
+    io: int = 0
+
+
 class Segment(ABC):
-    """Consecutive commands of one backend, prepared to run again and again."""
+    """Consecutive commands of one backend, prepared to run again and again.
+
+    `busy_us` is the part of the last run in microseconds that the backend itself took: submit and
+    wait on a device, the executions on numpy. The rest of `run` is Python around it.
+    """
+
+    busy_us: float = 0.0
 
     @abstractmethod
     def run(self, host: dict[str, Array]) -> None:
@@ -21,6 +51,14 @@ class Segment(ABC):
             host: arrays by tensor name; what the segment needs from outside is read from it, what
                 others need of it is put there.
         """
+
+    def timings(self) -> list[Timing]:
+        """Return the time of every step of the last run; needs a backend made by `timed`."""
+        return []
+
+    def memory(self) -> MemoryUse:
+        """Return the device memory of the plan that the segment is part of."""
+        return MemoryUse()
 
     def close(self) -> None:  # noqa: B027 - most segments own nothing
         """Release what the segment owns."""
@@ -61,6 +99,14 @@ class Backend(ABC):
             kept: tensors that the host reads after a segment has run (outputs, inputs of other
                 backends).
             inputs: tensors that the host provides (graph inputs, outputs of other backends).
+        """
+
+    @abstractmethod
+    def timed(self) -> Backend:
+        """Return a backend on the same device whose segments time their steps, for profiles.
+
+        Raises:
+            InvalidInputError: the device cannot measure time.
         """
 
     def close(self) -> None:  # noqa: B027 - a backend may own nothing

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import numpy as np
 
-from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.backend import Backend, MemoryUse, Segment, Timing
 from vkmnn.core.execution import Command, Rejection
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.resolve import Evaluator, Resolved, lower, resolve
@@ -44,8 +44,9 @@ class Pipeline:
         backup: Backend,
         evaluate: Evaluator,
     ) -> None:
-        self._main = main
-        self._backups = {main.type: main, backup.type: backup}
+        self.main = main.type
+        self.backup = backup.type
+        self._backends = {main.type: main, backup.type: backup}
         self._outputs = [info.name for info in graph.outputs]
         resolved = resolve(graph, inputs, known, evaluate)
         if main.uses_geometry:
@@ -69,7 +70,7 @@ class Pipeline:
                     provided.get(key, {}),
                 )
             )
-            for key, backend in self._backups.items()
+            for key, backend in self._backends.items()
         }
         return [next(prepared[key]) for key, _ in runs], copies
 
@@ -102,7 +103,26 @@ class Pipeline:
         ops = tuple(
             PlacedOp(c.op.name, c.op.type, c.op.source, c.backend, c.reason) for c in self.commands
         )
-        return Placement(ops, self._main.type, self._copies)
+        return Placement(ops, self.main, self._copies)
+
+    def memory(self) -> MemoryUse:
+        """Return the device memory that the plan takes."""
+        uses = {segment.memory() for segment in self._segments}  # one per backend
+        return MemoryUse(
+            sum(use.activations for use in uses),
+            sum(use.lower_bound for use in uses),
+            sum(use.constants for use in uses),
+            sum(use.io for use in uses),
+        )
+
+    def timings(self) -> list[tuple[str, Timing]]:
+        """Return (backend, timing) of every step of the last run; see `Backend.timed`."""
+        owners = [key for key, _ in groupby(self.commands, lambda c: c.backend)]
+        return [
+            (owner, timing)
+            for owner, segment in zip(owners, self._segments, strict=True)
+            for timing in segment.timings()
+        ]
 
     @property
     def segments(self) -> Sequence[Segment]:

@@ -7,9 +7,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vkmnn.core.backend import Backend
+from vkmnn.core.backend import Backend, MemoryUse
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
+from vkmnn.core.profile import Profile, measure
 from vkmnn.core.resolve import Evaluator, content_inputs, fold_constants
 from vkmnn.errors import InvalidInputError, PlacementError
 from vkmnn.ir import Array, Graph
@@ -69,7 +70,7 @@ class Session:
             key = self._key(shapes, feeds)
             plan = self._plans.get(key)
             if plan is None:
-                plan = self._plan(shapes, feeds)
+                plan = self._plan(shapes, feeds, self._main)
                 self._plans[key] = plan
                 if len(self._plans) > self._max_plans:
                     _, oldest = self._plans.popitem(last=False)
@@ -83,7 +84,9 @@ class Session:
         content = tuple(feeds[name].tobytes() for name in sorted(self._content) if name in feeds)
         return (*(shapes[info.name] for info in self.graph.inputs), *content)
 
-    def _plan(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]) -> Pipeline:
+    def _plan(
+        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array], main: Backend
+    ) -> Pipeline:
         missing = [name for name in sorted(self._content) if name not in feeds]
         if missing:
             raise InvalidInputError(
@@ -92,7 +95,7 @@ class Session:
             )
         infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
         known = {name: feeds[name].copy() for name in self._content}
-        plan = Pipeline(self.graph, infos, known, self._main, self._backup, self._evaluate)
+        plan = Pipeline(self.graph, infos, known, main, self._backup, self._evaluate)
         if self._require_main and plan.placement().off_device:
             away = plan.placement().off_device
             plan.close()
@@ -113,6 +116,36 @@ class Session:
             plan = self.resize({name: array.shape for name, array in feeds.items()}, feeds)
             return plan.execute(feeds)
 
+    def profile(self, feeds: Mapping[str, Array], runs: int) -> Profile:
+        """Measure where the time goes, on a second plan that is dropped afterwards.
+
+        Args:
+            feeds: as for `run`.
+            runs: how many runs to measure.
+
+        Raises:
+            InvalidInputError: `runs` is below 1, or the device cannot measure time.
+        """
+        if runs < 1:
+            raise InvalidInputError(f"cannot profile {runs} runs", hint="ask for at least one run")
+        shapes = {name: array.shape for name, array in feeds.items()}
+        with self._lock:
+            main = self._main.timed()
+            plan = self.resize(shapes, feeds)
+            timed = self._plan(shapes, feeds, main)
+            try:
+                return measure(plan, timed, feeds, runs)
+            finally:
+                timed.close()
+
+    def memory(self) -> MemoryUse:
+        """Return the device memory of the current plan.
+
+        Raises:
+            InvalidInputError: there is no plan yet.
+        """
+        return self._planned().memory()
+
     @property
     def current(self) -> Pipeline | None:
         """The plan that was used last."""
@@ -124,12 +157,15 @@ class Session:
         Raises:
             InvalidInputError: there is no plan yet.
         """
+        return self._planned().placement()
+
+    def _planned(self) -> Pipeline:
         if self._current is None:
             raise InvalidInputError(
                 "the session has no plan yet",
                 hint="run it once or call resize with the input shapes",
             )
-        return self._current.placement()
+        return self._current
 
     @property
     def plan_count(self) -> int:

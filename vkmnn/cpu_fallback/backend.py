@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import has_execution, run_op
@@ -27,10 +28,11 @@ class CpuSegment(Segment):
 
     def __init__(self, steps: Sequence[tuple[Command, Sequence[str]]]) -> None:
         self._steps = steps
+        self._times = [0.0] * len(steps)
 
     def run(self, host: dict[str, Array]) -> None:
         """Run the ops in order on the arrays in `host`."""
-        for command, dead in self._steps:
+        for number, (command, dead) in enumerate(self._steps):
             execution = command.execution
             assert isinstance(execution, NumpyExecution)
             inputs = [
@@ -42,11 +44,21 @@ class CpuSegment(Segment):
                 for tensor in command.inputs
             ]
             infos = [tensor.info for tensor in command.outputs]
-            for name, array in zip(command.op.outputs, execution.on_execute(inputs, infos)):
-                if name:
-                    host[name] = array
+            start = time.perf_counter_ns()
+            results = execution.on_execute(inputs, infos)
+            self._times[number] = (time.perf_counter_ns() - start) / 1000
+            pairs = zip(command.op.outputs, results, strict=True)
+            host.update((name, array) for name, array in pairs if name)
             for name in dead:
                 del host[name]
+        self.busy_us = sum(self._times)
+
+    def timings(self) -> list[Timing]:
+        """Return the time of every op in the last run."""
+        return [
+            Timing(command.op.name, "numpy", microseconds)
+            for (command, _), microseconds in zip(self._steps, self._times, strict=True)
+        ]
 
 
 class CpuBackend(Backend):
@@ -63,6 +75,10 @@ class CpuBackend(Backend):
             return Rejection(f"the CPU backend has no execution for {op.type}")
         return NumpyExecution(op)
 
+    def timed(self) -> CpuBackend:
+        """Return the backend itself: its ops are always timed."""
+        return self
+
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Return the commands unchanged: numpy arrays are always in plain order."""
         return list(commands)
@@ -73,7 +89,7 @@ class CpuBackend(Backend):
         kept: Mapping[str, Tensor],
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
-        """Return one runnable segment per command list; arrays are dropped after their last reader."""
+        """Return a segment per command list; arrays are dropped after their last reader."""
         commands = [command for segment in segments for command in segment]
         last: dict[str, int] = {}
         for step, command in enumerate(commands):

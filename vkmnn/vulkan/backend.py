@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from vkmnn.core.backend import Backend, Segment
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.errors import DeviceError
+from vkmnn.errors import DeviceError, InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.runtime.device import Device
 from vkmnn.vulkan import executions
@@ -127,6 +127,17 @@ class VulkanBackend(Backend):
         assert isinstance(execution, VulkanExecution)
         encoder.label = command.op.name
         execution.on_encode(command.inputs, command.outputs, encoder)
+
+    def timed(self) -> VulkanBackend:
+        """Return a backend that records timestamps and shares this one's constants."""
+        if "timestamps" not in self.device.info.features:
+            raise InvalidInputError(
+                f"{self.device.info.name} has no timestamps, so its ops cannot be timed",
+                hint='profile on another device, or with device="cpu"',
+            )
+        backend = VulkanBackend(self.device, self._progress, timestamps=True)
+        backend._constants = self._constants
+        return backend
 
     def close(self) -> None:
         """Forget the session's constants; plans must be closed before."""

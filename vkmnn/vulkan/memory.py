@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vkmnn.core.backend import MemoryUse
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
@@ -134,6 +135,15 @@ class PlanMemory:
     constants: list[ConstantStorage]
     activation_bytes: int
     activation_lower_bound: int
+
+    def use(self) -> MemoryUse:
+        """Return how much device memory the plan takes."""
+        return MemoryUse(
+            self.activation_bytes,
+            self.activation_lower_bound,
+            sum(storage.range.nbytes for storage in dict.fromkeys(self.constants)),
+            sum(buffer.nbytes for buffer in self.buffers) - self.activation_bytes,
+        )
 
     def close(self) -> None:
         """Free the plan's own buffers."""

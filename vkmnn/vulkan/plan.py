@@ -52,9 +52,14 @@ class PlanRecorder:
             (tensor, self._memory.readback.get(tensor) or self._place(tensor))
             for tensor in downloads
         ]
-        command = self._record(self._encoder.dispatches[first:end], downloads)
+        dispatches = self._encoder.dispatches[first:end]
+        command = self._record(dispatches, downloads)
         ranges = {t.name: self._encoder.ranges[t] for t in uploads if t in self._encoder.ranges}
-        return VulkanSegment(command, uploaded, downloaded, self._memory, ranges)
+        steps = None
+        if self._timestamps:
+            copies = [tensor for tensor in downloads if tensor in self._memory.readback]
+            steps = [(d.label, d.shader.name) for d in dispatches] + [("", "copy") for _ in copies]
+        return VulkanSegment(command, uploaded, downloaded, self._memory, ranges, steps)
 
     def _record(
         self, dispatches: Sequence[Dispatch], downloads: Sequence[Tensor]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from vkmnn.core.backend import Segment
+from vkmnn.core.backend import MemoryUse, Segment, Timing
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.encoder import CommandBuffer
@@ -25,6 +26,7 @@ class VulkanSegment(Segment):
         downloads: tensors to read afterwards, and where.
         memory: the plan's memory, shared by its segments and closed with them.
         ranges: which values the uploaded index tensors may hold, by name.
+        steps: op and kernel of every recorded command; None when it has no timestamps.
     """
 
     def __init__(
@@ -34,7 +36,9 @@ class VulkanSegment(Segment):
         downloads: Sequence[tuple[Tensor, BufferRange]],
         memory: PlanMemory,
         ranges: Mapping[str, IndexRange],
+        steps: Sequence[tuple[str, str]] | None = None,
     ) -> None:
+        self._steps = steps
         self._memory = memory
         self._ranges = ranges
         self._command = command
@@ -63,11 +67,23 @@ class VulkanSegment(Segment):
     def replay(self) -> None:
         """Submit the recorded commands and wait, without touching inputs or outputs."""
         if self._command is not None:
+            start = time.perf_counter_ns()
             self._command.run()
+            self.busy_us = (time.perf_counter_ns() - start) / 1000
 
-    def timings(self) -> list[tuple[str, float]]:
-        """Return (label, microseconds) per dispatch of the last run; empty without timestamps."""
-        return self._command.timings() if self._command is not None else []
+    def timings(self) -> list[Timing]:
+        """Return the device's time of every dispatch and copy of the last run."""
+        if self._command is None or self._steps is None:
+            return []
+        times = self._command.timings()
+        return [
+            Timing(op, kernel, microseconds)
+            for (op, kernel), (_, microseconds) in zip(self._steps, times, strict=True)
+        ]
+
+    def memory(self) -> MemoryUse:
+        """Return the memory of the plan, which its segments share."""
+        return self._memory.use()
 
     def close(self) -> None:
         """Free the command buffer and the plan's memory."""
