@@ -8,7 +8,7 @@ import pytest
 
 from vkmnn.converter.passes import Pass
 from vkmnn.cpu_fallback import run_op
-from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir import OP_TYPES, Array, Dim, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import BinaryAttrs, OpAttrs, UnaryAttrs
 
 Evaluate = Callable[[Graph, dict[str, Array]], list[Array]]
@@ -46,7 +46,9 @@ class Net:
     def ints(self, *values: int) -> str:
         return self.const(np.array(values, np.int64))
 
-    def op(self, kind: str, *inputs: str, outputs: int = 1, out: str = "", **attrs: object) -> str:
+    def op(
+        self, kind: str, /, *inputs: str, outputs: int = 1, out: str = "", **attrs: object
+    ) -> str:
         results = [out or self._new("t")] + [self._new("t") for _ in range(outputs - 1)]
         made: OpAttrs = OP_TYPES[kind].attrs(**attrs)
         self.graph.ops.append(Op(kind, self._new("op"), list(inputs), results, made))
@@ -139,17 +141,27 @@ def net() -> Net:
 
 @pytest.fixture
 def check(net: Net) -> Check:
-    """Run passes on the net, compare every output before and after, and check the kept infos."""
+    """Run passes on the net, compare every output before and after, and check the kept infos.
+
+    infos: whether shapes of intermediate tensors are known. dims: shapes of inputs with symbols, by
+    name; all other shapes are then unknown, unless RefineShapes is among the passes.
+    """
 
     def checked(
         outputs: str | Sequence[str],
         *passes: Pass,
         infos: bool = True,
+        dims: dict[str, tuple[Dim, ...]] | None = None,
         rtol: float = 2e-5,
         atol: float = 2e-6,
     ) -> Checked:
         names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-        graph = net.finish(*names, infos=infos)
+        graph = net.finish(*names, infos=infos and dims is None)
+        if dims is not None:
+            graph.inputs = [
+                TensorInfo(one.name, one.dtype, dims.get(one.name, one.shape))
+                for one in graph.inputs
+            ]
         before = run(graph, net.feeds)
         after = copy.deepcopy(graph)
         rewrites = sum(one.run(after) for one in passes)
@@ -160,10 +172,18 @@ def check(net: Net) -> Check:
         for name in names:
             assert values[name].dtype == before[name].dtype
             np.testing.assert_allclose(values[name], before[name], rtol=rtol, atol=atol)
+        sizes: dict[str, int] = {}
         for name, info in after.infos.items():
-            if name in values and info.shape is not None:
-                assert info.shape == values[name].shape, name
-                assert info.dtype.numpy == values[name].dtype, name
+            if name not in values:
+                continue
+            assert info.dtype.numpy == values[name].dtype, name
+            if info.shape is not None:
+                assert len(info.shape) == values[name].ndim, name
+                for dim, size in zip(info.shape, values[name].shape, strict=True):
+                    assert (sizes.setdefault(dim, size) if isinstance(dim, str) else dim) in (
+                        None,
+                        size,
+                    )
         return Checked(after, rewrites)
 
     return checked

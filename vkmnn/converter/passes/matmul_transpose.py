@@ -90,7 +90,7 @@ def _target(op: Op, match: _Transposed, new: list[Op], index: GraphIndex) -> str
 
 
 def _lists_dims(name: str, index: GraphIndex) -> bool:
-    """True for a Concat of dimensions without a literal 0, which would mean an axis of the input."""
+    """True for a Concat of dimensions without a literal 0, which would stand for an axis."""
     op = index.producer_of_type(name, "Concat")
     parts = [] if op is None else [index.constant(part) for part in op.inputs]
     return op is not None and all(part is None or 0 not in part for part in parts)

@@ -24,15 +24,18 @@ class RefineShapes:
         """Refine; return how many infos and ops changed."""
         index = GraphIndex(graph)
         facts = Facts(graph.constants)
+        changes = 0
         for info in graph.inputs:
-            facts.dtypes[info.name] = info.dtype
-            facts.shapes[info.name] = _named(info.name, info.shape)
+            shape = _named(info.name, info.shape)
+            facts.dtypes[info.name], facts.shapes[info.name] = info.dtype, shape
+            if index.shape(info.name) != shape:
+                index.add_info(info.name, info.dtype, shape)
+                changes += 1
         for name, array in graph.constants.items():
             facts.dtypes[name] = DType.from_numpy(array.dtype)
             facts.shapes[name] = array.shape
             if array.dtype.kind in "iub" and array.ndim <= 1 and array.size <= MAX_ELEMENTS:
                 facts.values[name] = tuple(int(value) for value in array.flat)
-        changes = 0
         for op in index.ops():
             changes += _learn(op, facts, index)
             if _make_constant(op, facts, index):

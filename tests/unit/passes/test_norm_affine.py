@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from vkmnn.converter.passes.norm_affine import FoldNormAffine
+from vkmnn.ir.ops import Activation
+
+FOLD = FoldNormAffine()
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (), (1,), (1, 1, 1)])
+def test_scale_and_shift_after_layer_norm(net, check, shape):
+    norm = net.op("LayerNorm", net.input(3, 5, 7))
+    out = net.binary("ADD", net.binary("MUL", norm, net.weights(*shape)), net.weights(7))
+    done = check(out, FOLD)
+    assert [done.graph.constants[name].shape for name in done.only.inputs[1:]] == [(7,), (7,)]
+
+
+def test_several_normalised_axes(net, check):
+    norm = net.op("LayerNorm", net.input(3, 5, 7), axis=1)
+    done = check(net.binary("MUL", norm, net.weights(5, 1)), FOLD)
+    assert done.graph.constants[done.only.inputs[1]].shape == (5, 7)
+
+
+def test_constants_that_are_there_already(net, check):
+    norm = net.op("LayerNorm", net.input(3, 7), net.weights(7), net.weights(7))
+    out = net.binary("SUB", net.weights(7), net.binary("DIV", norm, net.weights(7)))
+    assert check(out, FOLD).types == ["LayerNorm"]
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (5, 7), (2, 1, 1), (1, 1, 1, 7)])
+def test_constants_for_other_axes(net, check, shape):
+    norm = net.op("LayerNorm", net.input(3, 5, 7) if shape != (2, 1, 1) else net.input(1, 5, 7))
+    assert check(net.binary("MUL", norm, net.weights(*shape)), FOLD).rewrites == 0
+
+
+def test_a_constant_that_broadcasts_one_column(net, check):
+    norm = net.op("LayerNorm", net.input(3, 1))
+    assert check(net.binary("MUL", norm, net.weights(7)), FOLD).rewrites == 0
+
+
+def test_group_norm(net, check):
+    norm = net.op("GroupNorm", net.input(2, 4, 3, 5), groups=2)
+    value = net.binary("MUL", norm, net.weights(4, 1, 1))
+    value = net.binary("ADD", value, net.weights(1, 4, 1, 1), activation=Activation("RELU"))
+    done = check(value, FOLD)
+    assert done.only.attrs.activation == Activation("RELU")
+    assert len(done.only.inputs) == 3
+
+
+def test_group_norm_and_scale(net, check):
+    norm = net.op("GroupNorm", net.input(2, 4, 3), net.weights(4), net.weights(4))
+    assert check(net.op("Scale", norm, net.weights(4), net.weights(4)), FOLD).types == ["GroupNorm"]
+
+
+def test_layer_norm_has_no_activation(net, check):
+    norm = net.op("LayerNorm", net.input(3, 7))
+    out = net.binary("MUL", norm, net.weights(7), activation=Activation("RELU"))
+    assert check(out, FOLD).rewrites == 0
+
+
+def test_other_reader_and_unknown_shape(net, check):
+    norm = net.op("LayerNorm", net.unary("EXP", net.input(3, 7)))
+    out = net.binary("MUL", norm, net.weights(7))
+    assert check(out, FOLD, infos=False).rewrites == 0
+    assert check((out, norm), FOLD).rewrites == 0
+
+
+def test_statistics_that_are_used(net, check):
+    norm = net.op("LayerNorm", net.input(3, 7), outputs=3)
+    out = net.binary("MUL", norm, net.weights(7))
+    assert check(out, FOLD).rewrites == 0
