@@ -1,0 +1,24 @@
+"""What the tests of whole networks share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from vkmnn.errors import DeviceNotFoundError, ValidationLayerError
+from vkmnn.runtime.device import open_device
+
+
+@pytest.fixture(scope="session")
+def validation() -> bool:
+    """Tell whether networks run under the validation layer; skip where there is no device."""
+    try:
+        open_device("auto", validation=True)
+    except DeviceNotFoundError as error:
+        pytest.skip(f"no Vulkan device: {error}")
+    except ValidationLayerError:
+        if os.environ.get("VKMNN_REQUIRE_VALIDATION") == "1":
+            raise
+        return False
+    return True
