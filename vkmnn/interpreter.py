@@ -16,6 +16,7 @@ from vkmnn.core.session import Session as CoreSession
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError
 from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ class ScheduleConfig:
     """How a session runs (MNN ScheduleConfig).
 
     Args:
-        device: "auto" (the best Vulkan device, else the CPU backend with a warning), an index,
-            part of
-            a name, a UUID, or "cpu" for the numpy backend.
+        device: "auto" (`VKMNN_DEVICE`, or else the best Vulkan device, or else the CPU backend
+            with a warning), an index, part of a name, a UUID, or "cpu" for the numpy backend.
         precision: "high": float32 throughout.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
@@ -329,14 +329,15 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
 
 def _create_backend(config: ScheduleConfig) -> tuple[Backend, DeviceInfo | CpuInfo]:
     """Open the device that the configuration asks for."""
-    if config.device == CPU_DEVICE:
+    selector = environment.device_selector() if config.device == "auto" else config.device
+    if selector == CPU_DEVICE:
         return CpuBackend(), CpuInfo()
     from vkmnn.runtime.device import open_device
 
     try:
-        device = open_device(config.device, driver=config.driver, validation=config.validation)
+        device = open_device(selector, driver=config.driver, validation=config.validation)
     except DeviceNotFoundError as error:
-        if config.device != "auto" or config.require_device:
+        if selector != "auto" or config.require_device:
             raise
         _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
         return CpuBackend(), CpuInfo()

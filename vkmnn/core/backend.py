@@ -68,8 +68,7 @@ class Backend(ABC):
     """One session's use of a device (MNN Backend).
 
     `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to
-    be
-    lowered to Raster before executions are made.
+    be lowered to Raster before executions are made.
     """
 
     type: str

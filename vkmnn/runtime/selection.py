@@ -13,7 +13,8 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
 
     Args:
         devices: what was found.
-        selector: "auto", an index, a UUID, or a part of the name (case does not matter).
+        selector: "auto", an index, a UUID, or a part of the name (case does not matter); a number
+            given as text may also be a part of the name.
 
     Raises:
         DeviceNotFoundError: nothing fits.
@@ -22,7 +23,9 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
     text = str(selector).strip().lower()
     if text == "auto" and ranked:
         best = ranked[0]
-        return best, f"the first {best.type.value} device, the best kind of {len(ranked)} found"
+        if len(ranked) == 1:
+            return best, "the only Vulkan device"
+        return best, f"the first of type {best.type.value}, the best type of {len(ranked)} devices"
     if text.isdecimal():
         for device in devices:
             if device.index == int(text):
@@ -31,7 +34,7 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
         if device.uuid.replace("-", "") == text.replace("-", ""):
             return device, "its UUID was given"
     for device in ranked:
-        if text and text in device.name.lower():
+        if text and text in device.name.lower() and not isinstance(selector, int):
             return device, f"its name contains '{selector}'"
     raise DeviceNotFoundError(f"no device fits '{selector}'; {describe(devices)}", hint=_HINT)
 

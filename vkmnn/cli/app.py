@@ -1,0 +1,231 @@
+"""The commands and their options; what they do is in the module of the command's name."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import platform
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.logging import RichHandler
+
+import vkmnn
+from vkmnn.cli.console import err, show_error
+from vkmnn.errors import InvalidInputError, VkmnnError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Run neural networks on any Vulkan device.",
+)
+
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+class By(str, Enum):
+    """What a row of the profile's table stands for."""
+
+    STEP = "step"
+    TYPE = "type"
+    KERNEL = "kernel"
+
+
+ModelArgument = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device", "-d", help='"auto", an index, a part of a name, a UUID, or "cpu" (numpy).'
+    ),
+]
+DriverOption = Annotated[
+    str | None, typer.Option("--driver", help="The Vulkan binding; see VKMNN_DRIVER.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="NAME=VALUE",
+        help="VALUE is a .npy or .npz file, or random, ones or zeros (repeatable). Without NAME= it "
+        "is for all inputs. Default: random.",
+    ),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        "-s",
+        metavar="NAME=DIMS",
+        help="Shape of an input, x=1,3,224,224, or size of a symbolic dimension, N=4 (repeatable).",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vkmnn {vkmnn.__version__} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error; also VKMNN_DEBUG=1."),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    if debug:
+        os.environ["VKMNN_DEBUG"] = "1"
+
+
+@app.command()
+def devices(driver: DriverOption = None, json: JsonOption = False) -> None:
+    """List the devices of this machine, and which one "auto" means."""
+    from vkmnn.cli.devices import list_devices
+
+    list_devices(driver, json)
+
+
+@app.command()
+def doctor(json: JsonOption = False) -> None:
+    """Check this machine, and say how to install what is missing."""
+    from vkmnn.cli.doctor import examine
+
+    if not examine(json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    model: ModelArgument,
+    inputs: InputOption = None,
+    shape: ShapeOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Save the outputs: a .npz file, or a folder of .npy."),
+    ] = None,
+    device: DeviceOption = "auto",
+    driver: DriverOption = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", "-n", min=0, help="Runs to time, after the first.")
+    ] = 1,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
+    ] = False,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", help='Run on this device too, "cpu" for example, and compare.'),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Difference allowed, as a part of the range.")
+    ] = 1e-4,
+    seed: SeedOption = 0,
+) -> None:
+    """Run a model once or more and show its outputs."""
+    from vkmnn.cli.run import RunOptions, run_model
+
+    options = RunOptions(
+        device, driver, True if validate else None, inputs or [], shape or [], seed, repeat
+    )
+    if not run_model(model, options, output, compare, tolerance):
+        raise typer.Exit(1)
+
+
+@app.command()
+def info(
+    model: ModelArgument,
+    shape: ShapeOption = None,
+    tensors: Annotated[
+        bool, typer.Option("--tensors", help="List the tensors that are left after the passes.")
+    ] = False,
+) -> None:
+    """Describe a model: inputs, outputs, operators, size, and what is not supported."""
+    from vkmnn.cli.info import describe
+
+    if not describe(model, shape or [], tensors):
+        raise typer.Exit(1)
+
+
+@app.command()
+def ops(
+    name: Annotated[
+        str | None, typer.Argument(help="One operator, or a part of names.", show_default=False)
+    ] = None,
+) -> None:
+    """List the ONNX operators that vkmnn knows."""
+    from vkmnn.cli.ops import list_ops
+
+    if not list_ops(name):
+        raise typer.Exit(1)
+
+
+@app.command()
+def profile(
+    model: ModelArgument,
+    inputs: InputOption = None,
+    shape: ShapeOption = None,
+    device: DeviceOption = "auto",
+    driver: DriverOption = None,
+    repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Runs to measure.")] = 10,
+    by: Annotated[By, typer.Option("--by", help="What a row stands for.")] = By.STEP,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing (JSON).")
+    ] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Measure where the time of a model goes, op by op."""
+    from vkmnn.cli.profile import profile_model
+    from vkmnn.cli.run import RunOptions
+
+    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat)
+    profile_model(model, options, by.value, trace)
+
+
+def set_up_logging() -> None:
+    """Show the library's log on the standard error, from the level `VKMNN_LOG` on.
+
+    Raises:
+        InvalidInputError: the variable holds no level.
+    """
+    text = os.environ.get("VKMNN_LOG", "").strip().lower() or "warning"
+    if text not in _LEVELS:
+        raise InvalidInputError(
+            f"VKMNN_LOG={text!r} is no level of logging", hint=f"set it to {', '.join(_LEVELS)}"
+        )
+    handler = RichHandler(console=err, show_time=False, show_path=False, markup=False)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    log = logging.getLogger("vkmnn")
+    log.handlers = [handler]
+    log.setLevel(text.upper())
+
+
+def run_cli(arguments: list[str] | None = None) -> int:
+    """Run the command line and return the exit status; errors of vkmnn show without traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a console may lack ✓ or µ
+    try:
+        set_up_logging()
+        app(arguments, prog_name="vkmnn")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except VkmnnError as error:
+        if os.environ.get("VKMNN_DEBUG", "") not in ("", "0"):
+            raise
+        show_error(error)
+        return 1
+    return 0

@@ -1,0 +1,103 @@
+"""What the commands share in writing to the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from vkmnn.errors import VkmnnError
+
+# Results go to `out`, everything about them (progress, notes, errors) to `err`.
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """Return an empty table; cells of the columns in `right` are aligned to the right."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+def show(content: Table, indent: int = 2) -> None:
+    """Print a table, indented, with an empty line behind it."""
+    out.print(Padding(content, (0, 0, 0, indent), expand=False))
+    out.print()
+
+
+def heading(text: str) -> None:
+    """Print what follows is about."""
+    out.print(Text(text, style="bold"))
+
+
+def note(text: str) -> None:
+    """Tell something that the user should know but that is no result."""
+    err.print(Text("note: ", style="cyan").append(text, style="default"))
+
+
+def show_error(error: VkmnnError) -> None:
+    """Print an error as its message and its hint."""
+    message, _, hint = str(error).partition("\n  hint: ")
+    err.print(Text("error: ", style="bold red").append(message, style="default"))
+    if hint:
+        err.print(Text("hint: ", style="bold green").append(hint, style="not bold default"))
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """Return a shape as `[N, 3, ?, 224]`; "unknown rank" for None."""
+    if shape is None:
+        return "unknown rank"
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+
+
+def number_text(count: float) -> str:
+    """Return a large number with k, M, G or T behind it."""
+    for unit in ("", " k", " M", " G", " T"):
+        if abs(count) < 1000 or unit == " T":
+            break
+        count /= 1000
+    return f"{count:.0f}{unit}" if not unit or count >= 100 else f"{count:.2f}{unit}"
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in the unit that suits it."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def histogram(names: Iterable[str]) -> str:
+    """Return `Conv 53, Relu 49, Add 16`: the names by how often they come."""
+    ranked = sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {count}" for name, count in ranked)
+
+
+@contextmanager
+def compiling() -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while pipelines are compiled; yields what a session takes as `progress`."""
+    columns = (TextColumn("compiling pipelines"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task("", total=None, visible=False)
+
+        def report(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total, visible=done < total)
+
+        yield report

@@ -1,0 +1,118 @@
+"""`vkmnn devices`: what there is to run on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import typer
+from rich.text import Text
+
+from vkmnn.cli.console import bytes_text, note, out, show, table
+from vkmnn.cli.install import remedy
+from vkmnn.errors import DeviceNotFoundError
+from vkmnn.interpreter import CPU_DEVICE, CpuInfo
+from vkmnn.runtime import environment
+from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.drivers import DriverUnavailableError, get_driver
+from vkmnn.runtime.selection import select
+
+# What decides about speed, in the words of a data sheet.
+KEY_FEATURES = {
+    "float16": "fp16",
+    "storage16": "16-bit storage",
+    "int8": "int8",
+    "storage8": "8-bit storage",
+    "integer_dot": "integer dot product",
+    "bfloat16": "bfloat16",
+    "cooperative_matrix": "cooperative matrix",
+    "subgroup_shuffle": "subgroups",
+    "timestamps": "timestamps",
+}
+
+
+def why_none(driver: str | None) -> str:
+    """Say why no device was found."""
+    try:
+        get_driver(driver or environment.driver()).enumerate()
+    except DriverUnavailableError as error:
+        return str(error)
+    return "the Vulkan loader works, but no driver offers a device"
+
+
+def automatic(found: list[DeviceInfo]) -> tuple[int | str, str]:
+    """Return the index of the device that "auto" means ("cpu" for the numpy backend), and why."""
+    selector = environment.device_selector()
+    if selector == CPU_DEVICE:
+        return CPU_DEVICE, "VKMNN_DEVICE says so"
+    if not found and selector == "auto":
+        return CPU_DEVICE, "there is no Vulkan device"
+    info, reason = select(found, selector)
+    return info.index, reason if selector == "auto" else f"VKMNN_DEVICE={selector}: {reason}"
+
+
+def list_devices(driver: str | None, as_json: bool) -> None:
+    """Print all devices, the numpy backend last, and mark what "auto" means."""
+    found = enumerate_devices(driver)
+    try:
+        chosen, reason = automatic(found)
+        verdict = Text(f'→ "auto" means {chosen}: {reason}', style="green")
+    except DeviceNotFoundError as error:
+        chosen, reason = None, error.message
+        verdict = Text(
+            f'✗ "auto" means VKMNN_DEVICE={environment.device_selector()}, and no device fits',
+            style="red",
+        )
+    if as_json:
+        listed = [*map(_as_dict, found), {"index": CPU_DEVICE, "name": CpuInfo().name}]
+        auto = {"index": chosen, "reason": reason}
+        typer.echo(json.dumps({"devices": listed, "auto": auto}, indent=2))
+        return
+    rows = table("", "#", "Device", "Type", "Vulkan", "Memory", right=("#", "Memory"))
+    for device in found:
+        rows.add_row(
+            _mark(device.index == chosen),
+            str(device.index),
+            _description(device),
+            _type(device),
+            ".".join(map(str, device.api_version)),
+            bytes_text(device.memory_bytes),
+        )
+    cpu = Text(CpuInfo().name, style="bold").append(f"\nnumpy {np.__version__}", "not bold dim")
+    rows.add_row(_mark(chosen == CPU_DEVICE), CPU_DEVICE, cpu, "numpy", "–", "–")
+    show(rows, indent=0)
+    out.print(verdict)
+    if not found:
+        note(f"no Vulkan device: {why_none(driver)}")
+        note(f"to get one: {remedy('driver')}")
+        note("`vkmnn doctor` looks closer")
+
+
+def _mark(chosen: bool) -> Text:
+    return Text("→" if chosen else "", style="bold green")
+
+
+def _type(device: DeviceInfo) -> str:
+    return "software" if device.type is DeviceType.CPU else device.type.value
+
+
+def _description(device: DeviceInfo) -> Text:
+    names = [text for name, text in KEY_FEATURES.items() if name in device.features]
+    text = Text(device.name, style="bold")
+    for line in (
+        f"{device.vendor}, driver {device.driver_name} {device.driver_version}",
+        ", ".join(names) or "no optional features",
+        device.uuid,
+    ):
+        text.append(f"\n{line}", style="not bold dim")
+    return text
+
+
+def _as_dict(device: DeviceInfo) -> dict[str, Any]:
+    fields = dataclasses.asdict(device)
+    fields["type"] = device.type.value
+    fields["features"] = sorted(device.features)
+    return fields
