@@ -310,6 +310,15 @@ class Device:
             raise ValidationLayerError(text)
 
 
+FLOOR_FEATURES = frozenset(
+    f"texel_{name}"
+    for name in (
+        *("rgba32f", "rgba32i", "rgba32ui", "r32f", "r32i", "r32ui"),
+        *("rgba16f", "rgba16i", "rgba16ui", "rgba8", "rgba8_snorm", "rgba8i", "rgba8ui"),
+    )
+)
+"""What every Vulkan 1.1 device has (Vulkan specification, "Required Format Support")."""
+
 _DeviceKey = tuple[str, bool, str, frozenset[str]]
 _devices: dict[_DeviceKey, Device] = {}
 _devices_lock = threading.RLock()
@@ -363,7 +372,7 @@ def open_device(
         ) from error
     info, reason = select(devices, selector)
     if "all" in disabled:
-        disabled = info.features
+        disabled = info.features - FLOOR_FEATURES
     key = (info.uuid, validate, name, disabled & info.features)
     with _devices_lock:
         device = _devices.get(key)

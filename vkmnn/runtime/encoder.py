@@ -127,7 +127,9 @@ class Encoder:
                     hazard = True
                 written.append((state, start, end))
         if hazard:
-            self._barrier(COMPUTE if visible_to_writes else COMPUTE_READ)
+            # After a transfer, which is rare, everything is settled at once.
+            everything = visible_to_writes or self._used & TRANSFER
+            self._barrier(COMPUTE if everything else COMPUTE_READ)
         for state, start, end in read:
             state.note_read(start, end)
         for state, start, end in written:

@@ -32,7 +32,7 @@ def validation() -> bool:
 
 
 def disabled_features() -> frozenset[str]:
-    """`VKMNN_DISABLE_FEATURES`: comma-separated features to leave off; "all" leaves off every one."""
+    """`VKMNN_DISABLE_FEATURES`: features to leave off, by commas; "all" leaves the floor alone."""
     text = os.environ.get("VKMNN_DISABLE_FEATURES", "")
     return frozenset(item.strip() for item in text.split(",") if item.strip())
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -22,6 +23,7 @@ from vkmnn.runtime import (
 MakeShader = Callable[..., Shader]
 SIZES = (1, 7, 8, 9, 257, 4099)
 FLOAT = 4
+STRIDE = 256  # no device asks for a larger alignment
 
 
 @pytest.fixture
@@ -115,9 +117,9 @@ def test_a_grid_of_more_than_65535_workgroups(device: Device, scale: Shader) -> 
         pytest.skip("the device takes larger grids")
     x = np.arange(count, dtype=np.float32)
     nbytes = x.nbytes
-    with device.allocate(2 * nbytes + 64, MemoryKind.DEVICE) as memory:
+    with device.allocate(2 * nbytes + STRIDE, MemoryKind.DEVICE) as memory:
         memory.write(0, x)
-        target = -(-nbytes // 64) * 64
+        target = -(-nbytes // STRIDE) * STRIDE
         encoder = device.encoder()
         ranges = [BufferRange(memory, 0, nbytes), BufferRange(memory, target, nbytes)]
         record_scale(encoder, scale, ranges, -1.0)
@@ -199,7 +201,7 @@ def test_zero_groups_and_empty_ranges_are_no_work(
 
 def test_many_descriptor_sets(device: Device, memory: Buffer, scale: Shader) -> None:
     encoder = device.encoder()
-    stride, count = 64, 1500
+    stride, count = STRIDE, 1500
     memory.write(0, np.ones(1, np.float32))
     for i in range(count):
         ranges = [BufferRange(memory, i * stride, 4), BufferRange(memory, (i + 1) * stride, 4)]
@@ -229,8 +231,7 @@ def test_copy_and_fill(validated: Device, scale: Shader) -> None:
 
 # --- barriers under the validation layer ---------------------------------------------------------
 
-# Each step: (source, target) as offsets of 64 bytes into one buffer; the chain of hazards that
-# results, and the barriers that it needs.
+# The steps of a program, each (source, target) as places in one buffer, and the barriers it needs.
 CHAINS = {
     "read after write": ([(0, 1), (1, 2)], 1),
     "write after read": ([(0, 1), (2, 0)], 1),
@@ -247,11 +248,11 @@ CHAINS = {
 
 
 def _run_chain(device: Device, shader: Shader, steps: list[tuple[int, int]]) -> int:
-    with device.allocate(1024, MemoryKind.DEVICE) as memory:
-        memory.write(0, np.zeros(256, np.float32))
+    with device.allocate(7 * STRIDE, MemoryKind.DEVICE) as memory:
+        memory.write(0, np.zeros(7 * STRIDE, np.uint8))
         encoder = device.encoder()
         for source, target in steps:
-            ranges = [BufferRange(memory, 64 * place, 64) for place in (source, target)]
+            ranges = [BufferRange(memory, STRIDE * place, 64) for place in (source, target)]
             record_scale(encoder, shader, ranges, 2.0)
         with encoder.finish() as commands:
             commands.run()
@@ -308,50 +309,64 @@ def test_barriers_between_transfers_and_dispatches(
 
 @pytest.mark.validation
 def test_overlapping_ranges_of_different_size(validated: Device, scale: Shader) -> None:
-    with validated.allocate(1024, MemoryKind.DEVICE) as memory:
-        memory.write(0, np.arange(256, dtype=np.float32))
+    with validated.allocate(5 * STRIDE, MemoryKind.DEVICE) as memory:
+        memory.write(0, np.arange(5 * STRIDE // 4, dtype=np.float32))
         encoder = validated.encoder()
-        record_scale(encoder, scale, [BufferRange(memory, 0, 64), BufferRange(memory, 512, 64)], 2)
-        # Reads the last 16 of the 64 bytes just written.
+        # Writes 64 bytes more than one stride; the second dispatch reads those and 64 behind them.
+        written = STRIDE + 64
         record_scale(
-            encoder, scale, [BufferRange(memory, 560, 64), BufferRange(memory, 768, 64)], 3
+            encoder,
+            scale,
+            [BufferRange(memory, 0, written), BufferRange(memory, 2 * STRIDE, written)],
+            2,
+        )
+        record_scale(
+            encoder,
+            scale,
+            [BufferRange(memory, 3 * STRIDE, 128), BufferRange(memory, 4 * STRIDE, 128)],
+            3,
         )
         with encoder.finish() as commands:
             commands.run()
         assert encoder.barrier_count == 1
-        assert floats(memory, 768, 4).tolist() == [72, 78, 84, 90]
+        first = np.arange(STRIDE // 4, STRIDE // 4 + 16) * 2 * 3
+        behind = np.arange(3 * STRIDE // 4 + 16, 3 * STRIDE // 4 + 32) * 3
+        np.testing.assert_array_equal(
+            floats(memory, 4 * STRIDE, 32), np.concatenate([first, behind])
+        )
 
 
 @pytest.mark.validation
 def test_random_programs_satisfy_the_validation_layer(validated: Device, scale: Shader) -> None:
     random = np.random.default_rng(7)
-    with validated.allocate(4096, MemoryKind.DEVICE) as memory:
+    places = 10
+    nbytes = (places + 4) * STRIDE
+    with validated.allocate(nbytes, MemoryKind.DEVICE) as memory:
         for _ in range(20):
-            expected = random.standard_normal(1024).astype(np.float32)
+            expected = random.standard_normal(nbytes // 4).astype(np.float32)
             memory.write(0, expected)
             encoder = validated.encoder()
             for _ in range(30):
-                floats_count = 4 * int(random.integers(1, 9))
-                source, target = (16 * int(random.integers(0, 20)) for _ in range(2))
+                count = int(random.integers(1, 200))
+                source, target = (STRIDE * int(random.integers(0, places)) for _ in range(2))
                 action = random.choice(["scale", "copy", "fill"], p=[0.7, 0.15, 0.15])
-                if action != "fill" and abs(source - target) < 4 * floats_count and source != target:
+                overlap = abs(source - target) < FLOAT * count
+                if overlap and not (action == "fill" or (action == "scale" and source == target)):
                     continue
-                if action == "copy" and source == target:
-                    continue
-                a, b = source // 4, target // 4
-                ranges = [BufferRange(memory, at, 4 * floats_count) for at in (source, target)]
+                a, b = source // FLOAT, target // FLOAT
+                ranges = [BufferRange(memory, at, FLOAT * count) for at in (source, target)]
                 if action == "scale":
                     record_scale(encoder, scale, ranges, 0.5)
-                    expected[b : b + floats_count] = 0.5 * expected[a : a + floats_count]
+                    expected[b : b + count] = 0.5 * expected[a : a + count]
                 elif action == "copy":
                     encoder.copy(*ranges)
-                    expected[b : b + floats_count] = expected[a : a + floats_count]
+                    expected[b : b + count] = expected[a : a + count]
                 else:
                     encoder.fill(ranges[1])
-                    expected[b : b + floats_count] = 0
+                    expected[b : b + count] = 0
             with encoder.finish() as commands:
                 commands.run()
-            np.testing.assert_array_equal(memory.read(0, 4096).view(np.float32), expected)
+            np.testing.assert_array_equal(floats(memory, 0, nbytes // 4), expected)
 
 
 @pytest.mark.validation
@@ -371,3 +386,34 @@ def test_a_fault_that_only_the_layer_sees_raises_with_its_id(
     with pytest.raises(ValidationLayerError, match="VUID-"):
         validated.pipeline(shader)
     validated.wait_idle()
+
+
+@pytest.mark.validation
+def test_a_collection_inside_the_layer_does_not_deadlock(
+    validated: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector may run while the layer reports a message, and free things of the device."""
+
+    class Collecting(dict[str, str]):
+        def __contains__(self, key: object) -> bool:
+            collected.append(gc.collect())
+            return super().__contains__(key)
+
+    collected: list[int] = []
+    monkeypatch.setattr("vkmnn.runtime.drivers.vulkan.instance.KNOWN_FALSE", Collecting())
+    monkeypatch.setattr(Encoder, "_barrier", lambda self, dst: None)
+    gc.collect()
+    before = validated.stats()
+    garbage: list[object] = [validated.allocate(1024, MemoryKind.DEVICE), validated.encoder()]
+    with validated.allocate(1024, MemoryKind.DEVICE) as memory:
+        encoder = validated.encoder()
+        encoder.fill(BufferRange(memory, 0, 64))
+        gc.disable()
+        garbage.append(garbage)
+        del garbage
+        with pytest.raises(ValidationLayerError, match="SYNC-HAZARD"):
+            encoder.fill(BufferRange(memory, 0, 64))
+        gc.enable()
+    del encoder
+    assert collected
+    assert validated.stats() == before

@@ -387,7 +387,7 @@ class VulkanCommands(DriverCommands):
         return times
 
     def destroy(self) -> None:
-        self._finalizer()
+        self._device.release(self._finalizer)
 
 
 def _release(device: VulkanDevice, state: _State) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,6 +45,7 @@ class VulkanDevice(DriverDevice):
         self._on_lost: Callable[[str], None] | None = None
         self._live: dict[int, tuple[str, int, weakref.finalize[..., Any]]] = {}
         self._numbers = itertools.count()
+        self._deferred: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         self._leaked: list[object] = []
         self.release_wait_ns = 10_000_000_000
         self._process = os.getpid()
@@ -63,17 +64,37 @@ class VulkanDevice(DriverDevice):
         nbytes: int = 0,
     ) -> weakref.finalize[..., Any]:
         """Arrange that `release(*args)` runs once: when called, when `owner` dies, or at exit."""
+        self.release_deferred()
         number = next(self._numbers)
-        finalizer = weakref.finalize(owner, self._release, number, release, args)
+        finalizer = weakref.finalize(owner, self._finalize, number, release, args)
         # One store, no lock: a lock could be taken twice when a collection runs a finalizer.
         self._live[number] = (kind, nbytes, finalizer)
         return finalizer
 
-    def _release(self, number: int, release: Callable[..., None], args: tuple[Any, ...]) -> None:
-        self._live.pop(number, None)
-        # A forked child shares the parent's device: destroying things there breaks the parent.
-        if os.getpid() == self._process:
+    def release(self, finalizer: weakref.finalize[..., Any]) -> None:
+        """Release what `own` returned `finalizer` for; nothing happens the second time."""
+        finalizer()
+        self.release_deferred()
+
+    def release_deferred(self) -> None:
+        """Release what `_finalize` has put off."""
+        while self._deferred:
+            try:
+                number, release, args = self._deferred.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self._live.pop(number, None)
             release(*args)
+
+    def _finalize(self, number: int, release: Callable[..., None], args: tuple[Any, ...]) -> None:
+        # A forked child shares the parent's device: destroying things there breaks the parent.
+        if os.getpid() != self._process:
+            return
+        self._deferred.append((number, release, args))
+        # The validation layer calls back into Python, where a collection may run any finalizer.
+        # The layer holds its locks then: a Vulkan call would wait for them for ever.
+        if not self.validation:
+            self.release_deferred()
 
     def leak(self, state: object) -> None:
         """Keep `state` for ever: the device may still use what it holds."""
@@ -109,6 +130,7 @@ class VulkanDevice(DriverDevice):
         return self.pipelines.cache_data()
 
     def live_objects(self) -> dict[str, int]:
+        self.release_deferred()
         counts: Counter[str] = Counter()
         for kind, nbytes, _finalizer in list(self._live.values()):
             counts[kind] += 1
@@ -126,7 +148,7 @@ class VulkanDevice(DriverDevice):
         live = sorted(self._live.items(), reverse=True)
         for _number, (kind, _nbytes, finalizer) in live:
             if kind == COMMAND_BUFFERS:
-                finalizer()
+                self.release(finalizer)
         if self._leaked:
             # Destroying what the device may still use is undefined; the operating system cleans up.
             log.error("%s still works: its objects are left to the system", self.info.name)
@@ -134,7 +156,7 @@ class VulkanDevice(DriverDevice):
                 finalizer.detach()
         else:
             for _number, (_kind, _nbytes, finalizer) in live:
-                finalizer()
+                self.release(finalizer)
             lib.vkDestroyDevice(self.handle, NULL)
         self._live.clear()
         self.handle = NULL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from typing import Any
 
@@ -19,8 +18,6 @@ from vkmnn.runtime.drivers.vulkan.api import (
     struct,
 )
 
-log = logging.getLogger(__name__)
-
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 API_1_1 = 1 << 22 | 1 << 12
 API_1_3 = 1 << 22 | 3 << 12
@@ -31,7 +28,7 @@ KNOWN_FALSE: dict[str, str] = {}
 _ENUMERATE_PORTABILITY = 1  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
 _SYNCHRONIZATION_VALIDATION = 4  # VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 _WARNING, _ERROR = 0x100, 0x1000  # VK_DEBUG_UTILS_MESSAGE_SEVERITY_*
-_GENERAL, _VALIDATION = 1, 2  # VK_DEBUG_UTILS_MESSAGE_TYPE_*
+_VALIDATION = 2  # VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
 
 
 class Instance:
@@ -118,15 +115,10 @@ class Instance:
     def _messenger_info(self) -> Any:
         messages = self.messages
 
-        def receive(severity: int, kinds: int, data: Any, _user: Any) -> int:
+        def receive(_severity: int, _kinds: int, data: Any, _user: Any) -> int:
             vuid = ffi.string(data.pMessageIdName).decode() if data.pMessageIdName else ""
             text = ffi.string(data.pMessage).decode(errors="replace")
-            if not kinds & _VALIDATION:
-                log.debug("Vulkan: %s", text)
-            elif vuid in KNOWN_FALSE:
-                log.debug("validation message %s ignored: %s", vuid, KNOWN_FALSE[vuid])
-            else:
-                log.warning("validation: %s", text)
+            if vuid not in KNOWN_FALSE:
                 messages.append(text if vuid in text else f"{vuid}: {text}")
             return 0
 
@@ -136,7 +128,7 @@ class Instance:
             "VkDebugUtilsMessengerCreateInfoEXT",
             lib.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
             messageSeverity=_WARNING | _ERROR,
-            messageType=_GENERAL | _VALIDATION,
+            messageType=_VALIDATION,
             pfnUserCallback=self._callback,
         )
 

@@ -189,7 +189,7 @@ class VulkanBuffer(DriverBuffer):
 
     def destroy(self) -> None:
         self.host = None
-        self._finalizer()
+        self._device.release(self._finalizer)
 
 
 def _create_buffer(device: Any, size: int) -> tuple[Any, Any]:

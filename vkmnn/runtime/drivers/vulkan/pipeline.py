@@ -83,6 +83,7 @@ class VulkanPipeline(DriverPipeline):
 
     __slots__ = (
         "__weakref__",
+        "_device",
         "_finalizer",
         "handle",
         "layout",
@@ -91,6 +92,7 @@ class VulkanPipeline(DriverPipeline):
     )
 
     def __init__(self, device: VulkanDevice, handle: Any, layout: Layout, shader: Shader) -> None:
+        self._device = device
         self.handle = handle
         self.layout = layout
         self.pipeline_layout = layout.pipeline_layout
@@ -103,7 +105,7 @@ class VulkanPipeline(DriverPipeline):
         )
 
     def destroy(self) -> None:
-        self._finalizer()
+        self._device.release(self._finalizer)
 
 
 class PipelineFactory:

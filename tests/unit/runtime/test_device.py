@@ -1,0 +1,457 @@
+from __future__ import annotations
+
+import dataclasses
+import gc
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from vkmnn.errors import (
+    DeviceLostError,
+    InvalidInputError,
+    OutOfDeviceMemoryError,
+    ShaderError,
+)
+from vkmnn.runtime import (
+    Buffer,
+    BufferRange,
+    CommandBuffer,
+    Device,
+    DeviceType,
+    MemoryKind,
+    Shader,
+    SpecConstant,
+)
+from vkmnn.runtime.device import open_device
+
+MakeShader = Callable[..., Shader]
+
+
+def record(device: Device, shader: Shader, memory: Buffer, *, timestamps: bool = False) -> CommandBuffer:
+    encoder = device.encoder(timestamps=timestamps)
+    ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
+    for label, pair in (("first", ranges), ("second", ranges[::-1])):
+        encoder.dispatch(device.pipeline(shader), pair, struct.pack("If", 16, 2.0), (2, 1, 1), label)
+    return encoder.finish()
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", MemoryKind)
+@pytest.mark.parametrize("nbytes", [0, 1, 255, 256, 4096, 1_000_003])
+def test_write_and_read(device: Device, kind: MemoryKind, nbytes: int) -> None:
+    data = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
+    with device.allocate(nbytes, kind) as buffer:
+        assert (buffer.nbytes, buffer.kind) == (nbytes, kind)
+        buffer.write(0, data)
+        np.testing.assert_array_equal(buffer.read(0, nbytes), data)
+        if nbytes > 100:
+            buffer.write(13, data[:50].view(np.int8)[::-1])
+            np.testing.assert_array_equal(buffer.read(13, 50), data[:50][::-1])
+        for offset, size in ((-1, 1), (0, nbytes + 1), (nbytes, 1), (0, -1)):
+            with pytest.raises(InvalidInputError, match="outside a buffer"):
+                buffer.read(offset, size)
+        with pytest.raises(InvalidInputError, match="outside a buffer"):
+            buffer.write(1, data if nbytes else np.zeros(1, np.float32))
+
+
+def test_mapped_memory_is_a_view(device: Device) -> None:
+    with device.allocate(64, MemoryKind.UPLOAD) as buffer:
+        assert buffer.host is not None
+        assert buffer.host.shape == (64,)
+        buffer.host.view(np.float32)[:] = 7
+        assert buffer.read(0, 64).view(np.float32).tolist() == [7] * 16
+
+
+def test_a_view_keeps_its_memory(device: Device) -> None:
+    before = device.stats()
+    view = device.allocate(1 << 20, MemoryKind.READBACK).host
+    assert view is not None
+    part = view[10:20]
+    del view
+    gc.collect()
+    part[:] = 3
+    assert device.stats() != before
+    del part
+    assert device.stats() == before
+
+
+def test_no_buffer_has_a_size_of_a_power_of_two(device: Device) -> None:
+    sizes = [0, 1, 16, 128, *(1 << i for i in range(8, 24)), (1 << 20) - 16, (1 << 20) - 300]
+    for nbytes in sizes:
+        before = device.stats()["bytes"]
+        with device.allocate(nbytes, MemoryKind.DEVICE):
+            size = device.stats()["bytes"] - before
+            assert size >= nbytes + 16
+            assert size & (size - 1)
+
+
+def test_memory_that_the_host_cannot_see_is_staged(device: Device, scale: Shader) -> None:
+    """As on a discrete GPU: the mapping of a buffer is taken away."""
+    nbytes = (16 << 20) + 40
+    data = np.random.default_rng(1).integers(0, 256, nbytes, np.uint8)
+    with device.allocate(nbytes + 4, MemoryKind.DEVICE) as buffer:
+        buffer.write(0, np.zeros(nbytes + 4, np.uint8))
+        mapped = buffer.driver_buffer.host
+        assert mapped is not None
+        buffer.driver_buffer.host = None
+        buffer.write(3, data)
+        np.testing.assert_array_equal(buffer.read(3, nbytes), data)
+        np.testing.assert_array_equal(mapped[3 : 3 + nbytes], data)
+        assert mapped[:3].tolist() == [0, 0, 0]
+        assert buffer.read(5, 0).size == 0
+
+
+def test_memory_that_is_not_coherent(device: Device, scale: Shader) -> None:
+    calls: list[str] = []
+    with device.allocate(1024, MemoryKind.DEVICE) as memory:
+        driver = memory.driver_buffer
+        driver.coherent = False
+        kind = type(driver)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("flush", "invalidate"):
+                plain = getattr(kind, name)
+
+                def spy(self: object, name: str = name, plain: Callable[[object], None] = plain) -> None:
+                    calls.append(name)
+                    plain(self)
+
+                patch.setattr(kind, name, spy)
+            with record(device, scale, memory) as commands:
+                memory.write(0, np.ones(16, np.float32))
+                assert calls == ["flush"]
+                commands.run()
+                assert calls == ["flush", "flush", "invalidate"]
+                assert memory.read(0, 4).view(np.float32) == 4
+                assert calls[3:] == ["invalidate"]
+
+
+def test_too_much_memory(device: Device) -> None:
+    before = device.stats()
+    with pytest.raises(OutOfDeviceMemoryError, match="exceeds the device's limit"):
+        device.allocate(1 << 50, MemoryKind.DEVICE)
+    with pytest.raises(InvalidInputError, match="-1 bytes"):
+        device.allocate(-1, MemoryKind.DEVICE)
+    assert device.stats() == before
+
+
+def test_memory_runs_out(own_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vkmnn.runtime.drivers.vulkan.api import lib
+
+    own_device.allocate(100, MemoryKind.DEVICE).destroy()
+    before = own_device.stats()
+
+    class Library:
+        """The Vulkan library on a device without memory."""
+
+        def __getattr__(self, name: str) -> object:
+            return (lambda *_: -2) if name == "vkAllocateMemory" else getattr(lib, name)
+
+    monkeypatch.setattr("vkmnn.runtime.drivers.vulkan.memory.lib", Library())
+    for kind in MemoryKind:
+        with pytest.raises(OutOfDeviceMemoryError, match=f"of {kind.value} memory on"):
+            own_device.allocate(100, kind)
+    assert own_device.stats() == before
+
+
+# --- life times -----------------------------------------------------------------------------------
+
+
+def test_nothing_leaks(device: Device, scale: Shader, texel_add: Shader) -> None:
+    device.pipeline(scale)
+    device.pipeline(texel_add)
+    gc.collect()
+    before = device.stats()
+    for round_ in range(3):
+        memory = device.allocate(1024, MemoryKind.DEVICE)
+        commands = record(device, scale, memory, timestamps=True)
+        commands.run()
+        encoder = device.encoder()
+        encoder.dispatch(
+            device.pipeline(texel_add),
+            [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)],
+            struct.pack("I", 4),
+        )
+        assert device.stats()["command_buffers"] == before.get("command_buffers", 0) + 2
+        if round_ == 0:  # in the right order
+            encoder.finish().destroy()
+            commands.destroy()
+            commands.destroy()
+            memory.destroy()
+            memory.destroy()
+        elif round_ == 1:  # by reference counting, the encoder not finished
+            del encoder, commands, memory
+        else:  # the memory first
+            del memory, encoder
+            assert device.stats()["buffers"] == before.get("buffers", 0) + 1
+            del commands
+        assert device.stats() == before
+
+
+def test_destroyed_things_are_refused(device: Device, scale: Shader) -> None:
+    memory = device.allocate(1024, MemoryKind.DEVICE)
+    commands = record(device, scale, memory)
+    encoder = device.encoder()
+    memory.destroy()
+    with pytest.raises(InvalidInputError, match="has been destroyed"):
+        commands.run()
+    with pytest.raises(InvalidInputError, match="has been destroyed"):
+        encoder.fill(BufferRange(memory, 0, 4))
+    with pytest.raises(InvalidInputError, match="has been destroyed"):
+        memory.read(0, 4)
+    commands.destroy()
+    with pytest.raises(InvalidInputError, match="has been destroyed"):
+        commands.run()
+
+
+def test_a_closed_device_is_refused_and_can_be_opened_again(
+    own_device: Device, scale: Shader
+) -> None:
+    memory = own_device.allocate(1024, MemoryKind.DEVICE)
+    commands = record(own_device, scale, memory)
+    commands.run()
+    own_device.close()
+    own_device.close()
+    assert own_device.closed
+    assert own_device.stats() == {}
+    for call in (
+        commands.run,
+        own_device.encoder,
+        own_device.wait_idle,
+        lambda: own_device.allocate(1, MemoryKind.DEVICE),
+        lambda: own_device.pipeline(scale),
+    ):
+        with pytest.raises(InvalidInputError, match="has been closed"):
+            call()
+    commands.destroy()
+    memory.destroy()
+    again = open_device("auto", validation=False)
+    assert again is not own_device
+    again.wait_idle()
+    again.close()
+
+
+def test_buffers_of_another_device_are_refused(own_device: Device, device: Device) -> None:
+    if own_device is device:
+        pytest.skip("needs the validation layer for a second device")
+    with own_device.allocate(64, MemoryKind.DEVICE) as memory:
+        encoder = device.encoder()
+        with pytest.raises(InvalidInputError, match="belongs to another device"):
+            encoder.fill(BufferRange(memory, 0, 4))
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+def test_pipelines_are_made_in_parallel_and_once(device: Device, make_shader: MakeShader) -> None:
+    shader = make_shader(
+        "many",
+        """
+        layout(constant_id = 0) const uint n = 1;
+        layout(binding = 0) writeonly buffer Y { uint y[]; };
+        void main() { y[0] = n; }
+        """,
+        "y:w:i32",
+        spec=(SpecConstant("n", 0, "uint", 1),),
+    )
+    seen: list[tuple[int, int]] = []
+    wanted = [(shader, {"n": i % 5}) for i in range(20)]
+    before = device.stats().get("pipelines", 0)
+    made = device.create_pipelines(wanted, lambda done, total: seen.append((done, total)))
+    assert seen == [(i, 20) for i in range(1, 21)]
+    assert [pipeline.spec["n"] for pipeline in made] == [i % 5 for i in range(20)]
+    assert device.stats()["pipelines"] == before + 5
+    assert device.create_pipelines([]) == []
+    assert device.create_pipelines(wanted[:1]) == made[:1]
+
+
+def test_a_failing_pipeline_fails_the_lot_and_can_be_tried_again(
+    own_device: Device, scale: Shader
+) -> None:
+    calls = []
+
+    def broken() -> bytes:
+        calls.append(1)
+        return b"not SPIR-V" * 4
+
+    shader = dataclasses.replace(scale, name="broken", spirv=broken)
+    for _ in range(2):
+        with pytest.raises(ShaderError, match="digest"):
+            own_device.create_pipelines([(scale, {}), (shader, {})])
+    assert len(calls) == 2
+    import hashlib
+
+    digest = hashlib.sha256(broken()).hexdigest()
+    with pytest.raises(ShaderError, match="not a SPIR-V module"):
+        own_device.pipeline(dataclasses.replace(shader, digest=digest))
+
+
+def test_warm_up_compiles_before_the_first_run(device: Device, make_shader: MakeShader) -> None:
+    if device.info.type is not DeviceType.CPU:
+        pytest.skip("only CPU devices compile at the first dispatch")
+    shaders = [
+        make_shader(
+            f"warm{i}",
+            f"""
+            layout(binding = 0, rgba32f) uniform imageBuffer y;
+            void main() {{ imageStore(y, 0, vec4({time.time_ns()}.0 + {i}.0)); }}
+            """,
+            "y:rw:rgba32f",
+        )
+        for i in range(2)
+    ]
+    device.warm_up([device.pipeline(shader) for shader in shaders])
+    device.warm_up([])
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def test_timings(device: Device, scale: Shader) -> None:
+    if "timestamps" not in device.info.features:
+        pytest.skip("no timestamps")
+    with device.allocate(1024, MemoryKind.DEVICE) as memory:
+        memory.write(0, np.zeros(256, np.float32))
+        encoder = device.encoder(timestamps=True)
+        ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
+        for i in range(300):  # more than one pool of queries
+            encoder.dispatch(
+                device.pipeline(scale), ranges, struct.pack("If", 16, 1.0), (2, 1, 1), f"step {i}"
+            )
+        encoder.copy(*ranges)
+        encoder.fill(ranges[0])
+        with encoder.finish() as commands:
+            with pytest.raises(InvalidInputError, match="no timings"):
+                commands.timings()
+            for _ in range(2):
+                commands.run()
+            timings = commands.timings()
+        assert [label for label, _ in timings] == [f"step {i}" for i in range(300)] + ["copy", "fill"]
+        assert all(0 <= time_us < 1e6 for _, time_us in timings)
+        assert sum(time_us for _, time_us in timings) > 0
+        with record(device, scale, memory) as commands:
+            commands.run()
+            with pytest.raises(InvalidInputError, match="no timings"):
+                commands.timings()
+
+
+def test_labels_default_to_the_shader(device: Device, scale: Shader) -> None:
+    with device.allocate(1024, MemoryKind.DEVICE) as memory:
+        encoder = device.encoder()
+        ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
+        encoder.dispatch(device.pipeline(scale), ranges, bytes(8))
+        with encoder.finish() as commands:
+            assert commands.labels == ("scale",)
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_a_run_that_takes_too_long_loses_the_device(
+    own_device: Device, scale: Shader, spin: Shader, timestamps: bool
+) -> None:
+    memory = own_device.allocate(1 << 16, MemoryKind.DEVICE)
+    memory.write(0, np.zeros(1 << 14, np.float32))
+    encoder = own_device.encoder(timestamps=timestamps)
+    quick, slow = own_device.create_pipelines([(scale, {}), (spin, {})])
+    own_device.warm_up([quick, slow])
+    ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
+    encoder.dispatch(quick, ranges, struct.pack("If", 16, 1.0), label="quick")
+    encoder.dispatch(slow, [BufferRange(memory, 0, 1 << 16)], groups=(512, 1, 1), label="slow")
+    commands = encoder.finish()
+    commands.submit()
+    with pytest.raises(InvalidInputError, match="in flight"):
+        commands.submit()
+    start = time.perf_counter()
+    with pytest.raises(DeviceLostError, match="did not finish within 0.2 s") as caught:
+        commands.wait(0.2)
+    assert time.perf_counter() - start < 5
+    assert "slow" in str(caught.value)
+    assert own_device.lost is not None
+    with pytest.raises(DeviceLostError, match="is lost"):
+        own_device.encoder()
+    with pytest.raises(DeviceLostError, match="is lost"):
+        commands.run()
+    fresh = open_device("auto", validation=False)
+    assert fresh is not own_device
+    fresh.close()
+    # Software devices share their threads: let this one finish before the next test.
+    assert commands._commands is not None
+    assert commands._commands.wait(120)
+
+
+def test_a_lost_device_is_reported(own_device: Device, scale: Shader, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vkmnn.runtime.drivers.vulkan.api import lib
+
+    memory = own_device.allocate(1024, MemoryKind.DEVICE)
+    commands = record(own_device, scale, memory)
+    lost = -4
+
+    class Library:
+        """The Vulkan library after the device was lost."""
+
+        def __getattr__(self, name: str) -> object:
+            return (lambda *_: lost) if name == "vkQueueSubmit" else getattr(lib, name)
+
+    monkeypatch.setattr("vkmnn.runtime.drivers.vulkan.command.lib", Library())
+    with pytest.raises(DeviceLostError, match="one of: first, second"):
+        commands.run()
+    assert "VK_ERROR_DEVICE_LOST" in str(own_device.lost)
+    with pytest.raises(DeviceLostError, match="rebuild the session"):
+        own_device.allocate(1, MemoryKind.DEVICE)
+
+
+def test_threads_share_a_device(own_device: Device, scale: Shader, texel_add: Shader) -> None:
+    def work(seed: int) -> None:
+        x = np.random.default_rng(seed).standard_normal(16).astype(np.float32)
+        with own_device.allocate(1024, MemoryKind.DEVICE) as memory:
+            with record(own_device, scale, memory) as commands:
+                for _ in range(20):
+                    memory.write(0, x)
+                    commands.run()
+                    np.testing.assert_array_equal(memory.read(0, 64).view(np.float32), 4 * x)
+            own_device.pipeline(texel_add)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+    assert own_device.stats()["pipelines"] == 2
+
+
+def test_threads_may_share_a_command_buffer(own_device: Device, scale: Shader) -> None:
+    with own_device.allocate(1024, MemoryKind.DEVICE) as memory:
+        memory.write(0, np.ones(16, np.float32))
+        with record(own_device, scale, memory) as commands:
+            threads = [threading.Thread(target=commands.run) for _ in range(10)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert memory.read(0, 4).view(np.float32) == 4.0**10
+
+
+def test_command_buffers_in_a_row_see_each_other(validated: Device, scale: Shader) -> None:
+    """Submitted without waiting in between."""
+    with validated.allocate(1024, MemoryKind.DEVICE) as memory:
+        memory.write(0, np.ones(16, np.float32))
+        chain = [record(validated, scale, memory) for _ in range(4)]
+        for commands in chain:
+            commands.submit()
+        for commands in chain:
+            commands.wait()
+            commands.wait()
+            commands.destroy()
+        assert memory.read(0, 4).view(np.float32) == 4.0**4
+
+
+def test_dropping_a_command_buffer_in_flight_waits_for_it(own_device: Device, spin: Shader) -> None:
+    memory = own_device.allocate(1 << 12, MemoryKind.DEVICE)
+    encoder = own_device.encoder()
+    encoder.dispatch(own_device.pipeline(spin), [BufferRange(memory, 0, 1 << 12)], groups=(8, 1, 1))
+    commands = encoder.finish()
+    commands.submit()
+    del encoder, commands, memory
+    assert "buffers" not in own_device.stats()

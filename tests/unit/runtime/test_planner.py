@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.runtime import Lifetime, plan_offsets
+
+LIFETIMES = st.builds(
+    lambda first, length, nbytes, alignment: Lifetime(first, first + length, nbytes, alignment),
+    st.integers(0, 20),
+    st.integers(0, 8),
+    st.integers(0, 1000),
+    st.sampled_from([1, 16, 256]),
+)
+
+
+@given(st.lists(LIFETIMES, max_size=25))
+def test_ranges_alive_together_do_not_overlap(lifetimes: list[Lifetime]) -> None:
+    offsets, total, bound = plan_offsets(lifetimes)
+    placed = list(zip(lifetimes, offsets, strict=True))
+    for (a, at_a), (b, at_b) in itertools.combinations(placed, 2):
+        if a.first <= b.last and b.first <= a.last and a.nbytes and b.nbytes:
+            assert at_a + a.nbytes <= at_b or at_b + b.nbytes <= at_a
+    assert all(offset % item.alignment == 0 for item, offset in placed)
+    assert total == max((at + item.nbytes for item, at in placed if item.nbytes), default=0)
+    steps = range(30)
+    alive = (sum(i.nbytes for i in lifetimes if i.first <= step <= i.last) for step in steps)
+    assert bound == max(alive)
+    assert bound <= total
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 100])
+def test_a_chain_needs_two_ranges(length: int) -> None:
+    chain = [Lifetime(step, step + 1, 256) for step in range(length)]
+    _offsets, total, bound = plan_offsets(chain)
+    assert total == bound == 256 * min(length, 2)
+
+
+def test_the_smallest_gap_that_holds_a_range_is_used() -> None:
+    lifetimes = [
+        Lifetime(0, 0, 1000, 1),  # becomes a gap of 1000 at step 1
+        Lifetime(0, 1, 900, 1),
+        Lifetime(0, 0, 800, 1),  # becomes a gap of 800
+        Lifetime(0, 1, 700, 1),
+        Lifetime(1, 1, 600, 1),
+    ]
+    offsets, total, bound = plan_offsets(lifetimes)
+    assert offsets[4] == offsets[2]
+    assert total == bound == 3400
+
+
+def test_nothing_to_place() -> None:
+    assert plan_offsets([]) == ([], 0, 0)
+    assert plan_offsets([Lifetime(0, 3, 0)]) == ([0], 0, 0)
+
+
+@pytest.mark.parametrize("bad", [(3, 2, 4, 1), (0, 1, -4, 1), (0, 1, 4, 0)])
+def test_impossible_lifetimes_are_refused(bad: tuple[int, int, int, int]) -> None:
+    with pytest.raises(InvalidInputError, match="not a lifetime"):
+        Lifetime(*bad)
