@@ -476,3 +476,16 @@ def test_failure_inside_a_function_names_the_calling_node(build: Build) -> None:
 def test_import_does_not_load_onnx() -> None:
     code = "import sys, vkmnn.converter.onnx; sys.exit('onnx' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("axis", [-(2**31), 2**31, 2, -3])
+def test_axes_out_of_range_cost_nothing(build: Build, axis: int) -> None:
+    node = helper.make_node("ReverseSequence", ["x", "n"], ["y"], name="turn", batch_axis=axis)
+    model = build([node], X | {"n": np.ones(2, np.int64)}, ["y"])
+    refuse(model, "'turn'", f"{axis}")
+
+
+def test_rank_out_of_range_costs_nothing(build: Build) -> None:
+    inputs = X | {"n": (TensorProto.INT64, [2**31 - 1])}
+    model = build([helper.make_node("Reshape", ["x", "n"], ["y"])], inputs, ["y"])
+    assert load_model(model).infos["y"].shape is None

@@ -18,6 +18,7 @@ from vkmnn.ir.ops import SoftmaxAttrs, UnaryAttrs
 
 Build = Callable[..., onnx.ModelProto]
 Agree = Callable[..., Graph]
+Evaluate = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
 
 RANDOM = np.random.default_rng(3)
 
@@ -419,7 +420,7 @@ def test_small_network_at_every_opset(opset: int, build: Build, agree: Agree) ->
     assert all(info.shape is not None for info in graph.infos.values())
 
 
-def test_group_normalization_18_has_scales_by_group(build: Build) -> None:
+def test_group_normalization_18_has_scales_by_group(build: Build, evaluate: Evaluate) -> None:
     """onnxruntime has no kernel for this version; the definition of opset 18 is written out."""
     x, scale, bias = rand(2, 6, 3), rand(3), rand(3)
     node = helper.make_node("GroupNormalization", ["x", "s", "b"], ["y"], num_groups=3)
@@ -429,10 +430,8 @@ def test_group_normalization_18_has_scales_by_group(build: Build) -> None:
         groups.var(-1, keepdims=True) + 1e-5
     )
     expected = normal * scale[:, None] + bias[:, None]
-    from .conftest import evaluate_graph
-
     np.testing.assert_allclose(
-        evaluate_graph(graph, [x])[0], expected.reshape(x.shape), rtol=1e-4, atol=1e-5
+        evaluate(graph, [x])[0], expected.reshape(x.shape), rtol=1e-4, atol=1e-5
     )
 
 

@@ -105,8 +105,8 @@ def _positions(node: NodeContext, extent: str, dtype: DType) -> str:
 def _reverse_sequence(node: NodeContext) -> None:
     """Gather element length − 1 − t at every time t below the length, element t after it."""
     x, lengths = node.inputs
-    time_axis = node.int("time_axis", 0)
     rank = node.rank(x)
+    time_axis = node.axis("time_axis", 0, rank)
     shape = node.emit("Shape", [x], ShapeAttrs())
     extent = node.emit("Gather", [shape, node.constant(np.int64(time_axis))], AxisAttrs(0))
     zero, one = node.constant(np.int64(0)), node.constant(np.int64(1))
@@ -117,7 +117,7 @@ def _reverse_sequence(node: NodeContext) -> None:
         return node.emit("Reshape", [name, dims], ReshapeAttrs())
 
     time = along(times, time_axis)
-    length = along(lengths, node.int("batch_axis", 1))
+    length = along(lengths, node.axis("batch_axis", 1, rank))
     mirrored = _binary(node, "SUB", _binary(node, "SUB", length, one), time)
     index = node.emit("Select", [_binary(node, "LESS", time, length), mirrored, time])
     index = node.emit("Expand", [index, shape])

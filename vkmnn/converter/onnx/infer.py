@@ -37,6 +37,9 @@ Values = Sequence[Array | None]
 Rule = Callable[[Op, Infos, Values], list[Known]]
 
 
+_MAX_RANK = 64
+
+
 class _UnknownError(Exception):
     """An input that the rule needs is not known."""
 
@@ -90,8 +93,9 @@ def _open(shape: Shape | None, *axes: int) -> Shape | None:
     return tuple(None if axis in opened else dim for axis, dim in enumerate(shape))
 
 
-def _unknown_dims(rank: int | Dim) -> Shape | None:
-    return (None,) * rank if isinstance(rank, int) else None
+def _unknown_dims(rank: Dim) -> Shape | None:
+    # The rank may be the length of an input, which a hostile model can claim to be anything.
+    return (None,) * rank if isinstance(rank, int) and rank <= _MAX_RANK else None
 
 
 def _dims(value: Array | None) -> Shape | None:

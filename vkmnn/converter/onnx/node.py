@@ -101,6 +101,22 @@ class NodeContext:
         """Return an integer attribute as a flag."""
         return self.int(name, int(default)) != 0
 
+    def axis(self, name: str, default: builtins.int, rank: builtins.int) -> builtins.int:
+        """Return an axis of a tensor of this rank, counted from the front.
+
+        Raises:
+            ModelError: it is not between -rank and rank - 1.
+        """
+        axis = self.int(name, default)
+        if not -rank <= axis < rank:
+            raise ModelError(
+                f"attribute '{name}' is {axis}, but the tensor has {rank} axes",
+                op=self.op,
+                node=self.name,
+                hint="the model is not valid ONNX; export it again",
+            )
+        return axis % rank
+
     def float(self, name: str, default: builtins.float | None = None) -> builtins.float:
         """Return a float attribute; without a default it is required."""
         attribute = self._attribute(name, _FLOAT)

@@ -43,7 +43,7 @@ def _factors(node: NodeContext, x: str, name: str, to: DType) -> str:
     if not shape or shape == (1,):
         return factors
     rank = node.rank(x)
-    axis = node.int("axis", 1) % rank
+    axis = node.axis("axis", 1, rank)
     block = node.int("block_size", 0)
     if not block:
         return _reshape_to_axis(node, factors, rank, axis)
