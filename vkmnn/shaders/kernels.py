@@ -40,6 +40,51 @@ class Pool(IntEnum):
     LP = 2
 
 
+class ReduceCombine(IntEnum):
+    """The numbers `REDUCECOMBINE_…` of GLSL."""
+
+    SUM = 0
+    MAX = 1
+    MIN = 2
+    PROD = 3
+
+
+class ReduceFinish(IntEnum):
+    """The numbers `REDUCEFINISH_…` of GLSL."""
+
+    NONE = 0
+    DIVIDE = 1
+    SQRT = 2
+    LOG = 3
+    LOG_ADD = 4
+    INVERSE_STD = 5
+
+
+class ReduceMap(IntEnum):
+    """The numbers `REDUCEMAP_…` of GLSL."""
+
+    NONE = 0
+    ABS = 1
+    SQUARE = 2
+    EXP = 3
+
+
+class SampleMode(IntEnum):
+    """The numbers `SAMPLEMODE_…` of GLSL."""
+
+    NEAREST = 0
+    LINEAR = 1
+    CUBIC = 2
+
+
+class SamplePadding(IntEnum):
+    """The numbers `SAMPLEPADDING_…` of GLSL."""
+
+    ZEROS = 0
+    BORDER = 1
+    REFLECTION = 2
+
+
 BinaryOp: TypeAlias = Literal[
     "ADD",
     "SUB",
@@ -845,6 +890,121 @@ def gather_nd(
     )
 
 
+GridSampleStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_GRID_SAMPLE = struct.Struct("<IIII3i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSampleParams:
+    """Push constants of `grid_sample`: 28 bytes."""
+
+    count: int
+    points: int
+    batch: int
+    channels: int
+    size: tuple[int, ...]
+    """3 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "GridSampleParams",
+            _GRID_SAMPLE,
+            (
+                ("count", self.count, None),
+                ("points", self.points, None),
+                ("batch", self.batch, None),
+                ("channels", self.channels, None),
+                ("size", self.size, 3),
+            ),
+        )
+
+
+def grid_sample(
+    *,
+    storage: GridSampleStorage,
+) -> Shader:
+    """Return a variant of `grid_sample`.
+
+    Samples channel-blocked x at the points of a grid (ONNX GridSample); an invocation makes one
+    texel. Triples are (depth, height, width).
+    """
+    return find_shader(
+        "grid_sample",
+        {
+            "storage": storage,
+        },
+    )
+
+
+InterpWidth: TypeAlias = Literal[
+    1,
+    4,
+]
+InterpStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_INTERP = struct.Struct("<IIIIIIIiff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterpParams:
+    """Push constants of `interp`: 40 bytes."""
+
+    count: int
+    rows: int
+    middle: int
+    columns: int
+    inner: int
+    outer_stride: int
+    middle_stride: int
+    outside: int
+    low: float
+    high: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "InterpParams",
+            _INTERP,
+            (
+                ("count", self.count, None),
+                ("rows", self.rows, None),
+                ("middle", self.middle, None),
+                ("columns", self.columns, None),
+                ("inner", self.inner, None),
+                ("outer_stride", self.outer_stride, None),
+                ("middle_stride", self.middle_stride, None),
+                ("outside", self.outside, None),
+                ("low", self.low, None),
+                ("high", self.high, None),
+            ),
+        )
+
+
+def interp(
+    *,
+    width: InterpWidth,
+    storage: InterpStorage,
+) -> Shader:
+    """Return a variant of `interp`.
+
+    Resizes two axes of y[outer][rows][middle][columns][inner]; an invocation makes one element of
+    `width` 32-bit words.
+    """
+    return find_shader(
+        "interp",
+        {
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+
 MatmulPackOperand: TypeAlias = Literal[
     "a",
     "b",
@@ -1318,6 +1478,131 @@ def raster(
     )
 
 
+ReduceColumnsDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+ReduceColumnsWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+ReduceColumnsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_REDUCE_COLUMNS = struct.Struct("<IIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceColumnsParams:
+    """Push constants of `reduce_columns`: 28 bytes."""
+
+    count: int
+    size: int
+    inner: int
+    chunk: int
+    chunks: int
+    divisor: float = 1.0
+    epsilon: float = 0.0
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ReduceColumnsParams",
+            _REDUCE_COLUMNS,
+            (
+                ("count", self.count, None),
+                ("size", self.size, None),
+                ("inner", self.inner, None),
+                ("chunk", self.chunk, None),
+                ("chunks", self.chunks, None),
+                ("divisor", self.divisor, None),
+                ("epsilon", self.epsilon, None),
+            ),
+        )
+
+
+def reduce_columns(
+    *,
+    dtype: ReduceColumnsDtype,
+    width: ReduceColumnsWidth,
+    storage: ReduceColumnsStorage,
+) -> Shader:
+    """Return a variant of `reduce_columns`.
+
+    Reduces [outer, size, inner] along the middle axis, which is cut into `chunks` pieces of
+    `chunk` (the last may be shorter), to [outer, chunks, inner]; an invocation makes one value,
+    or four side by side (width 4; inner counts vec4s then).
+    """
+    return find_shader(
+        "reduce_columns",
+        {
+            "dtype": dtype,
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+
+ReduceRowsDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+ReduceRowsLanes: TypeAlias = Literal[
+    8,
+    32,
+    0,
+]
+_REDUCE_ROWS = struct.Struct("<IIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceRowsParams:
+    """Push constants of `reduce_rows`: 24 bytes."""
+
+    pieces: int
+    size: int
+    chunk: int
+    chunks: int
+    divisor: float = 1.0
+    epsilon: float = 0.0
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ReduceRowsParams",
+            _REDUCE_ROWS,
+            (
+                ("pieces", self.pieces, None),
+                ("size", self.size, None),
+                ("chunk", self.chunk, None),
+                ("chunks", self.chunks, None),
+                ("divisor", self.divisor, None),
+                ("epsilon", self.epsilon, None),
+            ),
+        )
+
+
+def reduce_rows(
+    *,
+    dtype: ReduceRowsDtype,
+    lanes: ReduceRowsLanes,
+) -> Shader:
+    """Return a variant of `reduce_rows`.
+
+    Reduces plain rows, each cut into `chunks` pieces of `chunk` elements (the last may be
+    shorter); a workgroup makes one value of one piece. ALIGNED: all pieces start and end with a
+    vec4.
+    """
+    return find_shader(
+        "reduce_rows",
+        {
+            "dtype": dtype,
+            "lanes": lanes,
+        },
+    )
+
+
 ScatterElementsReduction: TypeAlias = Literal[
     "none",
     "add",
@@ -1519,6 +1804,154 @@ def select(
         {
             "width": width,
             "storage": storage,
+        },
+    )
+
+
+SoftmaxApplyStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_SOFTMAX_APPLY = struct.Struct("<III")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxApplyParams:
+    """Push constants of `softmax_apply`: 12 bytes."""
+
+    count: int
+    size: int
+    inner: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "SoftmaxApplyParams",
+            _SOFTMAX_APPLY,
+            (
+                ("count", self.count, None),
+                ("size", self.size, None),
+                ("inner", self.inner, None),
+            ),
+        )
+
+
+def softmax_apply(
+    *,
+    storage: SoftmaxApplyStorage,
+) -> Shader:
+    """Return a variant of `softmax_apply`.
+
+    y = exp(x - peak) / sum, or (x - peak) - log(sum), over [outer, size, inner] with peak and sum
+    given as [outer, inner]; an invocation makes one element.
+    """
+    return find_shader(
+        "softmax_apply",
+        {
+            "storage": storage,
+        },
+    )
+
+
+SoftmaxColumnsWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+SoftmaxColumnsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_SOFTMAX_COLUMNS = struct.Struct("<III")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxColumnsParams:
+    """Push constants of `softmax_columns`: 12 bytes."""
+
+    columns: int
+    size: int
+    inner: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "SoftmaxColumnsParams",
+            _SOFTMAX_COLUMNS,
+            (
+                ("columns", self.columns, None),
+                ("size", self.size, None),
+                ("inner", self.inner, None),
+            ),
+        )
+
+
+def softmax_columns(
+    *,
+    width: SoftmaxColumnsWidth,
+    storage: SoftmaxColumnsStorage,
+) -> Shader:
+    """Return a variant of `softmax_columns`.
+
+    Softmax, or its logarithm, along the middle axis of [outer, size, inner]; an invocation makes
+    one column, or four side by side (width 4; inner counts vec4s then).
+    """
+    return find_shader(
+        "softmax_columns",
+        {
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+
+SoftmaxRowsLanes: TypeAlias = Literal[
+    8,
+    32,
+    0,
+]
+SoftmaxRowsAligned: TypeAlias = Literal[
+    4,
+    1,
+]
+_SOFTMAX_ROWS = struct.Struct("<II")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftmaxRowsParams:
+    """Push constants of `softmax_rows`: 8 bytes."""
+
+    rows: int
+    size: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "SoftmaxRowsParams",
+            _SOFTMAX_ROWS,
+            (
+                ("rows", self.rows, None),
+                ("size", self.size, None),
+            ),
+        )
+
+
+def softmax_rows(
+    *,
+    lanes: SoftmaxRowsLanes,
+    aligned: SoftmaxRowsAligned,
+) -> Shader:
+    """Return a variant of `softmax_rows`.
+
+    Softmax, or its logarithm, of plain rows; a workgroup makes one row. With HOLD, the vec4s of
+    an invocation, it keeps the row in registers; HOLD 0 reads a longer row three times. Rows of
+    sizes that 4 does not divide (aligned 1) start and end inside a vec4: these elements are
+    stored one by one.
+    """
+    return find_shader(
+        "softmax_rows",
+        {
+            "lanes": lanes,
+            "aligned": aligned,
         },
     )
 

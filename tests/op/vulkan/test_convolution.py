@@ -188,10 +188,10 @@ def test_more_taps_than_loop_iterations(constant: set[int]) -> None:
     compare(attrs(1), x, w, constant=constant)
 
 
-@pytest.mark.parametrize("group", [1, 3])
-def test_kernel_of_an_image(group: int) -> None:
-    x, w = random(1, 3, 260, 261), random(3, 3 // group, 258, 259, seed=1)
-    compare(attrs(group=group), x, w, random(3))
+@pytest.mark.parametrize(("group", "outputs"), [(1, 3), (3, 3), (3, 6)])
+def test_kernel_of_an_image(group: int, outputs: int) -> None:
+    x, w = random(1, 3, 260, 261), random(outputs, 3 // group, 258, 259, seed=1)
+    compare(attrs(group=group), x, w, random(outputs))
 
 
 def test_four_spatial_axes_run_on_the_backup() -> None:

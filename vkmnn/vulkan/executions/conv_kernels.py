@@ -250,8 +250,11 @@ def bias_tensor(bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> T
 
 
 def iterations(kernel: Triple, inner: int) -> int:
-    """Return how often an invocation goes round its loops: one per axis, `inner` per tap."""
-    return kernel[0] * (1 + kernel[1] * (1 + kernel[2] * (1 + inner)))
+    """Return how often an invocation goes round its loops: once per tap, and `inner` times in it.
+
+    A loop of lavapipe counts the round in which it finds out that it is done.
+    """
+    return prod(kernel) * (1 + (inner + 1 if inner else 0)) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from vkmnn.vulkan.executions.conv_kernels import (
     MAX_ITERATIONS,
     Triple,
     blocked,
-    iterations,
     triple,
 )
 from vkmnn.vulkan.storage import kernel_dtype
@@ -141,7 +140,7 @@ class PoolingExecution(VulkanExecution):
             passes = [whole_pass(x.shape[2:], window)]
         else:
             passes = plan_passes(x.shape[2:], window, attrs.kind)
-        if any(iterations(step.kernel, 0) > MAX_ITERATIONS for step in passes):
+        if any(prod(step.kernel) > MAX_ITERATIONS for step in passes):
             return f"a window of {prod(window.kernel)} elements"
         return None
 
