@@ -55,8 +55,8 @@ InputOption = Annotated[
         "--input",
         "-i",
         metavar="NAME=VALUE",
-        help="VALUE is a .npy or .npz file, or random, ones or zeros (repeatable). Without NAME= it "
-        "is for all inputs. Default: random.",
+        help="VALUE is a .npy or .npz file, or random, ones or zeros (repeatable). Without NAME= "
+        "it is for all inputs. Default: random.",
     ),
 ]
 ShapeOption = Annotated[

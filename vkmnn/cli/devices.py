@@ -77,7 +77,7 @@ def list_devices(driver: str | None, as_json: bool) -> None:
             _mark(device.index == chosen),
             str(device.index),
             _description(device),
-            _type(device),
+            type_text(device),
             ".".join(map(str, device.api_version)),
             bytes_text(device.memory_bytes),
         )
@@ -95,7 +95,8 @@ def _mark(chosen: bool) -> Text:
     return Text("→" if chosen else "", style="bold green")
 
 
-def _type(device: DeviceInfo) -> str:
+def type_text(device: DeviceInfo) -> str:
+    """Return the device's type as people say it."""
     return "software" if device.type is DeviceType.CPU else device.type.value
 
 

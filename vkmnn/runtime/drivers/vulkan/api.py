@@ -19,6 +19,8 @@ _LOADER_HINTS = {
     "win32": "install the GPU vendor's driver; it brings vulkan-1.dll",
     "darwin": "install the Vulkan SDK with MoltenVK and put its lib folder on DYLD_LIBRARY_PATH",
 }
+_LOADERS = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}
+_LOADER = _LOADERS.get(sys.platform, "libvulkan.so.1")
 LOADER_HINT = _LOADER_HINTS.get(sys.platform, _LOADER_HINTS["linux"])
 
 try:
@@ -28,7 +30,8 @@ except ImportError as error:
         f"the Python package 'vulkan' cannot be imported: {error}", "pip install vulkan"
     ) from error
 except OSError as error:
-    raise DriverUnavailableError(f"no Vulkan loader: {error}", LOADER_HINT) from error
+    # The package's own message asks for the SDK, which nobody needs.
+    raise DriverUnavailableError(f"no Vulkan loader: cannot load {_LOADER}", LOADER_HINT) from error
 
 NULL = ffi.NULL
 

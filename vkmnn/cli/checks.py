@@ -1,0 +1,266 @@
+"""The checks of `vkmnn doctor`; each is a function that yields what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+
+import vkmnn
+from vkmnn.cli import driver_files
+from vkmnn.cli.console import bytes_text, time_text
+from vkmnn.cli.install import remedy, system
+from vkmnn.errors import ShaderError, VkmnnError
+
+OLDEST_PYTHON = (3, 10)
+
+# Packages that `pip install vkmnn` brings, with what they are for.
+PACKAGES = {
+    "numpy": "arrays",
+    "vulkan": "the Vulkan binding",
+    "cffi": "calls into the Vulkan loader",
+    "onnx": "reading models",
+    "protobuf": "reading models",
+}
+
+
+class Status(Enum):
+    """How a check came out; only FAILED keeps a device from being used."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: `detail` says what was found, `remedy` what to do about it ("" for nothing)."""
+
+    group: str
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+_SYSTEM, _VULKAN, _ENGINE, _TESTS = "System", "Vulkan", "Engine", "Self test"
+
+
+def check_python() -> Iterator[Check]:
+    """Python and the system."""
+    new = sys.version_info >= OLDEST_PYTHON
+    yield Check(
+        _SYSTEM,
+        "Python",
+        Status.OK if new else Status.FAILED,
+        f"{platform.python_version()} on {platform.system()} {platform.machine()} ({system()})",
+        "" if new else "install Python {}.{} or newer".format(*OLDEST_PYTHON),
+    )
+    yield Check(_SYSTEM, "vkmnn", Status.OK, vkmnn.__version__)
+
+
+def check_packages() -> Iterator[Check]:
+    """The packages that vkmnn depends on, and their versions."""
+    oldest = _declared_minimums()
+    for name, purpose in PACKAGES.items():
+        try:
+            have = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            detail = f"not installed ({purpose})"
+            yield Check(_SYSTEM, name, Status.FAILED, detail, f"pip install {name}")
+            continue
+        want = oldest.get(name, "0")
+        if _numbers(have) < _numbers(want):
+            detail = f"{have} is older than {want}"
+            yield Check(_SYSTEM, name, Status.FAILED, detail, f"pip install '{name}>={want}'")
+        else:
+            yield Check(_SYSTEM, name, Status.OK, have)
+
+
+def _declared_minimums() -> dict[str, str]:
+    """Return the oldest version of each dependency; nothing in a bare source tree."""
+    try:
+        declared = metadata.requires("vkmnn") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    matches = (re.match(r"([\w.-]+)>=([\d.]+)$", text) for text in declared)
+    return {match[1]: match[2] for match in matches if match}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def check_environment() -> Iterator[Check]:
+    """Environment variables that change what vkmnn or the Vulkan loader does."""
+    names = sorted(name for name in os.environ if name.startswith("VKMNN_"))
+    names += [name for name in (*driver_files.OVERRIDES, driver_files.ADDED) if name in os.environ]
+    for name in names:
+        yield Check(_SYSTEM, name, Status.INFO, os.environ[name])
+
+
+def check_vulkan() -> Iterator[Check]:
+    """The Vulkan loader, its drivers and their devices, and the layer that checks calls."""
+    from vkmnn.runtime.drivers import DriverUnavailableError
+
+    try:
+        from vkmnn.runtime.drivers.vulkan.instance import VALIDATION_LAYER
+        from vkmnn.runtime.drivers.vulkan.loader import layer_names, loader_version
+    except DriverUnavailableError as error:
+        no_package = "package" in str(error)
+        fix = error.hint if no_package else remedy("driver")
+        yield Check(_VULKAN, "loader", Status.FAILED, str(error), fix)
+        return
+    version = ".".join(map(str, loader_version()))
+    yield Check(_VULKAN, "loader", Status.OK, f"Vulkan {version}")
+    yield from _driver_files()
+    yield from _devices()
+    if VALIDATION_LAYER in layer_names():
+        yield Check(_VULKAN, "validation layer", Status.OK, VALIDATION_LAYER)
+    else:
+        detail = "not installed (only VKMNN_VALIDATION=1 and --validate need it)"
+        fix = remedy("validation")
+        yield Check(_VULKAN, "validation layer", Status.WARNING, detail, fix)
+
+
+def _driver_files() -> Iterator[Check]:
+    found = driver_files.find_driver_files()
+    variable = driver_files.override()
+    for file in found:
+        if file.problem:
+            detail = f"{file.path}: {file.problem}"
+            fix = f"correct {variable}" if variable else "install that driver again, or remove it"
+            yield Check(_VULKAN, "driver file", Status.WARNING, detail, fix)
+        else:
+            yield Check(_VULKAN, "driver file", Status.OK, str(file.path))
+    if not found:
+        fix = f"correct or unset {variable}" if variable else remedy("driver")
+        # MoltenVK may be linked in the place of the loader; drivers then have no files.
+        status = Status.WARNING if sys.platform == "darwin" else Status.FAILED
+        yield Check(_VULKAN, "driver files", status, "none found", fix)
+
+
+def _devices() -> Iterator[Check]:
+    from vkmnn.cli.devices import automatic, type_text, why_none
+
+    found = vkmnn.devices()
+    if not found:
+        variable = driver_files.override()
+        fix = f"correct or unset {variable}" if variable else remedy("driver")
+        yield Check(_VULKAN, "devices", Status.FAILED, why_none(None), fix)
+    for device in found:
+        detail = f"{device.name}, {type_text(device)}, {bytes_text(device.memory_bytes)}"
+        yield Check(_VULKAN, f"device {device.index}", Status.OK, detail)
+    try:
+        chosen, reason = automatic(found)
+    except VkmnnError as error:
+        fix = error.hint or ""
+        yield Check(_VULKAN, "auto", Status.FAILED, error.message, fix)
+    else:
+        yield Check(_VULKAN, "auto", Status.INFO, f"{chosen}: {reason}")
+
+
+def check_shaders() -> Iterator[Check]:
+    """Every shader of the manifest is there and unchanged."""
+    from vkmnn.shaders import all_shaders
+
+    fix = "install vkmnn again; in a checkout: python -m vkmnn.codegen"
+    try:
+        shaders = all_shaders()
+    except (OSError, ValueError, KeyError) as error:
+        detail = f"the manifest cannot be read: {error}"
+        yield Check(_ENGINE, "shaders", Status.FAILED, detail, fix)
+        return
+    missing, changed = [], []
+    for shader in shaders:
+        try:
+            if hashlib.sha256(shader.spirv()).hexdigest() != shader.digest:
+                changed.append(shader.name)
+        except OSError:
+            missing.append(shader.name)
+    problems = [
+        f"{len(names)} {what} ({_some(names)})"
+        for what, names in (("missing", missing), ("changed", changed))
+        if names
+    ]
+    if problems:
+        detail = f"of {len(shaders)} shaders, {' and '.join(problems)}"
+        yield Check(_ENGINE, "shaders", Status.FAILED, detail, fix)
+    else:
+        yield Check(_ENGINE, "shaders", Status.OK, f"all {len(shaders)} variants are in order")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+
+
+def check_cache() -> Iterator[Check]:
+    """The folder in which compiled pipelines are kept can be written."""
+    from vkmnn.runtime.environment import cache_dir
+
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        detail = f"{folder} cannot be written: {error.strerror}; every start compiles anew"
+        fix = "set VKMNN_CACHE_DIR to a folder of yours"
+        yield Check(_ENGINE, "cache folder", Status.WARNING, detail, fix)
+        return
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    yield Check(_ENGINE, "cache folder", Status.OK, f"{folder} ({bytes_text(size)})")
+
+
+def check_glslang() -> Iterator[Check]:
+    """The compiler of the shader generator; users never need it."""
+    from vkmnn.codegen.compilers import find_compiler
+
+    try:
+        yield Check(_ENGINE, "glslang", Status.OK, find_compiler().identity)
+    except ShaderError as error:
+        detail = f"{error.message} (only python -m vkmnn.codegen needs one)"
+        yield Check(_ENGINE, "glslang", Status.INFO, detail, error.hint or "")
+
+
+def check_by_running() -> Iterator[Check]:
+    """A small network gives the same on every device as on numpy."""
+    from vkmnn.cli.selftest import run_apart
+
+    answers = [(device, run_apart(device.index)) for device in vkmnn.devices()]
+    any_works = any(answer["error"] is None for _, answer in answers)
+    for device, answer in answers:
+        name = f"device {device.index}"
+        if answer["error"] is None:
+            spent = time_text(answer["seconds"])
+            detail = f"{device.name}: differs from numpy by {answer['difference']:.0e} ({spent})"
+            yield Check(_TESTS, name, Status.OK, detail)
+        else:
+            detail = f"{device.name}: {answer['error']}"
+            fix = "update the device's driver; choose another device with VKMNN_DEVICE meanwhile"
+            yield Check(_TESTS, name, Status.WARNING if any_works else Status.FAILED, detail, fix)
+
+
+def has_usable_device(found: Sequence[Check]) -> bool:
+    """True when the self test passed on some device."""
+    return any(check.group == _TESTS and check.status is Status.OK for check in found)
+
+
+CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
+    check_python,
+    check_packages,
+    check_environment,
+    check_vulkan,
+    check_shaders,
+    check_cache,
+    check_glslang,
+    check_by_running,
+)
