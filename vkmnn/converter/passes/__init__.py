@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from vkmnn.converter.passes.base import Evaluator, Pass, PatternPass, Refusal
+from vkmnn.converter.passes.base import Evaluator, IndexedPass, Pass, PatternPass, Refusal
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.pipeline import default_passes, optimize
 
 __all__ = [
     "Evaluator",
     "GraphIndex",
+    "IndexedPass",
     "Pass",
     "PatternPass",
     "Refusal",

@@ -32,6 +32,23 @@ class Pass(Protocol):
         ...
 
 
+class IndexedPass(ABC):
+    """A pass that works on a `GraphIndex`; passes in a row can share one."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def apply(self, index: GraphIndex) -> int:
+        """Rewrite the indexed graph; return the number of rewrites. The caller commits them."""
+
+    def run(self, graph: Graph) -> int:
+        """Rewrite the graph in place; return the number of rewrites."""
+        index = GraphIndex(graph)
+        rewrites = self.apply(index)
+        index.commit()
+        return rewrites
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a pattern does not apply to an op."""
@@ -42,14 +59,13 @@ class Refusal:
 M = TypeVar("M")
 
 
-class PatternPass(ABC, Generic[M]):
+class PatternPass(IndexedPass, Generic[M]):
     """A pass that looks at one op at a time: `match` decides and explains, `rewrite` acts.
 
     The op that is looked at is the pattern's *last* op, so that everything that the pattern reads
     is produced before it. Ops are visited in topological order.
     """
 
-    name: ClassVar[str]
     roots: ClassVar[frozenset[str]]
     """The types of the ops that the pattern may end with."""
 
@@ -61,11 +77,8 @@ class PatternPass(ABC, Generic[M]):
     def rewrite(self, op: Op, match: M, index: GraphIndex) -> None:
         """Replace the matched ops."""
 
-    def run(self, graph: Graph) -> int:
+    def apply(self, index: GraphIndex) -> int:
         """Rewrite every match; return how many there were."""
-        if not any(op.type in self.roots for op in graph.ops):
-            return 0
-        index = GraphIndex(graph)
         refusals: Counter[str] = Counter()
         rewrites = 0
         for op in index.ops():
@@ -77,8 +90,6 @@ class PatternPass(ABC, Generic[M]):
             else:
                 self.rewrite(op, match, index)
                 rewrites += 1
-        if rewrites:
-            index.commit()
         if refusals and log.isEnabledFor(logging.DEBUG):
             reasons = "; ".join(f"{count}x {reason}" for reason, count in refusals.most_common())
             log.debug("%s left ops alone: %s", self.name, reasons)

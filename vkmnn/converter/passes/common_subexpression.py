@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from vkmnn.converter.passes.base import IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.ir.graph import Graph, Op
+from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import OpAttrs
 
 _SMALL = 256
@@ -12,7 +13,7 @@ _SMALL = 256
 _Key = tuple[str, OpAttrs, int, tuple[object, ...]]
 
 
-class MergeCommonSubexpressions:
+class MergeCommonSubexpressions(IndexedPass):
     """Of ops with the same type, attributes and inputs, only the first stays.
 
     Small constants are compared by value, large ones by identity. An op that gives a graph output
@@ -21,9 +22,8 @@ class MergeCommonSubexpressions:
 
     name = "merge_common_subexpressions"
 
-    def run(self, graph: Graph) -> int:
+    def apply(self, index: GraphIndex) -> int:
         """Merge; return how many ops went."""
-        index = GraphIndex(graph)
         constants: dict[str, object] = {}
         first: dict[_Key, Op] = {}
         merged = 0
@@ -34,8 +34,6 @@ class MergeCommonSubexpressions:
             if twin is not op and index.can_merge(op, twin):
                 index.merge(op, twin)
                 merged += 1
-        if merged:
-            index.commit()
         return merged
 
 

@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.converter.passes.base import Evaluator
+from vkmnn.converter.passes.base import Evaluator, IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.errors import VkmnnError
-from vkmnn.ir.graph import Array, Graph, Op
+from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import OP_TYPES, ConstantOfShapeAttrs, MatMulAttrs, ShapeAttrs
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ _NEVER = frozenset({"Raster", "ConvertTensor"})
 """Ops that exist for a device only."""
 
 
-class FoldConstants:
+class FoldConstants(IndexedPass):
     """Evaluates ops whose inputs are all constant, and Shape and Size of tensors of known shape.
 
     A result that is larger than its inputs and than 16 MiB is left to be made at run time, so that
@@ -132,17 +132,14 @@ class FoldConstants:
     def __init__(self, evaluate: Evaluator) -> None:
         self._evaluate = evaluate
 
-    def run(self, graph: Graph) -> int:
+    def apply(self, index: GraphIndex) -> int:
         """Fold; return how many ops became constants."""
-        index = GraphIndex(graph)
         folded = 0
         for op in index.ops():
             arrays = self._fold(op, index)
             if arrays is not None:
                 index.make_constant(op, arrays)
                 folded += 1
-        if folded:
-            index.commit()
         return folded
 
     def _fold(self, op: Op, index: GraphIndex) -> list[Array] | None:

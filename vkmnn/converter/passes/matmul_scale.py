@@ -33,22 +33,22 @@ def _scaled(op: Op, index: GraphIndex) -> tuple[str, float] | Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Match:
-    place: int
-    producer: Op
-    value: str
+class _Operands:
+    inputs: list[str]
     attrs: MatMulAttrs
+    producers: tuple[Op, ...]
 
 
-class FoldOperandScale(PatternPass[_Match]):
+class FoldOperandScale(PatternPass[_Operands]):
     """MUL or DIV by a scalar constant before a MatMul: into alpha."""
 
     name = "fold_operand_scale"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Operands | Refusal:
         assert isinstance(op.attrs, MatMulAttrs)
         refusal = Refusal("no BinaryOp before")
+        inputs, alpha, producers = list(op.inputs), op.attrs.alpha, []
         for place in (0, 1):
             producer = index.producer_of_type(op.inputs[place], "BinaryOp")
             if producer is None:
@@ -59,15 +59,16 @@ class FoldOperandScale(PatternPass[_Match]):
             if isinstance(found, Refusal):
                 refusal = found
                 continue
-            value, factor = found
-            return _Match(place, producer, value, replace(op.attrs, alpha=op.attrs.alpha * factor))
-        return refusal
+            producers.append(producer)
+            inputs[place] = found[0]
+            alpha *= found[1]
+        if not producers:
+            return refusal
+        return _Operands(inputs, replace(op.attrs, alpha=alpha), tuple(producers))
 
-    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
-        inputs = list(op.inputs)
-        inputs[match.place] = match.value
-        source = merged_source((match.producer, op))
-        index.replace(op, Op(op.type, op.name, inputs, list(op.outputs), match.attrs, source))
+    def rewrite(self, op: Op, match: _Operands, index: GraphIndex) -> None:
+        source, outputs = merged_source((*match.producers, op)), list(op.outputs)
+        index.replace(op, Op(op.type, op.name, match.inputs, outputs, match.attrs, source))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.affine import FoldAffine
 from vkmnn.converter.passes.affine_input import FoldAffineInput
 from vkmnn.converter.passes.attention import FuseAttention
-from vkmnn.converter.passes.base import Evaluator, Pass
+from vkmnn.converter.passes.base import Evaluator, IndexedPass, Pass
 from vkmnn.converter.passes.causal import DetectCausalMasks
 from vkmnn.converter.passes.clamp import MergeClamps
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
@@ -19,6 +19,7 @@ from vkmnn.converter.passes.dead_code import RemoveDeadCode
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
+from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.layer_norm import FuseLayerNorm
 from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScale
 from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
@@ -99,9 +100,17 @@ def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None
     before = len(result.ops)
     for number in range(1, MAX_ROUNDS + 1):
         changes = 0
+        index: GraphIndex | None = None
         for one in table:
             start = time.perf_counter()
-            count = one.run(result)
+            if isinstance(one, IndexedPass):
+                index = index or GraphIndex(result)
+                count = one.apply(index)
+                if count:
+                    index.commit()
+            else:
+                count = one.run(result)
+                index = None
             changes += count
             if count:
                 elapsed = (time.perf_counter() - start) * 1e3

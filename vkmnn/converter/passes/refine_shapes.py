@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.converter.passes.base import IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.symbolic import MAX_ELEMENTS, SHAPE_RULES, VALUE_RULES, Facts, Shape
 from vkmnn.ir.dtype import DType
-from vkmnn.ir.graph import Dim, Graph, Op
+from vkmnn.ir.graph import Dim, Op
 
 
-class RefineShapes:
+class RefineShapes(IndexedPass):
     """Completes `graph.infos`, and makes shape vectors that never change constants.
 
     Dimensions that are not known as ints get names, the same name for the same value
@@ -20,9 +21,9 @@ class RefineShapes:
 
     name = "refine_shapes"
 
-    def run(self, graph: Graph) -> int:
+    def apply(self, index: GraphIndex) -> int:
         """Refine; return how many infos and ops changed."""
-        index = GraphIndex(graph)
+        graph = index.graph
         facts = Facts(graph.constants)
         changes = 0
         for info in graph.inputs:
@@ -40,8 +41,6 @@ class RefineShapes:
             changes += _learn(op, facts, index)
             if _make_constant(op, facts, index):
                 changes += 1
-        if changes:
-            index.commit()
         return changes
 
 
