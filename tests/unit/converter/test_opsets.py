@@ -474,3 +474,42 @@ def test_unsupported_attribute_values(
     with pytest.raises(UnsupportedOpError) as caught:
         load_model(build([node], {n: values[n] for n in set(inputs) - {"."}}, ["y"], opset=opset))
     assert words in caught.value.nodes[0].reason
+
+
+def test_batch_normalization_of_single_elements(build: Build, evaluate: Evaluate) -> None:
+    """Opset 7 could keep statistics for each element of a sample; onnxruntime dropped that."""
+    x, constants = rand(4, 3, 2), {name: np.abs(rand(3, 2)) for name in "sbmv"}
+    node = helper.make_node("BatchNormalization", ["x", *constants], ["y"], spatial=0)
+    graph = load_model(build([node], {"x": x}, ["y"], constants, 7))
+    scale, bias, mean, var = constants.values()
+    expected = (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+    np.testing.assert_allclose(evaluate(graph, [x])[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("extra", ["past", "softcap", "heads"])
+def test_attention_beyond_the_plain_form_is_expanded(build: Build, extra: str) -> None:
+    inputs = {name: rand(2, 4, 5, 8) for name in "qkv"}
+    order, attributes = ["q", "k", "v"], {}
+    if extra == "past":
+        inputs |= {"pk": rand(2, 4, 3, 8), "pv": rand(2, 4, 3, 8)}
+        order += ["", "pk", "pv"]
+    elif extra == "softcap":
+        attributes["softcap"] = 2.0
+    else:
+        inputs |= {"k": rand(2, 2, 5, 8), "v": rand(2, 2, 5, 8)}
+    node = helper.make_node("Attention", order, ["y"], **attributes)
+    model = build([node], inputs, ["y"], opset=23)
+    assert not any(op.type == "Attention" for op in load_model(model).ops)
+
+
+def test_plain_attention_stays_one_op(build: Build, evaluate: Evaluate) -> None:
+    inputs = {name: rand(2, 5, 12) for name in "qkv"} | {"m": rand(5, 5) > -0.5}
+    node = helper.make_node("Attention", list("qkvm"), ["y"], q_num_heads=3, kv_num_heads=3)
+    graph = load_model(build([node], inputs, ["y"], opset=23))
+    assert [op.type for op in graph.ops].count("Attention") == 1
+    q, k, v = (inputs[name].reshape(2, 5, 3, 4).transpose(0, 2, 1, 3) for name in "qkv")
+    scores = np.where(inputs["m"], q @ k.transpose(0, 1, 3, 2) / 2, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = (weights / weights.sum(-1, keepdims=True)) @ v
+    expected = expected.transpose(0, 2, 1, 3).reshape(2, 5, 12)
+    np.testing.assert_allclose(evaluate(graph, list(inputs.values()))[0], expected, rtol=1e-4)
