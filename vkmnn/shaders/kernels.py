@@ -40,15 +40,6 @@ class Pool(IntEnum):
     LP = 2
 
 
-class ReduceCombine(IntEnum):
-    """The numbers `REDUCECOMBINE_…` of GLSL."""
-
-    SUM = 0
-    MAX = 1
-    MIN = 2
-    PROD = 3
-
-
 class ReduceFinish(IntEnum):
     """The numbers `REDUCEFINISH_…` of GLSL."""
 
@@ -58,15 +49,6 @@ class ReduceFinish(IntEnum):
     LOG = 3
     LOG_ADD = 4
     INVERSE_STD = 5
-
-
-class ReduceMap(IntEnum):
-    """The numbers `REDUCEMAP_…` of GLSL."""
-
-    NONE = 0
-    ABS = 1
-    SQUARE = 2
-    EXP = 3
 
 
 class SampleMode(IntEnum):
@@ -471,6 +453,105 @@ def conv_rotate(
         {
             "rows": rows,
             "lanes": lanes,
+        },
+    )
+
+
+ConvStripSize: TypeAlias = Literal[
+    3,
+    5,
+]
+ConvStripStride: TypeAlias = Literal[
+    1,
+    2,
+]
+ConvStripPixels: TypeAlias = Literal[
+    4,
+    8,
+]
+ConvStripStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CONV_STRIP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvStripParams:
+    """Push constants of `conv_strip`: 128 bytes."""
+
+    pixels: int
+    in_size: tuple[int, ...]
+    """3 values."""
+    out_size: tuple[int, ...]
+    """3 values."""
+    kernel: tuple[int, ...]
+    """3 values."""
+    stride: tuple[int, ...]
+    """3 values."""
+    dilation: tuple[int, ...]
+    """3 values."""
+    pad: tuple[int, ...]
+    """3 values."""
+    in_block: int
+    in_blocks: int
+    out_block: int
+    out_stride: tuple[int, ...]
+    """4 values."""
+    out_offset: int
+    group_blocks: int
+    group_panels: int
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ConvStripParams",
+            _CONV_STRIP,
+            (
+                ("pixels", self.pixels, None),
+                ("in_size", self.in_size, 3),
+                ("out_size", self.out_size, 3),
+                ("kernel", self.kernel, 3),
+                ("stride", self.stride, 3),
+                ("dilation", self.dilation, 3),
+                ("pad", self.pad, 3),
+                ("in_block", self.in_block, None),
+                ("in_blocks", self.in_blocks, None),
+                ("out_block", self.out_block, None),
+                ("out_stride", self.out_stride, 4),
+                ("out_offset", self.out_offset, None),
+                ("group_blocks", self.group_blocks, None),
+                ("group_panels", self.group_panels, None),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def conv_strip(
+    *,
+    size: ConvStripSize,
+    stride: ConvStripStride,
+    pixels: ConvStripPixels,
+    storage: ConvStripStorage,
+) -> Shader:
+    """Return a variant of `conv_strip`.
+
+    Convolution of each channel by itself with a square kernel, unrolled: an invocation makes
+    `pixels` neighbouring pixels of a row of one channel block and loads every input texel once.
+    Weights are [block][tap]; one spatial axis is missing or of size 1.
+    """
+    return find_shader(
+        "conv_strip",
+        {
+            "size": size,
+            "stride": stride,
+            "pixels": pixels,
+            "storage": storage,
         },
     )
 
@@ -1478,6 +1559,15 @@ def raster(
     )
 
 
+ReduceColumnsOp: TypeAlias = Literal[
+    "SUM",
+    "L1",
+    "SUM_SQUARE",
+    "SUM_EXP",
+    "MAX",
+    "MIN",
+    "PROD",
+]
 ReduceColumnsDtype: TypeAlias = Literal[
     "f32",
     "i32",
@@ -1524,6 +1614,7 @@ class ReduceColumnsParams:
 
 def reduce_columns(
     *,
+    op: ReduceColumnsOp,
     dtype: ReduceColumnsDtype,
     width: ReduceColumnsWidth,
     storage: ReduceColumnsStorage,
@@ -1537,6 +1628,7 @@ def reduce_columns(
     return find_shader(
         "reduce_columns",
         {
+            "op": op,
             "dtype": dtype,
             "width": width,
             "storage": storage,
@@ -1544,6 +1636,15 @@ def reduce_columns(
     )
 
 
+ReduceRowsOp: TypeAlias = Literal[
+    "SUM",
+    "L1",
+    "SUM_SQUARE",
+    "SUM_EXP",
+    "MAX",
+    "MIN",
+    "PROD",
+]
 ReduceRowsDtype: TypeAlias = Literal[
     "f32",
     "i32",
@@ -1585,6 +1686,7 @@ class ReduceRowsParams:
 
 def reduce_rows(
     *,
+    op: ReduceRowsOp,
     dtype: ReduceRowsDtype,
     lanes: ReduceRowsLanes,
 ) -> Shader:
@@ -1597,6 +1699,7 @@ def reduce_rows(
     return find_shader(
         "reduce_rows",
         {
+            "op": op,
             "dtype": dtype,
             "lanes": lanes,
         },

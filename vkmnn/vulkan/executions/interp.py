@@ -1,0 +1,273 @@
+"""Interp (ONNX Resize): one dispatch for two axes, from tables of taps made on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, DType, Layout, Op
+from vkmnn.ir.ops import InterpAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.storage import kernel_dtype, to_storage
+
+# Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
+MAX_FUSED_TAPS = 16
+# Every pair of taps is one iteration, and an invocation may do 65,000.
+MAX_TAPS = 120_000
+# Wider integers do not fit float32, in which taps are added up.
+_INTERPOLATED_INTEGERS = (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taps:
+    """What makes up each output element of one axis.
+
+    Args:
+        axis: number of the axis.
+        indices: [size, taps] input elements, inside the axis.
+        weights: [size, taps], or None when the only tap is copied.
+        outside: [size] elements that get the extrapolation value.
+    """
+
+    axis: int
+    indices: Array
+    weights: Array | None
+    outside: Array
+
+    @property
+    def size(self) -> int:
+        """Output elements."""
+        return int(self.indices.shape[0])
+
+    @property
+    def count(self) -> int:
+        """Taps of an element."""
+        return int(self.indices.shape[1])
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of weighted taps of an element; linear and cubic always have an even number."""
+        return 0 if self.weights is None else self.count // 2
+
+    def table(self, stride: int) -> Array:
+        """Return int32 [size, pairs or 1, 4]: offsets in steps of `stride` and bits of weights."""
+        table = np.zeros((self.size, max(self.pairs, 1), 4), np.int32)
+        offsets = np.where(self.outside[:, None], -1, self.indices * stride)
+        if self.weights is None:
+            table[:, 0, 0] = offsets[:, 0]
+            return table
+        table[:, :, :2] = offsets.reshape(self.size, -1, 2)
+        bits = np.ascontiguousarray(self.weights, np.float32).view(np.int32)
+        table[:, :, 2:] = bits.reshape(self.size, -1, 2)
+        return table
+
+
+def kept(axis: int, size: int, outside: Array | None = None) -> Taps:
+    """Return the taps of an axis that keeps its elements, those `outside` excepted."""
+    none = np.zeros(size, np.bool_)
+    return Taps(axis, np.arange(size)[:, None], None, none if outside is None else outside)
+
+
+def plan_steps(axes: Sequence[AxisResize], attrs: InterpAttrs) -> list[list[Taps]]:
+    """Return what each dispatch resizes: one axis, or two where few taps meet.
+
+    Of several dispatches only the last ones extrapolate, so that nothing is interpolated then.
+    """
+    resized = []
+    for number, axis in enumerate(axes):
+        if not axis.is_identity:
+            indices, weights, outside = axis_taps(axis, attrs)
+            copied = attrs.mode == "nearest"
+            resized.append(Taps(number, indices, None if copied else weights, outside))
+    steps = list(_paired(resized))
+    masked = [taps for taps in resized if taps.outside.any()]
+    if len(steps) > 1 and masked:
+        steps = list(_paired([replace(t, outside=np.zeros_like(t.outside)) for t in resized]))
+        steps += _paired([kept(taps.axis, taps.size, taps.outside) for taps in masked])
+    return steps
+
+
+def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
+    """Take two axes at a time while the product of their taps is small."""
+    step: list[Taps] = []
+    for taps in resized:
+        if step and (len(step) == 2 or step[0].count * taps.count > MAX_FUSED_TAPS):
+            yield step
+            step = []
+        step.append(taps)
+    if step:
+        yield step
+
+
+@vulkan_execution("Interp")
+class InterpExecution(VulkanExecution):
+    """Separable: each dispatch resizes one or two axes of a tensor seen as five."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse interpolation between integers wider than float32's mantissa, and endless sums."""
+        attrs = op.attrs
+        assert isinstance(attrs, InterpAttrs)
+        x = inputs[0]
+        assert x is not None
+        if attrs.mode == "nearest":
+            return None
+        if kernel_dtype(x.dtype) == "i32" and x.dtype not in _INTERPOLATED_INTEGERS:
+            return f"{attrs.mode} interpolation of {x.dtype.value}, which float32 cannot hold"
+        if attrs.antialias and 0 not in outputs[0].shape:
+            taps = max(
+                (t.count for s in plan_steps(_axes(op, inputs), attrs) for t in s), default=0
+            )
+            if taps > MAX_TAPS:
+                return f"{taps} taps along an axis, at most {MAX_TAPS} fit"
+        return None
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, InterpAttrs)
+        x = inputs[0]
+        assert x is not None
+        crops = attrs.coordinate_mode == "tf_crop_and_resize"
+        blocked = (
+            x.layout is Layout.NC4HW4
+            and all(axis.is_identity for axis in _axes(self.op, inputs)[:2])
+            and (not crops or attrs.extrapolation_value == 0.0 or x.shape[1] % 4 == 0)
+        )
+        layout = Layout.NC4HW4 if blocked else Layout.NCHW
+        return [layout, *[Layout.NCHW] * (len(inputs) - 1)], [layout]
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatches, or a view when no axis is resized."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, InterpAttrs)
+        source, output = inputs[0], outputs[0]
+        assert source is not None
+        if 0 in output.shape:
+            return
+        steps = plan_steps(_axes(self.op, inputs), attrs)
+        if not steps:
+            encoder.alias(output, source)
+            return
+        blocked = source.layout is Layout.NC4HW4
+        integer = kernel_dtype(source.dtype) == "i32" and attrs.mode != "nearest"
+        last_sum = max(
+            (n for n, step in enumerate(steps) if step[0].weights is not None), default=0
+        )
+        sizes = list(source.shape)
+        if blocked:
+            sizes[:2] = [ceil_div(sizes[1], 4), sizes[0]]
+        for number, step in enumerate(steps):
+            target = output
+            if number < len(steps) - 1:
+                # Sums of integers stay floats until the last one.
+                dtype = DType.FLOAT32 if integer and number < last_sum else output.dtype
+                elements = _resized(sizes, step)
+                target = encoder.scratch(prod(elements) * (4 if blocked else 1), dtype)
+            rounding = {
+                "FROM_INTEGER": integer and number == 0,
+                "TO_INTEGER": integer and number == last_sum,
+            }
+            self._dispatch(step, sizes, blocked, source, target, rounding, encoder)
+            sizes = _resized(sizes, step)
+            source = target
+
+    def _dispatch(
+        self,
+        step: Sequence[Taps],
+        sizes: Sequence[int],
+        blocked: bool,
+        source: Tensor,
+        target: Tensor,
+        rounding: dict[str, bool],
+        encoder: VulkanEncoder,
+    ) -> None:
+        """Record the resizing of the axes of `step`; `sizes` are those before it."""
+        columns = step[-1]
+        last = columns.axis
+        rows = step[0] if len(step) == 2 else kept(last, 1)
+        first = rows.axis
+        depth = sizes[first] if len(step) == 2 else 1
+        inner = prod(sizes[last + 1 :])
+        middle = prod(sizes[first + 1 : last])
+        outer = prod(sizes[:first])
+        wide = blocked or inner % 4 == 0
+        if wide and not blocked:
+            inner //= 4
+        row_stride = middle * sizes[last] * inner
+        count = outer * rows.size * middle * columns.size * inner
+        low, high = _limits(target.dtype)
+        encoder.dispatch_linear(
+            kernels.interp(width=4 if wide else 1, storage=encoder.load_storage),
+            [
+                source,
+                encoder.literal(f"{self.op.name}:rows", rows.table(row_stride)),
+                encoder.literal(f"{self.op.name}:columns", columns.table(inner)),
+                target,
+            ],
+            kernels.InterpParams(
+                count=count,
+                rows=rows.size,
+                middle=middle,
+                columns=columns.size,
+                inner=inner,
+                outer_stride=row_stride * depth,
+                middle_stride=sizes[last] * inner,
+                outside=_outside(self.op, target.dtype),
+                low=low,
+                high=high,
+            ),
+            count,
+            {
+                "ROW_PAIRS": rows.pairs,
+                "COLUMN_PAIRS": columns.pairs,
+                "MIDDLE": middle > 1,
+                "INNER": inner > 1,
+                **rounding,
+            },
+        )
+
+
+def _axes(op: Op, inputs: Sequence[Tensor | None]) -> list[AxisResize]:
+    x = inputs[0]
+    assert x is not None
+    values = [None if tensor is None else tensor.value for tensor in inputs]
+    return resize_axes(op, x.shape, values)
+
+
+def _resized(sizes: Sequence[int], step: Sequence[Taps]) -> list[int]:
+    after = {taps.axis: taps.size for taps in step}
+    return [after.get(axis, size) for axis, size in enumerate(sizes)]
+
+
+def _limits(dtype: DType) -> tuple[float, float]:
+    """Return the smallest and the largest number of an integer type; floats have no limits here."""
+    if kernel_dtype(dtype) == "f32" or dtype is DType.BOOL:
+        return 0.0, 0.0
+    limits = np.iinfo(dtype.value)
+    return float(limits.min), float(limits.max)
+
+
+def _outside(op: Op, dtype: DType) -> int:
+    """Return the stored bits of the extrapolation value."""
+    attrs = op.attrs
+    assert isinstance(attrs, InterpAttrs)
+    value = np.array([attrs.extrapolation_value])
+    if kernel_dtype(dtype) == "i32" and attrs.mode != "nearest":
+        value = np.clip(np.rint(value), *_limits(dtype))
+    stored = to_storage(value.astype(dtype.numpy), "extrapolation_value")
+    return int(stored.view(np.int32)[0])
