@@ -120,6 +120,24 @@ def test_groups(group: int, channels: int, outputs: int, constant: set[int]) -> 
     compare(conv, random(2, channels, 13, 11), w, random(outputs), constant=constant)
 
 
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("width", [7, 8, 17])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_depthwise(size: int, stride: int, width: int, dilation: int) -> None:
+    conv = attrs(
+        strides=(stride, stride),
+        dilations=(dilation, dilation),
+        pads=(1, 2, 2, 1),
+        group=6,
+        activation=Activation("HARD_SWISH"),
+    )
+    x, w = random(2, 6, 13, width), random(6, 1, size, size, seed=1)
+    compare(conv, x, w, random(6))
+    shape = run_op(Op("Convolution", "op", ["x", "w"], ["y"], conv), [x, w])[0].shape
+    compare(conv, x, w, None, random(*shape))
+
+
 def test_tail_lanes_are_zero() -> None:
     # Every lane of the first result is infinite. The second convolution multiplies the lanes behind
     # channel 4 by zero: were they infinite too, its result would be NaN.

@@ -81,7 +81,9 @@ class ConvProblem:
         )
 
 
-Family = Literal["rotate", "tile", "channels", "depthwise", "gather"]
+Family = Literal["rotate", "tile", "channels", "strip", "depthwise", "gather"]
+# Families that take all groups at once and input channels one by one.
+SINGLE = frozenset({"strip", "depthwise", "gather"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +141,21 @@ def choose_kernel(problem: ConvProblem, info: DeviceInfo, texels: bool) -> ConvK
     cpu = info.type is DeviceType.CPU
     local = CPU_LANES if cpu else GPU_LOCAL
     if problem.inputs == problem.outputs == 1:
-        pixels = 4 if cpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS else 1
-        return ConvKernel("depthwise", pixels, 1, local, "every channel is a group")
+        large = cpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS
+        if large and _has_strips(problem):
+            return ConvKernel("strip", 8 if texels else 4, 1, local, "depthwise, a usual window")
+        return ConvKernel("depthwise", 4 if large else 1, 1, local, "every channel is a group")
     if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
         return ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")
     return _cpu_tile(problem, texels and can_rotate(info)) if cpu else _gpu_tile(problem)
+
+
+def _has_strips(problem: ConvProblem) -> bool:
+    """Return whether there is an unrolled depthwise kernel for the window."""
+    depth, height, width = problem.kernel
+    flat = depth == problem.in_size[0] == problem.out_size[0] == 1 and problem.pad[0] == 0
+    square = height == width in (3, 5) and problem.stride[1] == problem.stride[2] in (1, 2)
+    return flat and square and problem.dilation[1:] == (1, 1) and 0 not in problem.in_size
 
 
 def can_rotate(info: DeviceInfo) -> bool:
@@ -184,7 +196,7 @@ def pack_weights(w: Array, kernel: ConvKernel, group: int) -> Array:
     whole blocks of four, both with zeros; families that do not work in blocks of input channels
     take all groups as one and leave the input channels alone.
     """
-    blocked = kernel.family not in ("depthwise", "gather")
+    blocked = kernel.family not in SINGLE
     groups = group if blocked else 1
     _, inputs, taps = w.shape
     outputs = w.shape[0] // groups
@@ -216,7 +228,7 @@ class Weights:
             taps = prod(seen.shape[2:])
             return pack_weights(seen.reshape(*seen.shape[:2], taps), kernel, group)
 
-        blocked = "plain" if kernel.family in ("depthwise", "gather") else "blocked"
+        blocked = "single" if kernel.family in SINGLE else "blocked"
         key = f"conv:{self.key}:{blocked}:{group}:{kernel.lanes}"
         if self.tensor.value is not None:
             return encoder.constant(self.tensor, key, pack)
@@ -341,10 +353,9 @@ def encode_convolution(
 
 
 def _inner_iterations(problem: ConvProblem, kernel: ConvKernel) -> int:
-    return {
-        "depthwise": 0,
-        "gather": problem.inputs,
-    }.get(kernel.family, ceil_div(problem.inputs, 4))
+    if kernel.family in ("strip", "depthwise"):
+        return 0
+    return problem.inputs if kernel.family == "gather" else ceil_div(problem.inputs, 4)
 
 
 def _part_problem(problem: ConvProblem, part: Part) -> ConvProblem:
@@ -378,10 +389,10 @@ def dispatch_convolution(
     encoder: VulkanEncoder,
 ) -> None:
     """Record one dispatch; `operands` are x, packed weights and bias."""
-    gathers = kernel.family in ("depthwise", "gather")
-    group_blocks = problem.outputs if gathers else ceil_div(problem.outputs, 4)
+    single = kernel.family in SINGLE
+    group_blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
     panels = ceil_div(group_blocks, kernel.lanes)
-    shader, params_type = _shader(kernel, encoder)
+    shader, params_type = _shader(problem, kernel, encoder)
     params = params_type(
         pixels=problem.pixels,
         in_size=problem.in_size,
@@ -391,7 +402,7 @@ def dispatch_convolution(
         dilation=problem.dilation,
         pad=problem.pad,
         in_block=problem.batch * prod(problem.in_size),
-        in_blocks=problem.inputs if gathers else ceil_div(problem.inputs, 4),
+        in_blocks=problem.inputs if single else ceil_div(problem.inputs, 4),
         out_block=problem.out_block,
         out_stride=problem.out_strides,
         out_offset=problem.out_offset,
@@ -401,10 +412,9 @@ def dispatch_convolution(
         act_alpha=activation.alpha,
         act_beta=activation.beta,
     )
-    across = 1 if kernel.family in ("rotate", "channels") else kernel.local
-    tiles = ceil_div(problem.pixels, kernel.pixels * across)
+    tiles = _tiles(problem, kernel)
     folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
-    rows = ceil_div(problem.channels, 4) if gathers else problem.group * panels
+    rows = ceil_div(problem.channels, 4) if single else problem.group * panels
     spec: dict[str, int | bool] = {
         **activation_spec(activation),
         "PADDED": problem.padded,
@@ -423,11 +433,31 @@ def dispatch_convolution(
     )
 
 
-def _shader(kernel: ConvKernel, encoder: VulkanEncoder) -> tuple[Shader, Callable[..., Params]]:
+def _tiles(problem: ConvProblem, kernel: ConvKernel) -> int:
+    """Return the number of workgroups that the pixels take."""
+    if kernel.family == "strip":
+        width = problem.out_size[2]
+        strips = problem.pixels // width * ceil_div(width, kernel.pixels)
+        return ceil_div(strips, kernel.local)
+    across = 1 if kernel.family in ("rotate", "channels") else kernel.local
+    return ceil_div(problem.pixels, kernel.pixels * across)
+
+
+def _shader(
+    problem: ConvProblem, kernel: ConvKernel, encoder: VulkanEncoder
+) -> tuple[Shader, Callable[..., Params]]:
     storage: Literal["ssbo", "texel"] = "texel" if encoder.prefers_texel_loads else "ssbo"
     if kernel.family == "rotate":
         shader = kernels.conv_rotate(rows=kernel.pixels, lanes=kernel.lanes)  # type: ignore[arg-type]
         return shader, kernels.ConvRotateParams
+    if kernel.family == "strip":
+        shader = kernels.conv_strip(
+            size=problem.kernel[2],  # type: ignore[arg-type]
+            stride=problem.stride[2],  # type: ignore[arg-type]
+            pixels=kernel.pixels,  # type: ignore[arg-type]
+            storage=storage,
+        )
+        return shader, kernels.ConvStripParams
     if kernel.family == "depthwise":
         shader = kernels.conv_depthwise(pixels=kernel.pixels, storage=storage)  # type: ignore[arg-type]
         return shader, kernels.ConvDepthwiseParams
