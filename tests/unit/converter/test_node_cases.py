@@ -74,7 +74,10 @@ def node_cases() -> list:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return load_model_tests(kind="node")
+        cases = load_model_tests(kind="node")
+    if cases[0].model is None:
+        pytest.skip("this version of onnx keeps its cases in files, some of them recorded wrongly")
+    return cases
 
 
 @pytest.mark.slow
