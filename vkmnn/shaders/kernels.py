@@ -67,6 +67,61 @@ class SamplePadding(IntEnum):
     REFLECTION = 2
 
 
+ArgReduceDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+ArgReduceStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_ARG_REDUCE = struct.Struct("<IIIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgReduceParams:
+    """Push constants of `arg_reduce`: 20 bytes."""
+
+    count: int
+    extent: int
+    inner: int
+    first: int
+    last: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ArgReduceParams",
+            _ARG_REDUCE,
+            (
+                ("count", self.count, None),
+                ("extent", self.extent, None),
+                ("inner", self.inner, None),
+                ("first", self.first, None),
+                ("last", self.last, None),
+            ),
+        )
+
+
+def arg_reduce(
+    *,
+    dtype: ArgReduceDtype,
+    storage: ArgReduceStorage,
+) -> Shader:
+    """Return a variant of `arg_reduce`.
+
+    Index of the extremum along the axis of [outer][extent][inner], positions `first` to `last`;
+    what earlier positions gave lies in y.
+    """
+    return find_shader(
+        "arg_reduce",
+        {
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+
 BinaryOp: TypeAlias = Literal[
     "ADD",
     "SUB",
@@ -777,6 +832,61 @@ def copy(
     """
     return find_shader(
         "copy",
+        {
+            "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+
+CumSumDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+CumSumStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_CUM_SUM = struct.Struct("<IIIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CumSumParams:
+    """Push constants of `cum_sum`: 20 bytes."""
+
+    count: int
+    extent: int
+    inner: int
+    first: int
+    last: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "CumSumParams",
+            _CUM_SUM,
+            (
+                ("count", self.count, None),
+                ("extent", self.extent, None),
+                ("inner", self.inner, None),
+                ("first", self.first, None),
+                ("last", self.last, None),
+            ),
+        )
+
+
+def cum_sum(
+    *,
+    dtype: CumSumDtype,
+    storage: CumSumStorage,
+) -> Shader:
+    """Return a variant of `cum_sum`.
+
+    Running sums along the axis of [outer][extent][inner], steps `first` to `last`; step 0 is the
+    axis' end when REVERSE.
+    """
+    return find_shader(
+        "cum_sum",
         {
             "dtype": dtype,
             "storage": storage,
@@ -2055,6 +2165,64 @@ def softmax_rows(
         {
             "lanes": lanes,
             "aligned": aligned,
+        },
+    )
+
+
+TopKDtype: TypeAlias = Literal[
+    "f32",
+    "i32",
+]
+TopKStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_TOP_K = struct.Struct("<IIIIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKParams:
+    """Push constants of `top_k`: 24 bytes."""
+
+    count: int
+    extent: int
+    inner: int
+    block: int
+    keep: int
+    kept: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "TopKParams",
+            _TOP_K,
+            (
+                ("count", self.count, None),
+                ("extent", self.extent, None),
+                ("inner", self.inner, None),
+                ("block", self.block, None),
+                ("keep", self.keep, None),
+                ("kept", self.kept, None),
+            ),
+        )
+
+
+def top_k(
+    *,
+    dtype: TopKDtype,
+    storage: TopKStorage,
+) -> Shader:
+    """Return a variant of `top_k`.
+
+    The `keep` best of every block of `block` elements along the axis of [outer][extent][inner],
+    in order, with their indices. An invocation counts how many elements of its block come before
+    its own.
+    """
+    return find_shader(
+        "top_k",
+        {
+            "dtype": dtype,
+            "storage": storage,
         },
     )
 
