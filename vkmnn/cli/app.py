@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 
 import vkmnn
-from vkmnn.cli.console import err, show_error
+from vkmnn.cli.console import LogHandler, show_error
 from vkmnn.errors import InvalidInputError, VkmnnError
 
 app = typer.Typer(
@@ -38,7 +37,9 @@ class By(str, Enum):
     KERNEL = "kernel"
 
 
-ModelArgument = Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)
+]
 DeviceOption = Annotated[
     str,
     typer.Option(
@@ -163,7 +164,8 @@ def info(
 @app.command()
 def ops(
     name: Annotated[
-        str | None, typer.Argument(help="One operator, or a part of names.", show_default=False)
+        str | None,
+        typer.Argument(metavar="NAME", help="An operator, or a part of names.", show_default=False),
     ] = None,
 ) -> None:
     """List the ONNX operators that vkmnn knows."""
@@ -206,10 +208,8 @@ def set_up_logging() -> None:
         raise InvalidInputError(
             f"VKMNN_LOG={text!r} is no level of logging", hint=f"set it to {', '.join(_LEVELS)}"
         )
-    handler = RichHandler(console=err, show_time=False, show_path=False, markup=False)
-    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     log = logging.getLogger("vkmnn")
-    log.handlers = [handler]
+    log.handlers = [LogHandler()]
     log.setLevel(text.upper())
 
 

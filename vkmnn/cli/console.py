@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 from rich import box
 from rich.console import Console
@@ -15,14 +19,28 @@ from rich.text import Text
 
 from vkmnn.errors import VkmnnError
 
+_PIPED_WIDTH = 200
+
+
+def _width() -> int | None:
+    """Return the width of lines: the terminal's, and a large one where a program may read them."""
+    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+
+
 # Results go to `out`, everything about them (progress, notes, errors) to `err`.
-out = Console(highlight=False)
+out = Console(highlight=False, width=_width())
 err = Console(stderr=True, highlight=False)
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
     """Return an empty table; cells of the columns in `right` are aligned to the right."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+    )
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return made
@@ -34,22 +52,52 @@ def show(content: Table, indent: int = 2) -> None:
     out.print()
 
 
+def show_facts(rows: Mapping[str, str], indent: int = 2) -> None:
+    """Print names and what belongs to them, one a line."""
+    width = max(map(len, rows), default=0)
+    for name, text in rows.items():
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=width)
+        grid.add_column(overflow="fold")
+        grid.add_row(name, Text(text))
+        out.print(Padding(grid, (0, 0, 0, indent), expand=False))
+
+
 def heading(text: str) -> None:
     """Print what follows is about."""
     out.print(Text(text, style="bold"))
 
 
+def say(label: str, text: str, style: str) -> None:
+    """Tell something that is no result; whole lines where a program may read them."""
+    line = Text(f"{label}: ", style=style).append(text, style="not bold default")
+    err.print(line, soft_wrap=not err.is_terminal)
+
+
 def note(text: str) -> None:
-    """Tell something that the user should know but that is no result."""
-    err.print(Text("note: ", style="cyan").append(text, style="default"))
+    """Tell something that the user should know."""
+    say("note", text, "cyan")
 
 
 def show_error(error: VkmnnError) -> None:
     """Print an error as its message and its hint."""
     message, _, hint = str(error).partition("\n  hint: ")
-    err.print(Text("error: ", style="bold red").append(message, style="default"))
+    say("error", message, "bold red")
     if hint:
-        err.print(Text("hint: ", style="bold green").append(hint, style="not bold default"))
+        say("hint", hint, "bold green")
+
+
+class LogHandler(logging.Handler):
+    """Shows the library's log; who says something matters below warnings only."""
+
+    _STYLES: ClassVar[dict[int, str]] = {logging.WARNING: "bold yellow", logging.ERROR: "bold red"}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        text = record.getMessage()
+        if record.levelno < logging.WARNING:
+            text = f"{record.name}: {text}"
+        say(record.levelname.lower(), text, self._STYLES.get(record.levelno, "dim"))
 
 
 def shape_text(shape: Sequence[int | str | None] | None) -> str:

@@ -78,19 +78,18 @@ def _folders() -> Iterator[Path]:
 
 def _registered() -> Iterator[Path]:
     """Yield the files that the Windows registry names."""
-    if sys.platform != "win32":
-        return
-    import winreg
+    if sys.platform == "win32":
+        import winreg
 
-    for root in (winreg.HKEY_LOCAL_MACHINE, winreg.HKEY_CURRENT_USER):
-        try:
-            with winreg.OpenKey(root, _REGISTRY) as key:
-                for index in range(winreg.QueryInfoKey(key)[1]):
-                    name, disabled, _ = winreg.EnumValue(key, index)
-                    if not disabled:
-                        yield Path(name)
-        except OSError:
-            continue
+        for root in (winreg.HKEY_LOCAL_MACHINE, winreg.HKEY_CURRENT_USER):
+            try:
+                with winreg.OpenKey(root, _REGISTRY) as key:
+                    for index in range(winreg.QueryInfoKey(key)[1]):
+                        name, disabled, _ = winreg.EnumValue(key, index)
+                        if not disabled:
+                            yield Path(name)
+            except OSError:
+                continue
 
 
 def _problem(path: Path) -> str:

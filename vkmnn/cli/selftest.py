@@ -21,11 +21,11 @@ def network() -> Any:
     """Return convolution, pooling, product and softmax over odd sizes, as a graph."""
     import numpy as np
 
-    from vkmnn.ir import Activation, DType, Graph, Op, TensorInfo
+    from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
     from vkmnn.ir.ops import AxisAttrs, ConvolutionAttrs, MatMulAttrs, PoolingAttrs, SoftmaxAttrs
 
     rng = np.random.default_rng(1)
-    constants = {
+    constants: dict[str, Array] = {
         name: rng.standard_normal(shape).astype(np.float32)
         for name, shape in (("w", (7, 3, 3, 3)), ("b", (7,)), ("m", (7 * 5 * 6, 11)), ("c", (11,)))
     }
@@ -69,7 +69,7 @@ def run_here(device: str | int) -> dict[str, Any]:
     except VkmnnError as error:
         return {"error": str(error)}
     (got, seconds, off), (want, _, _) = results
-    worst = float(np.abs(got - want).max() / np.ptp(want))
+    worst = float(np.abs(np.subtract(got, want, dtype=np.float64)).max() / np.ptp(want))
     if not worst <= TOLERANCE:  # NaN too
         return {"error": f"wrong results: off by {worst:.1e} of the range"}
     if off:

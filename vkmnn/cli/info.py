@@ -1,0 +1,181 @@
+"""`vkmnn info`: what is in a model, and whether vkmnn can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from vkmnn.cli.console import (
+    bytes_text,
+    heading,
+    histogram,
+    note,
+    number_text,
+    out,
+    shape_text,
+    show,
+    show_error,
+    show_facts,
+    table,
+)
+from vkmnn.cli.feeds import parse_sizes, settle
+from vkmnn.converter.onnx import load_model
+from vkmnn.converter.onnx.model_file import read_model
+from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_name
+from vkmnn.core.resolve import Resolved, content_inputs, resolve
+from vkmnn.cpu_fallback import run_op
+from vkmnn.errors import UnsupportedOpError, VkmnnError
+from vkmnn.interpreter import Interpreter
+from vkmnn.ir import Graph, TensorInfo
+from vkmnn.shape import flops
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An input or output as the file declares it; `type` may be one that vkmnn does not know."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...] | None
+
+
+def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
+    """Print all about a model; False when vkmnn cannot run it."""
+    proto, _ = read_model(path)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [_value(info) for info in proto.graph.input if info.name not in weights]
+    sizes = parse_sizes(shapes, {value.name: value.shape for value in inputs})
+    heading(path.name)
+    show_facts(_origin(proto))
+    _show_values(inputs, [_value(info) for info in proto.graph.output])
+    facts = {
+        "parameters": _parameters(proto),
+        "nodes": _count([node.op_type for node in proto.graph.node]),
+    }
+    try:
+        source = load_model(path)
+    except UnsupportedOpError as error:
+        show_facts(facts)
+        out.print()
+        _show_unsupported(error)
+        return False
+    graph = Interpreter(source).graph
+    settled, _ = settle({info.name: info.shape for info in graph.inputs}, sizes)
+    resolved = _resolved(graph, settled)
+    facts["after passes"] = _count([op.type for op in graph.ops])
+    facts["operations"] = _operations(resolved, settled)
+    show_facts(facts)
+    if tensors:
+        _show_tensors(graph, resolved)
+    return True
+
+
+def _count(types: Sequence[str]) -> str:
+    return f"{len(types)}: {histogram(types)}" if types else "none"
+
+
+def _value(info: onnx.ValueInfoProto) -> Value:
+    known = tensor_info(info.name, info.type)
+    if known is not None:
+        return Value(info.name, known.dtype.value, known.shape)
+    kind = info.type.WhichOneof("value") or "unknown type"
+    if kind == "tensor_type":
+        return Value(info.name, type_name(info.type.tensor_type.elem_type).lower(), None)
+    return Value(info.name, kind.removesuffix("_type"), None)
+
+
+def _origin(proto: onnx.ModelProto) -> dict[str, str]:
+    domains = [f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in proto.opset_import]
+    return {
+        "graph": proto.graph.name or "without a name",
+        "opset": f"{', '.join(domains)}; IR version {proto.ir_version}",
+        "producer": f"{proto.producer_name} {proto.producer_version}".strip() or "unknown",
+    }
+
+
+def _show_values(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
+    rows = table("", "name", "type", "shape")
+    for kind, values in (("input", inputs), ("output", outputs)):
+        for value in values:
+            rows.add_row(kind, Text(value.name), value.type, Text(shape_text(value.shape)))
+    out.print()
+    show(rows)
+
+
+def _parameters(proto: onnx.ModelProto) -> str:
+    count = size = 0
+    for tensor in proto.graph.initializer:
+        elements = prod(tensor.dims)
+        dtype = DTYPES.get(tensor.data_type)
+        count += elements
+        size += elements * (dtype.numpy.itemsize if dtype else 1)
+    return f"{count:,} ({bytes_text(size)})"
+
+
+def _show_unsupported(error: UnsupportedOpError) -> None:
+    heading(f"{len(error.nodes)} nodes are not supported")
+    rows = table("operator", "opset", "node", "why, or what instead", right=("opset",))
+    for node in error.nodes:
+        name = f"{node.domain}::{node.op}" if node.domain else node.op
+        rows.add_row(Text(name), str(node.opset), Text(node.node), Text(node.reason))
+    show(rows)
+    if error.hint:
+        note(error.hint)
+
+
+def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved | str:
+    """Return the graph with static shapes, or why there are none."""
+    for info in graph.inputs:
+        if info.name not in shapes:
+            return f"input {info.name} {shape_text(info.shape)} has no fixed shape; give --shape"
+    content = content_inputs(graph)
+    if content:
+        return f"shapes depend on the content of {', '.join(sorted(content))}"
+    infos = {info.name: replace(info, shape=shapes[info.name]) for info in graph.inputs}
+    try:
+        return resolve(graph, infos, {}, run_op)
+    except VkmnnError as error:
+        show_error(error)
+        return "the shapes do not fit the network"
+
+
+def _operations(resolved: Resolved | str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Return the number of floating-point operations of a run, or why it is not known."""
+    if isinstance(resolved, str):
+        return f"unknown: {resolved}"
+    infos = resolved.infos
+    total = sum(
+        flops(
+            op,
+            [infos[name] if name else None for name in op.inputs],
+            [infos[name] for name in op.outputs if name],
+        )
+        for op in resolved.ops
+    )
+    given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
+    number, _, unit = number_text(total).partition(" ")
+    return f"{number} {unit}FLOP a run with {given}"
+
+
+def _show_tensors(graph: Graph, resolved: Resolved | str) -> None:
+    infos: Mapping[str, TensorInfo] = graph.infos if isinstance(resolved, str) else resolved.infos
+    rows = table("tensor", "type", "shape", "made by")
+    for op in graph.ops:
+        for name in filter(None, op.outputs):
+            info = infos.get(name)
+            rows.add_row(
+                Text(name),
+                info.dtype.value if info else "?",
+                Text(shape_text(info.shape)) if info else "?",
+                op.type,
+            )
+    out.print()
+    show(rows)

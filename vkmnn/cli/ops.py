@@ -1,0 +1,141 @@
+"""`vkmnn ops`: the ONNX operators that vkmnn knows, and where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
+
+from rich.text import Text
+
+from vkmnn.cli.console import heading, out, show, show_error, show_facts, table
+from vkmnn.converter.onnx import OpSupport, supported_ops
+from vkmnn.converter.onnx.model_file import MIN_OPSET
+from vkmnn.converter.onnx.registry import find_converter, normal_domain
+from vkmnn.converter.onnx.schema import sample_body
+from vkmnn.converter.onnx.support import alternative
+from vkmnn.core.resolve import SHAPE_ONLY
+from vkmnn.errors import InvalidInputError
+from vkmnn.geometry import has_geometry
+from vkmnn.ir import OP_TYPES
+from vkmnn.vulkan.execution import EXECUTIONS
+from vkmnn.vulkan.executions import load_all
+
+_LEGEND = {
+    "Vulkan": "by shaders",
+    "geometry": "as copies of regions and simpler operators, or for nothing",
+    "host": "when shapes are computed, before the network runs",
+    "numpy": "on the CPU backend, with copies; in brackets what runs there when not all does",
+}
+_NEWEST = 1 << 30
+_CONVERTERS = "vkmnn.converter.onnx"
+
+
+def list_ops(name: str | None) -> bool:
+    """Print the operators whose name holds `name`; False when there is none."""
+    load_all()
+    everything = supported_ops()
+    found = [op for op in everything if name is None or name.lower() in op.name.lower()]
+    exact = [op for op in found if name and op.name.lower() == name.lower()]
+    if not found and name:
+        reason = alternative(name, "", _NEWEST)
+        show_error(
+            InvalidInputError(
+                f"'{name}' is not supported: {reason}",
+                hint="`vkmnn ops` lists what is; docs/operators.md says how to add one",
+            )
+        )
+        return False
+    columns = ("operator", "domain", "opset", "converted", "runs on")
+    rows = table(*columns, "as") if name else table(*columns)
+    for op in exact or found:
+        types = vocabulary(op)
+        versions = sorted({max(MIN_OPSET, version) for version in op.versions})
+        opset = ", ".join(f"{version}+" for version in versions) if not op.domain else ""
+        cells = (op.name, op.domain or "ai.onnx", opset, op.how, places(types))
+        rows.add_row(*cells, ", ".join(types)) if name else rows.add_row(*cells)
+    show(rows, indent=0)
+    if name is None:
+        heading(f"{len(found)} operators")
+    show_facts(_LEGEND, indent=0)
+    out.print(Text("An attribute or an element type may still keep a node off the device:"))
+    out.print(Text("session.placement() and `vkmnn run` say so."))
+    return True
+
+
+def vocabulary(op: OpSupport) -> tuple[str, ...]:
+    """Return the op types of vkmnn's vocabulary that an ONNX operator may become.
+
+    Found in the code of its converter and of the functions that this calls: what is named there
+    may be emitted.
+    """
+    return tuple(sorted(_op_types(op.name, op.domain, frozenset())))
+
+
+def places(types: Iterable[str]) -> str:
+    """Say where ops of these types run, by the registries of the backends."""
+    kinds = {_place(op_type) for op_type in types}
+    away = sorted(t for t in types if _place(t) == "numpy")
+    if away:
+        return f"numpy ({', '.join(away)})" if len(kinds) > 1 else "numpy"
+    return next((kind for kind in ("Vulkan", "geometry") if kind in kinds), "host")
+
+
+def _place(op_type: str) -> str:
+    if op_type in SHAPE_ONLY:
+        return "host"
+    if op_type in EXECUTIONS:
+        return "Vulkan"
+    return "geometry" if has_geometry(op_type) else "numpy"
+
+
+def _op_types(name: str, domain: str, callers: frozenset[str]) -> set[str]:
+    converter = find_converter(name, domain, _NEWEST)
+    if converter is not None:
+        found = {text for text in _strings(converter) if text in OP_TYPES}
+        return found or {name} & OP_TYPES.keys()  # a converter of many ops asks for its node's name
+    return {
+        op_type
+        for inner, inner_domain in _body(name, domain)
+        if inner not in callers
+        for op_type in _op_types(inner, inner_domain, callers | {name})
+    }
+
+
+def _body(name: str, domain: str) -> Iterator[tuple[str, str]]:
+    """Yield (operator, domain) of the nodes in the function body of an operator."""
+    from onnx import defs
+
+    body = sample_body(defs.get_schema(name, domain=domain))
+    for node in body.node if body is not None else ():
+        yield node.op_type, normal_domain(node.domain)
+
+
+def _strings(function: Callable[..., object]) -> set[str]:
+    """Return the strings in a function's code, its closure and the converters' functions in it."""
+    found: set[str] = set()
+    seen: set[FunctionType] = set()
+    pending: list[object] = [function]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            found.add(item)
+        elif isinstance(item, FunctionType) and item not in seen:
+            seen.add(item)
+            pending += [cell.cell_contents for cell in item.__closure__ or ()]
+            for code in _codes(item.__code__):
+                pending += [text for text in code.co_consts if isinstance(text, str)]
+                used = (item.__globals__.get(global_name) for global_name in code.co_names)
+                pending += [
+                    value
+                    for value in used
+                    if isinstance(value, FunctionType) and value.__module__.startswith(_CONVERTERS)
+                ]
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those of the functions inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
