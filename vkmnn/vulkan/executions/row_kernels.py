@@ -1,0 +1,251 @@
+"""What ops along an axis share: the axis as [outer, size, inner], workgroups, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.encoder import linear_groups
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.storage import kernel_dtype
+
+Lanes = Literal[0, 8, 32]
+ReduceOp = Literal["SUM", "L1", "SUM_SQUARE", "SUM_EXP", "MAX", "MIN", "PROD"]
+
+# An invocation may make 65,535 loop iterations on lavapipe; the loops then end silently.
+MAX_ITERATIONS = 60_000
+# Rows shorter than this are not worth a workgroup each.
+MIN_ROW = 16
+# Longer sums go in pieces: more invocations at work, and rounding errors that do not add up.
+ROW_PIECE = 16_384
+COLUMN_PIECE = 4_096
+MIN_COLUMN_PIECE = 64
+# Most vec4s of a row that an invocation keeps in registers, by lanes; the templates say the same.
+MAX_HOLD: dict[Lanes, int] = {8: 32, 32: 8, 0: 8}
+# What keeps a device busy when each invocation walks a column of its own.
+_BUSY = {DeviceType.CPU: 32}
+_BUSY_GPU = 8_192
+# How the results of pieces are joined, where that is not the op itself.
+_JOINED: dict[ReduceOp, ReduceOp] = {"L1": "SUM", "SUM_SQUARE": "SUM", "SUM_EXP": "SUM"}
+SHUFFLES = frozenset(
+    {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A tensor seen as [outer, size, inner]: an op works along the middle axis."""
+
+    outer: int
+    size: int
+    inner: int
+
+    @property
+    def columns(self) -> int:
+        """How many lines along the axis there are."""
+        return self.outer * self.inner
+
+    @property
+    def width(self) -> Literal[1, 4]:
+        """How many neighbouring columns an invocation can take at once."""
+        return 4 if self.inner % 4 == 0 else 1
+
+
+def line_of(shape: Sequence[int], first: int, last: int) -> Line:
+    """Return the axes `first` to `last` (inclusive) of a plain tensor as one."""
+    return Line(prod(shape[:first]), prod(shape[first : last + 1]), prod(shape[last + 1 :]))
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A workgroup per row: how its invocations meet (see include/group.glsl.j2), and how many."""
+
+    lanes: Lanes
+    local: int
+
+
+def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
+    """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s."""
+    lanes = _lanes(encoder)
+    if lanes == 8:
+        return RowGroup(8, 8)
+    vectors = ceil_div(size, 4) + (size % 4 != 0)
+    # With many rows the device is busy anyway; then fewer invocations meet sooner.
+    wanted = ceil_div(vectors, 4) if rows >= 1024 else vectors
+    largest = min(256, encoder.info.limits.max_workgroup_invocations)
+    local = 32
+    while local < wanted and local < largest:
+        local *= 2
+    return RowGroup(lanes, local)
+
+
+def _lanes(encoder: VulkanEncoder) -> Lanes:
+    info = encoder.info
+    if not info.features >= SHUFFLES:
+        return 0
+    if info.type is DeviceType.CPU:
+        return 8 if info.subgroup_size == 8 and encoder.prefers_texel_loads else 0
+    smallest, largest = info.limits.subgroup_size_range
+    return 32 if smallest <= 32 <= largest else 0
+
+
+def row_grid(rows: int, encoder: VulkanEncoder) -> tuple[int, int, int]:
+    """Return the workgroup counts for one workgroup per row."""
+    return linear_groups(rows, 1, encoder.info.limits)
+
+
+def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | bool]:
+    """Return the workgroup size for invocations of much work: on CPU devices small, to share it."""
+    small = encoder.info.type is DeviceType.CPU and count < 4096
+    return {"local_size_x": 8 if small else 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What `encode_reduction` computes: finish(op of x - center).
+
+    `center` has one value per line, subtracted from every element when `subtract`; `divisor` and
+    `epsilon` belong to the ways to finish DIVIDE and INVERSE_STD. All but `op` is for floats only.
+    """
+
+    op: ReduceOp
+    finish: kernels.ReduceFinish = kernels.ReduceFinish.NONE
+    divisor: float = 1.0
+    epsilon: float = 0.0
+    center: Tensor | None = None
+    subtract: bool = False
+
+
+def encode_reduction(
+    reduction: Reduction,
+    source: Tensor,
+    output: Tensor,
+    line: Line,
+    encoder: VulkanEncoder,
+    *,
+    vectors: bool = False,
+) -> None:
+    """Record a reduction of [outer, size, inner] to [outer, inner], in stages when lines are long.
+
+    Args:
+        reduction: what to compute.
+        source: float32 or int32 words.
+        output: words of the same type.
+        line: `size` at least 1.
+        encoder: records the dispatches.
+        vectors: the elements of `line` are vec4s, each component is reduced on its own.
+    """
+    while True:
+        by_rows = line.inner == 1 and line.size >= MIN_ROW and not vectors
+        piece = _row_piece(line) if by_rows else _column_piece(line, encoder.info)
+        pieces = ceil_div(line.size, piece)
+        stage = reduction
+        target = output
+        if pieces > 1:
+            stage = replace(reduction, finish=kernels.ReduceFinish.NONE)
+            words = line.columns * pieces * (4 if vectors else 1)
+            target = encoder.scratch(words, _word(source))
+        encode = _encode_rows if by_rows else _encode_columns
+        encode(stage, source, target, line, piece, encoder, vectors)
+        if pieces == 1:
+            return
+        reduction = replace(reduction, op=_JOINED.get(reduction.op, reduction.op), subtract=False)
+        source, line = target, replace(line, size=pieces)
+
+
+def _word(tensor: Tensor) -> DType:
+    return DType.FLOAT32 if kernel_dtype(tensor.dtype) == "f32" else DType.INT32
+
+
+def _row_piece(line: Line) -> int:
+    return min(line.size, ROW_PIECE)
+
+
+def _column_piece(line: Line, info: DeviceInfo) -> int:
+    """Return the length of a piece: the whole line unless it is long or the device would idle."""
+    busy = _BUSY.get(info.type, _BUSY_GPU)
+    pieces = max(1, min(busy // max(1, line.columns), line.size // MIN_COLUMN_PIECE))
+    return min(ceil_div(line.size, pieces), COLUMN_PIECE)
+
+
+def _spec(reduction: Reduction) -> dict[str, int | float | bool]:
+    return {
+        "FINISH": reduction.finish.value,
+        "CENTER": reduction.subtract,
+    }
+
+
+def _bindings(reduction: Reduction, source: Tensor, output: Tensor) -> list[Tensor]:
+    if kernel_dtype(source.dtype) == "i32":
+        return [source, output]
+    # Where the specialization leaves `center` out, the binding still needs a buffer; any will do.
+    return [source, reduction.center or source, output]
+
+
+def _encode_rows(
+    reduction: Reduction,
+    source: Tensor,
+    output: Tensor,
+    line: Line,
+    piece: int,
+    encoder: VulkanEncoder,
+    vectors: bool,
+) -> None:
+    chunks = ceil_div(line.size, piece)
+    rows = line.outer * chunks
+    group = row_group(rows, piece, encoder)
+    shader = kernels.reduce_rows(
+        op=reduction.op,
+        dtype=kernel_dtype(source.dtype),  # type: ignore[arg-type]
+        lanes=group.lanes,
+    )
+    params = kernels.ReduceRowsParams(
+        pieces=rows,
+        size=line.size,
+        chunk=piece,
+        chunks=chunks,
+        divisor=reduction.divisor,
+        epsilon=reduction.epsilon,
+    )
+    spec = _spec(reduction)
+    spec |= {"local_size_x": group.local, "ALIGNED": line.size % 4 == 0 and piece % 4 == 0}
+    tensors = _bindings(reduction, source, output)
+    encoder.dispatch(shader, tensors, params, row_grid(rows, encoder), spec)
+
+
+def _encode_columns(
+    reduction: Reduction,
+    source: Tensor,
+    output: Tensor,
+    line: Line,
+    piece: int,
+    encoder: VulkanEncoder,
+    vectors: bool,
+) -> None:
+    width = 4 if vectors else line.width
+    inner = line.inner if vectors else line.inner // width
+    chunks = ceil_div(line.size, piece)
+    count = line.outer * chunks * inner
+    shader = kernels.reduce_columns(
+        op=reduction.op,
+        dtype=kernel_dtype(source.dtype),  # type: ignore[arg-type]
+        width=width,
+        storage=encoder.load_storage,
+    )
+    params = kernels.ReduceColumnsParams(
+        count=count,
+        size=line.size,
+        inner=inner,
+        chunk=piece,
+        chunks=chunks,
+        divisor=reduction.divisor,
+        epsilon=reduction.epsilon,
+    )
+    spec = _spec(reduction) | column_local(count, encoder)
+    encoder.dispatch_linear(shader, _bindings(reduction, source, output), params, count, spec)
