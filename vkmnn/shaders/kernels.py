@@ -1196,6 +1196,61 @@ def interp(
     )
 
 
+LrnStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_LRN = struct.Struct("<IIiiifff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LrnParams:
+    """Push constants of `lrn`: 32 bytes."""
+
+    count: int
+    pixels: int
+    channels: int
+    below: int
+    above: int
+    alpha: float
+    beta: float
+    bias: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "LrnParams",
+            _LRN,
+            (
+                ("count", self.count, None),
+                ("pixels", self.pixels, None),
+                ("channels", self.channels, None),
+                ("below", self.below, None),
+                ("above", self.above, None),
+                ("alpha", self.alpha, None),
+                ("beta", self.beta, None),
+                ("bias", self.bias, None),
+            ),
+        )
+
+
+def lrn(
+    *,
+    storage: LrnStorage,
+) -> Shader:
+    """Return a variant of `lrn`.
+
+    Local response normalisation over `below` channels before and `above` channels after each;
+    NC4HW4, an invocation makes one channel block of one pixel.
+    """
+    return find_shader(
+        "lrn",
+        {
+            "storage": storage,
+        },
+    )
+
+
 MatmulPackOperand: TypeAlias = Literal[
     "a",
     "b",
@@ -1812,6 +1867,65 @@ def reduce_rows(
             "op": op,
             "dtype": dtype,
             "lanes": lanes,
+        },
+    )
+
+
+ScaleWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+ScaleStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_SCALE = struct.Struct("<IIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleParams:
+    """Push constants of `scale`: 24 bytes."""
+
+    count: int
+    inner: int
+    blocks: int
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ScaleParams",
+            _SCALE,
+            (
+                ("count", self.count, None),
+                ("inner", self.inner, None),
+                ("blocks", self.blocks, None),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def scale(
+    *,
+    width: ScaleWidth,
+    storage: ScaleStorage,
+) -> Shader:
+    """Return a variant of `scale`.
+
+    y = act(x * scale + bias) with one scale and bias per channel: x is [outer, channels, inner],
+    inner counting elements of `width` words. SPLAT: one word of scale and bias serves the four
+    lanes; else they are vec4s of neighbouring channels, of which `channels` counts words and
+    `blocks` vec4s.
+    """
+    return find_shader(
+        "scale",
+        {
+            "width": width,
+            "storage": storage,
         },
     )
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ from tests.op.vulkan.harness import check, device, run_graph
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
+from vkmnn.runtime.device_info import DeviceType
+from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions import conv_kernels
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_TILES,
@@ -190,6 +194,31 @@ def test_empty_batch() -> None:
 
 def test_one_element() -> None:
     compare(attrs(), random(1, 1, 1, 1), random(1, 1, 1, 1, seed=1))
+
+
+def test_more_workgroups_than_an_axis_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    tile = Tile("rotate" if can_rotate(device().info) else "channels", 8, 8, 1.0)
+    if tile.family == "channels":
+        tile = Tile("channels", 4, 8, 1.0)
+    monkeypatch.setattr(conv_kernels, "CPU_TILES", (tile,))
+    x = random(1, 1, 8 * 65_535 + 13)
+    compare(attrs(1), x, random(2, 1, 1, seed=1), random(2))
+
+
+@pytest.mark.parametrize("pixels", [1, 3, 40])
+@pytest.mark.parametrize(("group", "outputs"), [(1, 300), (2, 24), (8, 8)])
+def test_kernels_of_gpus(
+    pixels: int, group: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = replace(device().info, type=DeviceType.DISCRETE)
+    monkeypatch.setattr(
+        conv_kernels, "choose_kernel", lambda problem, *_: choose_kernel(problem, info, False)
+    )
+    monkeypatch.setattr(VulkanEncoder, "prefers_texel_loads", False)
+    monkeypatch.setattr(conv_kernels, "GPU_INVOCATIONS", 200)
+    x = random(1, 8, pixels, 1)
+    w = random(outputs, 8 // group, 3, 3, seed=1)
+    compare(attrs(pads=(1, 1, 1, 1), group=group), x, w, random(outputs))
 
 
 def test_half_precision() -> None:

@@ -111,18 +111,18 @@ class Tile:
     speed: float
 
 
-# Measured on lavapipe (Mesa 22.3, subgroups of eight); only the ratios matter.
+# Measured on lavapipe (Mesa 22.3, subgroups of eight, Zen 3); only the ratios matter.
 CPU_TILES = (
-    Tile("rotate", 32, 8, 50.0),
-    Tile("rotate", 16, 8, 46.0),
-    Tile("rotate", 8, 8, 39.0),
-    Tile("tile", 8, 2, 25.0),
-    Tile("tile", 8, 1, 20.0),
-    Tile("tile", 4, 2, 20.0),
-    Tile("tile", 4, 1, 16.0),
-    Tile("tile", 1, 1, 6.0),
-    Tile("channels", 4, 8, 18.0),
-    Tile("channels", 1, 8, 7.0),
+    Tile("rotate", 32, 8, 32.0),
+    Tile("rotate", 16, 8, 28.0),
+    Tile("rotate", 8, 8, 23.0),
+    Tile("tile", 8, 2, 20.0),
+    Tile("tile", 8, 1, 16.0),
+    Tile("tile", 4, 2, 18.0),
+    Tile("tile", 4, 1, 13.0),
+    Tile("tile", 1, 1, 6.5),
+    Tile("channels", 4, 8, 15.0),
+    Tile("channels", 1, 8, 6.5),
 )
 CPU_LANES = 8
 ROTATE_FEATURES = frozenset(
