@@ -23,7 +23,7 @@ from vkmnn.errors import (
 )
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
-from vkmnn.runtime.drivers import Driver, DriverUnavailableError, get_driver
+from vkmnn.runtime.drivers import Driver, DriverUnavailableError, forget_drivers, get_driver
 from vkmnn.runtime.encoder import Encoder
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
@@ -61,6 +61,7 @@ class Device:
         self._staging_lock = threading.RLock()
         self._staging: dict[MemoryKind, Buffer] = {}
         self._closed = False
+        self._forked = False
         self._lost: str | None = None
         self._hung = False
         driver_device.lost_callback(self.mark_lost)
@@ -283,6 +284,11 @@ class Device:
         self._pipelines.clear()
         self.driver_device.destroy(hung=self._hung)
 
+    def disown(self) -> None:
+        """Refuse all further work without touching the device: it is another process's."""
+        self._closed = True
+        self._forked = True
+
     def mark_lost(self, reason: str, hung: bool = False) -> None:
         """Refuse all further work; `open_device` will open the device anew."""
         if self._lost is None:
@@ -293,6 +299,11 @@ class Device:
 
     def raise_unusable(self) -> None:
         """Raise when the device is closed or lost."""
+        if self._forked:
+            raise InvalidInputError(
+                "the device belongs to the parent process",
+                hint="open devices and sessions after the fork, or use the start method 'spawn'",
+            )
         if self._closed:
             raise InvalidInputError("the device has been closed", hint="open it again")
         if self._lost is not None:
@@ -381,7 +392,7 @@ def open_device(
             opened = used.open(info, validation=validate, disabled=disabled)
             info = dataclasses.replace(info, features=info.features - disabled)
             device = _devices[key] = Device(opened, info)
-            _close_at_exit()
+            _register_handlers()
         return device
 
 
@@ -408,17 +419,28 @@ def _forget(device: Device) -> None:
             del _devices[key]
 
 
-_exit_registered = False
+_handlers_registered = False
 
 
-def _close_at_exit() -> None:
-    """Close before the finalizers of the objects run: handlers run last in, first out."""
-    global _exit_registered
-    if not _exit_registered:
-        _exit_registered = True
+def _register_handlers() -> None:
+    """Close before the finalizers of the objects run: exit handlers run last in, first out."""
+    global _handlers_registered
+    if not _handlers_registered:
+        _handlers_registered = True
         atexit.register(_close_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_disown_all)
 
 
 def _close_all() -> None:
     for device in list(_devices.values()):
         device.close()
+
+
+def _disown_all() -> None:
+    global _devices_lock
+    _devices_lock = threading.RLock()  # another thread of the parent may hold the old one
+    for device in _devices.values():
+        device.disown()
+    _devices.clear()
+    forget_drivers()

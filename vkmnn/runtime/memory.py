@@ -84,7 +84,8 @@ class Buffer:
         if host is None:
             return self.device.download(BufferRange(self, offset, nbytes))
         self.driver_buffer.invalidate()
-        return host[offset : offset + nbytes].copy()
+        data: NDArray[np.uint8] = host[offset : offset + nbytes].copy()
+        return data
 
     def _check_range(self, offset: int, nbytes: int) -> None:
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:

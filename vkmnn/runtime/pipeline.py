@@ -138,7 +138,7 @@ def complete_spec(shader: Shader, given: SpecValues) -> dict[str, int | float | 
 _INTEGER_RANGES = {"uint": (0, 2**32 - 1), "int": (-(2**31), 2**31 - 1)}
 
 
-def _convert(shader: Shader, constant: SpecConstant, value: int | float | bool) -> int | float | bool:
+def _convert(shader: Shader, constant: SpecConstant, value: float | bool) -> int | float | bool:
     if constant.type == "float":
         return float(value)
     if constant.type == "bool":

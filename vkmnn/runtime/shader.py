@@ -6,7 +6,6 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
 TEXEL_SIZES = {
     "rgba32f": 16,
     "rg32f": 8,

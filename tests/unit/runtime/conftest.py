@@ -88,7 +88,7 @@ def make_shader() -> MakeShader:
         requires: frozenset[str] = frozenset(),
         subgroup_size: int = 0,
     ) -> Shader:
-        """`bindings` reads "a:r:f32 b:rw:rgba32f": name, access, format (an image's or a type's)."""
+        """`bindings` reads "a:r:f32 b:rw:rgba32f": name, access, type or image format."""
         x, y, z = local
         glsl = _HEAD.format(x=x, y=y, z=z) + body
         code = compiler.compile(glsl, target_for(frozenset()), "none").spirv

@@ -101,9 +101,7 @@ def test_a_texel_view_reads_what_a_storage_buffer_wrote(
         ranges = [BufferRange(memory, 1024 * i, nbytes) for i in range(3)]
         encoder = validated.encoder()
         record_scale(encoder, scale, ranges[:2], 2.0)
-        encoder.dispatch(
-            validated.pipeline(texel_add), ranges[1:], struct.pack("I", 37), (5, 1, 1)
-        )
+        encoder.dispatch(validated.pipeline(texel_add), ranges[1:], struct.pack("I", 37), (5, 1, 1))
         with encoder.finish() as commands:
             commands.run()
         assert encoder.barrier_count == 1
@@ -168,7 +166,7 @@ def test_specialization_constants_of_every_type(device: Device, make_shader: Mak
     with pytest.raises(InvalidInputError, match="has no specialization constant w"):
         device.pipeline(shader, {"w": 1})
     for bad in ({"u": -1}, {"i": 2**31}, {"u": 1.5}):
-        with pytest.raises(InvalidInputError, match="is not u?int"):
+        with pytest.raises(InvalidInputError, match=r"is not u?int"):
             device.pipeline(shader, bad)
 
 
@@ -267,7 +265,9 @@ def test_barriers_satisfy_the_validation_layer(validated: Device, scale: Shader,
 
 
 # Layers as old as 1.3.239 do not report two shader writes of one range.
-VISIBLE = [case for case, (_, barriers) in CHAINS.items() if barriers and "write after w" not in case]
+VISIBLE = [
+    case for case, (_, barriers) in CHAINS.items() if barriers and "write after w" not in case
+]
 
 
 @pytest.mark.validation
@@ -282,7 +282,9 @@ def test_a_missing_barrier_raises(
 
 @pytest.mark.validation
 @pytest.mark.parametrize("barriers", [True, False])
-@pytest.mark.parametrize("order", ["fill fill", "fill scale", "scale fill", "copy scale", "scale copy"])
+@pytest.mark.parametrize(
+    "order", ["fill fill", "fill scale", "scale fill", "copy scale", "scale copy"]
+)
 def test_barriers_between_transfers_and_dispatches(
     validated: Device, scale: Shader, order: str, barriers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

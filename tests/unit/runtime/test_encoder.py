@@ -11,12 +11,10 @@ from vkmnn.runtime import Buffer, BufferRange, Device, DeviceInfo, MemoryKind, S
 from vkmnn.runtime.drivers.base import (
     COMPUTE,
     COMPUTE_READ,
-    COMPUTE_WRITE,
     HOST_READ,
     TRANSFER,
     TRANSFER_WRITE,
 )
-from vkmnn.runtime.drivers.vulkan.command import VulkanRecorder
 
 STRIDE = 256
 PARAMS = struct.pack("If", 16, 1.0)
@@ -31,6 +29,8 @@ def memory(device: Device) -> Iterator[Buffer]:
 @pytest.fixture
 def barriers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The (source, destination) scopes of the barriers that reach the driver."""
+    from vkmnn.runtime.drivers.vulkan.command import VulkanRecorder
+
     seen: list[tuple[int, int]] = []
     plain = VulkanRecorder.barrier
 
@@ -75,7 +75,10 @@ def test_barriers_ask_for_no_more_than_needed(
 
 
 def test_a_write_after_reads_alone_is_an_execution_barrier(
-    device: Device, memory: Buffer, make_shader: Callable[..., Shader], barriers: list[tuple[int, int]]
+    device: Device,
+    memory: Buffer,
+    make_shader: Callable[..., Shader],
+    barriers: list[tuple[int, int]],
 ) -> None:
     reader = make_shader(
         "reader",
@@ -123,7 +126,9 @@ def test_weights_cost_a_barrier_only_when_they_are_written(
         encoder.finish().destroy()
 
 
-def test_limits_of_a_dispatch(device: Device, memory: Buffer, scale: Shader, texel_add: Shader) -> None:
+def test_limits_of_a_dispatch(
+    device: Device, memory: Buffer, scale: Shader, texel_add: Shader
+) -> None:
     pipeline = device.pipeline(scale)
     limits = device.info.limits
     good = places(memory, 0, 1)
@@ -145,7 +150,9 @@ def test_limits_of_a_dispatch(device: Device, memory: Buffer, scale: Shader, tex
         groups[axis] = -1
         refuse("workgroups break the limit", groups=tuple(groups))
     refuse("offset 4 is not a multiple of", [BufferRange(memory, 4, 64), good[1]])
-    refuse("'y' of scale: bytes 3840 to 4104 are outside", [good[0], BufferRange(memory, 3840, 264)])
+    refuse(
+        "'y' of scale: bytes 3840 to 4104 are outside", [good[0], BufferRange(memory, 3840, 264)]
+    )
     refuse("outside a buffer", [BufferRange(memory, -STRIDE, 64), good[1]])
     refuse("outside a buffer", [BufferRange(memory, 0, -4), good[1]])
     texels = {"pipeline": device.pipeline(texel_add), "params": bytes(4)}

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,11 +17,13 @@ def test_interval_set_behaves_like_a_set_of_bytes(
     intervals, model = IntervalSet(), set()
     for action, (start, end) in changes:
         getattr(intervals, action)(start, end)
-        model = model | set(range(start, end)) if action == "add" else model - set(range(start, end))
+        model = (
+            model | set(range(start, end)) if action == "add" else model - set(range(start, end))
+        )
     pairs = list(zip(intervals.starts, intervals.ends, strict=True))
     assert {byte for start, end in pairs for byte in range(start, end)} == model
     assert all(start < end for start, end in pairs)
-    assert all(a[1] < b[0] for a, b in zip(pairs, pairs[1:], strict=False))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(pairs))
     assert intervals.overlaps(*probe) == bool(model & set(range(*probe)))
     intervals.clear()
     assert not intervals.overlaps(0, 100)

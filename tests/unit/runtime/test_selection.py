@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -132,8 +133,6 @@ def test_features_can_be_switched_off(
 def test_supports_gives_the_reason(
     texel_add: Shader, make_info: MakeInfo, changes: dict[str, object], reason: str | None
 ) -> None:
-    import dataclasses
-
     given = missing(dataclasses.replace(texel_add, **changes), make_info())
     assert given is None if reason is None else given is not None and reason in given
 

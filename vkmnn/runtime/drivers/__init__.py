@@ -15,6 +15,7 @@ DRIVERS = {
 
 _lock = threading.Lock()
 _loaded: dict[str, Driver] = {}
+_parents: list[Driver] = []  # kept, so that they are not destroyed in the child
 
 
 def get_driver(name: str) -> Driver:
@@ -35,4 +36,12 @@ def get_driver(name: str) -> Driver:
         return _loaded[name]
 
 
-__all__ = ["DRIVERS", "Driver", "DriverUnavailableError", "get_driver"]
+def forget_drivers() -> None:
+    """Make new drivers from now on: those of before a fork belong to the parent process."""
+    global _lock
+    _lock = threading.Lock()
+    _parents.extend(_loaded.values())
+    _loaded.clear()
+
+
+__all__ = ["DRIVERS", "Driver", "DriverUnavailableError", "forget_drivers", "get_driver"]

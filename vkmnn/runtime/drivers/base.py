@@ -198,7 +198,5 @@ class Driver(ABC):
         """List devices; raises `DriverUnavailableError` where the driver cannot work."""
 
     @abstractmethod
-    def open(
-        self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]
-    ) -> DriverDevice:
+    def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> DriverDevice:
         """Open a device that `enumerate` listed, leaving the features `disabled` switched off."""

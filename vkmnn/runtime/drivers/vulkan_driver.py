@@ -25,9 +25,7 @@ class VulkanDriver(Driver):
     def enumerate(self) -> list[DeviceInfo]:
         return [device.info for device in self._physical_devices(self._instance(False))]
 
-    def open(
-        self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]
-    ) -> VulkanDevice:
+    def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> VulkanDevice:
         instance = self._instance(validation)
         for physical in self._physical_devices(instance):
             if (physical.info.uuid, physical.info.driver_uuid) == (info.uuid, info.driver_uuid):

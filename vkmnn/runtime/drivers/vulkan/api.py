@@ -35,6 +35,19 @@ except OSError as error:
 
 NULL = ffi.NULL
 
+__all__ = [
+    "LOADER_HINT",
+    "NULL",
+    "address",
+    "check",
+    "enumerate_array",
+    "ffi",
+    "lib",
+    "names",
+    "result_error",
+    "struct",
+]
+
 _RESULTS = {
     -1: ("VK_ERROR_OUT_OF_HOST_MEMORY", OutOfDeviceMemoryError),
     -2: ("VK_ERROR_OUT_OF_DEVICE_MEMORY", OutOfDeviceMemoryError),

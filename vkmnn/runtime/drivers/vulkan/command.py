@@ -136,9 +136,7 @@ class VulkanRecorder(DriverRecorder):
             "vkAllocateCommandBuffers",
         )
         self._command = commands[0]
-        begin = struct(
-            "VkCommandBufferBeginInfo", lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO
-        )
+        begin = struct("VkCommandBufferBeginInfo", lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO)
         device.check(lib.vkBeginCommandBuffer(self._command, begin), "vkBeginCommandBuffer")
         self._set_info = struct(
             "VkDescriptorSetAllocateInfo",
@@ -179,9 +177,7 @@ class VulkanRecorder(DriverRecorder):
             if bound_set is None:
                 bound_set = sets[data] = self._new_set(layout, data)
             if bound_set is not self._set:
-                _bind_sets(
-                    command, _BIND_POINT, pipeline.pipeline_layout, 0, 1, bound_set, 0, NULL
-                )
+                _bind_sets(command, _BIND_POINT, pipeline.pipeline_layout, 0, 1, bound_set, 0, NULL)
                 self._set = bound_set
         if params:
             _push(
@@ -281,14 +277,10 @@ class VulkanRecorder(DriverRecorder):
                 queryCount=_QUERIES_PER_POOL,
             )
             out = ffi.new("VkQueryPool *")
-            device.check(
-                lib.vkCreateQueryPool(device.handle, info, NULL, out), "vkCreateQueryPool"
-            )
+            device.check(lib.vkCreateQueryPool(device.handle, info, NULL, out), "vkCreateQueryPool")
             self._state.query_pools.append(out[0])
             lib.vkCmdResetQueryPool(self._command, out[0], 0, _QUERIES_PER_POOL)
-        lib.vkCmdWriteTimestamp(
-            self._command, _BOTTOM_OF_PIPE, self._state.query_pools[-1], index
-        )
+        lib.vkCmdWriteTimestamp(self._command, _BOTTOM_OF_PIPE, self._state.query_pools[-1], index)
         self._count += 1
 
     def finish(self, buffers: Sequence[DriverBuffer]) -> VulkanCommands:

@@ -291,9 +291,7 @@ class PhysicalDevice:
         """Build the chain that switches on every feature of `info` but those `disabled`."""
         wanted = self.info.features - disabled
         version = self.info.api_version[:2]
-        head = struct(
-            "VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
-        )
+        head = struct("VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
         for member, name in CORE_FEATURES.items():
             setattr(head.features, member, name in wanted)
         # Software devices check bounds anyway; on GPUs the checks cost time.
@@ -409,9 +407,7 @@ class _Properties:
 
 
 def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _Properties:
-    head = struct(
-        "VkPhysicalDeviceProperties2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2
-    )
+    head = struct("VkPhysicalDeviceProperties2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2)
 
     def chained(name: str, stype: int, core: Version, extension: str = "") -> Any:
         result = struct(name, stype)
@@ -476,9 +472,7 @@ def _blob(row: FeatureStruct, values: list[bool], next_pointer: Any) -> Any:
 
 
 def _features(handle: Any, version: Version, extensions: frozenset[str]) -> set[str]:
-    head = struct(
-        "VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
-    )
+    head = struct("VkPhysicalDeviceFeatures2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
     blobs = []
     for row in _usable(version, extensions):
         blob = _blob(row, [False] * len(row.members), head.pNext)
@@ -530,14 +524,16 @@ def _memory_bytes(handle: Any) -> int:
 
 
 def _cooperative_matrices(instance: Any, handle: Any) -> tuple[CooperativeMatrixShape, ...]:
-    pointer = lib.vkGetInstanceProcAddr(instance, b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
+    pointer = lib.vkGetInstanceProcAddr(
+        instance, b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"
+    )
     if not pointer:
         return ()
     get = ffi.cast("VkResult (*)(VkPhysicalDevice, uint32_t *, void *)", pointer)
     count = ffi.new("uint32_t *")
     if get(handle, count, NULL) < 0 or not count[0]:
         return ()
-    # VkCooperativeMatrixPropertiesKHR: sType, pNext, MSize, NSize, KSize, four types, saturating, scope
+    # VkCooperativeMatrixPropertiesKHR: sType, pNext, three sizes, four types, saturating, scope.
     size = 56
     raw = ffi.new("uint8_t[]", size * count[0])
     view = ffi.buffer(raw)
@@ -547,16 +543,16 @@ def _cooperative_matrices(instance: Any, handle: Any) -> tuple[CooperativeMatrix
         return ()
     shapes = []
     for i in range(count[0]):
-        m, n, k, a, b, c, result, saturating, scope = pystruct.unpack_from("=9I", view, size * i + 16)
-        types = [COMPONENT_TYPES.get(t, f"component{t}") for t in (a, b, c, result)]
-        shapes.append(
-            CooperativeMatrixShape(m, n, k, *types, SCOPES.get(scope, f"scope{scope}"), bool(saturating))
-        )
+        m, n, k, *types, saturating, scope = pystruct.unpack_from("=9I", view, size * i + 16)
+        a, b, c, result = (COMPONENT_TYPES.get(code, f"type{code}") for code in types)
+        name = SCOPES.get(scope, f"scope{scope}")
+        shapes.append(CooperativeMatrixShape(m, n, k, a, b, c, result, name, bool(saturating)))
     return tuple(shapes)
 
 
 def _text(array: Any) -> str:
-    return ffi.string(array).decode(errors="replace")
+    text: bytes = ffi.string(array)
+    return text.decode(errors="replace")
 
 
 def _driver_version(vendor_id: int, raw: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import Any
 
@@ -17,9 +18,9 @@ from vkmnn.runtime.drivers.vulkan.api import (
     names,
     struct,
 )
+from vkmnn.runtime.drivers.vulkan.loader import layer_names, loader_version
 
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
-API_1_1 = 1 << 22 | 1 << 12
 API_1_3 = 1 << 22 | 3 << 12
 
 KNOWN_FALSE: dict[str, str] = {}
@@ -42,11 +43,7 @@ class Instance:
     def __init__(self, validation: bool) -> None:
         self.validation = validation
         self.messages: list[str] = []
-        # Vulkan 1.0 loaders lack this function: then the symbol itself is missing.
-        version = ffi.new("uint32_t *", 0)
-        if hasattr(lib, "vkEnumerateInstanceVersion"):
-            check(lib.vkEnumerateInstanceVersion(version), "vkEnumerateInstanceVersion")
-        if version[0] < API_1_1:
+        if loader_version() < (1, 1):
             raise DriverUnavailableError("the Vulkan loader is older than 1.1", LOADER_HINT)
         extensions = {
             ffi.string(item.extensionName).decode()
@@ -82,9 +79,9 @@ class Instance:
             pApplicationName=name,
             apiVersion=API_1_3,
         )
-        extension_array, extension_names = names(wanted)
-        layer_array, layer_names = names(layers)
-        keep += [name, extension_names, layer_names]
+        extension_array, kept_extensions = names(wanted)
+        layer_array, kept_layers = names(layers)
+        keep += [name, kept_extensions, kept_layers]
         info = struct(
             "VkInstanceCreateInfo",
             lib.VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
@@ -103,8 +100,9 @@ class Instance:
         check(result, "vkCreateInstance")
         self.handle = out[0]
         self._messenger = self._create_messenger(chain) if validation else NULL
+        callback = self._callback if validation else None
         self._finalizer = weakref.finalize(
-            self, _destroy, self.handle, self._messenger, self._callback if validation else None
+            self, _destroy, os.getpid(), self.handle, self._messenger, callback
         )
 
     def function(self, name: str) -> Any:
@@ -141,8 +139,7 @@ class Instance:
 
 
 def _require_layer() -> None:
-    layers = enumerate_array("VkLayerProperties", lib.vkEnumerateInstanceLayerProperties)
-    if not any(ffi.string(layer.layerName).decode() == VALIDATION_LAYER for layer in layers):
+    if VALIDATION_LAYER not in layer_names():
         raise ValidationLayerError(
             f"validation mode needs the layer {VALIDATION_LAYER}, which is not installed",
             hint="install it (Debian, Ubuntu: `apt install vulkan-validationlayers`; else the "
@@ -150,7 +147,9 @@ def _require_layer() -> None:
         )
 
 
-def _destroy(handle: Any, messenger: Any, _callback: Any) -> None:
+def _destroy(process: int, handle: Any, messenger: Any, _callback: Any) -> None:
+    if os.getpid() != process:
+        return
     if messenger:
         pointer = lib.vkGetInstanceProcAddr(handle, b"vkDestroyDebugUtilsMessengerEXT")
         ffi.cast("PFN_vkDestroyDebugUtilsMessengerEXT", pointer)(handle, messenger, NULL)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 LOCAL, VISIBLE, COHERENT, CACHED = 1, 2, 4, 8  # VK_MEMORY_PROPERTY_*
 
-_USAGE = 0x1 | 0x2 | 0x8 | 0x20  # TRANSFER_SRC | TRANSFER_DST | STORAGE_TEXEL_BUFFER | STORAGE_BUFFER
+_USAGE = (
+    0x1 | 0x2 | 0x8 | 0x20
+)  # TRANSFER_SRC | TRANSFER_DST | STORAGE_TEXEL_BUFFER | STORAGE_BUFFER
 _GRANULE = 256  # no device asks for a larger alignment of ranges
 
 # Memory types in order of preference, each as (flags that must be set, flags that must not be).
@@ -157,7 +159,9 @@ class VulkanBuffer(DriverBuffer):
                 range=nbytes,
             )
             out = ffi.new("VkBufferView *")
-            check(lib.vkCreateBufferView(self._device.handle, info, NULL, out), "vkCreateBufferView")
+            check(
+                lib.vkCreateBufferView(self._device.handle, info, NULL, out), "vkCreateBufferView"
+            )
             # Two threads may get here at once: the second's view must not be lost.
             view = self._views.setdefault(key, out[0])
             if view != out[0]:

@@ -64,9 +64,7 @@ class Layout:
         set_layout = _create_set_layout(device.handle, bindings)
         self.set_layouts = ffi.new("VkDescriptorSetLayout[]", [set_layout] * SETS_PER_CALL)
         self.pipeline_layout = _create_pipeline_layout(device.handle, self.set_layouts, push_size)
-        self.template = (
-            _create_template(device.handle, bindings, set_layout) if bindings else NULL
-        )
+        self.template = _create_template(device.handle, bindings, set_layout) if bindings else NULL
         device.own(
             self,
             "layouts",
@@ -100,9 +98,7 @@ class VulkanPipeline(DriverPipeline):
             binding.format if binding.type is BindingType.TEXEL else None
             for binding in shader.bindings
         )
-        self._finalizer = device.own(
-            self, "pipelines", _release_pipeline, device.handle, handle
-        )
+        self._finalizer = device.own(self, "pipelines", _release_pipeline, device.handle, handle)
 
     def destroy(self) -> None:
         self._device.release(self._finalizer)
