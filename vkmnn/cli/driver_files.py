@@ -90,6 +90,7 @@ def _registered() -> Iterator[Path]:
                             yield Path(name)
             except OSError:
                 continue
+    yield from ()
 
 
 def _problem(path: Path) -> str:

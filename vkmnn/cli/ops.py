@@ -10,9 +10,8 @@ from rich.text import Text
 from vkmnn.cli.console import heading, out, show, show_error, show_facts, table
 from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
-from vkmnn.converter.onnx.registry import find_converter, normal_domain
-from vkmnn.converter.onnx.schema import sample_body
-from vkmnn.converter.onnx.support import alternative
+from vkmnn.converter.onnx.registry import find_converter
+from vkmnn.converter.onnx.support import alternative, body_operators
 from vkmnn.core.resolve import SHAPE_ONLY
 from vkmnn.errors import InvalidInputError
 from vkmnn.geometry import has_geometry
@@ -95,19 +94,10 @@ def _op_types(name: str, domain: str, callers: frozenset[str]) -> set[str]:
         return found or {name} & OP_TYPES.keys()  # a converter of many ops asks for its node's name
     return {
         op_type
-        for inner, inner_domain in _body(name, domain)
+        for inner, inner_domain in body_operators(name)
         if inner not in callers
         for op_type in _op_types(inner, inner_domain, callers | {name})
     }
-
-
-def _body(name: str, domain: str) -> Iterator[tuple[str, str]]:
-    """Yield (operator, domain) of the nodes in the function body of an operator."""
-    from onnx import defs
-
-    body = sample_body(defs.get_schema(name, domain=domain))
-    for node in body.node if body is not None else ():
-        yield node.op_type, normal_domain(node.domain)
 
 
 def _strings(function: Callable[..., object]) -> set[str]:

@@ -113,6 +113,15 @@ def _body_is_supported(schema: Schema, callers: tuple[str, ...]) -> bool:
     return True
 
 
+def body_operators(name: str) -> tuple[tuple[str, str], ...]:
+    """Return (name, domain) of the operators that one of ONNX's operators is defined by."""
+    from onnx import defs
+
+    body = sample_body(defs.get_schema(name))
+    nodes = body.node if body is not None else ()
+    return tuple((node.op_type, normal_domain(node.domain)) for node in nodes)
+
+
 def unsupported_ops() -> list[tuple[str, str]]:
     """Return (name, reason) of ONNX's own operators that cannot be converted, by name."""
     from onnx import defs
