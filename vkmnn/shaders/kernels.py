@@ -1871,24 +1871,23 @@ def reduce_rows(
     )
 
 
-ScaleWidth: TypeAlias = Literal[
-    4,
-    1,
+ScaleLayout: TypeAlias = Literal[
+    "nchw",
+    "nc4hw4",
 ]
 ScaleStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_SCALE = struct.Struct("<IIIIff")
+_SCALE = struct.Struct("<IIIff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleParams:
-    """Push constants of `scale`: 24 bytes."""
+    """Push constants of `scale`: 20 bytes."""
 
     count: int
     inner: int
-    blocks: int
     channels: int
     act_alpha: float
     act_beta: float
@@ -1901,7 +1900,6 @@ class ScaleParams:
             (
                 ("count", self.count, None),
                 ("inner", self.inner, None),
-                ("blocks", self.blocks, None),
                 ("channels", self.channels, None),
                 ("act_alpha", self.act_alpha, None),
                 ("act_beta", self.act_beta, None),
@@ -1911,20 +1909,17 @@ class ScaleParams:
 
 def scale(
     *,
-    width: ScaleWidth,
+    layout: ScaleLayout,
     storage: ScaleStorage,
 ) -> Shader:
     """Return a variant of `scale`.
 
-    y = act(x * scale + bias) with one scale and bias per channel: x is [outer, channels, inner],
-    inner counting elements of `width` words. SPLAT: one word of scale and bias serves the four
-    lanes; else they are vec4s of neighbouring channels, of which `channels` counts words and
-    `blocks` vec4s.
+    y = activation(x * scale[c] + bias[c]), c on axis 1.
     """
     return find_shader(
         "scale",
         {
-            "width": width,
+            "layout": layout,
             "storage": storage,
         },
     )
