@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,3 +129,29 @@ def test_causal_masks_are_found(name):
 def test_a_second_time_changes_nothing():
     once = optimize(load_model(FOLDER / "gpt_any.script.onnx"), run_op)
     assert optimize(once, run_op).ops == once.ops
+
+
+def test_a_large_graph_takes_little_time():
+    """Sixty-four transformer blocks, about 5000 ops: the time limit is three seconds."""
+    block = load_model(FOLDER / "gpt_any.script.onnx")
+    first, last = block.inputs[0].name, block.outputs[0]
+    graph = Graph("large", list(block.inputs), [])
+    value = first
+    for number in range(64):
+        names = {first: value}
+        for name in (*block.constants, *(name for op in block.ops for name in op.outputs)):
+            names[name] = f"{number}/{name}"
+        graph.constants.update((names[name], array) for name, array in block.constants.items())
+        for op in block.ops:
+            inputs = [names[name] if name else "" for name in op.inputs]
+            outputs = [names[name] for name in op.outputs]
+            graph.ops.append(
+                replace(op, name=f"{number}/{op.name}", inputs=inputs, outputs=outputs)
+            )
+        value = names[last.name]
+    graph.outputs = [replace(last, name=value)]
+    assert len(graph.ops) > 4900
+    start = time.process_time()
+    done = optimize(graph, run_op)
+    assert time.process_time() - start < 3
+    assert kinds(done)["Attention"] == 64
