@@ -24,6 +24,7 @@ from vkmnn.errors import (
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.drivers import Driver, DriverUnavailableError, forget_drivers, get_driver
+from vkmnn.runtime.drivers.base import COMPUTE
 from vkmnn.runtime.encoder import Encoder
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
@@ -132,7 +133,7 @@ class Device:
 
     def _build(self, shader: Shader, values: SpecValues) -> Pipeline:
         self.raise_unusable()
-        reason = self.supports(shader)
+        reason = missing(shader, self.info, values)
         if reason:
             raise ShaderError(reason, hint="choose a variant that the device supports")
         made = self.driver_device.create_pipeline(shader, values)
@@ -186,6 +187,7 @@ class Device:
                 ranges = [BufferRange(buffer, 0, 4096)] * len(pipeline.slots)
                 params = bytes(pipeline.params_size)
                 recorder.dispatch(pipeline.driver_pipeline, ranges, params, (0, 1, 1))
+                recorder.barrier(COMPUTE, COMPUTE)
             commands = recorder.finish([buffer.driver_buffer])
             try:
                 commands.submit()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,31 +145,34 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
     The largest range is placed first, each into the smallest gap that holds it ("greedy by size,
     best fit": Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020).
     """
-    offsets = [0] * len(lifetimes)
-    total = 0
-    order = sorted(
-        range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i)
-    )
-    placed: list[tuple[int, int]] = []  # (offset, index), sorted
+    count = len(lifetimes)
+    first = np.array([item.first for item in lifetimes], np.int64)
+    last = np.array([item.last for item in lifetimes], np.int64)
+    start = np.zeros(count, np.int64)
+    end = np.zeros(count, np.int64)  # 0 for what has not been placed
+    order = sorted(range(count), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i))
     for i in order:
         item = lifetimes[i]
         if item.nbytes == 0:
             continue
-        best: tuple[int, int] | None = None  # (size of the gap, offset)
-        end = 0
-        for offset, j in placed:
-            other = lifetimes[j]
-            if other.first > item.last or other.last < item.first:
-                continue
-            start = _align(end, item.alignment)
-            gap = offset - end
-            if start + item.nbytes <= offset and (best is None or gap < best[0]):
-                best = (gap, start)
-            end = max(end, offset + other.nbytes)
-        offsets[i] = best[1] if best else _align(end, item.alignment)
-        bisect.insort(placed, (offsets[i], i))
-        total = max(total, offsets[i] + item.nbytes)
-    return offsets, total, _most_alive(lifetimes)
+        (others,) = np.nonzero((first <= item.last) & (last >= item.first) & (end > 0))
+        taken = sorted(zip(start[others].tolist(), end[others].tolist(), strict=True))
+        start[i] = _best_fit(taken, item.nbytes, item.alignment)
+        end[i] = start[i] + item.nbytes
+    return start.tolist(), int(end.max(initial=0)), _most_alive(lifetimes)
+
+
+def _best_fit(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
+    """Return the offset of the smallest gap that holds `nbytes`, or behind all `taken` ranges."""
+    best_gap, best_offset = None, 0
+    top = 0
+    for start, end in taken:
+        offset = _align(top, alignment)
+        gap = start - top
+        if offset + nbytes <= start and (best_gap is None or gap < best_gap):
+            best_gap, best_offset = gap, offset
+        top = max(top, end)
+    return _align(top, alignment) if best_gap is None else best_offset
 
 
 def _align(offset: int, alignment: int) -> int:

@@ -83,8 +83,14 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
     )
 
 
-def missing(shader: Shader, info: DeviceInfo) -> str | None:
-    """Say why a device cannot run a shader; None when it can."""
+_LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
+"""Specialization constants of these names set the local size."""
+
+_NO_SPEC: SpecValues = {}
+
+
+def missing(shader: Shader, info: DeviceInfo, spec: SpecValues = _NO_SPEC) -> str | None:
+    """Say why a device cannot run a shader with some constants set; None when it can."""
     limits = info.limits
     texel = [binding for binding in shader.bindings if binding.type is BindingType.TEXEL]
     required = shader.requires | {f"texel_{binding.format}" for binding in texel}
@@ -93,7 +99,10 @@ def missing(shader: Shader, info: DeviceInfo) -> str | None:
     absent = sorted(required - info.features)
     if absent:
         return f"{info.name} lacks {', '.join(absent)}"
-    x, y, z = shader.local_size
+    x, y, z = (
+        int(spec.get(name, size))
+        for name, size in zip(_LOCAL_SIZE_NAMES, shader.local_size, strict=True)
+    )
     smallest, largest = limits.subgroup_size_range
     checks = (
         (shader.push_constant_size, limits.max_push_constants, "bytes of push constants"),

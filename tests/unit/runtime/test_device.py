@@ -297,7 +297,9 @@ def test_a_failing_pipeline_fails_the_lot_and_can_be_tried_again(
         own_device.pipeline(dataclasses.replace(shader, digest=digest))
 
 
-def test_warm_up_compiles_before_the_first_run(device: Device, make_shader: MakeShader) -> None:
+def test_warm_up_compiles_before_the_first_run(
+    device: Device, make_shader: MakeShader, scale: Shader
+) -> None:
     if device.info.type is not DeviceType.CPU:
         pytest.skip("only CPU devices compile at the first dispatch")
     shaders = [
@@ -311,7 +313,8 @@ def test_warm_up_compiles_before_the_first_run(device: Device, make_shader: Make
         )
         for i in range(2)
     ]
-    device.warm_up([device.pipeline(shader) for shader in shaders])
+    pipelines = [device.pipeline(shader) for shader in (*shaders, scale, scale)]
+    device.warm_up(pipelines)
     device.warm_up([])
 
 

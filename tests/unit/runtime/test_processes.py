@@ -69,6 +69,19 @@ def test_no_driver_installed() -> None:
     assert "hint:" in result.stdout
 
 
+@pytest.mark.parametrize("name", ["intel_icd", "radeon_icd"])
+def test_a_driver_without_hardware(name: str) -> None:
+    path = Path(f"/usr/share/vulkan/icd.d/{name}.x86_64.json")
+    if not path.is_file():
+        pytest.skip("the driver is not installed")
+    result = run(
+        "from vkmnn.runtime.device import enumerate_devices\n"
+        "assert all(info.vendor in ('Intel', 'AMD') for info in enumerate_devices())\n",
+        **dict.fromkeys(_PICK_DRIVER, str(path)),
+    )
+    assert result.returncode == 0, result.stderr
+
+
 def test_importing_opens_nothing() -> None:
     result = run(
         "import sys, vkmnn.runtime\n"

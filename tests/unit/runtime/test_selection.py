@@ -137,6 +137,14 @@ def test_supports_gives_the_reason(
     assert given is None if reason is None else given is not None and reason in given
 
 
+def test_the_local_size_may_be_a_specialization_constant(
+    scale: Shader, make_info: MakeInfo
+) -> None:
+    assert missing(scale, make_info(), {"local_size_x": 128, "other": 1e9}) is None
+    reason = missing(scale, make_info(), {"local_size_x": 2, "local_size_z": 65})
+    assert reason == "scale needs 65 invocations along z, Floor allows 64"
+
+
 def test_texel_formats_must_be_supported(texel_add: Shader, make_info: MakeInfo) -> None:
     assert missing(texel_add, make_info(features=frozenset())) == "Floor lacks texel_rgba32f"
 

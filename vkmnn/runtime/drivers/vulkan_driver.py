@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
-from vkmnn.errors import DeviceNotFoundError
+from vkmnn.errors import DeviceError, DeviceNotFoundError
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.drivers.base import Driver
-from vkmnn.runtime.drivers.vulkan.api import enumerate_array, lib
+from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
+from vkmnn.runtime.drivers.vulkan.api import LOADER_HINT, enumerate_array, lib
 from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice, query
 from vkmnn.runtime.drivers.vulkan.instance import Instance
+
+log = logging.getLogger(__name__)
 
 
 class VulkanDriver(Driver):
@@ -39,8 +42,19 @@ class VulkanDriver(Driver):
             return self._instances[validation]
 
     def _physical_devices(self, instance: Instance) -> list[PhysicalDevice]:
-        handles = enumerate_array(
-            "VkPhysicalDevice", lib.vkEnumeratePhysicalDevices, instance.handle
-        )
-        devices = (query(instance.handle, handle, i) for i, handle in enumerate(handles))
-        return [device for device in devices if device]
+        try:
+            handles = enumerate_array(
+                "VkPhysicalDevice", lib.vkEnumeratePhysicalDevices, instance.handle
+            )
+        except DeviceError as error:  # drivers are installed, the hardware for them is not
+            raise DriverUnavailableError(
+                f"no installed driver found a device ({error.message})", LOADER_HINT
+            ) from error
+        devices = []
+        for index, handle in enumerate(handles):
+            device = query(instance.handle, handle, index)
+            if device is None:
+                log.info("device %d left out: no Vulkan 1.1, or no queue that computes", index)
+            else:
+                devices.append(device)
+        return devices

@@ -109,15 +109,14 @@ def enumerate_array(ctype: str, call: Any, *args: Any) -> list[Any]:
     """Run a Vulkan call of the form (..., count, array) and return the elements."""
     count = ffi.new("uint32_t *")
     while True:
-        check_result(call(*args, count, NULL))
+        _check_enumeration(call(*args, count, NULL))
         array = ffi.new(f"{ctype}[]", count[0])
         result = call(*args, count, array)
         if result != lib.VK_INCOMPLETE:
-            check_result(result)
+            _check_enumeration(result)
             return [array[i] for i in range(count[0])]
 
 
-def check_result(result: int | None) -> None:
-    """`check` for calls of `enumerate_array`, some of which return nothing."""
+def _check_enumeration(result: int | None) -> None:
     if result is not None:
         check(result, "a Vulkan enumeration")

@@ -135,7 +135,7 @@ FEATURE_STRUCTS = (
     ),
     FeatureStruct(
         1000416000,
-        (1, 4),
+        None,  # core in 1.4, which the instance does not ask for
         "VK_KHR_shader_subgroup_rotate",
         {"shaderSubgroupRotate": "subgroup_rotate", "shaderSubgroupRotateClustered": None},
     ),
