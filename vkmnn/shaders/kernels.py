@@ -1196,24 +1196,28 @@ def interp(
     )
 
 
+LrnForm: TypeAlias = Literal[
+    1,
+    4,
+    "blocked",
+]
 LrnStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_LRN = struct.Struct("<IIiiifff")
+_LRN = struct.Struct("<Iiiiiff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LrnParams:
-    """Push constants of `lrn`: 32 bytes."""
+    """Push constants of `lrn`: 28 bytes."""
 
     count: int
-    pixels: int
     channels: int
-    below: int
-    above: int
-    alpha: float
-    beta: float
+    inner: int
+    before: int
+    after: int
+    ratio: float
     bias: float
 
     def pack(self) -> bytes:
@@ -1223,12 +1227,11 @@ class LrnParams:
             _LRN,
             (
                 ("count", self.count, None),
-                ("pixels", self.pixels, None),
                 ("channels", self.channels, None),
-                ("below", self.below, None),
-                ("above", self.above, None),
-                ("alpha", self.alpha, None),
-                ("beta", self.beta, None),
+                ("inner", self.inner, None),
+                ("before", self.before, None),
+                ("after", self.after, None),
+                ("ratio", self.ratio, None),
                 ("bias", self.bias, None),
             ),
         )
@@ -1236,16 +1239,20 @@ class LrnParams:
 
 def lrn(
     *,
+    form: LrnForm,
     storage: LrnStorage,
 ) -> Shader:
     """Return a variant of `lrn`.
 
-    Local response normalisation over `below` channels before and `above` channels after each;
-    NC4HW4, an invocation makes one channel block of one pixel.
+    Local response normalisation across channels (ONNX LRN): y = x / (bias + ratio * sum of
+    squares)^BETA, summed over the channels from `before` below to `after` above. `count`
+    elements; form 1 and 4: plain [outer, channels, inner] of words or vec4s; blocked:
+    channel-blocked texels, `inner` of them per block.
     """
     return find_shader(
         "lrn",
         {
+            "form": form,
             "storage": storage,
         },
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Op
@@ -12,26 +13,29 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.indexing import operands
+from vkmnn.vulkan.executions.row_kernels import MAX_ITERATIONS
 
 
 @vulkan_execution("LRN")
 class LRNExecution(VulkanExecution):
-    """One dispatch on channel blocks."""
+    """One dispatch, in the order in which the input lies."""
 
     @classmethod
     def reject(
         cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
     ) -> str | None:
-        """Refuse tensors without pixels."""
-        rank = len(outputs[0].shape)
-        return f"rank {rank}, at least 3 is needed" if rank < 3 else None
+        """Refuse windows that take too many loop iterations."""
+        assert isinstance(op.attrs, LRNAttrs)
+        window = min(op.attrs.size, outputs[0].shape[1])
+        return f"a window of {window} channels" if window > MAX_ITERATIONS else None
 
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> tuple[list[Layout], list[Layout]]:
-        """Work on channel blocks."""
-        return [Layout.NC4HW4], [Layout.NC4HW4]
+        """Keep the input's order: zero tail lanes stay zero."""
+        x = inputs[0]
+        assert x is not None
+        return [x.layout], [x.layout]
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -39,20 +43,28 @@ class LRNExecution(VulkanExecution):
         """Record the dispatch."""
         attrs = self.op.attrs
         assert isinstance(attrs, LRNAttrs)
-        (source,) = operands(inputs)
-        batch, channels, *spatial = outputs[0].shape
-        pixels = batch * prod(spatial)
-        count = ceil_div(channels, 4) * pixels
+        x, y = inputs[0], outputs[0]
+        assert x is not None
+        if 0 in x.shape:
+            return
+        batch, channels = x.shape[:2]
+        inner = prod(x.shape[2:])
+        form: Literal[1, 4, "blocked"] = 1
+        count = batch * channels * inner
+        if x.layout is Layout.NC4HW4:
+            form, inner = "blocked", batch * inner
+            count = ceil_div(channels, 4) * inner
+        elif inner % 4 == 0:
+            form, inner, count = 4, inner // 4, count // 4
         params = kernels.LrnParams(
             count=count,
-            pixels=pixels,
             channels=channels,
-            # ONNX: floor((size - 1) / 2) channels below, ceil((size - 1) / 2) above.
-            below=(attrs.size - 1) // 2,
-            above=attrs.size // 2,
-            alpha=attrs.alpha / attrs.size,
-            beta=attrs.beta,
+            inner=inner,
+            # A window wider than the tensor may not overflow int32.
+            before=min((attrs.size - 1) // 2, channels),
+            after=min(attrs.size // 2, channels),
+            ratio=attrs.alpha / attrs.size,
             bias=attrs.bias,
         )
-        shader = kernels.lrn(storage=encoder.load_storage)
-        encoder.dispatch_linear(shader, [source, outputs[0]], params, count)
+        shader = kernels.lrn(form=form, storage=encoder.load_storage)
+        encoder.dispatch_linear(shader, [x, y], params, count, {"BETA": attrs.beta})
