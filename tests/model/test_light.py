@@ -6,11 +6,13 @@ With random weights in the same networks, onnxruntime is the oracle.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from _pytest.mark.structures import ParameterSet
 from onnx import ModelProto, TensorProto, numpy_helper
 
 import vkmnn
@@ -31,8 +33,14 @@ TOLERANCES = {
     "vgg19": 1e-3,
     "zfnet512": 1e-3,
 }
+QUICK = ("shufflenet", "squeezenet")  # what the run on the feature floor has time for
 # VGG-19 and ZFNet-512 have no op that AlexNet lacks, but 900 MB of weights.
 WITH_RANDOM_WEIGHTS = [name for name in TOLERANCES if name not in ("vgg19", "zfnet512")]
+
+
+def marked(names: Iterable[str]) -> list[ParameterSet]:
+    """Return the names as parameters of a test, those of large networks marked as slow."""
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
 
 
 def ramp(shape: tuple[int, ...]) -> Array:
@@ -52,14 +60,14 @@ def check_recorded(name: str, session: vkmnn.InferenceSession) -> None:
     np.testing.assert_allclose(result, expected, rtol=TOLERANCES[name], atol=1e-7)
 
 
-@pytest.mark.parametrize("name", TOLERANCES)
+@pytest.mark.parametrize("name", marked(TOLERANCES))
 def test_recorded_output_on_the_device(name: str, validation: bool):
     path = FOLDER / f"light_{name}.onnx"
     with vkmnn.InferenceSession(path, validation=validation, require_device=True) as session:
         check_recorded(name, session)
 
 
-@pytest.mark.parametrize("name", TOLERANCES)
+@pytest.mark.parametrize("name", marked(TOLERANCES))
 def test_recorded_output_on_the_cpu(name: str):
     with vkmnn.InferenceSession(FOLDER / f"light_{name}.onnx", device="cpu") as session:
         check_recorded(name, session)
@@ -99,8 +107,7 @@ def _factors(graph: onnx.GraphProto) -> set[str]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_RANDOM_WEIGHTS)
+@pytest.mark.parametrize("name", marked(WITH_RANDOM_WEIGHTS))
 def test_random_weights_agree_with_onnxruntime(name: str, validation: bool):
     model = with_random_weights(onnx.load(FOLDER / f"light_{name}.onnx"))
     with vkmnn.InferenceSession(model, validation=validation, require_device=True) as session:

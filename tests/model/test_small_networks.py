@@ -1,0 +1,34 @@
+"""Small networks of every kind agree with onnxruntime, at sizes that change back and forth."""
+
+from __future__ import annotations
+
+import pytest
+
+import vkmnn
+from tests.model.networks import NETWORKS, make_feeds
+from tests.model.oracle import assert_agree, open_oracle
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_small_network(name: str, validation: bool):
+    network = NETWORKS[name]
+    model = network.build()
+    oracle = open_oracle(model)
+    usual, *others = network.sizes
+    with vkmnn.InferenceSession(model, validation=validation, require_device=True) as session:
+        for number, size in enumerate(size for other in others for size in (usual, other, usual)):
+            feeds = make_feeds(model, size, seed=number)
+            expected = oracle.run(None, feeds)
+            assert_agree(session.run(None, feeds), expected, what=f"{name} {size}")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_small_network_on_the_cpu(name: str):
+    network = NETWORKS[name]
+    model = network.build()
+    oracle = open_oracle(model)
+    with vkmnn.InferenceSession(model, device="cpu") as session:
+        for size in network.sizes:
+            feeds = make_feeds(model, size)
+            expected = oracle.run(None, feeds)
+            assert_agree(session.run(None, feeds), expected, limit=2e-5, what=f"{name} {size}")
