@@ -117,13 +117,13 @@ class Encoder:
                 end = start + EMPTY_RANGE_BYTES
             state = hazards.get(buffer) or self._track(buffer)
             if reads:
-                if not state.constant and state.written.overlaps(start, end):
+                if state.written.starts and state.written.overlaps(start, end):
                     hazard = True
                 read.append((state, start, end))
             if writes:
                 if state.stale.overlaps(start, end):
                     hazard = visible_to_writes = True
-                elif not state.may_write(start, end):
+                elif state.is_read(start, end, self.barrier_count):
                     hazard = True
                 written.append((state, start, end))
         if hazard:
@@ -131,7 +131,7 @@ class Encoder:
             everything = visible_to_writes or self._used & TRANSFER
             self._barrier(COMPUTE if everything else COMPUTE_READ)
         for state, start, end in read:
-            state.note_read(start, end)
+            state.note_read(start, end, self.barrier_count)
         for state, start, end in written:
             state.note_write(start, end)
         self._used |= pipeline.scope
@@ -216,7 +216,8 @@ class Encoder:
             scope |= TRANSFER_WRITE if writes else TRANSFER_READ
             hazard |= state.written.overlaps(start, end)
             if writes:
-                hazard |= state.stale.overlaps(start, end) or not state.may_write(start, end)
+                hazard |= state.stale.overlaps(start, end)
+                hazard |= state.is_read(start, end, self.barrier_count)
             touched.append((state, start, end, writes))
         if hazard:
             self._barrier(COMPUTE | TRANSFER)
@@ -224,7 +225,7 @@ class Encoder:
             if writes:
                 state.note_write(start, end)
             else:
-                state.note_read(start, end)
+                state.note_read(start, end, self.barrier_count)
         self._used |= scope
         self._stale |= scope & WRITES
 
@@ -255,7 +256,8 @@ class Encoder:
         self._ever |= self._used
         self._used = 0
         for state in self._hazards.values():
-            state.pass_barrier(visible_to_writes)
+            if not state.constant:
+                state.pass_barrier(visible_to_writes)
 
     def _done(self) -> None:
         if self._timestamps:

@@ -57,29 +57,30 @@ class BufferHazards:
     write ordered after that read, need no more than the two barriers between them.
 
     As long as a buffer of `constant` content has not been written, its reads are not tracked one by
-    one: `read_somewhere` stands for them.
+    one: `last_read` is the number of barriers that there were before the last of them.
     """
 
-    __slots__ = ("constant", "read", "read_somewhere", "stale", "written")
+    __slots__ = ("constant", "last_read", "read", "stale", "written")
 
     def __init__(self, *, constant: bool) -> None:
         self.constant = constant
-        self.read_somewhere = False
+        self.last_read = -1
         self.read = IntervalSet()
         self.written = IntervalSet()
         self.stale = IntervalSet()
 
-    def may_write(self, start: int, end: int) -> bool:
-        """Whether writing [start, end) needs no barrier."""
-        return not (self.read_somewhere or self.read.overlaps(start, end))
+    def is_read(self, start: int, end: int, barriers: int) -> bool:
+        """Whether [start, end) has been read since the last of so many `barriers`."""
+        return self.last_read == barriers or self.read.overlaps(start, end)
 
-    def note_read(self, start: int, end: int) -> None:
-        """Record that [start, end) is read."""
+    def note_read(self, start: int, end: int, barriers: int) -> None:
+        """Record that [start, end) is read, after so many `barriers`."""
         if self.constant:
-            self.read_somewhere = True
+            self.last_read = barriers
         else:
             self.read.add(start, end)
-            self.stale.remove(start, end)
+            if self.stale.starts:
+                self.stale.remove(start, end)
 
     def note_write(self, start: int, end: int) -> None:
         """Record that [start, end) is written."""
@@ -89,9 +90,6 @@ class BufferHazards:
 
     def pass_barrier(self, visible_to_writes: bool) -> None:
         """Forget what a barrier has ordered."""
-        self.read_somewhere = False
-        if self.constant:
-            return
         self.read.clear()
         self.written.clear()
         if visible_to_writes:
