@@ -96,7 +96,7 @@ def test_reflection_is_plain_data(compiler: Compiler) -> None:
 
 
 def test_feature_names_are_the_runtimes() -> None:
-    driver = pytest.importorskip("vkmnn.runtime.drivers.vulkan.features")
+    driver = pytest.importorskip("vkmnn.runtime.drivers.vulkan.tables")
     known = {
         *(name for row in driver.FEATURE_STRUCTS for name in row.members.values() if name),
         *driver.CORE_FEATURES.values(),

@@ -74,7 +74,7 @@ class DeviceInfo:
     """Identity, features and limits of one device.
 
     `features` holds only what `open_device` really enables; the names are listed in
-    `drivers/vulkan/features.py`. `memory_bytes` is the size of the largest device-local heap.
+    `drivers/vulkan/tables.py`. `memory_bytes` is the size of the largest device-local heap.
     """
 
     index: int

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+SWIFTSHADER = Path(
+    os.environ.get("VKMNN_SWIFTSHADER_ICD", "/usr/lib/chromium/vk_swiftshader_icd.json")
+)
 _PICK_DRIVER = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # the new and the old name
 
 

@@ -1,7 +1,7 @@
 """Recording, submitting and awaiting command buffers.
 
-Recording calls the raw functions with structures built beforehand; see the cost table in
-docs/runtime.md before adding anything to `VulkanRecorder.dispatch`.
+Recording calls the raw functions with structures built beforehand: a dispatch with its barrier
+costs about four times its five Vulkan calls. Measure before adding anything to `dispatch`.
 """
 
 from __future__ import annotations

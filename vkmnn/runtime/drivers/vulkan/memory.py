@@ -10,7 +10,7 @@ from vkmnn.errors import DeviceError, OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES, DriverBuffer
 from vkmnn.runtime.drivers.vulkan.api import NULL, address, check, ffi, lib, struct
-from vkmnn.runtime.drivers.vulkan.features import TEXEL_FORMATS
+from vkmnn.runtime.drivers.vulkan.tables import TEXEL_FORMATS
 from vkmnn.runtime.memory import MemoryKind
 
 if TYPE_CHECKING:
