@@ -109,6 +109,7 @@ class VulkanDevice(DriverDevice):
             raise error
 
     def allocate(self, nbytes: int, kind: MemoryKind) -> VulkanBuffer:
+        self.release_deferred()
         return VulkanBuffer(self, nbytes, kind)
 
     def create_pipeline(
