@@ -1476,6 +1476,148 @@ def matmul_tile(
     )
 
 
+NormApplyForm: TypeAlias = Literal[
+    "rows",
+    "channels",
+]
+NormApplyStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_NORM_APPLY = struct.Struct("<IIIIIIIIIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormApplyParams:
+    """Push constants of `norm_apply`: 44 bytes."""
+
+    count: int
+    size: int
+    scale_row: int
+    scale_step: int
+    bias_row: int
+    bias_step: int
+    groups: int = 1
+    channels: int = 1
+    pixels: int = 1
+    act_alpha: float = 0.0
+    act_beta: float = 0.0
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "NormApplyParams",
+            _NORM_APPLY,
+            (
+                ("count", self.count, None),
+                ("size", self.size, None),
+                ("scale_row", self.scale_row, None),
+                ("scale_step", self.scale_step, None),
+                ("bias_row", self.bias_row, None),
+                ("bias_step", self.bias_step, None),
+                ("groups", self.groups, None),
+                ("channels", self.channels, None),
+                ("pixels", self.pixels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def norm_apply(
+    *,
+    form: NormApplyForm,
+    storage: NormApplyStorage,
+) -> Shader:
+    """Return a variant of `norm_apply`.
+
+    y = (x - mean) * deviation * scale + bias, with an activation in form channels, over plain
+    rows whose mean and inverse standard deviation are known; an invocation makes one element.
+    """
+    return find_shader(
+        "norm_apply",
+        {
+            "form": form,
+            "storage": storage,
+        },
+    )
+
+
+NormRowsLanes: TypeAlias = Literal[
+    8,
+    32,
+    0,
+]
+NormRowsForm: TypeAlias = Literal[
+    "aligned",
+    "rows",
+    "channels",
+]
+_NORM_ROWS = struct.Struct("<IIIIIIIIIfff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormRowsParams:
+    """Push constants of `norm_rows`: 48 bytes."""
+
+    rows: int
+    size: int
+    scale_row: int
+    scale_step: int
+    bias_row: int
+    bias_step: int
+    groups: int = 1
+    channels: int = 1
+    pixels: int = 1
+    epsilon: float
+    act_alpha: float = 0.0
+    act_beta: float = 0.0
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "NormRowsParams",
+            _NORM_ROWS,
+            (
+                ("rows", self.rows, None),
+                ("size", self.size, None),
+                ("scale_row", self.scale_row, None),
+                ("scale_step", self.scale_step, None),
+                ("bias_row", self.bias_row, None),
+                ("bias_step", self.bias_step, None),
+                ("groups", self.groups, None),
+                ("channels", self.channels, None),
+                ("pixels", self.pixels, None),
+                ("epsilon", self.epsilon, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def norm_rows(
+    *,
+    lanes: NormRowsLanes,
+    form: NormRowsForm,
+) -> Shader:
+    """Return a variant of `norm_rows`.
+
+    Normalises plain rows: y = (x - mean) / sqrt(variance + epsilon) * scale + bias; a workgroup
+    makes one row. With RMS nothing is subtracted. With HOLD, the vec4s of an invocation, it keeps
+    the row in registers; HOLD 0 reads a longer row three times. Form aligned: rows are whole
+    vec4s, scale and bias too. Form rows: a row may start and end inside a vec4, and these
+    elements are stored one by one. Form channels: so, too, but with factors per channel and an
+    activation.
+    """
+    return find_shader(
+        "norm_rows",
+        {
+            "lanes": lanes,
+            "form": form,
+        },
+    )
+
+
 OneHotDtype: TypeAlias = Literal[
     "f32",
     "i32",
@@ -2442,5 +2584,108 @@ def unary(
             "op": op,
             "dtype": dtype,
             "storage": storage,
+        },
+    )
+
+
+WinogradInM: TypeAlias = Literal[
+    2,
+    4,
+]
+_WINOGRAD_IN = struct.Struct("<I2I2i2i")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinogradInParams:
+    """Push constants of `winograd_in`: 28 bytes."""
+
+    batch: int
+    grid: tuple[int, ...]
+    """2 values."""
+    in_size: tuple[int, ...]
+    """2 values."""
+    pad: tuple[int, ...]
+    """2 values."""
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "WinogradInParams",
+            _WINOGRAD_IN,
+            (
+                ("batch", self.batch, None),
+                ("grid", self.grid, 2),
+                ("in_size", self.in_size, 2),
+                ("pad", self.pad, 2),
+            ),
+        )
+
+
+def winograd_in(
+    *,
+    m: WinogradInM,
+) -> Shader:
+    """Return a variant of `winograd_in`.
+
+    Transforms the input of a Winograd convolution F(m, 3): an invocation takes one tile of one
+    channel block. Results are [position][block][tile], the input of one product per position.
+    """
+    return find_shader(
+        "winograd_in",
+        {
+            "m": m,
+        },
+    )
+
+
+WinogradOutM: TypeAlias = Literal[
+    2,
+    4,
+]
+_WINOGRAD_OUT = struct.Struct("<I2I2IIff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinogradOutParams:
+    """Push constants of `winograd_out`: 32 bytes."""
+
+    batch: int
+    grid: tuple[int, ...]
+    """2 values."""
+    out_size: tuple[int, ...]
+    """2 values."""
+    channels: int
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "WinogradOutParams",
+            _WINOGRAD_OUT,
+            (
+                ("batch", self.batch, None),
+                ("grid", self.grid, 2),
+                ("out_size", self.out_size, 2),
+                ("channels", self.channels, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def winograd_out(
+    *,
+    m: WinogradOutM,
+) -> Shader:
+    """Return a variant of `winograd_out`.
+
+    Transforms the products of a Winograd convolution F(m, 3) into its output: an invocation makes
+    m x m pixels of one channel block.
+    """
+    return find_shader(
+        "winograd_out",
+        {
+            "m": m,
         },
     )
