@@ -1,0 +1,87 @@
+"""Sessions give back what they take: device objects and host memory."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkmnn
+from vkmnn.runtime.device import enumerate_devices, open_device
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+
+pytestmark = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
+
+
+def images(count: int) -> dict[str, np.ndarray]:
+    return {"image": np.random.default_rng(0).random((count, 1, 8, 8), dtype=np.float32)}
+
+
+def live() -> dict[str, int]:
+    """Return the device's live objects, pipelines apart: those are kept for the next session."""
+    gc.collect()
+    counts = open_device("auto").stats()
+    return {name: count for name, count in counts.items() if "pipeline" not in name}
+
+
+def test_a_closed_session_leaves_no_device_objects() -> None:
+    with vkmnn.InferenceSession(DIGITS) as session:
+        session.run(None, images(3))
+    before = live()
+    for count in (1, 2, 5):
+        with vkmnn.InferenceSession(DIGITS) as session:
+            session.run(None, images(count))
+            session.run(None, images(count + 1))
+            assert live().get("buffers", 0) > before.get("buffers", 0)
+        assert live() == before
+
+
+def test_a_forgotten_session_leaves_no_device_objects() -> None:
+    before = live()
+    session = vkmnn.InferenceSession(DIGITS)
+    session.run(None, images(3))
+    del session
+    assert live() == before
+
+
+def test_an_evicted_plan_leaves_no_device_objects() -> None:
+    interpreter = vkmnn.Interpreter.from_file(DIGITS)
+    session = interpreter.create_session(vkmnn.ScheduleConfig(max_plans=2))
+    sizes = (1, 2, 3, 4, 5)
+    for count in sizes:
+        session.run(images(count))
+    before = live()
+    for count in sizes * 2:
+        session.run(images(count))
+    assert live() == before
+    session.close()
+
+
+def test_a_failed_plan_leaves_no_device_objects() -> None:
+    session = vkmnn.InferenceSession(DIGITS)
+    session.run(None, images(2))
+    before = live()
+    for _ in range(3):
+        with pytest.raises(vkmnn.InvalidInputError):
+            session.run(None, {"image": np.zeros((1, 1, 9, 9), np.float32)})
+    assert live() == before
+    session.close()
+
+
+def test_many_runs_and_shapes_do_not_grow_the_process() -> None:
+    interpreter = vkmnn.Interpreter.from_file(DIGITS)
+    session = interpreter.create_session(vkmnn.ScheduleConfig(max_plans=2))
+
+    def work(rounds: int) -> int:
+        for step in range(rounds):
+            session.run(images(1 + step % 5))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    first = work(100)
+    grown = work(300) - first
+    assert grown < 20_000, f"{grown} KiB more after 300 further runs"
+    session.close()
