@@ -105,7 +105,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: an unknown or missing name, a wrong dtype, shape or value.
             ShapeError: the shapes do not fit the network.
-        PlacementError: with `require_device`, an op of the new plan would run off the device.
+            PlacementError: with `require_device`, an op of the new plan would run off the device.
         """
         arrays = self._check_feeds(feeds)
         wanted = self._outputs if output_names is None else list(output_names)
