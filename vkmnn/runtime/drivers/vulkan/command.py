@@ -243,7 +243,6 @@ class VulkanRecorder(DriverRecorder):
         )
         self._state.descriptor_pools.append(out[0])
         self._set_info.descriptorPool = out[0]
-        self._set_info.descriptorPool = out[0]
 
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
         source: Any = src.buffer.driver_buffer
