@@ -11,7 +11,7 @@ from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.executions import conv_kernels
+from vkmnn.vulkan.executions import conv_kernels, convolution
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_TILES,
     MAX_ITERATIONS,
@@ -24,6 +24,7 @@ from vkmnn.vulkan.executions.conv_kernels import (
     pack_weights,
     split_taps,
 )
+from vkmnn.vulkan.executions.winograd import WEIGHT_MATRIX, transform_weights
 
 
 def attrs(
@@ -219,6 +220,44 @@ def test_kernels_of_gpus(
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
     compare(attrs(pads=(1, 1, 1, 1), group=group), x, w, random(outputs))
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8, 8, 8), (2, 7, 37, 13, 11), (3, 16, 64, 4, 5), (1, 5, 6, 1, 2)]
+)
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 1, 2, 0), (2, 2, 2, 2)])
+def test_winograd(
+    m: int,
+    shape: tuple[int, int, int, int, int],
+    pads: tuple[int, int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not can_rotate(device().info):
+        pytest.skip("Winograd is for devices with the rotation kernel")
+    batch, channels, outputs, height, width = shape
+    x, w = random(batch, channels, height, width), random(outputs, channels, 3, 3, seed=1)
+    if height + pads[0] + pads[2] < 3:
+        pytest.skip("the window is larger than the padded input")
+    monkeypatch.setattr(convolution, "choose_winograd", lambda *_: m)
+    conv = attrs(pads=pads, activation=Activation("CLIP", 0.5, 3.0))
+    compare(conv, x, w)
+    size = (height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2)
+    compare(conv, x, w, random(outputs), random(batch, outputs, *size, seed=3))
+
+
+@pytest.mark.parametrize(("m", "points"), [(2, (0, 1, -1)), (4, (0, 1, -1, 2, -2))])
+def test_winograd_weights(m: int, points: tuple[int, ...]) -> None:
+    # Row i of G evaluates the filter, seen as a polynomial, at point i up to a factor.
+    matrix = WEIGHT_MATRIX[m]
+    for row, point in zip(matrix, points, strict=False):
+        np.testing.assert_allclose(row, row[0] * np.array([1, point, point**2]))
+    np.testing.assert_array_equal(matrix[-1], [0, 0, 1])
+    w = random(5, 3, 1, 3, 3)
+    transformed = transform_weights(w, m).reshape(m + 2, m + 2, 8, 3)
+    want = matrix @ w[4, 2, 0] @ matrix.T
+    np.testing.assert_allclose(transformed[:, :, 4, 2], want, rtol=1e-5, atol=1e-6)
+    assert not transformed[:, :, 5:].any()
 
 
 def test_half_precision() -> None:

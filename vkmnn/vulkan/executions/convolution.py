@@ -22,11 +22,12 @@ from vkmnn.vulkan.executions.conv_kernels import (
     triple,
     wanted_layouts,
 )
+from vkmnn.vulkan.executions.winograd import choose_winograd, encode_winograd
 
 
 @vulkan_execution("Convolution")
 class ConvolutionExecution(VulkanExecution):
-    """One dispatch with bias, residual and activation in its epilogue."""
+    """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
 
     @classmethod
     def reject(
@@ -75,13 +76,12 @@ class ConvolutionExecution(VulkanExecution):
         def view(plain: Array) -> Array:
             return plain.reshape(*plain.shape[:2], *problem.kernel)
 
-        encode_convolution(
-            problem,
-            Weights(w, "plain", view),
-            blocked(x, encoder),
-            bias,
-            blocked(residual, encoder) if residual is not None else None,
-            output,
-            attrs.activation,
-            encoder,
-        )
+        weights = Weights(w, "plain", view)
+        source = blocked(x, encoder)
+        added = blocked(residual, encoder) if residual is not None else None
+        activation = attrs.activation
+        m = choose_winograd(problem, weights, encoder)
+        if m:
+            encode_winograd(problem, m, weights, source, bias, added, output, activation, encoder)
+        else:
+            encode_convolution(problem, weights, source, bias, added, output, activation, encoder)

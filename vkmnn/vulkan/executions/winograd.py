@@ -1,0 +1,180 @@
+"""Convolution with 3x3 windows by Winograd's minimal filtering: fewer products, two transforms.
+
+F(m, 3) makes m x m results from (m + 2) x (m + 2) products instead of 9 m x m (Lavin and Gray,
+"Fast Algorithms for Convolutional Neural Networks", 2015). For the products, each of the (m + 2)²
+positions is a group of a convolution of one tap over the tiles.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Activation, Array
+from vkmnn.runtime.device_info import DeviceType
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.executions.conv_kernels import (
+    CPU_LANES,
+    ConvProblem,
+    Weights,
+    best_tile,
+    bias_tensor,
+    can_rotate,
+    encode_convolution,
+)
+
+# G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
+WEIGHT_MATRIX = {
+    2: np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]),
+    4: np.array(
+        [
+            [1 / 4, 0, 0],
+            [-1 / 6, -1 / 6, -1 / 6],
+            [-1 / 6, 1 / 6, -1 / 6],
+            [1 / 24, 1 / 12, 1 / 6],
+            [1 / 24, -1 / 12, 1 / 6],
+            [0, 0, 1],
+        ]
+    ),
+}
+
+# Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, and
+# for two dispatches more.
+TRANSFORM_NS = {2: (110.0, 60.0), 4: (500.0, 210.0)}
+DISPATCH_NS = 50_000.0
+# Sums of transformed values are a little less exact: worth it for a clear gain only.
+LEAST_GAIN = 1.2
+
+
+def product_problem(problem: ConvProblem, m: int) -> ConvProblem:
+    """Return the products of F(m, 3) as a grouped convolution of one tap over all tiles."""
+    tiles = problem.batch * prod(_grid(problem, m))
+    blocks = ceil_div(problem.outputs, 4)
+    return ConvProblem(
+        batch=1,
+        group=(m + 2) ** 2,
+        inputs=ceil_div(problem.inputs, 4) * 4,
+        outputs=blocks * 4,
+        in_size=(1, 1, tiles),
+        out_size=(1, 1, tiles),
+        kernel=(1, 1, 1),
+        stride=(1, 1, 1),
+        dilation=(1, 1, 1),
+        pad=(0, 0, 0),
+        out_strides=(tiles, tiles, tiles, 1),
+        out_offset=0,
+        out_block=tiles,
+    )
+
+
+def _grid(problem: ConvProblem, m: int) -> tuple[int, int]:
+    _, height, width = problem.out_size
+    return ceil_div(height, m), ceil_div(width, m)
+
+
+def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> int:
+    """Return the m of F(m, 3) that is faster than a direct convolution, 0 when none is.
+
+    Only for CPU devices: on GPUs a layer of a small batch is bound by latency, and two dispatches
+    more cost more than the products that they save.
+    """
+    info = encoder.info
+    ready = info.type is DeviceType.CPU and encoder.prefers_texel_loads and can_rotate(info)
+    fits = (
+        problem.group == 1
+        and problem.kernel == (1, 3, 3)
+        and problem.stride == problem.dilation == (1, 1, 1)
+        and problem.in_size[0] == problem.out_size[0] == 1
+        and problem.pad[0] == 0
+        and 0 not in (*problem.in_size, problem.pixels, problem.channels)
+    )
+    if not ready or not fits or weights.tensor.value is None:
+        return 0
+    costs = {0: best_tile(problem, rotate=True)[1] / LEAST_GAIN}
+    for m, (before, after) in TRANSFORM_NS.items():
+        tiles = problem.batch * prod(_grid(problem, m))
+        in_blocks, out_blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
+        largest = (m + 2) ** 2 * tiles * max(in_blocks, out_blocks) * 16
+        if largest > info.limits.max_storage_buffer_range:
+            continue
+        transforms = tiles * (before * in_blocks + after * out_blocks)
+        product = best_tile(product_problem(problem, m), rotate=True)[1]
+        costs[m] = product + transforms + DISPATCH_NS
+    return min(costs, key=lambda m: costs[m])
+
+
+def transform_weights(w: Array, m: int) -> Array:
+    """Return G g G' of weights [O, C, 1, 3, 3] as [(m + 2)² · O', C, 1, 1, 1], O' whole blocks."""
+    outputs, inputs = w.shape[:2]
+    g = WEIGHT_MATRIX[m]
+    taps = w.reshape(outputs, inputs, 3, 3).astype(np.float64)
+    transformed = np.zeros(((m + 2) ** 2, ceil_div(outputs, 4) * 4, inputs), np.float32)
+    product = np.einsum("ik,ockl,jl->ijoc", g, taps, g, optimize=True)
+    transformed[:, :outputs] = product.reshape(-1, outputs, inputs)
+    return transformed.reshape(-1, inputs, 1, 1, 1)
+
+
+def encode_winograd(
+    problem: ConvProblem,
+    m: int,
+    weights: Weights,
+    x: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    y: Tensor,
+    activation: Activation,
+    encoder: VulkanEncoder,
+) -> None:
+    """Record the three dispatches of F(m, 3); arguments as of `encode_convolution`."""
+    grid = _grid(problem, m)
+    tiles = problem.batch * prod(grid)
+    in_blocks, out_blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
+    positions = (m + 2) ** 2
+    before = encoder.scratch(positions * in_blocks * tiles * 4)
+    after = encoder.scratch(positions * out_blocks * tiles * 4)
+    groups = ceil_div(tiles, CPU_LANES)
+    folds = ceil_div(groups, encoder.info.limits.max_workgroup_count[0])
+    encoder.dispatch(
+        kernels.winograd_in(m=m),  # type: ignore[arg-type]
+        [x, before],
+        kernels.WinogradInParams(
+            batch=problem.batch,
+            grid=grid,
+            in_size=problem.in_size[1:],
+            pad=problem.pad[1:],
+        ),
+        (ceil_div(groups, folds), in_blocks, folds),
+    )
+    encode_convolution(
+        product_problem(problem, m),
+        Weights(
+            weights.tensor,
+            f"{weights.key}:winograd{m}",
+            lambda plain: transform_weights(weights.view(plain), m),
+        ),
+        before,
+        None,
+        None,
+        after,
+        Activation(),
+        encoder,
+    )
+    zeros = bias_tensor(bias, problem.channels, encoder)
+    encoder.dispatch(
+        kernels.winograd_out(m=m),  # type: ignore[arg-type]
+        [after, zeros, residual or zeros, y],
+        kernels.WinogradOutParams(
+            batch=problem.batch,
+            grid=grid,
+            out_size=problem.out_size[1:],
+            channels=problem.channels,
+            act_alpha=activation.alpha,
+            act_beta=activation.beta,
+        ),
+        (ceil_div(groups, folds), out_blocks, folds),
+        {**activation_spec(activation), "HAS_RESIDUAL": residual is not None},
+    )
