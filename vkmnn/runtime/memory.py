@@ -65,6 +65,11 @@ class Buffer:
             raise InvalidInputError("the buffer has been destroyed")
         return self.driver_buffer.host
 
+    @property
+    def coherent_host(self) -> NDArray[np.uint8] | None:
+        """`host` where the device sees writes to it at once, and the other way round, else None."""
+        return self.host if self.driver_buffer.coherent else None
+
     def write(self, offset: int, array: NDArray[np.generic]) -> None:
         """Copy the bytes of `array` to `offset`; returns when they have arrived."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

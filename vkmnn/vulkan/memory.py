@@ -94,10 +94,11 @@ def _write(buffer: Buffer, offset: int, array: Array) -> None:
     """Write an array of any strides; mapped memory takes it without a copy in between."""
     if array.nbytes == 0:
         return
-    if buffer.host is None:
+    host = buffer.coherent_host
+    if host is None:
         buffer.write(offset, np.ascontiguousarray(array))
         return
-    raw = buffer.host[offset : offset + array.nbytes]
+    raw = host[offset : offset + array.nbytes]
     np.copyto(raw.view(array.dtype).reshape(array.shape), array)
 
 

@@ -101,7 +101,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 def _view(tensor: Tensor, place: BufferRange) -> Array | None:
     """Return the tensor's bytes as an array on mapped memory, or None when they are not mapped."""
-    host = place.buffer.host
+    host = place.buffer.coherent_host
     if host is None:
         return None
     raw = host[place.offset : place.offset + _nbytes(tensor)]

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import vkmnn
 from tests.unit.core.models import model, tanh_chain, value
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.memory import Buffer, MemoryKind
 
 
 @pytest.fixture(params=["cpu", "auto"])
@@ -270,3 +271,26 @@ def test_weights_are_uploaded_once_for_all_shapes() -> None:
 def test_unknown_precision_is_refused() -> None:
     with pytest.raises(vkmnn.InvalidInputError, match="precision 'exact'"):
         vkmnn.InferenceSession(tanh_chain([3]), "cpu", precision="exact")
+
+
+@pytest.mark.parametrize("view", ["host", "coherent_host"])
+def test_memory_that_the_host_does_not_see(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a discrete GPU: weights are staged; without coherence everything is flushed."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    mapped = Buffer.host
+    staged = () if view == "coherent_host" else (MemoryKind.UPLOAD, MemoryKind.READBACK)
+    monkeypatch.setattr(
+        Buffer, view, property(lambda self: mapped.fget(self) if self.kind in staged else None)
+    )
+    weight = numpy_helper.from_array(floats(8, 3, 3, 3), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", [1, 3, 5, 7])], [value("y", [1, 8, 5, 7])], [weight])
+    feeds = {"x": floats(1, 3, 5, 7)}
+    with vkmnn.InferenceSession(proto) as session:
+        (y,) = session.run(None, feeds)
+    (expected,) = vkmnn.InferenceSession(proto, "cpu").run(None, feeds)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
