@@ -115,7 +115,7 @@ class Device:
             InvalidInputError: `spec` does not fit the shader.
         """
         values = complete_spec(shader, spec)
-        key = (shader, tuple(values.values()))
+        key = _key(shader, values)
         with self._lock:
             future = self._pipelines.get(key)
             mine = future is None
@@ -152,7 +152,11 @@ class Device:
             progress: called with (done, total) after each, from the calling thread.
         """
         pairs = list(wanted)
-        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, len(pairs))
+        new = sum(
+            _key(shader, complete_spec(shader, spec)) not in self._pipelines
+            for shader, spec in pairs
+        )
+        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, new)
         if threads <= 1:
             made = []
             for pair in pairs:
@@ -413,6 +417,10 @@ def _unique(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
                 first.driver_name,
             )
     return list(found.values())
+
+
+def _key(shader: Shader, values: SpecValues) -> tuple[Shader, tuple[int | float | bool, ...]]:
+    return shader, tuple(values.values())
 
 
 def _forget(device: Device) -> None:

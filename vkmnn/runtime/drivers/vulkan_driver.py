@@ -8,7 +8,7 @@ import threading
 from vkmnn.errors import DeviceError, DeviceNotFoundError
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
-from vkmnn.runtime.drivers.vulkan.api import LOADER_HINT, enumerate_array, lib
+from vkmnn.runtime.drivers.vulkan.api import LOADER_HINT, address, enumerate_array, lib
 from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice, query
 from vkmnn.runtime.drivers.vulkan.instance import Instance
@@ -24,13 +24,14 @@ class VulkanDriver(Driver):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instances: dict[bool, Instance] = {}
+        self._queried: dict[tuple[bool, int, int], PhysicalDevice | None] = {}
 
     def enumerate(self) -> list[DeviceInfo]:
-        return [device.info for device in self._physical_devices(self._instance(False))]
+        return [device.info for device in self._physical_devices(False)]
 
     def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> VulkanDevice:
         instance = self._instance(validation)
-        for physical in self._physical_devices(instance):
+        for physical in self._physical_devices(validation):
             if (physical.info.uuid, physical.info.driver_uuid) == (info.uuid, info.driver_uuid):
                 return VulkanDevice(instance, physical, disabled)
         raise DeviceNotFoundError(f"{info.name} ({info.uuid}) has gone")
@@ -41,7 +42,9 @@ class VulkanDriver(Driver):
                 self._instances[validation] = Instance(validation)
             return self._instances[validation]
 
-    def _physical_devices(self, instance: Instance) -> list[PhysicalDevice]:
+    def _physical_devices(self, validation: bool) -> list[PhysicalDevice]:
+        """Return the usable devices that are there now; each is queried once."""
+        instance = self._instance(validation)
         try:
             handles = enumerate_array(
                 "VkPhysicalDevice", lib.vkEnumeratePhysicalDevices, instance.handle
@@ -52,7 +55,10 @@ class VulkanDriver(Driver):
             ) from error
         devices = []
         for index, handle in enumerate(handles):
-            device = query(instance.handle, handle, index)
+            key = (validation, index, address(handle))
+            if key not in self._queried:
+                self._queried[key] = query(instance.handle, handle, index)
+            device = self._queried[key]
             if device is None:
                 log.info("device %d left out: no Vulkan 1.1, or no queue that computes", index)
             else:
