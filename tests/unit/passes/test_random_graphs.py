@@ -146,6 +146,38 @@ class Generator:
             if name is not None:
                 self.add(name)
 
+    def move(self, count):
+        """A chain of data movement and products, each on the result before."""
+        name = self.inputs[-1]
+        kinds = (self.transpose, self.transpose, self.split, self.join, self.reshape, self.linear)
+        for _ in range(count):
+            name = self.add(self.pick(kinds)(name) or self.unary(name))
+        return name
+
+    def split(self, x):
+        """Split a random axis in two, if that is possible."""
+        shape = list(self.values[x].shape)
+        axis = self.pick(range(len(shape)))
+        parts = [part for part in (1, 2, 3) if shape[axis] % part == 0]
+        part = self.pick(parts)
+        wanted = [*shape[:axis], part, shape[axis] // part, *shape[axis + 1 :]]
+        return self.net.op("Reshape", x, self.net.ints(*wanted)) if len(wanted) < 7 else None
+
+    def join(self, x):
+        """Join two neighbouring axes."""
+        shape = list(self.values[x].shape)
+        if len(shape) < 2:
+            return None
+        axis = self.pick(range(len(shape) - 1))
+        wanted = [*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]]
+        return self.net.op("Reshape", x, self.net.ints(*wanted))
+
+    def linear(self, x):
+        value = self.values[x]
+        if value.ndim < 2:
+            return None
+        return self.net.op("MatMul", x, self.net.weights(value.shape[-1], self.pick((2, 3, 4))))
+
 
 def swap(rank):
     return (*range(rank - 2), rank - 1, rank - 2)
@@ -159,18 +191,32 @@ def test_random_graph(net, check, seed, known):
     produced = [name for name in generator.values if name not in generator.inputs]
     readers = net.graph.consumers()
     outputs = [name for name in produced if name not in readers or generator.pick(range(12)) == 0]
-    dims = None
-    if known == "inputs":
-        dims = {name: generator.values[name].shape for name in generator.inputs}
-    if known == "symbols":
-        dims = {
-            name: tuple(generator.pick((size, None)) for size in generator.values[name].shape)
-            for name in generator.inputs
-        }
+    dims = given(generator, known)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(outputs, *default_passes(run_op), *default_passes(run_op), dims=dims, **CLOSE)
     assert optimize(net.graph, run_op).output_names() == set(outputs)
+
+
+@pytest.mark.parametrize("known", ["all", "inputs", "symbols"])
+@pytest.mark.parametrize("seed", range(20))
+def test_random_movement(net, check, seed, known):
+    generator = Generator(net, seed)
+    out = generator.move(9)
+    check(out, *default_passes(run_op) * 3, dims=given(generator, known), **CLOSE)
+
+
+def given(generator, known):
+    """How much of the inputs is told; the shapes of all other tensors are left to the passes."""
+    if known == "all":
+        return None
+    choices = {name: generator.values[name].shape for name in generator.inputs}
+    if known == "inputs":
+        return choices
+    return {
+        name: tuple(generator.pick((size, None)) for size in shape)
+        for name, shape in choices.items()
+    }
 
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}

@@ -21,6 +21,7 @@ from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.layer_norm import FuseLayerNorm
+from vkmnn.converter.passes.matmul_reshape import UnwrapMatMul
 from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScale
 from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
@@ -29,6 +30,8 @@ from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseResidual
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
+from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
+from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
 from vkmnn.ir.graph import Graph, Op
 
 log = logging.getLogger(__name__)
@@ -54,7 +57,11 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         MergeCommonSubexpressions(),
         SimplifyReshapes(),
         MergeReshapes(),
+        UnwrapMatMul(),
         MergeTransposes(),
+        MergeTransposesAroundReshape(),
+        RaiseTranspose(),
+        LowerTranspose(),
         CancelTransposesAround(),
         MergeClamps(),
         FuseElementwise(),

@@ -11,7 +11,8 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import ReshapeAttrs
 
-_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+"""Types of the ops that change the shape only."""
 
 
 def reshape_target(
@@ -53,10 +54,10 @@ class MergeReshapes(PatternPass["tuple[Op, tuple[int, ...]]"]):
     """Reshape, Flatten, Squeeze or Unsqueeze after another of them: one Reshape."""
 
     name = "merge_reshapes"
-    roots = frozenset(_RESHAPES)
+    roots = frozenset(RESHAPES)
 
     def match(self, op: Op, index: GraphIndex) -> tuple[Op, tuple[int, ...]] | Refusal:
-        producer = index.producer_of_type(op.inputs[0], *_RESHAPES)
+        producer = index.producer_of_type(op.inputs[0], *RESHAPES)
         if producer is None:
             return Refusal("no reshape before")
         target = reshape_target(index.shape(producer.inputs[0]), index.shape(op.outputs[0]))

@@ -1,0 +1,121 @@
+"""Transposes of the rows of a matrix product: to the side where they merge with others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.converter.passes.base import PatternPass, Refusal
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.reshape import RESHAPES
+from vkmnn.converter.passes.transpose import Perm, permutation
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import MatMulAttrs, TransposeAttrs
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    transpose: Op
+    product: Op
+    perm: Perm
+
+
+def _row_permutation(transpose: Op, product: Op, index: GraphIndex) -> Perm | Refusal:
+    """Return the permutation of a Transpose that may change sides with a product."""
+    assert isinstance(product.attrs, MatMulAttrs)
+    perm = permutation(transpose, index)
+    if perm is None or len(perm) < 2 or perm[-1] != len(perm) - 1:
+        return Refusal("the last axis moves")
+    if product.attrs.transpose_a or any(product.inputs[3:]):
+        return Refusal("the operand is transposed, or there is a residual")
+    if index.rank(product.inputs[1]) != 2:
+        return Refusal("the right operand is no matrix")
+    return perm
+
+
+def _is_transposed(name: str, index: GraphIndex) -> bool:
+    """True for the result of a Transpose, or of reshapes of one."""
+    reshape = index.producer_of_type(name, *RESHAPES)
+    inner = name if reshape is None else reshape.inputs[0]
+    return index.producer_of_type(inner, "Transpose") is not None
+
+
+def _will_be_transposed(name: str, index: GraphIndex) -> bool:
+    """True when a Transpose reads the tensor and nothing else does, perhaps through a reshape."""
+    for _ in range(2):
+        if not index.read_once(name):
+            return False
+        (reader,) = index.readers(name)
+        if reader.type == "Transpose":
+            return True
+        if reader.type not in RESHAPES:
+            return False
+        name = reader.outputs[0]
+    return False
+
+
+class RaiseTranspose(PatternPass[_Match]):
+    """Transpose of a MatMul's rows after it, with another Transpose before it: both before it."""
+
+    name = "raise_transpose"
+    roots = frozenset({"Transpose"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+        product = index.producer_of_type(op.inputs[0], "MatMul")
+        if product is None:
+            return Refusal("no MatMul before")
+        if not index.read_once(op.inputs[0]):
+            return Refusal("the product is used elsewhere")
+        if not _is_transposed(product.inputs[0], index):
+            return Refusal("no Transpose before the product to merge with")
+        if _will_be_transposed(op.outputs[0], index):
+            return Refusal("there is a Transpose after it to merge with")
+        perm = _row_permutation(op, product, index)
+        return perm if isinstance(perm, Refusal) else _Match(op, product, perm)
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        product = match.product
+        value = index.unique_name(product.inputs[0])
+        known = index.info(product.inputs[0])
+        if known is not None and known.shape is not None:
+            index.add_info(value, known.dtype, tuple(known.shape[axis] for axis in match.perm))
+        inputs, outputs = [value, *product.inputs[1:]], list(op.outputs)
+        index.replace(
+            op,
+            Op("Transpose", op.name, [product.inputs[0]], [value], op.attrs, op.source),
+            Op("MatMul", product.name, inputs, outputs, product.attrs, product.source),
+        )
+
+
+class LowerTranspose(PatternPass[_Match]):
+    """Transpose of a MatMul's rows before it, with another Transpose after it: both after it."""
+
+    name = "lower_transpose"
+    roots = frozenset({"MatMul"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+        transpose = index.producer_of_type(op.inputs[0], "Transpose")
+        if transpose is None:
+            return Refusal("no Transpose before")
+        if not index.read_once(op.inputs[0]):
+            return Refusal("the transposed value is used elsewhere")
+        if _is_transposed(transpose.inputs[0], index):
+            return Refusal("there is a Transpose before it to merge with")
+        if not _will_be_transposed(op.outputs[0], index):
+            return Refusal("no Transpose after the product to merge with")
+        perm = _row_permutation(transpose, op, index)
+        return perm if isinstance(perm, Refusal) else _Match(transpose, op, perm)
+
+    def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
+        transpose = match.transpose
+        value = index.unique_name(op.outputs[0])
+        known = index.info(op.outputs[0])
+        if known is not None and known.shape is not None:
+            places = [match.perm.index(axis) for axis in range(len(match.perm))]
+            index.add_info(value, known.dtype, tuple(known.shape[place] for place in places))
+        inputs, outputs = [transpose.inputs[0], *op.inputs[1:]], list(op.outputs)
+        attrs = TransposeAttrs(match.perm)
+        index.replace(
+            op,
+            Op("MatMul", op.name, inputs, [value], op.attrs, op.source),
+            Op("Transpose", transpose.name, [value], outputs, attrs, transpose.source),
+        )
