@@ -32,6 +32,14 @@ class Activation(IntEnum):
     SOFTPLUS = 12
 
 
+class ExactKind(IntEnum):
+    """The numbers `EXACTKIND_…` of GLSL."""
+
+    MEAN = 0
+    L2 = 1
+    LOG_SUM = 2
+
+
 class Pool(IntEnum):
     """The numbers `POOL_…` of GLSL."""
 
@@ -1945,6 +1953,52 @@ def reduce_columns(
             "op": op,
             "dtype": dtype,
             "width": width,
+            "storage": storage,
+        },
+    )
+
+
+ReduceExactStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_REDUCE_EXACT = struct.Struct("<III")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceExactParams:
+    """Push constants of `reduce_exact`: 12 bytes."""
+
+    count: int
+    size: int
+    inner: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "ReduceExactParams",
+            _REDUCE_EXACT,
+            (
+                ("count", self.count, None),
+                ("size", self.size, None),
+                ("inner", self.inner, None),
+            ),
+        )
+
+
+def reduce_exact(
+    *,
+    storage: ReduceExactStorage,
+) -> Shader:
+    """Return a variant of `reduce_exact`.
+
+    Reductions of integers whose results need sums of 64 bits, which two words hold: mean and L2
+    norm, both truncated as ONNX does, and the logarithm of the sum; along the middle axis of
+    [outer, size, inner], an invocation makes one element.
+    """
+    return find_shader(
+        "reduce_exact",
+        {
             "storage": storage,
         },
     )

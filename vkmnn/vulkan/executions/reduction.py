@@ -1,0 +1,210 @@
+"""Reduction: sums, means, extrema, products and norms over neighbouring axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, nan, prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType, Layout, Op
+from vkmnn.ir.ops import ReductionAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.shape.common import int_list
+from vkmnn.shape.reduction import reduction_axes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.row_kernels import (
+    MAX_ITERATIONS,
+    Line,
+    ReduceOp,
+    Reduction,
+    column_local,
+    encode_reduction,
+    line_of,
+)
+from vkmnn.vulkan.storage import kernel_dtype, storage_bytes, storage_dtype
+
+_FINISH = kernels.ReduceFinish
+
+# What a kind is to the kernels. LOG_SUM_EXP takes two reductions.
+_KINDS: dict[str, tuple[ReduceOp, kernels.ReduceFinish]] = {
+    "SUM": ("SUM", _FINISH.NONE),
+    "MEAN": ("SUM", _FINISH.DIVIDE),
+    "MAX": ("MAX", _FINISH.NONE),
+    "MIN": ("MIN", _FINISH.NONE),
+    "PROD": ("PROD", _FINISH.NONE),
+    "L1": ("L1", _FINISH.NONE),
+    "L2": ("SUM_SQUARE", _FINISH.SQRT),
+    "LOG_SUM": ("SUM", _FINISH.LOG),
+    "SUM_SQUARE": ("SUM_SQUARE", _FINISH.NONE),
+}
+# Kinds of integers that need wider sums.
+_EXACT = {
+    "MEAN": kernels.ExactKind.MEAN,
+    "L2": kernels.ExactKind.L2,
+    "LOG_SUM": kernels.ExactKind.LOG_SUM,
+}
+# Kinds that make zero of zeros, so that the tail lanes of NC4HW4 stay zero.
+_KEEPS_ZERO = frozenset({"SUM", "MEAN", "MAX", "MIN", "PROD", "L1", "L2", "SUM_SQUARE"})
+# Results over no elements; the integers' extrema are the limits of their type (ONNX).
+_OF_NOTHING = {
+    "SUM": 0.0,
+    "MEAN": nan,
+    "MAX": -inf,
+    "MIN": inf,
+    "PROD": 1.0,
+    "L1": 0.0,
+    "L2": 0.0,
+    "LOG_SUM": -inf,
+    "LOG_SUM_EXP": -inf,
+    "SUM_SQUARE": 0.0,
+}
+_INT32 = np.iinfo(np.int32)
+
+
+@vulkan_execution("Reduction")
+class ReductionExecution(VulkanExecution):
+    """One dispatch, more when lines are long or few; geometry has made the axes neighbours."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse long sums of wide integers, and what 32 bits cannot express."""
+        assert isinstance(op.attrs, ReductionAttrs)
+        kind = op.attrs.kind
+        x = inputs[0]
+        assert x is not None
+        size = _line(op.attrs, inputs).size
+        if kernel_dtype(x.dtype) == "f32" or 0 in outputs[0].shape:
+            return None
+        if size == 0 and _of_nothing(kind, x.dtype) is None:
+            return f"{kind} of no {x.dtype.value} elements"
+        if kind == "LOG_SUM_EXP":
+            return f"{kind} of integers, whose last digit float32 cannot tell"
+        if kind in _EXACT and size > MAX_ITERATIONS:
+            return f"{kind} of {size} integers, at most {MAX_ITERATIONS} fit"
+        return None
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Stay channel-blocked when all pixels of an image are reduced."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, ReductionAttrs)
+        x = inputs[0]
+        assert x is not None
+        pixels = tuple(range(2, len(x.shape)))
+        words = kernel_dtype(x.dtype) == "f32" or attrs.kind not in _EXACT
+        blocked = x.layout is Layout.NC4HW4 and _axes(attrs, inputs) == pixels and words
+        if not blocked or attrs.kind not in _KEEPS_ZERO or 0 in x.shape:
+            return [Layout.NCHW] * len(inputs), [Layout.NCHW]
+        made = Layout.NC4HW4 if attrs.keepdims else Layout.NCHW
+        return [Layout.NC4HW4, *[Layout.NCHW] * (len(inputs) - 1)], [made]
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatches."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, ReductionAttrs)
+        x, y = inputs[0], outputs[0]
+        assert x is not None
+        line = _line(attrs, inputs)
+        if 0 in y.shape:
+            return
+        if line.size == 0:
+            _fill(attrs.kind, y, encoder)
+        elif x.layout is Layout.NC4HW4:
+            _encode_pixels(attrs.kind, x, y, encoder)
+        elif kernel_dtype(x.dtype) == "f32":
+            _encode(attrs.kind, x, y, line, encoder)
+        elif attrs.kind in _EXACT:
+            _encode_exact(attrs.kind, x, y, line, encoder)
+        else:
+            _encode(attrs.kind, x, y, line, encoder)
+
+
+def _axes(attrs: ReductionAttrs, inputs: Sequence[Tensor | None]) -> tuple[int, ...]:
+    x, axes = (*inputs, None)[:2]
+    assert x is not None
+    values = [None, None if axes is None else axes.value]
+    given = None if axes is None else int_list(values, 1, "axes")
+    rank = len(x.shape)
+    return reduction_axes(rank, given, noop_with_empty_axes=attrs.noop_with_empty_axes)
+
+
+def _line(attrs: ReductionAttrs, inputs: Sequence[Tensor | None]) -> Line:
+    x, axes = inputs[0], _axes(attrs, inputs)
+    assert x is not None
+    return line_of(x.shape, axes[0], axes[-1]) if axes else Line(prod(x.shape), 1, 1)
+
+
+def _of_nothing(kind: str, dtype: DType) -> float | None:
+    """Return the reduction of no elements, None where the device has no word for it."""
+    value = _OF_NOTHING[kind]
+    if kernel_dtype(dtype) == "f32":
+        return value
+    if dtype is DType.BOOL and kind in ("MAX", "MIN"):
+        return float(kind == "MIN")
+    if kind in ("MAX", "MIN"):
+        limits = np.iinfo(dtype.numpy.name)
+        limit = limits.min if kind == "MAX" else limits.max
+        return float(limit) if _INT32.min <= limit <= _INT32.max else None
+    return value if value in (0.0, 1.0) else None
+
+
+def _fill(kind: str, y: Tensor, encoder: VulkanEncoder) -> None:
+    word = np.array([_of_nothing(kind, y.dtype)]).astype(storage_dtype(y.dtype))
+    count = storage_bytes(y) // 16
+    params = kernels.FillParams(count=count, bits=int(word.view(np.uint32)[0]))
+    encoder.dispatch_linear(kernels.fill(), [y], params, count)
+
+
+def _encode(
+    kind: str,
+    x: Tensor,
+    y: Tensor,
+    line: Line,
+    encoder: VulkanEncoder,
+    *,
+    vectors: bool = False,
+) -> None:
+    if kind == "LOG_SUM_EXP":
+        peak = encoder.scratch(line.columns)
+        encode_reduction(Reduction("MAX"), x, peak, line, encoder)
+        powers = Reduction("SUM_EXP", _FINISH.LOG_ADD, center=peak, subtract=True)
+        encode_reduction(powers, x, y, line, encoder)
+        return
+    op, finish = _KINDS[kind]
+    reduction = Reduction(op, finish, divisor=line.size)
+    encode_reduction(reduction, x, y, line, encoder, vectors=vectors)
+
+
+def _encode_pixels(kind: str, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
+    """Reduce all pixels of channel-blocked images."""
+    batch, channels = x.shape[:2]
+    blocks = ceil_div(channels, 4)
+    line = Line(blocks * batch, prod(x.shape[2:]), 1)
+    # One image of one pixel looks the same in both orders.
+    if y.layout is Layout.NC4HW4 or batch == 1:
+        _encode(kind, x, y, line, encoder, vectors=True)
+        return
+    made = encoder.scratch(
+        line.outer * 4, DType.FLOAT32 if kernel_dtype(x.dtype) == "f32" else DType.INT32
+    )
+    _encode(kind, x, made, line, encoder, vectors=True)
+    params = kernels.ConvertLayoutParams(count=line.outer, batch=batch, channels=channels, pixels=1)
+    shader = kernels.convert_layout(dest="nchw", storage=encoder.load_storage)
+    encoder.dispatch_linear(shader, [made, y], params, line.outer)
+
+
+def _encode_exact(kind: str, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
+    count = line.columns
+    params = kernels.ReduceExactParams(count=count, size=line.size, inner=line.inner)
+    spec = {"KIND": _EXACT[kind].value, **column_local(count, encoder)}
+    shader = kernels.reduce_exact(storage=encoder.load_storage)
+    encoder.dispatch_linear(shader, [x, y], params, count, spec)
