@@ -1139,6 +1139,71 @@ def grid_sample(
     )
 
 
+GroupNormLanes: TypeAlias = Literal[
+    8,
+    32,
+    0,
+]
+GroupNormMode: TypeAlias = Literal[
+    "own",
+    "joint",
+]
+_GROUP_NORM = struct.Struct("<IIIIIffff")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupNormParams:
+    """Push constants of `group_norm`: 36 bytes."""
+
+    rows: int
+    blocks: int
+    batch: int
+    channels: int
+    pixels: int
+    divisor: float
+    epsilon: float
+    act_alpha: float
+    act_beta: float
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "GroupNormParams",
+            _GROUP_NORM,
+            (
+                ("rows", self.rows, None),
+                ("blocks", self.blocks, None),
+                ("batch", self.batch, None),
+                ("channels", self.channels, None),
+                ("pixels", self.pixels, None),
+                ("divisor", self.divisor, None),
+                ("epsilon", self.epsilon, None),
+                ("act_alpha", self.act_alpha, None),
+                ("act_beta", self.act_beta, None),
+            ),
+        )
+
+
+def group_norm(
+    *,
+    lanes: GroupNormLanes,
+    mode: GroupNormMode,
+) -> Shader:
+    """Return a variant of `group_norm`.
+
+    Normalises channel-blocked images: y = act((x - mean) / sqrt(variance + epsilon) * scale +
+    bias). A workgroup takes `blocks` channel blocks of one image. Mode own: each channel has
+    statistics of its own, blocks is 1; mode joint: all channels of the blocks share them.
+    """
+    return find_shader(
+        "group_norm",
+        {
+            "lanes": lanes,
+            "mode": mode,
+        },
+    )
+
+
 InterpWidth: TypeAlias = Literal[
     1,
     4,

@@ -9,7 +9,7 @@ from vkmnn.core.backend import Backend, Segment
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import DeviceError, InvalidInputError
-from vkmnn.ir import Op
+from vkmnn.ir import OP_TYPES, Op
 from vkmnn.runtime.device import Device
 from vkmnn.vulkan import executions
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -17,7 +17,7 @@ from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.storage import beyond_range, kernel_dtype
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +57,12 @@ class VulkanBackend(Backend):
         for tensor in (*inputs, *outputs):
             if tensor is not None and kernel_dtype(tensor.dtype) is None:
                 return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
+        for index, tensor in enumerate(inputs):
+            if tensor is None or tensor.value is None or index in OP_TYPES[op.type].content:
+                continue
+            value = beyond_range(tensor.value)
+            if value is not None:
+                return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
         reason = execution.reject(op, inputs, outputs, self.device.info)
         return Rejection(reason) if reason else execution(op)
 

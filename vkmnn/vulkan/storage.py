@@ -50,21 +50,29 @@ def storage_bytes(tensor: Tensor) -> int:
     return max(VECTOR_BYTES, -(-size // VECTOR_BYTES) * VECTOR_BYTES)
 
 
+def beyond_range(array: Array) -> int | None:
+    """Return an integer of the array that int32 cannot hold; None when there is none."""
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or array.size == 0:
+        return None
+    if array.dtype == np.int32:
+        return None
+    low, high = int(array.min()), int(array.max())
+    if low < _INT32.min:
+        return low
+    return high if high > _INT32.max else None
+
+
 def check_range(array: Array, name: str) -> None:
     """Refuse integers that int32 cannot hold.
 
     Raises:
         InvalidInputError: a value lies outside int32.
     """
-    if array.dtype.kind not in "iu" or array.dtype.itemsize < 4 or array.size == 0:
-        return
-    if array.dtype == np.int32:
-        return
-    low, high = int(array.min()), int(array.max())
-    if low < _INT32.min or high > _INT32.max:
+    value = beyond_range(array)
+    if value is not None:
         raise InvalidInputError(
-            f"tensor '{name}' holds {low if low < _INT32.min else high}, outside the 32-bit "
-            "integers that the device computes with",
+            f"tensor '{name}' holds {value}, outside the 32-bit integers that the device "
+            "computes with",
             hint='run this network with device="cpu", which keeps 64-bit integers',
         )
 

@@ -223,3 +223,22 @@ def test_concat_of_convolutions(channels: tuple[int, ...], batch: int) -> None:
 
 def test_reshape_is_free() -> None:
     check("Reshape", ReshapeAttrs(), [floats(3, 5, 7), np.array([-1, 5])], constant={1})
+
+
+@pytest.mark.parametrize("kind", ["MOD", "FMOD"])
+def test_rests_of_special_floats(kind: str) -> None:
+    numbers = np.float32([0, 1, 3, 0.7, 7, 1e-30, np.inf, np.nan])
+    numbers = np.concatenate([numbers, -numbers])
+    a, b = (array.reshape(-1) for array in np.meshgrid(numbers, numbers))
+    with np.errstate(all="ignore"):
+        ((y,), expected) = (
+            check("BinaryOp", BinaryAttrs(kind), [a, b], atol=1e-6),
+            {"MOD": np.mod, "FMOD": np.fmod}[kind](a, b),
+        )
+    np.testing.assert_array_equal(np.signbit(y[expected == 0]), np.signbit(expected[expected == 0]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])
+def test_constants_beyond_32_bits_are_left_to_the_backup(dtype: type[np.generic]) -> None:
+    x, big = np.ones(3, dtype), np.array([np.iinfo(dtype).max], dtype)
+    check("BinaryOp", BinaryAttrs("EQUAL"), [x, big], constant={1}, on_device=False)

@@ -69,6 +69,26 @@ def test_gather_elements(axis: int) -> None:
     )
 
 
+@pytest.mark.parametrize("axis", [0, 3, 7, -1])
+def test_elements_of_eight_axes(axis: int) -> None:
+    shape = [2, 3, 1, 2, 2, 1, 3, 2]
+    data = floats(*shape)
+    shape[axis] = 1
+    index = ints(RNG.integers(-data.shape[axis], data.shape[axis], shape))
+    check("GatherElements", AxisAttrs(axis), [data, index])
+    attrs = ScatterElementsAttrs(axis, "add")
+    check("ScatterElements", attrs, [data, index, floats(*shape)])
+
+
+def test_too_many_alternating_axes_are_left_to_the_backup() -> None:
+    data = floats(2, 3, 2, 3, 2, 3, 2)
+    index = ints(RNG.integers(0, 2, (1, 2, 1, 2, 1, 2, 1)))
+    check("GatherElements", AxisAttrs(0), [data, index])
+    data = floats(*[3] * 7)
+    index = ints(RNG.integers(0, 2, [2] * 7))
+    check("GatherElements", AxisAttrs(0), [data, index], on_device=False)
+
+
 @pytest.mark.parametrize(
     ("batch", "shape", "index"),
     [(0, (5, 7, 8), (3, 2)), (1, (3, 7, 8), (3, 4, 1)), (0, (5, 7, 8), (3, 3)), (0, (5,), (1,))],

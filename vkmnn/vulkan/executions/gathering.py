@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Op
+from vkmnn.geometry.regions import simplify
+from vkmnn.ir import Op, Region, View
 from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -46,9 +47,9 @@ class GatherElementsExecution(VulkanExecution):
     def reject(
         cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
     ) -> str | None:
-        """Refuse ranks that the kernel has no axes for."""
-        rank = len(outputs[0].shape)
-        return f"rank {rank}, at most {MAX_AXES} fit" if rank > MAX_AXES else None
+        """Refuse shapes with too many alternating axes."""
+        axes = len(_elements_walk(op, inputs).size)
+        return f"{axes} alternating axes, at most {MAX_AXES} fit" if axes > MAX_AXES else None
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -59,18 +60,27 @@ class GatherElementsExecution(VulkanExecution):
         axis = self.op.attrs.axis % len(data.shape)
         size = data.shape[axis]
         encoder.require_range(index, -size, size - 1, self.op)
-        strides = list(row_strides(data.shape))
-        axis_stride, strides[axis] = strides[axis], 0
+        walk = _elements_walk(self.op, inputs)
         count = prod(index.shape)
         params = kernels.GatherElementsParams(
             count=count,
-            size=padded(index.shape, 1)[1:],
-            stride=padded(strides, 0),
+            size=padded(walk.size, 1)[1:],
+            stride=padded(walk.src.strides, 0),
             axis=size,
-            axis_stride=axis_stride,
+            axis_stride=prod(data.shape[axis + 1 :]),
         )
         shader = kernels.gather_elements(storage=encoder.load_storage)
         encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)
+
+
+def _elements_walk(op: Op, inputs: Sequence[Tensor | None]) -> Region:
+    """Return the way from index elements (dst) to where their line in the data begins (src)."""
+    assert isinstance(op.attrs, AxisAttrs)
+    data, index = operands(inputs)
+    strides = list(row_strides(data.shape))
+    strides[op.attrs.axis] = 0
+    source = View(0, tuple(strides))
+    return simplify(Region(source, View(0, row_strides(index.shape)), index.shape))
 
 
 @vulkan_execution("GatherND")

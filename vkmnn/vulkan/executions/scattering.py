@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Op
+from vkmnn.geometry.regions import simplify
+from vkmnn.ir import Op, Region, View
 from vkmnn.ir.ops import ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -73,9 +74,9 @@ class ScatterElementsExecution(VulkanExecution):
     def reject(
         cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
     ) -> str | None:
-        """Refuse ranks that the kernel has no axes for."""
-        rank = len(outputs[0].shape)
-        return f"rank {rank}, at most {MAX_AXES} fit" if rank > MAX_AXES else None
+        """Refuse shapes with too many alternating axes."""
+        axes = len(_lines(op, inputs).size)
+        return f"{axes} alternating axes, at most {MAX_AXES} fit" if axes > MAX_AXES else None
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -89,8 +90,8 @@ class ScatterElementsExecution(VulkanExecution):
         axis = attrs.axis % len(data.shape)
         length = index.shape[axis]
         encoder.require_range(index, -data.shape[axis], data.shape[axis] - 1, self.op)
-        lines = [1 if k == axis else size for k, size in enumerate(index.shape)]
-        count = prod(lines) if length else 0
+        lines = _lines(self.op, inputs)
+        count = prod(lines.size) if length else 0
         shader = kernels.scatter_elements(
             reduction=attrs.reduction,  # type: ignore[arg-type]
             dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
@@ -104,11 +105,21 @@ class ScatterElementsExecution(VulkanExecution):
                 axis=data.shape[axis],
                 axis_stride=row_strides(data.shape)[axis],
                 line_stride=row_strides(index.shape)[axis],
-                size=padded(lines, 1)[1:],
-                index_stride=padded(row_strides(index.shape), 0),
-                stride=padded(row_strides(data.shape), 0),
+                size=padded(lines.size, 1)[1:],
+                index_stride=padded(lines.dst.strides, 0),
+                stride=padded(lines.src.strides, 0),
             )
             encoder.dispatch_linear(shader, [index, updates, output], params, count)
+
+
+def _lines(op: Op, inputs: Sequence[Tensor | None]) -> Region:
+    """Return the beginnings of all lines along the axis, in the index (dst) and the data (src)."""
+    assert isinstance(op.attrs, ScatterElementsAttrs)
+    data, index, _ = operands(inputs)
+    sizes = list(index.shape)
+    sizes[op.attrs.axis] = 1
+    views = View(0, row_strides(data.shape)), View(0, row_strides(index.shape))
+    return simplify(Region(*views, tuple(sizes)))
 
 
 def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
