@@ -271,6 +271,10 @@ ConvDepthwisePixels: TypeAlias = Literal[
     4,
     1,
 ]
+ConvDepthwiseAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
 ConvDepthwiseStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
@@ -337,6 +341,7 @@ class ConvDepthwiseParams:
 def conv_depthwise(
     *,
     pixels: ConvDepthwisePixels,
+    act: ConvDepthwiseAct,
     storage: ConvDepthwiseStorage,
 ) -> Shader:
     """Return a variant of `conv_depthwise`.
@@ -348,11 +353,16 @@ def conv_depthwise(
         "conv_depthwise",
         {
             "pixels": pixels,
+            "act": act,
             "storage": storage,
         },
     )
 
 
+ConvGatherAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
 ConvGatherStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
@@ -418,6 +428,7 @@ class ConvGatherParams:
 
 def conv_gather(
     *,
+    act: ConvGatherAct,
     storage: ConvGatherStorage,
 ) -> Shader:
     """Return a variant of `conv_gather`.
@@ -429,6 +440,7 @@ def conv_gather(
     return find_shader(
         "conv_gather",
         {
+            "act": act,
             "storage": storage,
         },
     )
@@ -440,6 +452,10 @@ ConvRotateRows: TypeAlias = Literal[
     8,
 ]
 ConvRotateLanes: TypeAlias = Literal[8]
+ConvRotateAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
 _CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
 
@@ -503,6 +519,7 @@ def conv_rotate(
     *,
     rows: ConvRotateRows,
     lanes: ConvRotateLanes,
+    act: ConvRotateAct,
 ) -> Shader:
     """Return a variant of `conv_rotate`.
 
@@ -516,6 +533,7 @@ def conv_rotate(
         {
             "rows": rows,
             "lanes": lanes,
+            "act": act,
         },
     )
 
@@ -531,6 +549,10 @@ ConvStripStride: TypeAlias = Literal[
 ConvStripPixels: TypeAlias = Literal[
     4,
     8,
+]
+ConvStripAct: TypeAlias = Literal[
+    "clip",
+    "any",
 ]
 ConvStripStorage: TypeAlias = Literal[
     "ssbo",
@@ -600,6 +622,7 @@ def conv_strip(
     size: ConvStripSize,
     stride: ConvStripStride,
     pixels: ConvStripPixels,
+    act: ConvStripAct,
     storage: ConvStripStorage,
 ) -> Shader:
     """Return a variant of `conv_strip`.
@@ -614,6 +637,7 @@ def conv_strip(
             "size": size,
             "stride": stride,
             "pixels": pixels,
+            "act": act,
             "storage": storage,
         },
     )
@@ -631,6 +655,10 @@ ConvTilePixels: TypeAlias = Literal[
 ConvTileBlocks: TypeAlias = Literal[
     2,
     1,
+]
+ConvTileAct: TypeAlias = Literal[
+    "clip",
+    "any",
 ]
 ConvTileStorage: TypeAlias = Literal[
     "ssbo",
@@ -700,6 +728,7 @@ def conv_tile(
     across: ConvTileAcross,
     pixels: ConvTilePixels,
     blocks: ConvTileBlocks,
+    act: ConvTileAct,
     storage: ConvTileStorage,
 ) -> Shader:
     """Return a variant of `conv_tile`.
@@ -715,6 +744,7 @@ def conv_tile(
             "across": across,
             "pixels": pixels,
             "blocks": blocks,
+            "act": act,
             "storage": storage,
         },
     )
@@ -2761,6 +2791,10 @@ WinogradOutM: TypeAlias = Literal[
     2,
     4,
 ]
+WinogradOutAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
 _WINOGRAD_OUT = struct.Struct("<I2I2IIff")
 
 
@@ -2796,6 +2830,7 @@ class WinogradOutParams:
 def winograd_out(
     *,
     m: WinogradOutM,
+    act: WinogradOutAct,
 ) -> Shader:
     """Return a variant of `winograd_out`.
 
@@ -2806,5 +2841,6 @@ def winograd_out(
         "winograd_out",
         {
             "m": m,
+            "act": act,
         },
     )

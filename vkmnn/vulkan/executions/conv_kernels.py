@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import Literal
 
 import numpy as np
@@ -79,6 +79,29 @@ class ConvProblem:
                 strict=True,
             )
         )
+
+
+# Activations that are a clamp; the bounds of Clip are its own.
+_CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """How kernels apply an activation: the axis act, two parameters, specialization constants."""
+
+    act: Literal["clip", "any"]
+    alpha: float
+    beta: float
+    spec: Mapping[str, int]
+
+
+def epilogue_of(activation: Activation) -> Epilogue:
+    """Return how to apply an activation."""
+    if activation.kind == "CLIP":
+        return Epilogue("clip", activation.alpha, activation.beta, {})
+    if activation.kind in _CLAMPS:
+        return Epilogue("clip", *_CLAMPS[activation.kind], {})
+    return Epilogue("any", activation.alpha, activation.beta, activation_spec(activation))
 
 
 Family = Literal["rotate", "tile", "channels", "strip", "depthwise", "gather"]
@@ -402,7 +425,8 @@ def dispatch_convolution(
     single = kernel.family in SINGLE
     group_blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
     panels = ceil_div(group_blocks, kernel.lanes)
-    shader, params_type = _shader(problem, kernel, encoder)
+    epilogue = epilogue_of(activation)
+    shader, params_type = _shader(problem, kernel, epilogue.act, encoder)
     params = params_type(
         pixels=problem.pixels,
         in_size=problem.in_size,
@@ -419,14 +443,14 @@ def dispatch_convolution(
         group_blocks=group_blocks,
         group_panels=panels,
         channels=problem.channels,
-        act_alpha=activation.alpha,
-        act_beta=activation.beta,
+        act_alpha=epilogue.alpha,
+        act_beta=epilogue.beta,
     )
     tiles = _tiles(problem, kernel)
     folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
     rows = ceil_div(problem.channels, 4) if single else problem.group * panels
     spec: dict[str, int | bool] = {
-        **activation_spec(activation),
+        **epilogue.spec,
         "PADDED": problem.padded,
         "HAS_RESIDUAL": residual is not None,
         "ONE_TAP": problem.kernel == (1, 1, 1),
@@ -454,30 +478,35 @@ def _tiles(problem: ConvProblem, kernel: ConvKernel) -> int:
 
 
 def _shader(
-    problem: ConvProblem, kernel: ConvKernel, encoder: VulkanEncoder
+    problem: ConvProblem,
+    kernel: ConvKernel,
+    act: Literal["clip", "any"],
+    encoder: VulkanEncoder,
 ) -> tuple[Shader, Callable[..., Params]]:
     storage: Literal["ssbo", "texel"] = "texel" if encoder.prefers_texel_loads else "ssbo"
     if kernel.family == "rotate":
-        shader = kernels.conv_rotate(rows=kernel.pixels, lanes=kernel.lanes)  # type: ignore[arg-type]
+        shader = kernels.conv_rotate(rows=kernel.pixels, lanes=kernel.lanes, act=act)  # type: ignore[arg-type]
         return shader, kernels.ConvRotateParams
     if kernel.family == "strip":
         shader = kernels.conv_strip(
             size=problem.kernel[2],  # type: ignore[arg-type]
             stride=problem.stride[2],  # type: ignore[arg-type]
             pixels=kernel.pixels,  # type: ignore[arg-type]
+            act=act,
             storage=storage,
         )
         return shader, kernels.ConvStripParams
     if kernel.family == "depthwise":
-        shader = kernels.conv_depthwise(pixels=kernel.pixels, storage=storage)  # type: ignore[arg-type]
+        shader = kernels.conv_depthwise(pixels=kernel.pixels, act=act, storage=storage)  # type: ignore[arg-type]
         return shader, kernels.ConvDepthwiseParams
     if kernel.family == "gather":
-        return kernels.conv_gather(storage=storage), kernels.ConvGatherParams
+        return kernels.conv_gather(act=act, storage=storage), kernels.ConvGatherParams
     wide = kernel.family == "tile"
     shader = kernels.conv_tile(
         across="pixels" if wide else "channels",
         pixels=kernel.pixels,  # type: ignore[arg-type]
         blocks=kernel.lanes if wide else 1,  # type: ignore[arg-type]
+        act=act,
         storage=storage,
     )
     return shader, kernels.ConvTileParams

@@ -15,7 +15,6 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
@@ -25,6 +24,7 @@ from vkmnn.vulkan.executions.conv_kernels import (
     bias_tensor,
     can_rotate,
     encode_convolution,
+    epilogue_of,
 )
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
@@ -164,17 +164,18 @@ def encode_winograd(
         encoder,
     )
     zeros = bias_tensor(bias, problem.channels, encoder)
+    epilogue = epilogue_of(activation)
     encoder.dispatch(
-        kernels.winograd_out(m=m),  # type: ignore[arg-type]
+        kernels.winograd_out(m=m, act=epilogue.act),  # type: ignore[arg-type]
         [after, zeros, residual or zeros, y],
         kernels.WinogradOutParams(
             batch=problem.batch,
             grid=grid,
             out_size=problem.out_size[1:],
             channels=problem.channels,
-            act_alpha=activation.alpha,
-            act_beta=activation.beta,
+            act_alpha=epilogue.alpha,
+            act_beta=epilogue.beta,
         ),
         (ceil_div(groups, folds), out_blocks, folds),
-        {**activation_spec(activation), "HAS_RESIDUAL": residual is not None},
+        {**epilogue.spec, "HAS_RESIDUAL": residual is not None},
     )
