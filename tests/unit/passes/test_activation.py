@@ -70,3 +70,26 @@ def test_integers_and_unknown_types(net, check):
 def test_no_activation_in_the_op_before(net, check):
     pooled = net.op("Softmax", net.input(3, 5))
     assert check(net.unary("RELU", pooled), FuseActivation()).rewrites == 0
+
+
+def test_ops_that_move_elements_come_between(net, check):
+    conv = net.conv(net.input(1, 2, 5, 3), net.weights(4, 2, 1, 1))
+    moved = net.op("Transpose", net.op("DepthToSpace", conv, block_size=2), perm=(0, 2, 1, 3))
+    out = net.unary("SIGMOID", net.op("Reshape", moved, net.ints(-1, 6)))
+    done = check(out, FuseActivation())
+    assert done.types == ["Convolution", "DepthToSpace", "Transpose", "Reshape"]
+    assert done.attrs(0).activation == Activation("SIGMOID")
+
+
+def test_moved_elements_that_are_used_elsewhere(net, check):
+    conv = net.conv(net.input(1, 4, 5, 3), net.weights(4, 4, 1, 1))
+    moved = net.op("DepthToSpace", conv, block_size=2)
+    outputs = net.unary("SIGMOID", moved), net.unary("EXP", moved)
+    assert check(outputs, FuseActivation()).rewrites == 0
+    assert check((*outputs, conv), FuseActivation()).rewrites == 0
+
+
+def test_ops_that_leave_elements_out_stay_between(net, check):
+    conv = net.conv(net.input(1, 4, 5), net.weights(4, 4, 1))
+    part = net.op("Slice", conv, net.ints(0), net.ints(2))
+    assert check(net.unary("SIGMOID", part), FuseActivation()).rewrites == 0

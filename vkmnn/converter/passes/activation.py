@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
 from vkmnn.converter.passes.clamp import compose_clamps
 from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.reshape import RESHAPES
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
     ACTIVATION_KINDS,
@@ -26,14 +28,22 @@ FusedAttrs = (
 """Attributes of the ops that apply an activation before they store their result."""
 
 
+_MOVEMENT = (*RESHAPES, "Transpose", "DepthToSpace", "SpaceToDepth")
+"""Ops that give every element of their input exactly once: functions of elements pass them."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Match:
     producer: Op
     attrs: FusedAttrs
+    movement: tuple[Op, ...]
 
 
 class FuseActivation(PatternPass[_Match]):
-    """UnaryOp after an op that can apply an activation itself; a clamp may follow a clamp."""
+    """UnaryOp after an op that can apply an activation itself; a clamp may follow a clamp.
+
+    Ops that only move elements may come between.
+    """
 
     name = "fuse_activation"
     roots = frozenset({"UnaryOp"})
@@ -43,10 +53,15 @@ class FuseActivation(PatternPass[_Match]):
         assert isinstance(unary, UnaryAttrs)
         if unary.kind not in ACTIVATION_KINDS:
             return Refusal("not a function that ops apply before they store")
-        producer = index.producer(op.inputs[0])
+        value, movement = op.inputs[0], []
+        producer = index.producer(value)
+        while producer is not None and producer.type in _MOVEMENT and index.read_once(value):
+            movement.append(producer)
+            value = producer.inputs[0]
+            producer = index.producer(value)
         if producer is None or not isinstance(producer.attrs, FusedAttrs):
             return Refusal("the op before has no activation")
-        if not index.read_once(op.inputs[0]):
+        if not index.read_once(value):
             return Refusal("the value before the activation is used elsewhere")
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
             return Refusal("not known to be of a floating-point type")
@@ -56,17 +71,28 @@ class FuseActivation(PatternPass[_Match]):
             if clamp is None:
                 return Refusal("the op before has another activation")
             activation = clamp
-        return _Match(producer, replace(producer.attrs, activation=activation))
+        attrs = replace(producer.attrs, activation=activation)
+        return _Match(producer, attrs, tuple(reversed(movement)))
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
-        index.replace(
-            op,
-            Op(
-                match.producer.type,
-                match.producer.name,
-                list(match.producer.inputs),
-                list(op.outputs),
-                match.attrs,
-                merged_source((match.producer, op)),
-            ),
-        )
+        producer = match.producer
+        # Tensors between hold other values now, so that they get new names.
+        moved = [*match.movement, op]
+        value = index.unique_name(producer.outputs[0]) if match.movement else op.outputs[0]
+        inputs, source = list(producer.inputs), merged_source((producer, op))
+        new = [Op(producer.type, producer.name, inputs, [value], match.attrs, source)]
+        _copy_info(producer.outputs[0], value, index)
+        for step, following in pairwise(moved):
+            result = op.outputs[0] if following is op else index.unique_name(step.outputs[0])
+            _copy_info(step.outputs[0], result, index)
+            inputs = [value, *step.inputs[1:]]
+            new.append(Op(step.type, step.name, inputs, [result], step.attrs, step.source))
+            value = result
+        index.replace(op, *new)
+
+
+def _copy_info(source: str, dest: str, index: GraphIndex) -> None:
+    """Give a new tensor the shape and dtype of another."""
+    known = index.info(source)
+    if known is not None and index.info(dest) is None:
+        index.add_info(dest, known.dtype, known.shape)
