@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, prod
@@ -17,6 +18,8 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.storage import pack_nc4hw4
+
+_log = logging.getLogger(__name__)
 
 Triple = tuple[int, int, int]
 MAX_AXES = 3
@@ -362,6 +365,14 @@ def encode_convolution(
     if 0 in (problem.pixels, problem.channels):
         return
     kernel = choose_kernel(problem, encoder.info, encoder.prefers_texel_loads)
+    _log.debug(
+        "%s: %s kernel, %d pixels, %d lanes: %s",
+        encoder.label,
+        kernel.family,
+        kernel.pixels,
+        kernel.lanes,
+        kernel.why,
+    )
     parts = split_taps(problem.kernel, _inner_iterations(problem, kernel))
     total = residual
     for number, part in enumerate(parts):
