@@ -1,7 +1,7 @@
 """Export the modules that the pass tests read, with both of PyTorch's ONNX exporters.
 
-Run it from the repository's root, with torch and onnxscript installed: the files beside it are written
-anew. They hold tiny weights, and no stack traces.
+Run it with torch and onnxscript installed: the files beside it are written anew. They hold tiny
+weights, and no stack traces.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def random_affine(module: nn.Module) -> nn.Module:
 
 @dataclass(frozen=True)
 class Case:
-    """A module, its inputs, the opset for each exporter that can export it, and its dynamic axes."""
+    """A module, its inputs, the opset for each exporter that can take it, and its dynamic axes."""
 
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
@@ -254,9 +254,9 @@ def main() -> int:
             data = model.SerializeToString()
             path = HERE / f"{name}.{exporter}.onnx"
             path.write_bytes(data)
-            print(f"{path.name}: {len(model.graph.node)} nodes, {len(data)} bytes")
+            sys.stdout.write(f"{path.name}: {len(model.graph.node)} nodes, {len(data)} bytes\n")
             if len(data) > MAX_BYTES:
-                print(f"{path.name} is larger than {MAX_BYTES} bytes", file=sys.stderr)
+                sys.stderr.write(f"{path.name} is larger than {MAX_BYTES} bytes\n")
                 return 1
     return 0
 
