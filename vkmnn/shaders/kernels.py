@@ -162,12 +162,12 @@ BinaryStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_BINARY = struct.Struct("<I5I6I6Iff")
+_BINARY = struct.Struct("<I5I6I6IffII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryParams:
-    """Push constants of `binary`: 80 bytes."""
+    """Push constants of `binary`: 88 bytes."""
 
     count: int
     size: tuple[int, ...]
@@ -178,6 +178,8 @@ class BinaryParams:
     """6 values."""
     act_alpha: float
     act_beta: float
+    elements: int
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -191,6 +193,8 @@ class BinaryParams:
                 ("b_stride", self.b_stride, 6),
                 ("act_alpha", self.act_alpha, None),
                 ("act_beta", self.act_beta, None),
+                ("elements", self.elements, None),
+                ("check", self.check, None),
             ),
         )
 
@@ -232,18 +236,28 @@ CastStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_CAST = struct.Struct("<I")
+_CAST = struct.Struct("<III")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastParams:
-    """Push constants of `cast`: 4 bytes."""
+    """Push constants of `cast`: 12 bytes."""
 
     count: int
+    elements: int
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
-        return pack_params("CastParams", _CAST, (("count", self.count, None),))
+        return pack_params(
+            "CastParams",
+            _CAST,
+            (
+                ("count", self.count, None),
+                ("elements", self.elements, None),
+                ("check", self.check, None),
+            ),
+        )
 
 
 def cast(
@@ -970,17 +984,18 @@ GatherStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_GATHER = struct.Struct("<IIIi")
+_GATHER = struct.Struct("<IIIiI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherParams:
-    """Push constants of `gather`: 16 bytes."""
+    """Push constants of `gather`: 20 bytes."""
 
     count: int
     inner: int
     indices: int
     axis: int
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -992,6 +1007,7 @@ class GatherParams:
                 ("inner", self.inner, None),
                 ("indices", self.indices, None),
                 ("axis", self.axis, None),
+                ("check", self.check, None),
             ),
         )
 
@@ -1019,12 +1035,12 @@ GatherElementsStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_GATHER_ELEMENTS = struct.Struct("<I5I6IiI")
+_GATHER_ELEMENTS = struct.Struct("<I5I6IiII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherElementsParams:
-    """Push constants of `gather_elements`: 56 bytes."""
+    """Push constants of `gather_elements`: 60 bytes."""
 
     count: int
     size: tuple[int, ...]
@@ -1033,6 +1049,7 @@ class GatherElementsParams:
     """6 values."""
     axis: int
     axis_stride: int
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -1045,6 +1062,7 @@ class GatherElementsParams:
                 ("stride", self.stride, 6),
                 ("axis", self.axis, None),
                 ("axis_stride", self.axis_stride, None),
+                ("check", self.check, None),
             ),
         )
 
@@ -1069,12 +1087,12 @@ GatherNdStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_GATHER_ND = struct.Struct("<IIIII6i6I")
+_GATHER_ND = struct.Struct("<IIIII6i6II")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatherNdParams:
-    """Push constants of `gather_nd`: 68 bytes."""
+    """Push constants of `gather_nd`: 72 bytes."""
 
     count: int
     inner: int
@@ -1085,6 +1103,7 @@ class GatherNdParams:
     """6 values."""
     stride: tuple[int, ...]
     """6 values."""
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -1099,6 +1118,7 @@ class GatherNdParams:
                 ("batch_stride", self.batch_stride, None),
                 ("size", self.size, 6),
                 ("stride", self.stride, 6),
+                ("check", self.check, None),
             ),
         )
 
@@ -2238,12 +2258,12 @@ ScatterElementsStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_SCATTER_ELEMENTS = struct.Struct("<IIIiII5I6I6I")
+_SCATTER_ELEMENTS = struct.Struct("<IIIiII5I6I6II")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterElementsParams:
-    """Push constants of `scatter_elements`: 92 bytes."""
+    """Push constants of `scatter_elements`: 96 bytes."""
 
     count: int
     first: int
@@ -2257,6 +2277,7 @@ class ScatterElementsParams:
     """6 values."""
     stride: tuple[int, ...]
     """6 values."""
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -2273,6 +2294,7 @@ class ScatterElementsParams:
                 ("size", self.size, 5),
                 ("index_stride", self.index_stride, 6),
                 ("stride", self.stride, 6),
+                ("check", self.check, None),
             ),
         )
 
@@ -2314,12 +2336,12 @@ ScatterNdStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_SCATTER_ND = struct.Struct("<IIIII6i6I")
+_SCATTER_ND = struct.Struct("<IIIII6i6II")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterNdParams:
-    """Push constants of `scatter_nd`: 68 bytes."""
+    """Push constants of `scatter_nd`: 72 bytes."""
 
     count: int
     inner: int
@@ -2330,6 +2352,7 @@ class ScatterNdParams:
     """6 values."""
     stride: tuple[int, ...]
     """6 values."""
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -2344,6 +2367,7 @@ class ScatterNdParams:
                 ("depth", self.depth, None),
                 ("size", self.size, 6),
                 ("stride", self.stride, 6),
+                ("check", self.check, None),
             ),
         )
 

@@ -9,11 +9,18 @@ from typing import Literal, Protocol
 import numpy as np
 
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.errors import InvalidInputError, ShaderError
+from vkmnn.errors import ShaderError
 from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
+from vkmnn.vulkan.checks import (
+    INDEX_HINT,
+    OVERFLOW_HINT,
+    WIDE_INTEGERS,
+    Check,
+    IndexRange,
+)
 
 Spec = Mapping[str, int | float | bool]
 
@@ -48,44 +55,22 @@ class Dispatch:
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRange:
-    """The values that an op allows in an index tensor, both ends included."""
-
-    low: int
-    high: int
-    op: str
-    node: str
-
-    def check(self, array: Array, name: str) -> None:
-        """Refuse indices outside the range.
-
-        Raises:
-            InvalidInputError: names the op, the value and the range.
-        """
-        if array.size and not self.low <= array.min() <= array.max() <= self.high:
-            bad = array.max() if array.max() > self.high else array.min()
-            raise InvalidInputError(
-                f"input '{name}' holds the index {bad}, outside {self.low} to {self.high}",
-                op=self.op,
-                node=self.node,
-                hint="check the indices (token ids, for example) against the table's size",
-            )
-
-
 @dataclass(slots=True)
 class VulkanEncoder:
     """What executions record into; nothing reaches the device before the whole plan is known.
 
     `packed` maps constant tensors to their packed form; `aliases` maps a tensor to the one whose
-    storage it shares.
+    storage it shares. `ranges` are what the host checks of index tensors that it provides;
+    `checks` are made on the device, which reports failures in `status`.
     """
 
     info: DeviceInfo
     dispatches: list[Dispatch] = field(default_factory=list)
     packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
     aliases: dict[Tensor, Tensor] = field(default_factory=dict)
-    ranges: dict[Tensor, IndexRange] = field(default_factory=dict)
+    ranges: dict[Tensor, list[IndexRange]] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    status: Tensor | None = None
     label: str = ""
     _scratch: int = 0
 
@@ -103,9 +88,60 @@ class VulkanEncoder:
         """The value of kernels' storage axis for this device."""
         return "texel" if self.prefers_texel_loads else "ssbo"
 
-    def require_range(self, tensor: Tensor, low: int, high: int, op: Op) -> None:
-        """Have the indices in `tensor` checked when the host provides them; kernels only clamp."""
-        self.ranges[self.root(tensor)] = IndexRange(low, high, op.type, op.source or op.name)
+    def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
+        """Add a check that a kernel of `op` makes.
+
+        Args:
+            op: the op, to be named when the check fails.
+            message: what is wrong then.
+            hint: what to do then.
+
+        Returns:
+            The plan's status tensor, for the kernel's binding `status`, and the check's number, for
+            its parameter `check`.
+        """
+        self.checks.append(Check(op.type, op.source or op.name, message, hint))
+        return self._status(), len(self.checks)
+
+    def unchecked(self) -> tuple[Tensor, int]:
+        """Return what a kernel binds that could check but has nothing to."""
+        return self._status(), 0
+
+    def check_overflow(self, op: Op, output: Tensor) -> tuple[Tensor, int]:
+        """Check results whose type is wider than the int32 that the device computes them with.
+
+        Narrower integers wrap by definition.
+        """
+        if output.dtype not in WIDE_INTEGERS:
+            return self.unchecked()
+        message = f"{output.dtype.value} result '{output.name}' does not fit the 32-bit integers "
+        return self.check(op, message + "that the device computes with", OVERFLOW_HINT)
+
+    def check_range(self, tensor: Tensor, low: int, high: int, op: Op) -> tuple[Tensor, int]:
+        """Check that indices lie in `low` to `high`: on the host where it has them.
+
+        Raises:
+            InvalidInputError: `tensor` is constant and holds an index outside.
+        """
+        root = self.root(tensor)
+        allowed = IndexRange(low, high, op.type, op.source or op.name)
+        if root.value is not None:
+            allowed.check(root.value, root.name)
+            return self.unchecked()
+        self.ranges.setdefault(root, []).append(allowed)
+        if root.usage is Usage.INPUT:
+            return self.unchecked()
+        message = f"'{tensor.name}' holds an index outside {low} to {high}"
+        return self.check(op, message, INDEX_HINT)
+
+    def check_indices(self, op: Op, tensor: Tensor) -> tuple[Tensor, int]:
+        """Check tuples of indices on the device, wherever they come from."""
+        return self.check(op, f"'{tensor.name}' holds an index outside its axis", INDEX_HINT)
+
+    def _status(self) -> Tensor:
+        if self.status is None:
+            self.status = Tensor(TensorInfo("status", DType.INT32, (1,)))
+        return self.status
 
     def dispatch(
         self,

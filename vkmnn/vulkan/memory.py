@@ -189,6 +189,9 @@ def plan_memory(
     buffers: list[Buffer] = []
     ranges.update(_separate(device, uploads, MemoryKind.UPLOAD, alignment, buffers))
     ranges.update(_separate(device, direct, MemoryKind.READBACK, alignment, buffers))
+    if encoder.status is not None:
+        status = [encoder.status]
+        ranges.update(_separate(device, status, MemoryKind.READBACK, alignment, buffers))
     lifetimes = _lifetimes(encoder, ranges, copied, alignment)
     offsets, total, bound = plan_offsets(list(lifetimes.values()))
     if total:

@@ -9,6 +9,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
 from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.vulkan.checks import Status
 from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.segment import VulkanSegment
@@ -59,7 +60,16 @@ class PlanRecorder:
         if self._timestamps:
             copies = [tensor for tensor in downloads if tensor in self._memory.readback]
             steps = [(d.label, d.shader.name) for d in dispatches] + [("", "copy") for _ in copies]
-        return VulkanSegment(command, uploaded, downloaded, self._memory, ranges, steps)
+        status = self._status(dispatches)
+        return VulkanSegment(command, uploaded, downloaded, self._memory, ranges, status, steps)
+
+    def _status(self, dispatches: Sequence[Dispatch]) -> Status | None:
+        """Return where the dispatches report failed checks, None when they make none."""
+        tensor = self._encoder.status
+        if tensor is None or not self._encoder.checks:
+            return None
+        used = any(tensor in dispatch.tensors for dispatch in dispatches)
+        return Status(self._place(tensor), self._encoder.checks) if used else None
 
     def _record(
         self, dispatches: Sequence[Dispatch], downloads: Sequence[Tensor]

@@ -12,7 +12,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
-from vkmnn.vulkan.encoder import IndexRange
+from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.storage import ELEMENT_BYTES, read_view, storage_dtype, to_storage, write_view
 
@@ -26,6 +26,7 @@ class VulkanSegment(Segment):
         downloads: tensors to read afterwards, and where.
         memory: the plan's memory, shared by its segments and closed with them.
         ranges: which values the uploaded index tensors may hold, by name.
+        status: where kernels report failed checks; None when they make none.
         steps: op and kernel of every recorded command; None when it has no timestamps.
     """
 
@@ -35,12 +36,14 @@ class VulkanSegment(Segment):
         uploads: Sequence[tuple[Tensor, BufferRange]],
         downloads: Sequence[tuple[Tensor, BufferRange]],
         memory: PlanMemory,
-        ranges: Mapping[str, IndexRange],
+        ranges: Mapping[str, Sequence[IndexRange]],
+        status: Status | None = None,
         steps: Sequence[tuple[str, str]] | None = None,
     ) -> None:
         self._steps = steps
         self._memory = memory
         self._ranges = ranges
+        self._status = status
         self._command = command
         self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in uploads]
         self._downloads = [(tensor, place, _view(tensor, place)) for tensor, place in downloads]
@@ -49,8 +52,8 @@ class VulkanSegment(Segment):
         """Run the segment on the arrays in `host` and add what it produces for the host."""
         for tensor, place, view in self._uploads:
             array = host[tensor.name]
-            if tensor.name in self._ranges:
-                self._ranges[tensor.name].check(array, tensor.name)
+            for allowed in self._ranges.get(tensor.name, ()):
+                allowed.check(array, tensor.name)
             if view is not None:
                 write_view(view, array, tensor.name)
             elif array.size:
@@ -65,11 +68,19 @@ class VulkanSegment(Segment):
             host[tensor.name] = read_view(view, tensor.dtype)
 
     def replay(self) -> None:
-        """Submit the recorded commands and wait, without touching inputs or outputs."""
+        """Submit the recorded commands and wait, without touching inputs or outputs.
+
+        Raises:
+            InvalidInputError: a kernel found a value that it cannot compute with.
+        """
         if self._command is not None:
+            if self._status is not None:
+                self._status.reset()
             start = time.perf_counter_ns()
             self._command.run()
             self.busy_us = (time.perf_counter_ns() - start) / 1000
+            if self._status is not None:
+                self._status.raise_failed()
 
     def timings(self) -> list[Timing]:
         """Return the device's time of every dispatch and copy of the last run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op
+from vkmnn.ir import Layout, Op, storage_elements
 from vkmnn.ir.ops import BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -19,6 +19,8 @@ from vkmnn.vulkan.storage import kernel_dtype
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR"}
 )
+# Kinds whose integer kernels notice results outside int32.
+_OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 
 
 @vulkan_execution("BinaryOp")
@@ -64,6 +66,10 @@ class BinaryExecution(VulkanExecution):
             width="4" if plan.width == 4 else "1",
             storage="texel" if encoder.prefers_texel_loads else "ssbo",
         )
+        tensors, check = [*operands, output], 0
+        if kernel_dtype(operands[0].dtype) == "i32" and attrs.kind in _OVERFLOWS:
+            status, check = encoder.check_overflow(self.op, output)
+            tensors.append(status)
         params = kernels.BinaryParams(
             count=plan.count,
             size=plan.padded_sizes(),
@@ -71,13 +77,15 @@ class BinaryExecution(VulkanExecution):
             b_stride=plan.padded_strides(1),
             act_alpha=attrs.activation.alpha,
             act_beta=attrs.activation.beta,
+            elements=storage_elements(output.shape, output.layout),
+            check=check,
         )
         spec: dict[str, int | bool] = {"AXES": len(plan.sizes)}
         if attrs.activation.kind != "NONE":
             spec |= activation_spec(attrs.activation)
         if plan.width == 4:
             spec |= {"A_SPLAT": plan.splats[0], "B_SPLAT": plan.splats[1]}
-        encoder.dispatch_linear(shader, [*operands, output], params, plan.count, spec)
+        encoder.dispatch_linear(shader, tensors, params, plan.count, spec)
 
     @property
     def _attrs(self) -> BinaryAttrs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import DType, Layout
+from vkmnn.ir import DType, Layout, storage_elements
 from vkmnn.ir.ops import CastAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -52,10 +52,14 @@ class CastExecution(VulkanExecution):
             dest=_kernel_dest(dest),  # type: ignore[arg-type]
             storage="texel" if encoder.prefers_texel_loads else "ssbo",
         )
+        tensors, check = [source, output], 0
+        if kernel_dtype(source.dtype) == "f32" and _kernel_dest(dest) == "i32":
+            status, check = encoder.check_overflow(self.op, output)
+            tensors.append(status)
         count = storage_bytes(output) // 16
-        encoder.dispatch_linear(
-            shader, [source, output], kernels.CastParams(count=count), count, spec
-        )
+        elements = storage_elements(output.shape, output.layout)
+        params = kernels.CastParams(count=count, elements=elements, check=check)
+        encoder.dispatch_linear(shader, tensors, params, count, spec)
 
 
 def _kernel_dest(dtype: DType) -> str:

@@ -29,14 +29,18 @@ class GatherExecution(VulkanExecution):
         axis = self.op.attrs.axis % len(data.shape)
         size = data.shape[axis]
         inner = prod(data.shape[axis + 1 :])
-        encoder.require_range(index, -size, size - 1, self.op)
+        status, check = encoder.check_range(index, -size, size - 1, self.op)
         width = 4 if inner % 4 == 0 else 1
         count = prod(outputs[0].shape) // width
         shader = kernels.gather(width=4 if width == 4 else 1, storage=encoder.load_storage)
         params = kernels.GatherParams(
-            count=count, inner=inner // width, indices=prod(index.shape), axis=size
+            count=count,
+            inner=inner // width,
+            indices=prod(index.shape),
+            axis=size,
+            check=check,
         )
-        encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)
+        encoder.dispatch_linear(shader, [data, index, outputs[0], status], params, count)
 
 
 @vulkan_execution("GatherElements")
@@ -59,7 +63,7 @@ class GatherElementsExecution(VulkanExecution):
         data, index = operands(inputs)
         axis = self.op.attrs.axis % len(data.shape)
         size = data.shape[axis]
-        encoder.require_range(index, -size, size - 1, self.op)
+        status, check = encoder.check_range(index, -size, size - 1, self.op)
         walk = _elements_walk(self.op, inputs)
         count = prod(index.shape)
         params = kernels.GatherElementsParams(
@@ -68,9 +72,10 @@ class GatherElementsExecution(VulkanExecution):
             stride=padded(walk.src.strides, 0),
             axis=size,
             axis_stride=prod(data.shape[axis + 1 :]),
+            check=check,
         )
         shader = kernels.gather_elements(storage=encoder.load_storage)
-        encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)
+        encoder.dispatch_linear(shader, [data, index, outputs[0], status], params, count)
 
 
 def _elements_walk(op: Op, inputs: Sequence[Tensor | None]) -> Region:
@@ -106,6 +111,7 @@ class GatherNDExecution(VulkanExecution):
         depth = index.shape[-1]
         sizes = data.shape[first : first + depth]
         strides = row_strides(data.shape)
+        status, check = encoder.check_indices(self.op, index)
         count = prod(outputs[0].shape)
         params = kernels.GatherNdParams(
             count=count,
@@ -115,6 +121,7 @@ class GatherNDExecution(VulkanExecution):
             batch_stride=prod(data.shape[first:]),
             size=(*sizes, *[1] * (MAX_AXES - depth)),
             stride=(*strides[first : first + depth], *[0] * (MAX_AXES - depth)),
+            check=check,
         )
         shader = kernels.gather_nd(storage=encoder.load_storage)
-        encoder.dispatch_linear(shader, [data, index, outputs[0]], params, count)
+        encoder.dispatch_linear(shader, [data, index, outputs[0], status], params, count)

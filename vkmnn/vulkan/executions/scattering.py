@@ -45,6 +45,7 @@ class ScatterNDExecution(VulkanExecution):
         depth = index.shape[-1]
         tuples = prod(index.shape[:-1])
         inner = prod(data.shape[depth:])
+        status, check = encoder.check_indices(self.op, index)
         shader = kernels.scatter_nd(
             reduction=reduction,  # type: ignore[arg-type]
             dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
@@ -62,8 +63,9 @@ class ScatterNDExecution(VulkanExecution):
                 depth=depth,
                 size=(*data.shape[:depth], *[1] * (MAX_AXES - depth)),
                 stride=(*row_strides(data.shape)[:depth], *[0] * (MAX_AXES - depth)),
+                check=check,
             )
-            encoder.dispatch_linear(shader, [index, updates, output], params, count)
+            encoder.dispatch_linear(shader, [index, updates, output, status], params, count)
 
 
 @vulkan_execution("ScatterElements")
@@ -89,7 +91,8 @@ class ScatterElementsExecution(VulkanExecution):
         _copy(data, output, encoder)
         axis = attrs.axis % len(data.shape)
         length = index.shape[axis]
-        encoder.require_range(index, -data.shape[axis], data.shape[axis] - 1, self.op)
+        size = data.shape[axis]
+        status, check = encoder.check_range(index, -size, size - 1, self.op)
         lines = _lines(self.op, inputs)
         count = prod(lines.size) if length else 0
         shader = kernels.scatter_elements(
@@ -102,14 +105,15 @@ class ScatterElementsExecution(VulkanExecution):
                 count=count,
                 first=first,
                 last=min(first + MAX_ITERATIONS, length),
-                axis=data.shape[axis],
+                axis=size,
                 axis_stride=row_strides(data.shape)[axis],
                 line_stride=row_strides(index.shape)[axis],
                 size=padded(lines.size, 1)[1:],
                 index_stride=padded(lines.dst.strides, 0),
                 stride=padded(lines.src.strides, 0),
+                check=check,
             )
-            encoder.dispatch_linear(shader, [index, updates, output], params, count)
+            encoder.dispatch_linear(shader, [index, updates, output, status], params, count)
 
 
 def _lines(op: Op, inputs: Sequence[Tensor | None]) -> Region:
