@@ -19,6 +19,7 @@ from vkmnn.interpreter import (
     Interpreter,
     ScheduleConfig,
     check_array,
+    check_symbols,
 )
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo
@@ -125,7 +126,6 @@ class InferenceSession:
                 raise InvalidInputError(
                     f"the network has no input '{name}'", hint=f"inputs: {', '.join(self._inputs)}"
                 )
-        symbols: dict[str, tuple[int, str]] = {}
         arrays: dict[str, Array] = {}
         for name, info in self._inputs.items():
             if name not in feeds:
@@ -134,14 +134,9 @@ class InferenceSession:
                 )
             array = feeds[name]
             check_array(info, array)
-            for want, have in zip(info.shape or (), array.shape, strict=False):
-                if isinstance(want, str) and symbols.setdefault(want, (have, name))[0] != have:
-                    raise InvalidInputError(
-                        f"dimension '{want}' is {symbols[want][0]} in input '{symbols[want][1]}' "
-                        f"but {have} in input '{name}'",
-                        hint="inputs that share a symbolic dimension must agree on it",
-                    )
             arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+        shapes = {name: array.shape for name, array in arrays.items()}
+        check_symbols(self._inputs.values(), shapes)
         return arrays
 
     def placement(self) -> Placement:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -229,6 +229,7 @@ class Interpreter:
                     hint="call resize_tensor for it first",
                 )
             shapes[tensor.name] = tensor.shape
+        check_symbols(session.core.graph.inputs, shapes)
         feeds = {name: t.array for name, t in session.inputs.items() if t.array is not None}
         plan = session.core.resize(shapes, feeds)
         for name, output in session.outputs.items():
@@ -295,6 +296,26 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
             f"input '{info.name}' has shape [{declared}], got {list(shape)}",
             hint="only symbolic dimensions may change; export with dynamic axes for others",
         )
+
+
+def check_symbols(infos: Iterable[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse shapes that give one symbolic dimension two sizes.
+
+    Raises:
+        InvalidInputError: names the dimension and both inputs.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for info in infos:
+        for want, have in zip(info.shape or (), shapes[info.name], strict=False):
+            if not isinstance(want, str):
+                continue
+            first, other = sizes.setdefault(want, (have, info.name))
+            if first != have:
+                raise InvalidInputError(
+                    f"dimension '{want}' is {first} in input '{other}' "
+                    f"but {have} in input '{info.name}'",
+                    hint="inputs that share a symbolic dimension must agree on it",
+                )
 
 
 def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:

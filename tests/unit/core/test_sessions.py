@@ -54,6 +54,13 @@ def test_two_dimensions_of_one_name_must_agree(device: str) -> None:
     (y,) = session.run(None, {"a": floats(2, 3), "b": floats(2, 3)})
     np.testing.assert_array_equal(y, 2 * floats(2, 3))
 
+    interpreter = vkmnn.Interpreter.from_model(proto)
+    other = interpreter.create_session(vkmnn.ScheduleConfig(device))
+    for name, rows in (("a", 2), ("b", 4)):
+        interpreter.resize_tensor(other, interpreter.get_session_input(other, name), (rows, 3))
+    with pytest.raises(vkmnn.InvalidInputError, match="'N' is 2 in input 'a' but 4 in input 'b'"):
+        interpreter.resize_session(other)
+
 
 def test_shape_from_the_content_of_an_input(device: str) -> None:
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
