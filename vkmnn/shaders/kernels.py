@@ -75,9 +75,16 @@ class SamplePadding(IntEnum):
     REFLECTION = 2
 
 
-ArgReduceDtype: TypeAlias = Literal[
+ArgReduceSource: TypeAlias = Literal[
     "f32",
     "i32",
+    "pair",
+]
+ArgReduceLanes: TypeAlias = Literal[
+    8,
+    32,
+    0,
+    1,
 ]
 ArgReduceStorage: TypeAlias = Literal[
     "ssbo",
@@ -91,10 +98,10 @@ class ArgReduceParams:
     """Push constants of `arg_reduce`: 20 bytes."""
 
     count: int
-    extent: int
+    size: int
     inner: int
-    first: int
-    last: int
+    chunk: int
+    chunks: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -103,28 +110,32 @@ class ArgReduceParams:
             _ARG_REDUCE,
             (
                 ("count", self.count, None),
-                ("extent", self.extent, None),
+                ("size", self.size, None),
                 ("inner", self.inner, None),
-                ("first", self.first, None),
-                ("last", self.last, None),
+                ("chunk", self.chunk, None),
+                ("chunks", self.chunks, None),
             ),
         )
 
 
 def arg_reduce(
     *,
-    dtype: ArgReduceDtype,
+    source: ArgReduceSource,
+    lanes: ArgReduceLanes,
     storage: ArgReduceStorage,
 ) -> Shader:
     """Return a variant of `arg_reduce`.
 
-    Index of the extremum along the axis of [outer][extent][inner], positions `first` to `last`;
-    what earlier positions gave lies in y.
+    Index of the largest key along the middle axis of [outer, size, inner], which is cut into
+    `chunks` pieces of `chunk` (the last may be shorter). lanes 1: an invocation makes one index;
+    else a workgroup. Source f32, i32: keys are made of the elements, INVERTED for the smallest;
+    source pair: keys and indices of pieces. PARTIAL: keys are stored, too.
     """
     return find_shader(
         "arg_reduce",
         {
-            "dtype": dtype,
+            "source": source,
+            "lanes": lanes,
             "storage": storage,
         },
     )
@@ -907,10 +918,10 @@ class CumSumParams:
     """Push constants of `cum_sum`: 20 bytes."""
 
     count: int
-    extent: int
+    size: int
     inner: int
-    first: int
-    last: int
+    chunk: int
+    chunks: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -919,10 +930,10 @@ class CumSumParams:
             _CUM_SUM,
             (
                 ("count", self.count, None),
-                ("extent", self.extent, None),
+                ("size", self.size, None),
                 ("inner", self.inner, None),
-                ("first", self.first, None),
-                ("last", self.last, None),
+                ("chunk", self.chunk, None),
+                ("chunks", self.chunks, None),
             ),
         )
 
@@ -934,8 +945,9 @@ def cum_sum(
 ) -> Shader:
     """Return a variant of `cum_sum`.
 
-    Running sums along the axis of [outer][extent][inner], steps `first` to `last`; step 0 is the
-    axis' end when REVERSE.
+    Running sums along the middle axis of [outer, size, inner], which is cut into `chunks` pieces
+    of `chunk` (the last may be shorter); an invocation makes one piece. OFFSET: what comes before
+    each piece is given as [outer, chunks, inner].
     """
     return find_shader(
         "cum_sum",
@@ -2600,59 +2612,177 @@ def softmax_rows(
     )
 
 
-TopKDtype: TypeAlias = Literal[
+TopKKeysDtype: TypeAlias = Literal[
     "f32",
     "i32",
 ]
-TopKStorage: TypeAlias = Literal[
+TopKKeysStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_TOP_K = struct.Struct("<IIIIII")
+_TOP_K_KEYS = struct.Struct("<IIII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopKParams:
-    """Push constants of `top_k`: 24 bytes."""
+class TopKKeysParams:
+    """Push constants of `top_k_keys`: 16 bytes."""
 
     count: int
-    extent: int
+    size: int
     inner: int
-    block: int
-    keep: int
-    kept: int
+    stride: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
         return pack_params(
-            "TopKParams",
-            _TOP_K,
+            "TopKKeysParams",
+            _TOP_K_KEYS,
             (
                 ("count", self.count, None),
-                ("extent", self.extent, None),
+                ("size", self.size, None),
                 ("inner", self.inner, None),
-                ("block", self.block, None),
-                ("keep", self.keep, None),
-                ("kept", self.kept, None),
+                ("stride", self.stride, None),
             ),
         )
 
 
-def top_k(
+def top_k_keys(
     *,
-    dtype: TopKDtype,
-    storage: TopKStorage,
+    dtype: TopKKeysDtype,
+    storage: TopKKeysStorage,
 ) -> Shader:
-    """Return a variant of `top_k`.
+    """Return a variant of `top_k_keys`.
 
-    The `keep` best of every block of `block` elements along the axis of [outer][extent][inner],
-    in order, with their indices. An invocation counts how many elements of its block come before
-    its own.
+    Makes keys of [outer, size, inner] that come first when they are largest, as one row of
+    `stride` words for each line along the middle axis; an invocation makes one key.
     """
     return find_shader(
-        "top_k",
+        "top_k_keys",
         {
             "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+
+TopKMergeTarget: TypeAlias = Literal[
+    "runs",
+    "result",
+]
+TopKMergeStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_TOP_K_MERGE = struct.Struct("<IIIIIIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKMergeParams:
+    """Push constants of `top_k_merge`: 32 bytes."""
+
+    count: int
+    extent: int
+    stride: int
+    run: int
+    keep: int
+    next_stride: int
+    size: int
+    inner: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "TopKMergeParams",
+            _TOP_K_MERGE,
+            (
+                ("count", self.count, None),
+                ("extent", self.extent, None),
+                ("stride", self.stride, None),
+                ("run", self.run, None),
+                ("keep", self.keep, None),
+                ("next_stride", self.next_stride, None),
+                ("size", self.size, None),
+                ("inner", self.inner, None),
+            ),
+        )
+
+
+def top_k_merge(
+    *,
+    target: TopKMergeTarget,
+    storage: TopKMergeStorage,
+) -> Shader:
+    """Return a variant of `top_k_merge`.
+
+    Later steps of TopK: merges pairs of sorted runs of `run` keys and keeps the first `keep` of
+    each pair. An invocation finds the place of one key among those of the other run by bisection.
+    """
+    return find_shader(
+        "top_k_merge",
+        {
+            "target": target,
+            "storage": storage,
+        },
+    )
+
+
+TopKRankTarget: TypeAlias = Literal[
+    "runs",
+    "result",
+]
+TopKRankStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_TOP_K_RANK = struct.Struct("<IIIIIIII")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopKRankParams:
+    """Push constants of `top_k_rank`: 32 bytes."""
+
+    count: int
+    extent: int
+    stride: int
+    run: int
+    keep: int
+    next_stride: int
+    size: int
+    inner: int
+
+    def pack(self) -> bytes:
+        """Return the block as the shader reads it (std430, little endian)."""
+        return pack_params(
+            "TopKRankParams",
+            _TOP_K_RANK,
+            (
+                ("count", self.count, None),
+                ("extent", self.extent, None),
+                ("stride", self.stride, None),
+                ("run", self.run, None),
+                ("keep", self.keep, None),
+                ("next_stride", self.next_stride, None),
+                ("size", self.size, None),
+                ("inner", self.inner, None),
+            ),
+        )
+
+
+def top_k_rank(
+    *,
+    target: TopKRankTarget,
+    storage: TopKRankStorage,
+) -> Shader:
+    """Return a variant of `top_k_rank`.
+
+    First step of TopK: sorts each block of `run` keys and keeps the first `keep` of them. An
+    invocation counts the keys of its block that come before its own. Not INDEXED: positions are
+    the indices.
+    """
+    return find_shader(
+        "top_k_rank",
+        {
+            "target": target,
             "storage": storage,
         },
     )

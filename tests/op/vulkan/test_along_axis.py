@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check
+from tests.op.vulkan.harness import check, device, run_graph
+from vkmnn.cpu_fallback import run_op
+from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
+from vkmnn.vulkan.executions import arg_reduce
+from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
 
 RNG = np.random.default_rng(3)
 
@@ -75,3 +79,90 @@ def test_top_k(largest: bool, shape: tuple[int, ...], axis: int, k: int) -> None
 def test_top_k_of_long_lines(length: int, k: int) -> None:
     x = RNG.integers(0, 1000, (2, length)).astype(np.float32)
     check("TopK", TopKAttrs(-1), [x, np.array([k], np.int64)], constant={1}, outputs=2)
+
+
+@pytest.mark.parametrize("k", [1, 64, 65, 300, 70_001])
+def test_top_k_of_a_line_longer_than_a_loop_may_be(k: int) -> None:
+    for attrs in (TopKAttrs(-1), TopKAttrs(-1, largest=False, sorted=False)):
+        x = RNG.integers(-30_000, 30_000, (70_001,)).astype(np.float32)
+        x[[5, 40_000, 70_000]] = np.nan
+        x[[7, 50_000]] = np.inf, -np.inf
+        check("TopK", attrs, [x, np.array([k], np.int64)], constant={1}, outputs=2)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_top_k_of_many_long_lines_in_the_middle(largest: bool) -> None:
+    x = ties(3, 1_201, 5)
+    check("TopK", TopKAttrs(1, largest), [x, np.array([700], np.int64)], constant={1}, outputs=2)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_top_k_of_extreme_values(largest: bool) -> None:
+    count = np.array([9], np.int64)
+    lowest, highest = -(2**31), 2**31 - 1
+    ints = np.array([0, highest, lowest, -1, lowest, highest, 1, 0, lowest + 1], np.int64)
+    check("TopK", TopKAttrs(0, largest), [ints, count], constant={1}, outputs=2)
+    inf, nan = np.inf, np.nan
+    floats = np.array([0.0, -0.0, inf, -inf, nan, -nan, 1e-45, -1e-45, 3e38], np.float32)
+    values, _ = check("TopK", TopKAttrs(0, largest), [floats, count], constant={1}, outputs=2)
+    op = Op("TopK", "op", ["x", "k"], ["v", "i"], TopKAttrs(0, largest))
+    np.testing.assert_array_equal(np.signbit(values), np.signbit(run_op(op, [floats, count])[0]))
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_one_output_of_top_k(wanted: int) -> None:
+    x, k = ties(3, 50), np.array([4], np.int64)
+    names = ["", ""]
+    names[wanted] = "out"
+    op = Op("TopK", "op", ["x", "k"], names, TopKAttrs())
+    expected = run_op(op, [x, k])[wanted]
+    info = TensorInfo("out", DType.from_numpy(expected.dtype), expected.shape)
+    graph = Graph("t", [TensorInfo("x", DType.FLOAT32, x.shape)], [info], [op], {"k": k})
+    (result,) = run_graph(graph, {"x": x})
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", [(1_000_003,), (3, 20_000), (2, 101, 3)], ids=str)
+def test_arg_reduce_by_workgroups(kind: str, last: bool, shape: tuple[int, ...]) -> None:
+    x = RNG.integers(-9, 10, shape).astype(np.float32)
+    check(kind, ArgReduceAttrs(1 if len(shape) > 1 else 0, True, last), [x])
+    check(kind, ArgReduceAttrs(1 if len(shape) > 1 else 0, False, last), [x.astype(np.int32)])
+    x[..., 2] = x[..., -1] = np.nan
+    check(kind, ArgReduceAttrs(1 if len(shape) > 1 else 0, True, last), [x])
+
+
+def test_arg_reduce_of_extreme_values() -> None:
+    lowest, highest = -(2**31), 2**31 - 1
+    x = np.array([[0, highest, lowest], [lowest, lowest, lowest], [highest, 1, highest]], np.int32)
+    inf = np.inf
+    y = np.array([[-inf, -inf, -inf], [inf, inf, 1], [-0.0, 0.0, -0.0]], np.float32)
+    for kind in ("ArgMax", "ArgMin"):
+        for last in (False, True):
+            check(kind, ArgReduceAttrs(1, True, last), [x])
+            check(kind, ArgReduceAttrs(1, True, last), [y])
+
+
+@pytest.mark.parametrize("group", [RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32)], ids=str)
+def test_workgroups(group: RowGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = device().info
+    if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
+        pytest.skip(f"the device has no subgroups of {group.lanes}")
+    monkeypatch.setattr(arg_reduce, "row_group", lambda rows, size, encoder: group)
+    for last in (False, True):
+        check("ArgMax", ArgReduceAttrs(1, True, last), [ties(3, 1_003)])
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(1_000_003,), (2, 5_003, 3), (1_500, 40)], ids=str)
+def test_cum_sum_in_pieces(exclusive: bool, reverse: bool, shape: tuple[int, ...]) -> None:
+    axis = np.array(1 if len(shape) == 3 else 0, np.int64)
+    attrs = CumSumAttrs(exclusive, reverse)
+    check("CumSum", attrs, [RNG.integers(-99, 99, shape).astype(np.int32), axis], constant={1})
+    x = RNG.random(shape).astype(np.float32)
+    wide = x.astype(np.float64)
+    (result,) = check("CumSum", attrs, [x, axis], constant={1}, rtol=1e-3)
+    op = Op("CumSum", "op", ["x", "axis"], ["y"], attrs)
+    np.testing.assert_allclose(result, run_op(op, [wide, axis])[0], rtol=4e-6, atol=1e-6)

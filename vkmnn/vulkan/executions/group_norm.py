@@ -17,8 +17,8 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.norm_kernels import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.executions.row_kernels import row_grid, row_group
 
-# Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations for
-# a group, loops would get too long (see MAX_ITERATIONS), and sums would lose digits.
+# Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
+# for a group, loops would get too long (see MAX_ITERATIONS), and sums would lose digits.
 MAX_STEPS = 20_000
 
 

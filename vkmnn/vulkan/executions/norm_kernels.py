@@ -41,7 +41,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """Factors per channel: `groups` rows an image, `channels` in a row, `pixels` elements in each."""
+    """Factors per channel: `groups` rows an image, `channels` in a row, `pixels` elements each."""
 
     groups: int
     channels: int

@@ -69,6 +69,11 @@ class RowGroup:
     lanes: Lanes
     local: int
 
+    @property
+    def storage(self) -> Literal["ssbo", "texel"]:
+        """How these kernels load: groups of 8 are for CPU devices."""
+        return "texel" if self.lanes == 8 else "ssbo"
+
 
 def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s."""
@@ -98,6 +103,15 @@ def _lanes(encoder: VulkanEncoder) -> Lanes:
 def row_grid(rows: int, encoder: VulkanEncoder) -> tuple[int, int, int]:
     """Return the workgroup counts for one workgroup per row."""
     return linear_groups(rows, 1, encoder.info.limits)
+
+
+def _busy(info: DeviceInfo) -> int:
+    return _BUSY.get(info.type, _BUSY_GPU)
+
+
+def is_busy(invocations: int, info: DeviceInfo) -> bool:
+    """Return whether that many invocations keep the device at work."""
+    return invocations >= _busy(info)
 
 
 def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | bool]:
@@ -150,16 +164,19 @@ def encode_reduction(
         if pieces > 1:
             stage = replace(reduction, finish=kernels.ReduceFinish.NONE)
             words = line.columns * pieces * (4 if vectors else 1)
-            target = encoder.scratch(words, _word(source))
-        encode = _encode_rows if by_rows else _encode_columns
-        encode(stage, source, target, line, piece, encoder, vectors)
+            target = encoder.scratch(words, word_type(source))
+        if by_rows:
+            _encode_rows(stage, source, target, line, piece, encoder)
+        else:
+            encode_pieces(stage, source, target, line, piece, encoder, vectors=vectors)
         if pieces == 1:
             return
         reduction = replace(reduction, op=_JOINED.get(reduction.op, reduction.op), subtract=False)
         source, line = target, replace(line, size=pieces)
 
 
-def _word(tensor: Tensor) -> DType:
+def word_type(tensor: Tensor) -> DType:
+    """Return the type of scratch that holds words of the same kind."""
     return DType.FLOAT32 if kernel_dtype(tensor.dtype) == "f32" else DType.INT32
 
 
@@ -169,7 +186,7 @@ def _row_piece(line: Line) -> int:
 
 def _column_piece(line: Line, info: DeviceInfo) -> int:
     """Return the length of a piece: the whole line unless it is long or the device would idle."""
-    busy = _BUSY.get(info.type, _BUSY_GPU)
+    busy = _busy(info)
     pieces = max(1, min(busy // max(1, line.columns), line.size // MIN_COLUMN_PIECE))
     return min(ceil_div(line.size, pieces), COLUMN_PIECE)
 
@@ -195,7 +212,6 @@ def _encode_rows(
     line: Line,
     piece: int,
     encoder: VulkanEncoder,
-    vectors: bool,
 ) -> None:
     chunks = ceil_div(line.size, piece)
     rows = line.outer * chunks
@@ -219,15 +235,21 @@ def _encode_rows(
     encoder.dispatch(shader, tensors, params, row_grid(rows, encoder), spec)
 
 
-def _encode_columns(
+def encode_pieces(
     reduction: Reduction,
     source: Tensor,
     output: Tensor,
     line: Line,
     piece: int,
     encoder: VulkanEncoder,
-    vectors: bool,
+    *,
+    vectors: bool = False,
 ) -> None:
+    """Record the reduction of every line in pieces of `piece` elements (the last may be shorter).
+
+    The output is [outer, pieces, inner], and an invocation makes one element of it; see
+    `encode_reduction` for the rest.
+    """
     width = 4 if vectors else line.width
     inner = line.inner if vectors else line.inner // width
     chunks = ceil_div(line.size, piece)

@@ -1,0 +1,90 @@
+"""ArgMax and ArgMin along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType
+from vkmnn.ir.ops import ArgReduceAttrs
+from vkmnn.shaders import kernels
+from vkmnn.shape.common import normalize_axis
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.row_kernels import (
+    ROW_PIECE,
+    Line,
+    column_local,
+    is_busy,
+    line_of,
+    row_grid,
+    row_group,
+)
+from vkmnn.vulkan.storage import kernel_dtype
+
+# Shorter lines are not worth a workgroup each.
+MIN_GROUP = 64
+
+
+@vulkan_execution("ArgMax", "ArgMin")
+class ArgReduceExecution(VulkanExecution):
+    """An invocation or a workgroup per line; long lines go in pieces, whose winners meet again."""
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatches."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, ArgReduceAttrs)
+        x, y = inputs[0], outputs[0]
+        assert x is not None
+        axis = normalize_axis(attrs.axis, len(x.shape))
+        line = line_of(x.shape, axis, axis)
+        if 0 in x.shape:
+            return
+        source: Literal["f32", "i32", "pair"] = "f32" if kernel_dtype(x.dtype) == "f32" else "i32"
+        tensors = [x]
+        while True:
+            pieces = ceil_div(line.size, ROW_PIECE)
+            words = line.columns * pieces
+            index = y if pieces == 1 else encoder.scratch(words, DType.INT32)
+            key = y if pieces == 1 else encoder.scratch(words, DType.INT32)
+            self._dispatch(source, [*tensors, index, key], line, pieces, encoder)
+            if pieces == 1:
+                return
+            source, tensors, line = "pair", [key, index], replace(line, size=pieces)
+
+    def _dispatch(
+        self,
+        source: Literal["f32", "i32", "pair"],
+        tensors: Sequence[Tensor],
+        line: Line,
+        pieces: int,
+        encoder: VulkanEncoder,
+    ) -> None:
+        assert isinstance(self.op.attrs, ArgReduceAttrs)
+        count = line.columns * pieces
+        params = kernels.ArgReduceParams(
+            count=count,
+            size=line.size,
+            inner=line.inner,
+            chunk=min(line.size, ROW_PIECE),
+            chunks=pieces,
+        )
+        spec: dict[str, int | float | bool] = {
+            "INVERTED": self.op.type == "ArgMin",
+            "LAST": self.op.attrs.select_last_index,
+            "PARTIAL": pieces > 1,
+        }
+        if line.size < MIN_GROUP or is_busy(count, encoder.info):
+            shader = kernels.arg_reduce(source=source, lanes=1, storage=encoder.load_storage)
+            spec |= column_local(count, encoder)
+            encoder.dispatch_linear(shader, tensors, params, count, spec)
+            return
+        # The kernel reads words, not vec4s: a workgroup for four times the row.
+        group = row_group(count, 4 * params.chunk, encoder)
+        shader = kernels.arg_reduce(source=source, lanes=group.lanes, storage=group.storage)
+        spec["local_size_x"] = group.local
+        encoder.dispatch(shader, tensors, params, row_grid(count, encoder), spec)

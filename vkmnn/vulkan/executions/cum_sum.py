@@ -1,0 +1,77 @@
+"""CumSum: running sums along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isqrt
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir.ops import CumSumAttrs
+from vkmnn.shaders import kernels
+from vkmnn.shape.common import int_scalar, normalize_axis
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.row_kernels import (
+    MAX_ITERATIONS,
+    Line,
+    Reduction,
+    column_local,
+    encode_pieces,
+    is_busy,
+    line_of,
+    word_type,
+)
+from vkmnn.vulkan.storage import kernel_dtype
+
+# Lines up to this length are walked by one invocation.
+MAX_LINE = 1_024
+
+
+@vulkan_execution("CumSum")
+class CumSumExecution(VulkanExecution):
+    """One invocation per line; of long lines first the sums of pieces, then their running sums."""
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatches."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, CumSumAttrs)
+        x, axis = inputs[:2]
+        assert x is not None
+        assert axis is not None
+        along = normalize_axis(int_scalar([None, axis.value], 1, "axis"), len(x.shape))
+        if 0 not in x.shape:
+            _encode(attrs, x, outputs[0], line_of(x.shape, along, along), encoder)
+
+
+def _encode(attrs: CumSumAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
+    piece = line.size
+    if line.size > MAX_LINE and not (
+        is_busy(line.columns, encoder.info) and line.size <= MAX_ITERATIONS
+    ):
+        piece = isqrt(line.size - 1) + 1
+    pieces = ceil_div(line.size, piece)
+    count = line.columns * pieces
+    offset = x
+    if pieces > 1:
+        sums = encoder.scratch(count, word_type(x))
+        offset = encoder.scratch(count, word_type(x))
+        encode_pieces(Reduction("SUM"), x, sums, line, piece, encoder)
+        _encode(replace(attrs, exclusive=True), sums, offset, replace(line, size=pieces), encoder)
+    shader = kernels.cum_sum(
+        dtype=kernel_dtype(x.dtype),  # type: ignore[arg-type]
+        storage=encoder.load_storage,
+    )
+    params = kernels.CumSumParams(
+        count=count, size=line.size, inner=line.inner, chunk=piece, chunks=pieces
+    )
+    spec = {
+        "EXCLUSIVE": attrs.exclusive,
+        "REVERSE": attrs.reverse,
+        "OFFSET": pieces > 1,
+        **column_local(count, encoder),
+    }
+    # Without OFFSET the binding still needs a buffer; any will do.
+    encoder.dispatch_linear(shader, [x, offset, y], params, count, spec)

@@ -1,0 +1,152 @@
+"""TopK: the largest or smallest elements along an axis, in order, with their indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType
+from vkmnn.ir.ops import TopKAttrs
+from vkmnn.runtime.shader import Shader
+from vkmnn.shaders import kernels
+from vkmnn.shape.common import int_scalar, normalize_axis
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.row_kernels import Line, line_of
+from vkmnn.vulkan.storage import kernel_dtype
+
+# Keys that are sorted by counting: the work per key grows with it, the number of merges shrinks.
+BLOCK = 256
+# Runs up to this length are sorted in blocks again: that drops more keys than a merge of two runs.
+SHORT_RUN = BLOCK // 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Rows of `length` keys in sorted runs of `run`, the last may be shorter.
+
+    Without `indices` the positions are the indices.
+    """
+
+    keys: Tensor
+    indices: Tensor | None
+    length: int
+    run: int
+
+    @property
+    def stride(self) -> int:
+        """Words from row to row: whole vec4s."""
+        return ceil_div(self.length, 4) * 4
+
+    @property
+    def count(self) -> int:
+        """Number of runs in a row."""
+        return ceil_div(self.length, self.run)
+
+
+@vulkan_execution("TopK")
+class TopKExecution(VulkanExecution):
+    """Sorts blocks by counting, then merges runs by bisection; each step keeps k of a run."""
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record keys, blocks and merges."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, TopKAttrs)
+        x, k = inputs[:2]
+        assert x is not None
+        assert k is not None
+        keep = int_scalar([None, k.value], 1, "k")
+        axis = normalize_axis(attrs.axis, len(x.shape))
+        line = line_of(x.shape, axis, axis)
+        if keep == 0 or 0 in x.shape:
+            return
+        step = _Step(x, line, keep, self._both(outputs, line.columns * keep, encoder), encoder)
+        runs = step.sort_blocks(step.make_keys(attrs.largest))
+        while runs is not None:
+            runs = step.sort_blocks(runs) if runs.run <= SHORT_RUN else step.merge(runs)
+
+    def _both(
+        self, outputs: Sequence[Tensor], words: int, encoder: VulkanEncoder
+    ) -> tuple[Tensor, Tensor]:
+        """Return where values and indices go; the network may want one of them only."""
+        named = iter(outputs)
+        made = [next(named) if name else None for name in self.op.outputs]
+        values, indices = (*made, None)[:2]
+        return (
+            values or encoder.scratch(words, DType.INT32),
+            indices or encoder.scratch(words, DType.INT32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Records the steps; those that sort or merge return None when they made the result."""
+
+    x: Tensor
+    line: Line
+    keep: int
+    result: tuple[Tensor, Tensor]
+    encoder: VulkanEncoder
+
+    def make_keys(self, largest: bool) -> _Runs:
+        """Record the keys of all lines."""
+        line = self.line
+        runs = _Runs(self._words(line.size), None, line.size, 1)
+        params = kernels.TopKKeysParams(
+            count=line.columns * line.size, size=line.size, inner=line.inner, stride=runs.stride
+        )
+        shader = kernels.top_k_keys(
+            dtype=kernel_dtype(self.x.dtype),  # type: ignore[arg-type]
+            storage=self.encoder.load_storage,
+        )
+        tensors = [self.x, runs.keys]
+        self.encoder.dispatch_linear(shader, tensors, params, params.count, {"LARGEST": largest})
+        return runs
+
+    def sort_blocks(self, runs: _Runs) -> _Runs | None:
+        """Record the sorting of blocks, whatever the order of the runs was."""
+        result = ceil_div(runs.length, BLOCK) == 1
+        shader = kernels.top_k_rank(
+            target="result" if result else "runs", storage=self.encoder.load_storage
+        )
+        spec = {"INDEXED": runs.indices is not None}
+        return self._record(shader, runs, BLOCK, BLOCK, spec)
+
+    def merge(self, runs: _Runs) -> _Runs | None:
+        """Record the merging of pairs of runs."""
+        shader = kernels.top_k_merge(
+            target="result" if runs.count <= 2 else "runs", storage=self.encoder.load_storage
+        )
+        return self._record(shader, runs, runs.run, 2 * runs.run, {})
+
+    def _record(
+        self, shader: Shader, runs: _Runs, run: int, joined: int, spec: dict[str, bool]
+    ) -> _Runs | None:
+        """Record a step that joins `joined` keys at a time into one run."""
+        line = self.line
+        kept = min(self.keep, joined)
+        groups = ceil_div(runs.length, joined)
+        length = (groups - 1) * kept + min(kept, runs.length - (groups - 1) * joined)
+        after = None
+        if groups > 1:
+            after = _Runs(self._words(length), self._words(length), length, kept)
+        params = kernels.TopKMergeParams(
+            count=line.columns * runs.length,
+            extent=runs.length,
+            stride=runs.stride,
+            run=run,
+            keep=kept,
+            next_stride=after.stride if after else 0,
+            size=line.size,
+            inner=line.inner,
+        )
+        targets = [after.keys, after.indices or after.keys] if after else [self.x, *self.result]
+        tensors = [runs.keys, runs.indices or runs.keys, *targets]
+        self.encoder.dispatch_linear(shader, tensors, params, params.count, spec)
+        return after
+
+    def _words(self, length: int) -> Tensor:
+        return self.encoder.scratch(self.line.columns * ceil_div(length, 4) * 4, DType.INT32)
