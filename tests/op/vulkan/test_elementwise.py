@@ -242,3 +242,15 @@ def test_rests_of_special_floats(kind: str) -> None:
 def test_constants_beyond_32_bits_are_left_to_the_backup(dtype: type[np.generic]) -> None:
     x, big = np.ones(3, dtype), np.array([np.iinfo(dtype).max], dtype)
     check("BinaryOp", BinaryAttrs("EQUAL"), [x, big], constant={1}, on_device=False)
+
+
+def test_rounding_to_half_precision() -> None:
+    """Every half-precision number, the middles between neighbours and what lies beside those."""
+    halves = np.arange(0x7C01, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (halves[1:-1] + halves[:-2]) / 2
+    middles = np.append(middles, np.float32(65520))
+    x = np.concatenate(
+        [halves, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.inf)]
+    )
+    x = np.concatenate([x, -x, np.float32([np.nan])])
+    check("Cast", CastAttrs(DType.FLOAT16), [x], rtol=0, atol=0)
