@@ -46,7 +46,8 @@ def _fill(name: str, parameter: Tensor) -> None:
         transposed = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
         transposed = transposed or name.endswith("mlp_proj.weight")
         fan_in = parameter.shape[0] if transposed else parameter[0].numel()
-        parameter.normal_(0, fan_in**-0.5)
+        # A detector's predictions saturate unless its last layer is weak.
+        parameter.normal_(0, fan_in**-0.5 * (0.15 if name.startswith("detect.") else 1.0))
     elif name.endswith("weight"):  # of a normalisation
         parameter.uniform_(0.7, 1.3)
     else:
@@ -59,7 +60,7 @@ def _calibrate(model: nn.Module, case: Case) -> None:
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
     model.train()
-    sizes = {"N": 4} | dict.fromkeys(("H", "W"), 96)
+    sizes = {"N": 8} | dict.fromkeys(("H", "W"), 160)
     model(*arguments_of(case, sizes).values())
 
 

@@ -92,7 +92,7 @@ def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
         visible = np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
         scores = np.where(visible, scores, scores.dtype.type(-np.inf))
     weights = softmax(scores, (scores.ndim - 1,))
-    # A query that sees no key gets zeros (ONNX Attention 24), not NaN.
-    blind = (scores == -np.inf).all(axis=-1, keepdims=True)
-    result = np.matmul(np.where(blind, weights.dtype.type(0), weights), v)
-    return [result.astype(required(inputs, 0).dtype, copy=False)]
+    if attrs.blind_zero:
+        blind = (scores == -np.inf).all(axis=-1, keepdims=True)
+        weights = np.where(blind, weights.dtype.type(0), weights)
+    return [np.matmul(weights, v).astype(required(inputs, 0).dtype, copy=False)]

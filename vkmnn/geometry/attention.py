@@ -20,17 +20,14 @@ from vkmnn.shape.matmul import matmul_shape
 
 @geometry("Attention")
 def _attention(ctx: GeometryContext) -> None:
-    """Add the masks as a bias of 0 and -inf, and make rows that see no key zero afterwards.
-
-    Such a row's softmax is NaN; ONNX Attention 24 wants zeros.
-    """
+    """Add the masks as a bias of 0 and -inf; where asked for, make rows that see no key zero."""
     attrs = attrs_of(ctx.op, AttentionAttrs)
     query, key, value = (ctx.input(index) for index in range(3))
     output = ctx.outputs[0]
     scores = ctx.temp(query.dtype, matmul_shape(query.dims, key.dims, transpose_b=True))
     product = MatMulAttrs(transpose_b=True, alpha=attrs.scale)
     ctx.emit("MatMul", [query.name, key.name], product, scores)
-    bias, seen = _masks(ctx, scores, causal=attrs.causal)
+    bias, seen = _masks(ctx, scores, attrs)
     if bias is not None:
         biased = ctx.temp(scores.dtype, broadcast_shapes(scores.dims, bias.dims))
         ctx.emit("BinaryOp", [scores.name, bias.name], BinaryAttrs("ADD"), biased)
@@ -45,23 +42,31 @@ def _attention(ctx: GeometryContext) -> None:
 
 
 def _masks(
-    ctx: GeometryContext, scores: TensorInfo, *, causal: bool
+    ctx: GeometryContext, scores: TensorInfo, attrs: AttentionAttrs
 ) -> tuple[TensorInfo | None, str | None]:
-    """Return the bias, and which rows see a key; None where there is none, or where all do."""
+    """Return the bias, and which rows see a key; None where there is none, or where all may count.
+
+    Rows that see none are asked for with `blind_zero` only.
+    """
     mask, content = ctx.optional_input(3), ctx.value(3)
-    triangle = _bias(np.tri(*scores.dims[-2:], dtype=np.bool_), scores.dtype) if causal else None
+    triangle = None
+    if attrs.causal:
+        triangle = _bias(np.tri(*scores.dims[-2:], dtype=np.bool_), scores.dtype)
     if mask is None or content is not None:
         known = triangle
         if content is not None:
             added = _bias(content, scores.dtype)
             known = added if triangle is None else np.add(triangle, added)
-        return (None, None) if known is None else _known(ctx, known)
+        if known is None:
+            return None, None
+        bias, seen = _known(ctx, known)
+        return bias, seen if attrs.blind_zero else None
     bias = _as_bias(ctx, mask, scores.dtype)
     if triangle is not None:
         both = ctx.temp(scores.dtype, broadcast_shapes(bias.dims, triangle.shape))
         ctx.emit("BinaryOp", [bias.name, ctx.constant(triangle)], BinaryAttrs("ADD"), both)
         bias = both
-    return bias, _rows_with_keys(ctx, bias)
+    return bias, _rows_with_keys(ctx, bias) if attrs.blind_zero else None
 
 
 def _bias(mask: Array, dtype: DType) -> Array:

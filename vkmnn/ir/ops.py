@@ -462,11 +462,13 @@ class AttentionAttrs(OpAttrs):
 
     q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent.
 
-    With `causal`, query i sees keys 0..i only.
+    With `causal`, query i sees keys 0..i only. With `blind_zero`, a query that sees no key gets
+    zeros (ONNX Attention 24), else what the softmax of nothing but -inf gives: NaN.
     """
 
     scale: float
     causal: bool = False
+    blind_zero: bool = True
 
 
 @dataclass(frozen=True, slots=True)

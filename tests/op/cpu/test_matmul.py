@@ -156,11 +156,12 @@ def test_attention_broadcasts_batches(run, draw):
     assert y.shape == (2, 4, 5, 2)
 
 
-def test_a_query_that_sees_nothing_gets_zeros(run, draw):
+@pytest.mark.parametrize(("blind_zero", "expected"), [(True, 0.0), (False, np.nan)])
+def test_a_query_that_sees_nothing(run, draw, blind_zero, expected):
     mask = np.array([[False, False], [True, False]])
     arrays = [draw("float32", 2, 3), draw("float32", 2, 3), draw("float32", 2, 3), mask]
-    (y,) = run("Attention", AttentionAttrs(1.0), arrays)
-    np.testing.assert_array_equal(y[0], 0)
+    (y,) = run("Attention", AttentionAttrs(1.0, blind_zero=blind_zero), arrays)
+    np.testing.assert_array_equal(y[0], expected)
     np.testing.assert_allclose(y[1], arrays[2][0])
 
 

@@ -333,6 +333,21 @@ def test_a_known_mask_without_blind_rows_is_one_addition(run: Run) -> None:
     assert [op.type for op in ops] == ["MatMul", "BinaryOp", "Softmax", "MatMul"]
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("known", [False, True])
+def test_blind_rows_that_may_be_nan_cost_nothing(run: Run, known: bool) -> None:
+    q, k, v = floats(2, 5, 3), floats(2, 7, 3), floats(2, 7, 2)
+    mask = np.where(np.arange(5)[:, None] > 1, np.float32(0), np.float32(-np.inf))
+    mask = np.broadcast_to(mask, (5, 7)).copy()
+    attrs = AttentionAttrs(0.5, blind_zero=False)
+    (result,), ops = run("Attention", attrs, q, k, v, mask, constant=[3] if known else [])
+    np.testing.assert_allclose(
+        result[:, 2:], attention(q, k, v, mask, 0.5, False)[:, 2:], rtol=1e-5
+    )
+    assert np.isnan(result[:, :2]).all()
+    assert [op.type for op in ops] == ["MatMul", "BinaryOp", "Softmax", "MatMul"]
+
+
 # --- what becomes a constant -------------------------------------------------------------------
 
 

@@ -114,7 +114,7 @@ class FuseAttention(PatternPass[_Match]):
         inputs = [match.query, match.keys, match.value]
         if match.mask is not None:
             inputs.append(self._mask(op, match.mask, new, index))
-        attrs, source = AttentionAttrs(match.scale), merged_source(match.ops)
+        attrs, source = AttentionAttrs(match.scale, blind_zero=False), merged_source(match.ops)
         new.append(Op("Attention", op.name, inputs, list(op.outputs), attrs, source))
         index.replace(op, *new)
 
