@@ -910,18 +910,19 @@ CumSumStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_CUM_SUM = struct.Struct("<IIIII")
+_CUM_SUM = struct.Struct("<IIIIII")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CumSumParams:
-    """Push constants of `cum_sum`: 20 bytes."""
+    """Push constants of `cum_sum`: 24 bytes."""
 
     count: int
     size: int
     inner: int
     chunk: int
     chunks: int
+    check: int
 
     def pack(self) -> bytes:
         """Return the block as the shader reads it (std430, little endian)."""
@@ -934,6 +935,7 @@ class CumSumParams:
                 ("inner", self.inner, None),
                 ("chunk", self.chunk, None),
                 ("chunks", self.chunks, None),
+                ("check", self.check, None),
             ),
         )
 
@@ -1463,6 +1465,10 @@ MatmulRotateAligned: TypeAlias = Literal[
     1,
     4,
 ]
+MatmulRotateAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
 _MATMUL_ROTATE = struct.Struct("<IIIIII2I3I3Ifff")
 
 
@@ -1512,6 +1518,7 @@ def matmul_rotate(
     *,
     rows: MatmulRotateRows,
     aligned: MatmulRotateAligned,
+    act: MatmulRotateAct,
 ) -> Shader:
     """Return a variant of `matmul_rotate`.
 
@@ -1524,6 +1531,7 @@ def matmul_rotate(
         {
             "rows": rows,
             "aligned": aligned,
+            "act": act,
         },
     )
 
@@ -1539,6 +1547,10 @@ MatmulTileAligned: TypeAlias = Literal[
 MatmulTileDtype: TypeAlias = Literal[
     "f32",
     "i32",
+]
+MatmulTileAct: TypeAlias = Literal[
+    "clip",
+    "any",
 ]
 MatmulTileStorage: TypeAlias = Literal[
     "ssbo",
@@ -1594,6 +1606,7 @@ def matmul_tile(
     tile: MatmulTileTile,
     aligned: MatmulTileAligned,
     dtype: MatmulTileDtype,
+    act: MatmulTileAct,
     storage: MatmulTileStorage,
 ) -> Shader:
     """Return a variant of `matmul_tile`.
@@ -1606,6 +1619,7 @@ def matmul_tile(
             "tile": tile,
             "aligned": aligned,
             "dtype": dtype,
+            "act": act,
             "storage": storage,
         },
     )
@@ -1741,8 +1755,8 @@ def norm_rows(
     makes one row. With RMS nothing is subtracted. With HOLD, the vec4s of an invocation, it keeps
     the row in registers; HOLD 0 reads a longer row three times. Form aligned: rows are whole
     vec4s, scale and bias too. Form rows: a row may start and end inside a vec4, and these
-    elements are stored one by one. Form channels: so, too, but with factors per channel and an
-    activation.
+    elements are stored one by one. Form channels: so, too, with factors per channel and an
+    activation, and without HOLD.
     """
     return find_shader(
         "norm_rows",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
 from vkmnn.ir import Activation
 from vkmnn.shaders import kernels
 
@@ -14,6 +19,29 @@ _KEEP_ZERO = frozenset(
 def activation_spec(activation: Activation) -> dict[str, int]:
     """Return the specialization constant ACTIVATION for a fused activation."""
     return {"ACTIVATION": kernels.Activation[activation.kind].value}
+
+
+# Activations that are a clamp; the bounds of CLIP are its own.
+_CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """How kernels apply an activation: the axis act, two parameters, specialization constants."""
+
+    act: Literal["clip", "any"]
+    alpha: float
+    beta: float
+    spec: Mapping[str, int]
+
+
+def epilogue_of(activation: Activation) -> Epilogue:
+    """Return how kernels with the axis act apply an activation."""
+    if activation.kind == "CLIP":
+        return Epilogue("clip", activation.alpha, activation.beta, {})
+    if activation.kind in _CLAMPS:
+        return Epilogue("clip", *_CLAMPS[activation.kind], {})
+    return Epilogue("any", activation.alpha, activation.beta, activation_spec(activation))
 
 
 def keeps_zero(activation: Activation) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from vkmnn.ir import Activation, Array, DType, Layout
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.activation import epilogue_of
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.storage import pack_nc4hw4
 
@@ -82,29 +82,6 @@ class ConvProblem:
                 strict=True,
             )
         )
-
-
-# Activations that are a clamp; the bounds of Clip are its own.
-_CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
-
-
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """How kernels apply an activation: the axis act, two parameters, specialization constants."""
-
-    act: Literal["clip", "any"]
-    alpha: float
-    beta: float
-    spec: Mapping[str, int]
-
-
-def epilogue_of(activation: Activation) -> Epilogue:
-    """Return how to apply an activation."""
-    if activation.kind == "CLIP":
-        return Epilogue("clip", activation.alpha, activation.beta, {})
-    if activation.kind in _CLAMPS:
-        return Epilogue("clip", *_CLAMPS[activation.kind], {})
-    return Epilogue("any", activation.alpha, activation.beta, activation_spec(activation))
 
 
 Family = Literal["rotate", "tile", "channels", "strip", "depthwise", "gather"]

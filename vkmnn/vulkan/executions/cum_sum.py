@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import isqrt
 
 from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Op
 from vkmnn.ir.ops import CumSumAttrs
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis
@@ -43,10 +44,12 @@ class CumSumExecution(VulkanExecution):
         assert axis is not None
         along = normalize_axis(int_scalar([None, axis.value], 1, "axis"), len(x.shape))
         if 0 not in x.shape:
-            _encode(attrs, x, outputs[0], line_of(x.shape, along, along), encoder)
+            _encode(self.op, attrs, x, outputs[0], line_of(x.shape, along, along), encoder)
 
 
-def _encode(attrs: CumSumAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
+def _encode(
+    op: Op, attrs: CumSumAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
+) -> None:
     piece = line.size
     if line.size > MAX_LINE and not (
         is_busy(line.columns, encoder.info) and line.size <= MAX_ITERATIONS
@@ -59,13 +62,21 @@ def _encode(attrs: CumSumAttrs, x: Tensor, y: Tensor, line: Line, encoder: Vulka
         sums = encoder.scratch(count, word_type(x))
         offset = encoder.scratch(count, word_type(x))
         encode_pieces(Reduction("SUM"), x, sums, line, piece, encoder)
-        _encode(replace(attrs, exclusive=True), sums, offset, replace(line, size=pieces), encoder)
+        _encode(
+            op, replace(attrs, exclusive=True), sums, offset, replace(line, size=pieces), encoder
+        )
     shader = kernels.cum_sum(
         dtype=kernel_dtype(x.dtype),  # type: ignore[arg-type]
         storage=encoder.load_storage,
     )
+    # Without OFFSET the binding still needs a buffer; any will do.
+    tensors, check = [x, offset, y], 0
+    if kernel_dtype(x.dtype) == "i32":
+        # Sums of pieces, which are int32, may wrap: only the running sums that follow must not.
+        status, check = encoder.check_overflow(op, y)
+        tensors.append(status)
     params = kernels.CumSumParams(
-        count=count, size=line.size, inner=line.inner, chunk=piece, chunks=pieces
+        count=count, size=line.size, inner=line.inner, chunk=piece, chunks=pieces, check=check
     )
     spec = {
         "EXCLUSIVE": attrs.exclusive,
@@ -73,5 +84,4 @@ def _encode(attrs: CumSumAttrs, x: Tensor, y: Tensor, line: Line, encoder: Vulka
         "OFFSET": pieces > 1,
         **column_local(count, encoder),
     }
-    # Without OFFSET the binding still needs a buffer; any will do.
-    encoder.dispatch_linear(shader, [x, offset, y], params, count, spec)
+    encoder.dispatch_linear(shader, tensors, params, count, spec)

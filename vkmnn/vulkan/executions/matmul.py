@@ -14,7 +14,7 @@ from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.activation import epilogue_of
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.storage import kernel_dtype
@@ -88,6 +88,7 @@ class MatMulExecution(VulkanExecution):
             return
         left = _left(a, product, attrs.transpose_a and len(a.shape) > 1, encoder)
         right = _right(b, product, attrs.transpose_b and len(b.shape) > 1, encoder)
+        epilogue = epilogue_of(attrs.activation)
         aligned: Literal[1, 4] = 4 if product.n % 4 == 0 else 1
         rotate = kernel_dtype(a.dtype) == "f32" and _can_rotate(encoder.info) and product.m > 1
         make_params = kernels.MatmulRotateParams if rotate else kernels.MatmulTileParams
@@ -102,15 +103,14 @@ class MatMulExecution(VulkanExecution):
             a_batch=_batch_strides(product.batch, product.a_batch, left.batch),
             b_batch=_batch_strides(product.batch, product.b_batch, right.batch),
             alpha=attrs.alpha,
-            act_alpha=attrs.activation.alpha,
-            act_beta=attrs.activation.beta,
+            act_alpha=epilogue.alpha,
+            act_beta=epilogue.beta,
         )
         spec: dict[str, int | bool] = {
             "HAS_BIAS": bias is not None,
             "HAS_RESIDUAL": residual is not None,
+            **epilogue.spec,
         }
-        if attrs.activation.kind != "NONE":
-            spec |= activation_spec(attrs.activation)
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [
             left.tensor,
@@ -122,7 +122,7 @@ class MatMulExecution(VulkanExecution):
         batches = prod(product.batch)
         if rotate:
             rows = _rotate_rows(product.m)
-            shader = kernels.matmul_rotate(rows=rows, aligned=aligned)
+            shader = kernels.matmul_rotate(rows=rows, aligned=aligned, act=epilogue.act)
             groups = (ceil_div(product.m, rows), ceil_div(product.n, PANEL), batches)
             encoder.dispatch(shader, tensors, params, groups, spec)
             return
@@ -130,6 +130,7 @@ class MatMulExecution(VulkanExecution):
         shader = kernels.matmul_tile(
             tile=tile,
             aligned=aligned,
+            act=epilogue.act,
             dtype=kernel_dtype(a.dtype),  # type: ignore[arg-type]
             storage="texel" if encoder.prefers_texel_loads else "ssbo",
         )

@@ -22,8 +22,6 @@ from vkmnn.vulkan.executions.row_kernels import (
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
-# Most vec4s that an invocation keeps in registers in form channels.
-MAX_CHANNELS_HOLD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
         act_alpha=norm.activation.alpha,
         act_beta=norm.activation.beta,
     )
-    most = MAX_CHANNELS_HOLD if form == "channels" else MAX_HOLD[group.lanes]
+    most = 0 if form == "channels" else MAX_HOLD[group.lanes]
     spec: dict[str, int | float | bool] = {
         "local_size_x": group.local,
         "HOLD": hold if hold <= most else 0,

@@ -15,6 +15,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import epilogue_of
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
@@ -24,7 +25,6 @@ from vkmnn.vulkan.executions.conv_kernels import (
     bias_tensor,
     can_rotate,
     encode_convolution,
-    epilogue_of,
 )
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
