@@ -17,6 +17,7 @@ from vkmnn.ir.ops import (
     AxisAttrs,
     BinaryAttrs,
     CastAttrs,
+    CumSumAttrs,
     GatherNDAttrs,
     ScatterElementsAttrs,
     ScatterNDAttrs,
@@ -160,6 +161,37 @@ def test_int32_wraps_as_defined(kind: str) -> None:
     a, b = (np.array(column, np.int32) for column in zip(*pairs, strict=True))
     with np.errstate(over="ignore"):
         agrees(binary(kind), {"a": a, "b": b})
+
+
+def test_int32_running_sum_wraps_as_defined() -> None:
+    op = Op("CumSum", "sum", ["x", "axis"], ["y"], CumSumAttrs(False, False))
+    agrees(op, {"x": np.full(5, HIGH, np.int32)}, {"axis": np.array(0)})
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("inner", [1, 3])
+def test_running_sum_that_overflows_is_refused(reverse: bool, exclusive: bool, inner: int) -> None:
+    op = Op("CumSum", "op7", ["x", "axis"], ["y"], CumSumAttrs(exclusive, reverse), "here")
+    good = {"x": np.full((7, inner), HIGH // 7, np.int64)}
+    refuses(op, good, {"x": np.full((7, inner), HIGH // 4, np.int64)}, {"axis": np.array(0)})
+    # The last sums are in range again, but one before was not.
+    back = np.zeros((7, inner), np.int64)
+    back[2:5, -1] = (-HIGH, HIGH, HIGH) if reverse else (HIGH, HIGH, -HIGH)
+    refuses(op, good, {"x": back}, {"axis": np.array(0)})
+
+
+def test_exclusive_sum_does_not_count_the_last_value() -> None:
+    op = Op("CumSum", "sum", ["x", "axis"], ["y"], CumSumAttrs(True, False))
+    agrees(op, {"x": wide(HIGH, 0, HIGH)}, {"axis": np.array(0)})
+
+
+@pytest.mark.parametrize("place", [243, 244, 245, 246, 60_001])
+def test_overflow_where_pieces_of_a_long_sum_meet_is_refused(place: int) -> None:
+    op = Op("CumSum", "op7", ["x", "axis"], ["y"], CumSumAttrs(True, False), "here")
+    bad = np.zeros(60_003, np.int64)
+    bad[0], bad[place] = HIGH, 1
+    refuses(op, {"x": np.ones_like(bad)}, {"x": bad}, {"axis": np.array(0)})
 
 
 @pytest.mark.parametrize("dest", [DType.INT64, DType.UINT32, DType.UINT64])
