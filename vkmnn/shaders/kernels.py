@@ -2215,23 +2215,24 @@ def reduce_rows(
     )
 
 
-ScaleLayout: TypeAlias = Literal[
-    "nchw",
-    "nc4hw4",
+ScaleWidth: TypeAlias = Literal[
+    4,
+    1,
 ]
 ScaleStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_SCALE = struct.Struct("<IIIff")
+_SCALE = struct.Struct("<IIIIff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleParams:
-    """Push constants of `scale`: 20 bytes."""
+    """Push constants of `scale`: 24 bytes."""
 
     count: int
     inner: int
+    blocks: int
     channels: int
     act_alpha: float
     act_beta: float
@@ -2244,6 +2245,7 @@ class ScaleParams:
             (
                 ("count", self.count, None),
                 ("inner", self.inner, None),
+                ("blocks", self.blocks, None),
                 ("channels", self.channels, None),
                 ("act_alpha", self.act_alpha, None),
                 ("act_beta", self.act_beta, None),
@@ -2253,17 +2255,20 @@ class ScaleParams:
 
 def scale(
     *,
-    layout: ScaleLayout,
+    width: ScaleWidth,
     storage: ScaleStorage,
 ) -> Shader:
     """Return a variant of `scale`.
 
-    y = activation(x * scale[c] + bias[c]), c on axis 1.
+    y = act(x * scale + bias) with one scale and bias per channel: x is [outer, channels, inner],
+    inner counting elements of `width` words. SPLAT: one word of scale and bias serves the four
+    lanes; else they are vec4s of neighbouring channels. `blocks` of either make an image, which
+    has `channels` words of them.
     """
     return find_shader(
         "scale",
         {
-            "layout": layout,
+            "width": width,
             "storage": storage,
         },
     )
