@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
 from tests.model.oracle import assert_agree, open_oracle
+from vkmnn.core.pipeline import Pipeline
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_small_network(name: str, validation: bool):
+def test_small_network(name: str, validation: bool, monkeypatch: pytest.MonkeyPatch):
     network = NETWORKS[name]
     model = network.build()
     oracle = open_oracle(model)
     usual, *others = network.sizes
+    plans = 0
+
+    def planned(*arguments: Any) -> Pipeline:
+        nonlocal plans
+        plans += 1
+        return Pipeline(*arguments)
+
+    monkeypatch.setattr("vkmnn.core.session.Pipeline", planned)
     with vkmnn.InferenceSession(model, validation=validation, require_device=True) as session:
         for number, size in enumerate(size for other in others for size in (usual, other, usual)):
             feeds = make_feeds(model, size, seed=number)
             expected = oracle.run(None, feeds)
             assert_agree(session.run(None, feeds), expected, what=f"{name} {size}")
+    assert plans == len(network.sizes)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
