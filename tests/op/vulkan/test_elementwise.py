@@ -254,3 +254,16 @@ def test_rounding_to_half_precision() -> None:
     )
     x = np.concatenate([x, -x, np.float32([np.nan])])
     check("Cast", CastAttrs(DType.FLOAT16), [x], rtol=0, atol=0)
+
+
+def test_powers_of_special_floats() -> None:
+    numbers = np.float32([0, 1, 2, 3, 0.5, 0.7, 7, 33, 34, 1e-30, 1e30, np.inf, np.nan])
+    numbers = np.concatenate([numbers, -numbers])
+    a, b = (array.reshape(-1) for array in np.meshgrid(numbers, numbers))
+    with np.errstate(all="ignore"):
+        check("BinaryOp", BinaryAttrs("POW"), [a, b], rtol=1e-5, atol=1e-30)
+
+
+def test_powers_of_whole_numbers_are_exact() -> None:
+    a, b = (array.astype(np.float32) for array in np.meshgrid(np.arange(-20, 21), np.arange(6)))
+    check("BinaryOp", BinaryAttrs("POW"), [a, b], rtol=0, atol=0)
