@@ -22,7 +22,7 @@ from vkmnn.vulkan.storage import kernel_dtype, to_storage
 MAX_FUSED_TAPS = 16
 # Every pair of taps is one iteration, and an invocation may do 65,000.
 MAX_TAPS = 120_000
-# Wider integers do not fit float32, in which taps are added up.
+# Wider integers do not fit the 24 bits of float32, in which taps are added up.
 _INTERPOLATED_INTEGERS = (DType.INT8, DType.UINT8, DType.INT16, DType.UINT16)
 
 
@@ -115,7 +115,7 @@ class InterpExecution(VulkanExecution):
     def reject(
         cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
     ) -> str | None:
-        """Refuse interpolation between integers wider than float32's mantissa, and endless sums."""
+        """Refuse interpolation of bool and wide integers, and endless sums."""
         attrs = op.attrs
         assert isinstance(attrs, InterpAttrs)
         x = inputs[0]
@@ -123,7 +123,7 @@ class InterpExecution(VulkanExecution):
         if attrs.mode == "nearest":
             return None
         if kernel_dtype(x.dtype) == "i32" and x.dtype not in _INTERPOLATED_INTEGERS:
-            return f"{attrs.mode} interpolation of {x.dtype.value}, which float32 cannot hold"
+            return f"{attrs.mode} interpolation of {x.dtype.value}: sums are float32"
         if attrs.antialias and 0 not in outputs[0].shape:
             taps = max(
                 (t.count for s in plan_steps(_axes(op, inputs), attrs) for t in s), default=0
