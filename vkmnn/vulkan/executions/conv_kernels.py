@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -11,12 +11,13 @@ from typing import Literal
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Activation, Array, DType, Layout
+from vkmnn.ir import Activation, Array, DType, Layout, Op
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.storage import pack_nc4hw4
 
 _log = logging.getLogger(__name__)
@@ -500,15 +501,25 @@ def _shader(
     return shader, kernels.ConvTileParams
 
 
-def float_reason(tensors: list[Tensor]) -> str | None:
-    """Return why a kernel for floats does not take these tensors."""
-    for tensor in tensors:
-        if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
-            return f"convolution of {tensor.dtype.value} tensors"
-    return None
+class ConvolutionBase(VulkanExecution):
+    """What convolutions in both directions refuse, and the layouts they want."""
 
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse element types without kernel and more than three spatial axes."""
+        axes = len(outputs[0].shape) - 2
+        if axes > MAX_AXES:
+            return f"{axes} spatial axes, at most {MAX_AXES} fit"
+        for tensor in inputs:
+            if tensor is not None and tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
+                return f"convolution of {tensor.dtype.value} tensors"
+        return None
 
-def wanted_layouts(inputs: int) -> tuple[list[Layout], list[Layout]]:
-    """Return the layouts of x, w, bias and residual, cut to `inputs`, and of y."""
-    layouts = [Layout.NC4HW4, Layout.NCHW, Layout.NCHW, Layout.NC4HW4]
-    return layouts[:inputs], [Layout.NC4HW4]
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Activations are channel-blocked; weights and bias stay plain."""
+        wanted = [Layout.NC4HW4, Layout.NCHW, Layout.NCHW, Layout.NC4HW4]
+        return wanted[: len(inputs)], [Layout.NC4HW4]

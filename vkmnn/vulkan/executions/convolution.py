@@ -6,44 +6,25 @@ from collections.abc import Sequence
 from math import prod
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Array, Layout, Op
+from vkmnn.ir import Array
 from vkmnn.ir.ops import ConvolutionAttrs
-from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.execution import vulkan_execution
 from vkmnn.vulkan.executions.conv_kernels import (
-    MAX_AXES,
+    ConvolutionBase,
     ConvProblem,
     Weights,
     blocked,
     encode_convolution,
-    float_reason,
     triple,
-    wanted_layouts,
 )
 from vkmnn.vulkan.executions.winograd import choose_winograd, encode_winograd
 
 
 @vulkan_execution("Convolution")
-class ConvolutionExecution(VulkanExecution):
+class ConvolutionExecution(ConvolutionBase):
     """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
-
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
-        """Refuse element types without kernel and more than three spatial axes."""
-        axes = len(outputs[0].shape) - 2
-        if axes > MAX_AXES:
-            return f"{axes} spatial axes, at most {MAX_AXES} fit"
-        return float_reason([tensor for tensor in inputs if tensor is not None])
-
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
-        """Activations are channel-blocked."""
-        return wanted_layouts(len(inputs))
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder

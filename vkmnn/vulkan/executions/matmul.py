@@ -65,9 +65,6 @@ class MatMulExecution(VulkanExecution):
             return f"inner size {product.k} exceeds {MAX_K}"
         if len(product.batch) > MAX_BATCH_AXES:
             return f"batches alternate over {len(product.batch)} axes, at most {MAX_BATCH_AXES} fit"
-        residual = inputs[3] if len(inputs) > 3 else None
-        if residual is not None and residual.shape != outputs[0].shape:
-            return f"residual of shape {residual.shape} would broadcast to {outputs[0].shape}"
         plain = op.attrs.activation.kind == "NONE" and op.attrs.alpha == 1.0
         if kernel_dtype(a.dtype) == "i32" and not plain:
             return "scale or activation of an integer product"
