@@ -98,8 +98,9 @@ class Encoder:
         hazards = self._hazards
         hazard = visible_to_writes = False
         read, written = [], []
-        for bound, (name, reads, writes, alignment, max_bytes, unit) in zip(
-            bindings, slots, strict=True
+        # Lengths were compared above; a strict zip would compare them again.
+        for bound, (name, reads, writes, alignment, max_bytes, unit) in zip(  # noqa: B905
+            bindings, slots
         ):
             buffer, start, nbytes = bound.buffer, bound.offset, bound.nbytes
             end = start + nbytes
@@ -121,7 +122,7 @@ class Encoder:
                     hazard = True
                 read.append((state, start, end))
             if writes:
-                if state.stale.overlaps(start, end):
+                if state.stale.starts and state.stale.overlaps(start, end):
                     hazard = visible_to_writes = True
                 elif state.is_read(start, end, self.barrier_count):
                     hazard = True

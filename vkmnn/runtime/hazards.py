@@ -6,7 +6,10 @@ from bisect import bisect_left, bisect_right
 
 
 class IntervalSet:
-    """A set of bytes, kept as sorted half-open intervals that neither overlap nor touch."""
+    """A set of bytes, kept as sorted half-open intervals that neither overlap nor touch.
+
+    Between two barriers a set mostly holds no interval or one; these cases go first.
+    """
 
     __slots__ = ("ends", "starts")
 
@@ -16,12 +19,21 @@ class IntervalSet:
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether a byte of [start, end) is in the set."""
-        i = bisect_right(self.ends, start)  # first interval that ends after `start`
-        return i < len(self.starts) and self.starts[i] < end
+        starts, ends = self.starts, self.ends
+        if not starts:
+            return False
+        if len(starts) == 1:
+            return starts[0] < end and start < ends[0]
+        i = bisect_right(ends, start)  # first interval that ends after `start`
+        return i < len(starts) and starts[i] < end
 
     def add(self, start: int, end: int) -> None:
         """Add the bytes [start, end)."""
         starts, ends = self.starts, self.ends
+        if not starts:
+            starts.append(start)
+            ends.append(end)
+            return
         i = bisect_left(ends, start)  # first interval that reaches `start`
         if i == len(starts) or starts[i] > end:
             starts.insert(i, start)
@@ -34,6 +46,9 @@ class IntervalSet:
     def remove(self, start: int, end: int) -> None:
         """Remove the bytes [start, end)."""
         starts, ends = self.starts, self.ends
+        if len(starts) == 1 and start <= starts[0] and ends[0] <= end:
+            self.clear()
+            return
         i = bisect_right(ends, start)  # first interval that ends after `start`
         if i == len(starts) or starts[i] >= end:
             return
@@ -90,7 +105,9 @@ class BufferHazards:
 
     def pass_barrier(self, visible_to_writes: bool) -> None:
         """Forget what a barrier has ordered."""
-        self.read.clear()
-        self.written.clear()
-        if visible_to_writes:
+        if self.read.starts:
+            self.read.clear()
+        if self.written.starts:
+            self.written.clear()
+        if visible_to_writes and self.stale.starts:
             self.stale.clear()

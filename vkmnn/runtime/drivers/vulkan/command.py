@@ -159,7 +159,7 @@ class VulkanRecorder(DriverRecorder):
             self._state.keep.add(pipeline)
         if ranges:
             numbers: list[int] = []
-            for bound, texel_format in zip(ranges, pipeline.texel_formats, strict=True):
+            for bound, texel_format in zip(ranges, pipeline.texel_formats):  # noqa: B905 - time
                 buffer: Any = bound.buffer.driver_buffer
                 if not bound.nbytes:
                     offset, nbytes = buffer.empty_offset, EMPTY_RANGE_BYTES
