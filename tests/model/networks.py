@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn.ir import Array
 
-Dims = Sequence[int | str]
+Dims = Sequence[int | str | None]
 VOCABULARY = 61
 
 
@@ -107,9 +107,12 @@ class Net:
         mean, variance = self.near_zero(channels), self.near_one(channels)
         return self.op("BatchNormalization", x, scale, bias, mean, variance)
 
-    def conv_norm(self, x: str, inputs: int, outputs: int, *args: int, **kwargs: int) -> str:
+    def conv_norm(
+        self, x: str, inputs: int, outputs: int, kernel: int = 3, stride: int = 1, group: int = 1
+    ) -> str:
         """Add a convolution without bias and a BatchNormalization."""
-        return self.norm(self.conv(x, inputs, outputs, *args, bias=False, **kwargs), outputs)
+        x = self.conv(x, inputs, outputs, kernel, stride, group, bias=False)
+        return self.norm(x, outputs)
 
     def relu(self, x: str) -> str:
         """Add a Relu."""

@@ -38,7 +38,7 @@ def assert_agree(
     assert len(results) == len(expected)
     for number, (result, want) in enumerate(zip(results, expected, strict=True)):
         assert (result.dtype, result.shape) == (want.dtype, want.shape)
-        assert np.ptp(want) > 0, f"{what} output {number} is constant"
+        assert float(np.ptp(want)) > 0, f"{what} output {number} is constant"
         error = range_error(result, want)
         assert error < limit, f"{what} output {number}: error {error:.2e} of the range"
 
