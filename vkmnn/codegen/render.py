@@ -97,6 +97,8 @@ class Renderer:
             autoescape=False,
         )
         self._files: list[str] = []
+        # Variants of a template share most of their lines: each marked line is cut up once.
+        self._cut: dict[str, tuple[str, tuple[str, int] | None, str | None]] = {}
         self._env.mark_files = self._files  # type: ignore[attr-defined]
         self._env.add_extension(_Marks)
         self._current = Declarations(self._where)
@@ -180,21 +182,18 @@ class Renderer:
         origin: list[tuple[str, int]] = []
         here = (file, 1)
         for raw in marked.split("\n"):
-            line, *marks = raw.split(_MARK_BEGIN)
-            for mark in marks:
-                place, _, text = mark.partition(_MARK_END)
-                if not line:  # only marks before the first character say where the line is from
-                    number, _, source_line = place.partition(":")
-                    here = (self._files[int(number)], int(source_line))
-                line += text
-            line = line.rstrip()
-            if "#" in line and (directive := _DIRECTIVE.match(line)):
+            found = self._cut.get(raw)
+            if found is None:
+                found = self._cut[raw] = self._cut_line(raw)
+            line, place, directive = found
+            here = place or here
+            if directive:
                 raise ShaderError(
-                    f"'#{directive.group(1)}' is written by the generator [{name}]",
+                    f"'#{directive}' is written by the generator [{name}]",
                     template=here[0],
                     line=here[1],
                     hint="use {{ extension('GL_…') }}"
-                    if directive.group(1) == "extension"
+                    if directive == "extension"
                     else "take the line out",
                 )
             if line or (body and body[-1]):
@@ -219,6 +218,19 @@ class Renderer:
             raise ShaderError(f"the template declares no tensor [{name}]", template=file, line=1)
         text = "\n".join([*head, *body]) + "\n"
         return Rendered(text, (*head_lines, *origin), declared)
+
+    def _cut_line(self, raw: str) -> tuple[str, tuple[str, int] | None, str | None]:
+        """Return a line without its marks, its place, and the directive that it must not be."""
+        line, *marks = raw.split(_MARK_BEGIN)
+        place = None
+        for mark in marks:
+            where, _, text = mark.partition(_MARK_END)
+            if not line:  # only marks before the first character say where the line is from
+                number, _, source_line = where.partition(":")
+                place = (self._files[int(number)], int(source_line))
+            line += text
+        directive = _DIRECTIVE.match(line)
+        return line.rstrip(), place, directive.group(1) if directive else None
 
     # --- places ----------------------------------------------------------------------------------
 
