@@ -12,6 +12,7 @@ from vkmnn.errors import DeviceError, InvalidInputError
 from vkmnn.ir import OP_TYPES, Op
 from vkmnn.runtime.device import Device
 from vkmnn.vulkan import executions
+from vkmnn.vulkan.choice import Chooser, by_rule
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
@@ -31,6 +32,7 @@ class VulkanBackend(Backend):
         device: an opened device; shared, not closed with the backend.
         progress: called with (done, all) while pipelines are made.
         timestamps: record GPU time per dispatch, for profiles.
+        chooser: decides between kernels that do the same.
     """
 
     type = "VULKAN"
@@ -41,8 +43,10 @@ class VulkanBackend(Backend):
         device: Device,
         progress: Callable[[int, int], None] | None = None,
         timestamps: bool = False,
+        chooser: Chooser = by_rule,
     ) -> None:
         self.device = device
+        self._chooser = chooser
         self._progress = progress
         self._timestamps = timestamps
         self._constants = ConstantStore(device)
@@ -97,7 +101,7 @@ class VulkanBackend(Backend):
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
-        encoder = VulkanEncoder(self.device.info)
+        encoder = VulkanEncoder(self.device.info, self._chooser)
         ends = []
         for commands in segments:
             for command in commands:
@@ -141,7 +145,7 @@ class VulkanBackend(Backend):
                 f"{self.device.info.name} has no timestamps, so its ops cannot be timed",
                 hint='profile on another device, or with device="cpu"',
             )
-        backend = VulkanBackend(self.device, self._progress, timestamps=True)
+        backend = VulkanBackend(self.device, self._progress, True, self._chooser)
         backend._constants = self._constants
         return backend
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,10 +21,15 @@ from vkmnn.vulkan.checks import (
     Check,
     IndexRange,
 )
+from vkmnn.vulkan.choice import Chooser, by_rule
+
+T = TypeVar("T")
 
 Spec = Mapping[str, int | float | bool]
 
+# Shorter texel buffers do not hold ordinary tensors: Vulkan asks for 65,536 texels only.
 MIN_TEXELS = 1 << 26
+TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
 
 
 class Params(Protocol):
@@ -61,10 +66,12 @@ class VulkanEncoder:
 
     `packed` maps constant tensors to their packed form; `aliases` maps a tensor to the one whose
     storage it shares. `ranges` are what the host checks of index tensors that it provides;
-    `checks` are made on the device, which reports failures in `status`.
+    `checks` are made on the device, which reports failures in `status`. `chooser` decides between
+    kernels that do the same.
     """
 
     info: DeviceInfo
+    chooser: Chooser = by_rule
     dispatches: list[Dispatch] = field(default_factory=list)
     packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
     aliases: dict[Tensor, Tensor] = field(default_factory=dict)
@@ -74,19 +81,19 @@ class VulkanEncoder:
     label: str = ""
     _scratch: int = 0
 
+    def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
+        """Return the one of `candidates` to use; the likely fastest comes first (see `Chooser`)."""
+        return self.chooser(what, problem, candidates)
+
     @property
     def prefers_texel_loads(self) -> bool:
-        """True on CPU devices, where loads through texel buffers are several times faster.
-
-        False where texel buffers are too short for ordinary tensors: Vulkan asks for 65,536 texels.
-        """
-        large = self.info.limits.max_texel_buffer_elements >= MIN_TEXELS
-        return self.info.type is DeviceType.CPU and large
+        """True where kernels load through texel buffers: several times faster on CPU devices."""
+        return self.load_storage == "texel"
 
     @property
     def load_storage(self) -> Literal["ssbo", "texel"]:
         """The value of kernels' storage axis for this device."""
-        return "texel" if self.prefers_texel_loads else "ssbo"
+        return self.choose("storage", (), load_storages(self.info))
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
         """Add a check that a kernel of `op` makes.
@@ -222,6 +229,13 @@ class VulkanEncoder:
         while tensor in self.aliases:
             tensor = self.aliases[tensor]
         return tensor
+
+
+def load_storages(info: DeviceInfo) -> tuple[Literal["ssbo", "texel"], ...]:
+    """Return how kernels can load on this device, the faster way first."""
+    if not info.features >= TEXEL_LOADS or info.limits.max_texel_buffer_elements < MIN_TEXELS:
+        return ("ssbo",)
+    return ("texel", "ssbo") if info.type is DeviceType.CPU else ("ssbo", "texel")
 
 
 def ceil_div(value: int, divisor: int) -> int:

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from vkmnn.core.execution import Execution
-from vkmnn.core.registry import Registry
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Op
+from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
 
@@ -44,5 +44,5 @@ class VulkanExecution(Execution):
         """Record the op's dispatches; tensors have their final layouts here."""
 
 
-EXECUTIONS: Registry[type[VulkanExecution]] = Registry("Vulkan execution")
+EXECUTIONS: Registry[str, type[VulkanExecution]] = Registry("Vulkan execution of")
 vulkan_execution = EXECUTIONS.register

@@ -10,7 +10,7 @@ from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan import encoder
 from vkmnn.vulkan.executions import conv_kernels, convolution
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_TILES,
@@ -19,9 +19,9 @@ from vkmnn.vulkan.executions.conv_kernels import (
     ConvProblem,
     Tile,
     can_rotate,
-    choose_kernel,
     iterations,
     pack_weights,
+    rank_kernels,
     split_taps,
 )
 from vkmnn.vulkan.executions.winograd import WEIGHT_MATRIX, transform_weights
@@ -213,9 +213,9 @@ def test_kernels_of_gpus(
 ) -> None:
     info = replace(device().info, type=DeviceType.DISCRETE)
     monkeypatch.setattr(
-        conv_kernels, "choose_kernel", lambda problem, *_: choose_kernel(problem, info, False)
+        conv_kernels, "rank_kernels", lambda problem, *_: rank_kernels(problem, info, False)
     )
-    monkeypatch.setattr(VulkanEncoder, "prefers_texel_loads", False)
+    monkeypatch.setattr(encoder, "load_storages", lambda _: ("ssbo",))
     monkeypatch.setattr(conv_kernels, "GPU_INVOCATIONS", 200)
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
@@ -316,7 +316,7 @@ def problem(pixels: int, inputs: int, outputs: int, group: int = 1) -> ConvProbl
 
 def test_choice_of_kernel() -> None:
     info = device().info
-    assert choose_kernel(problem(100, 1, 1, group=8), info, True).family == "depthwise"
-    assert choose_kernel(problem(100, 3, 2, group=8), info, True).family == "gather"
-    assert choose_kernel(problem(1, 512, 1000), info, True).family == "channels"
-    assert choose_kernel(problem(3136, 64, 64), info, False).family == "tile"
+    assert rank_kernels(problem(100, 1, 1, group=8), info, True)[0].family == "depthwise"
+    assert rank_kernels(problem(100, 3, 2, group=8), info, True)[0].family == "gather"
+    assert rank_kernels(problem(1, 512, 1000), info, True)[0].family == "channels"
+    assert rank_kernels(problem(3136, 64, 64), info, False)[0].family == "tile"

@@ -78,7 +78,8 @@ class ArgReduceExecution(VulkanExecution):
             "LAST": self.op.attrs.select_last_index,
             "PARTIAL": pieces > 1,
         }
-        if line.size < MIN_GROUP or is_busy(count, encoder.info):
+        alone = line.size < MIN_GROUP or is_busy(count, encoder.info)
+        if encoder.choose("arg_reduce alone", (line, pieces), (alone, not alone)):
             shader = kernels.arg_reduce(source=source, lanes=1, storage=encoder.load_storage)
             spec |= column_local(count, encoder)
             encoder.dispatch_linear(shader, tensors, params, count, spec)

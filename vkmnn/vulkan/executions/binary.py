@@ -64,7 +64,7 @@ class BinaryExecution(VulkanExecution):
             op=attrs.kind,  # type: ignore[arg-type]
             dtype=kernel_dtype(operands[0].dtype),  # type: ignore[arg-type]
             width="4" if plan.width == 4 else "1",
-            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+            storage=encoder.load_storage,
         )
         tensors, check = [*operands, output], 0
         if kernel_dtype(operands[0].dtype) == "i32" and attrs.kind in _OVERFLOWS:

@@ -50,7 +50,7 @@ class CastExecution(VulkanExecution):
         shader = kernels.cast(
             source=kernel_dtype(source.dtype),  # type: ignore[arg-type]
             dest=_kernel_dest(dest),  # type: ignore[arg-type]
-            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+            storage=encoder.load_storage,
         )
         tensors, check = [source, output], 0
         if kernel_dtype(source.dtype) == "f32" and _kernel_dest(dest) == "i32":

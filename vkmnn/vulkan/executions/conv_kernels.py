@@ -140,18 +140,34 @@ GPU_LOCAL = 64
 GPU_INVOCATIONS = 16_384
 
 
-def choose_kernel(problem: ConvProblem, info: DeviceInfo, texels: bool) -> ConvKernel:
-    """Return the kernel for a problem; `texels` says that loads go through texel buffers."""
+def rank_kernels(problem: ConvProblem, info: DeviceInfo, texels: bool) -> list[ConvKernel]:
+    """Return the kernels that can do a problem, the likely fastest first.
+
+    `texels` says that loads go through texel buffers.
+    """
     cpu = info.type is DeviceType.CPU
     local = CPU_LANES if cpu else GPU_LOCAL
     if problem.inputs == problem.outputs == 1:
-        large = cpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS
-        if large and _has_strips(problem):
-            return ConvKernel("strip", 8 if texels else 4, 1, local, "depthwise, a usual window")
-        return ConvKernel("depthwise", 4 if large else 1, 1, local, "every channel is a group")
+        return _rank_depthwise(problem, local, cpu, texels)
     if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
-        return ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")
-    return _cpu_tile(problem, texels and can_rotate(info)) if cpu else _gpu_tile(problem)
+        return [ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")]
+    return (
+        _rank_cpu_tiles(problem, texels and can_rotate(info)) if cpu else _rank_gpu_tiles(problem)
+    )
+
+
+def _rank_depthwise(problem: ConvProblem, local: int, cpu: bool, texels: bool) -> list[ConvKernel]:
+    large = cpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS
+    strips = [
+        ConvKernel("strip", pixels, 1, local, "depthwise, a usual window")
+        for pixels in ((8, 4) if texels else (4, 8))
+        if _has_strips(problem)
+    ]
+    plain = [
+        ConvKernel("depthwise", pixels, 1, local, "every channel is a group")
+        for pixels in ((4, 1) if large else (1, 4))
+    ]
+    return [*strips, *plain] if large else [*plain, *strips]
 
 
 def _has_strips(problem: ConvProblem) -> bool:
@@ -167,8 +183,8 @@ def can_rotate(info: DeviceInfo) -> bool:
     return info.features >= ROTATE_FEATURES and info.subgroup_size == CPU_LANES
 
 
-def best_tile(problem: ConvProblem, rotate: bool) -> tuple[Tile, float]:
-    """Return the fastest tile on a CPU device, and the nanoseconds that it takes on one core."""
+def rank_tiles(problem: ConvProblem, rotate: bool) -> list[tuple[float, Tile]]:
+    """Return the tiles for a CPU device with the nanoseconds that one core takes, fastest first."""
     blocks = ceil_div(problem.outputs, 4)
     # On lavapipe the loop over channel blocks takes one round more than there are; the epilogue
     # costs about as much as four rounds.
@@ -181,26 +197,34 @@ def best_tile(problem: ConvProblem, rotate: bool) -> tuple[Tile, float]:
         return 8 * rows * columns * rounds * problem.group / tile.speed
 
     fitting = [tile for tile in CPU_TILES if rotate or tile.family != "rotate"]
-    best = min(fitting, key=cost)
-    return best, cost(best)
+    return sorted(((cost(tile), tile) for tile in fitting), key=lambda ranked: ranked[0])
 
 
-def _cpu_tile(problem: ConvProblem, rotate: bool) -> ConvKernel:
-    tile, _ = best_tile(problem, rotate)
+def _rank_cpu_tiles(problem: ConvProblem, rotate: bool) -> list[ConvKernel]:
     why = f"least work for {problem.pixels} pixels of {problem.outputs} channels"
-    return ConvKernel(tile.family, tile.pixels, tile.lanes, CPU_LANES, why)
+    return [
+        ConvKernel(tile.family, tile.pixels, tile.lanes, CPU_LANES, why)
+        for _, tile in rank_tiles(problem, rotate)
+    ]
 
 
-def _gpu_tile(problem: ConvProblem) -> ConvKernel:
+def _rank_gpu_tiles(problem: ConvProblem) -> list[ConvKernel]:
     blocks = ceil_div(problem.outputs, 4)
-    if problem.pixels <= 4:
-        pixels = 1 if problem.pixels == 1 else 4
-        return ConvKernel("channels", pixels, GPU_LOCAL, GPU_LOCAL, "few pixels")
+    few = [
+        ConvKernel("channels", pixels, GPU_LOCAL, GPU_LOCAL, "few pixels")
+        for pixels in ((1, 4) if problem.pixels == 1 else (4, 1))
+    ]
+    full: list[ConvKernel] = []
+    small: list[ConvKernel] = []
     for pixels, lanes in GPU_TILES:
         invocations = ceil_div(problem.pixels, pixels) * ceil_div(blocks, lanes) * problem.group
         if invocations >= GPU_INVOCATIONS:
-            return ConvKernel("tile", pixels, lanes, GPU_LOCAL, "fills the device")
-    return ConvKernel("tile", 1, 1, GPU_LOCAL, "too small to fill the device")
+            full.append(ConvKernel("tile", pixels, lanes, GPU_LOCAL, "fills the device"))
+        else:
+            kernel = ConvKernel("tile", pixels, lanes, GPU_LOCAL, "too small to fill the device")
+            small.insert(0, kernel)
+    tiles = [*full, *small]
+    return [*few, *tiles] if problem.pixels <= 4 else [*tiles, *few]
 
 
 def pack_weights(w: Array, kernel: ConvKernel, group: int) -> Array:
@@ -251,7 +275,7 @@ class Weights:
         numbers = np.arange(1, count + 1, dtype=np.int32).reshape(self.tensor.shape)
         table = pack(numbers) - 1
         packed = encoder.scratch(table.size)
-        storage: Literal["ssbo", "texel"] = "texel" if encoder.prefers_texel_loads else "ssbo"
+        storage = encoder.load_storage
         encoder.dispatch_linear(
             kernels.conv_weight(storage=storage),
             [self.tensor, encoder.literal(f"{self.tensor.name}:{key}", table), packed],
@@ -342,7 +366,8 @@ def encode_convolution(
     """
     if 0 in (problem.pixels, problem.channels):
         return
-    kernel = choose_kernel(problem, encoder.info, encoder.prefers_texel_loads)
+    candidates = rank_kernels(problem, encoder.info, encoder.prefers_texel_loads)
+    kernel = encoder.choose("convolution", problem, candidates)
     _log.debug(
         "%s: %s kernel, %d pixels, %d lanes: %s",
         encoder.label,
@@ -472,7 +497,7 @@ def _shader(
     act: Literal["clip", "any"],
     encoder: VulkanEncoder,
 ) -> tuple[Shader, Callable[..., Params]]:
-    storage: Literal["ssbo", "texel"] = "texel" if encoder.prefers_texel_loads else "ssbo"
+    storage = encoder.load_storage
     if kernel.family == "rotate":
         shader = kernels.conv_rotate(rows=kernel.pixels, lanes=kernel.lanes, act=act)  # type: ignore[arg-type]
         return shader, kernels.ConvRotateParams

@@ -36,6 +36,19 @@ class _Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel: its family, and the rows that an invocation (rotate: a workgroup) computes."""
+
+    family: Literal["rotate", "tile"]
+    rows: int
+
+    @property
+    def columns(self) -> int:
+        """How many columns one invocation computes."""
+        return 4 if self.family == "rotate" else 8
+
+
+@dataclass(frozen=True, slots=True)
 class _Product:
     """Sizes of a product: batch axes with each operand's presence, rows, columns, inner size."""
 
@@ -87,7 +100,9 @@ class MatMulExecution(VulkanExecution):
         right = _right(b, product, attrs.transpose_b and len(b.shape) > 1, encoder)
         epilogue = epilogue_of(attrs.activation)
         aligned: Literal[1, 4] = 4 if product.n % 4 == 0 else 1
-        rotate = kernel_dtype(a.dtype) == "f32" and _can_rotate(encoder.info) and product.m > 1
+        dtype = kernel_dtype(a.dtype)
+        kernel = encoder.choose("matmul", (product, dtype), _kernels(product, dtype, encoder))
+        rotate = kernel.family == "rotate"
         make_params = kernels.MatmulRotateParams if rotate else kernels.MatmulTileParams
         params = make_params(
             rows=product.m,
@@ -118,34 +133,43 @@ class MatMulExecution(VulkanExecution):
         ]
         batches = prod(product.batch)
         if rotate:
-            rows = _rotate_rows(product.m)
-            shader = kernels.matmul_rotate(rows=rows, aligned=aligned, act=epilogue.act)
-            groups = (ceil_div(product.m, rows), ceil_div(product.n, PANEL), batches)
-            encoder.dispatch(shader, tensors, params, groups, spec)
-            return
-        tile: Literal[1, 8] = 1 if product.m == 1 else 8
-        shader = kernels.matmul_tile(
-            tile=tile,
-            aligned=aligned,
-            act=epilogue.act,
-            dtype=kernel_dtype(a.dtype),  # type: ignore[arg-type]
-            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+            shader = kernels.matmul_rotate(rows=kernel.rows, aligned=aligned, act=epilogue.act)  # type: ignore[arg-type]
+            local = PANEL // kernel.columns
+        else:
+            shader = kernels.matmul_tile(
+                tile=kernel.rows,  # type: ignore[arg-type]
+                aligned=aligned,
+                act=epilogue.act,
+                dtype=dtype,  # type: ignore[arg-type]
+                storage=encoder.load_storage,
+            )
+            local = 8 if encoder.prefers_texel_loads else 32
+            spec["local_size_x"] = local
+        groups = (
+            ceil_div(product.n, kernel.columns * local),
+            ceil_div(product.m, kernel.rows),
+            batches,
         )
-        local = 8 if encoder.prefers_texel_loads else 32
-        groups = (ceil_div(product.n, 8 * local), ceil_div(product.m, tile), batches)
-        encoder.dispatch(shader, tensors, params, groups, {**spec, "local_size_x": local})
+        encoder.dispatch(shader, tensors, params, groups, spec)
+
+
+def _kernels(product: _Product, dtype: str | None, encoder: VulkanEncoder) -> list[_Kernel]:
+    """Return the kernels that can do a product, the likely fastest first."""
+    tiles = [_Kernel("tile", 1), _Kernel("tile", 8)]
+    if product.m > 1:
+        tiles.reverse()
+    if dtype != "f32" or not _can_rotate(encoder.info):
+        return tiles
+    # The largest tile that wastes the fewest padded rows.
+    sizes = sorted((32, 16, 8), key=lambda rows: ceil_div(product.m, rows) * rows)
+    rotations = [_Kernel("rotate", rows) for rows in sizes]
+    return [*rotations, *tiles] if product.m > 1 else [*tiles, *rotations]
 
 
 def _can_rotate(info: DeviceInfo) -> bool:
     """Return whether the rotation kernel pays and runs: CPU devices with eight lanes."""
     needed = {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
     return info.type.value == "cpu" and info.subgroup_size == 8 and needed <= info.features
-
-
-def _rotate_rows(m: int) -> Literal[8, 16, 32]:
-    """Return the row count of a tile: the largest that wastes the fewest padded rows."""
-    sizes: tuple[Literal[32], Literal[16], Literal[8]] = (32, 16, 8)
-    return min(sizes, key=lambda rows: (ceil_div(m, rows) * rows, -rows))
 
 
 def _product(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> _Product:
@@ -243,7 +267,7 @@ def _pack(
 ) -> None:
     shader = kernels.matmul_pack(
         operand=operand,  # type: ignore[arg-type]
-        storage="texel" if encoder.prefers_texel_loads else "ssbo",
+        storage=encoder.load_storage,
     )
     encoder.dispatch_linear(shader, [source, packed], params, params.count)
 

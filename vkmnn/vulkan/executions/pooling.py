@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
-from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Op
@@ -171,10 +170,6 @@ class PoolingExecution(VulkanExecution):
             _encode_passes(attrs, window, x, outputs[0], encoder)
 
 
-def _storage(encoder: VulkanEncoder) -> Literal["ssbo", "texel"]:
-    return "texel" if encoder.prefers_texel_loads else "ssbo"
-
-
 def _encode_passes(
     attrs: PoolingAttrs, window: Window, x: Tensor, y: Tensor, encoder: VulkanEncoder
 ) -> None:
@@ -195,7 +190,7 @@ def _encode_passes(
         last = number == len(passes) - 1
         target = y if last else encoder.scratch(count * 4, y.dtype)
         encoder.dispatch_linear(
-            kernels.pool(dtype="f32" if floats else "i32", storage=_storage(encoder)),
+            kernels.pool(dtype="f32" if floats else "i32", storage=encoder.load_storage),
             [source, target],
             kernels.PoolParams(
                 count=count,
@@ -230,7 +225,7 @@ def _encode_indices(
     floats = kernel_dtype(x.dtype) == "f32"
     count = prod(outputs[0].shape)
     encoder.dispatch_linear(
-        kernels.pool_index(dtype="f32" if floats else "i32", storage=_storage(encoder)),
+        kernels.pool_index(dtype="f32" if floats else "i32", storage=encoder.load_storage),
         [x, *outputs],
         kernels.PoolIndexParams(
             count=count,

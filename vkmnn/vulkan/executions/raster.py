@@ -155,9 +155,7 @@ def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder
         src_stride=tuple(s for _, s, _ in axes),
         dst_stride=tuple(d for _, _, d in axes),
     )
-    shader = kernels.raster(
-        width="4" if wide else "1", storage="texel" if encoder.prefers_texel_loads else "ssbo"
-    )
+    shader = kernels.raster(width="4" if wide else "1", storage=encoder.load_storage)
     encoder.dispatch_linear(shader, [source, output], params, count)
 
 
@@ -197,6 +195,6 @@ class ConvertTensorExecution(VulkanExecution):
         )
         shader = kernels.convert_layout(
             dest="nc4hw4" if output.layout is Layout.NC4HW4 else "nchw",
-            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+            storage=encoder.load_storage,
         )
         encoder.dispatch_linear(shader, [source, output], params, count)

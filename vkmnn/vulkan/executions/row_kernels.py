@@ -77,7 +77,8 @@ class RowGroup:
 
 def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s."""
-    lanes = _lanes(encoder)
+    candidates = lanes_of(encoder.info, encoder.prefers_texel_loads)
+    lanes = encoder.choose("lanes", (rows, size), candidates)
     if lanes == 8:
         return RowGroup(8, 8)
     vectors = ceil_div(size, 4) + (size % 4 != 0)
@@ -90,14 +91,20 @@ def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     return RowGroup(lanes, local)
 
 
-def _lanes(encoder: VulkanEncoder) -> Lanes:
-    info = encoder.info
-    if not info.features >= SHUFFLES:
-        return 0
-    if info.type is DeviceType.CPU:
-        return 8 if info.subgroup_size == 8 and encoder.prefers_texel_loads else 0
-    smallest, largest = info.limits.subgroup_size_range
-    return 32 if smallest <= 32 <= largest else 0
+def lanes_of(info: DeviceInfo, texels: bool) -> tuple[Lanes, ...]:
+    """Return the ways in which a workgroup can meet on a device, the fastest first.
+
+    Args:
+        info: the device.
+        texels: loads go through texel buffers, as those of the kernels with eight lanes do.
+    """
+    if info.features >= SHUFFLES:
+        smallest, largest = info.limits.subgroup_size_range
+        if info.type is DeviceType.CPU:
+            return (8, 0) if info.subgroup_size == 8 and texels else (0,)
+        if smallest <= 32 <= largest:
+            return (32, 0)
+    return (0,)
 
 
 def row_grid(rows: int, encoder: VulkanEncoder) -> tuple[int, int, int]:

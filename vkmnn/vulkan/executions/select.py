@@ -43,7 +43,7 @@ class SelectExecution(VulkanExecution):
         plan, operands = plan_operands([t for t in inputs if t is not None], outputs[0], encoder)
         shader = kernels.select(
             width="4" if plan.width == 4 else "1",
-            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+            storage=encoder.load_storage,
         )
         params = kernels.SelectParams(
             count=plan.count,

@@ -68,7 +68,7 @@ class UnaryExecution(VulkanExecution):
         shader = kernels.unary(
             op=attrs.kind,  # type: ignore[arg-type]
             dtype=dtype,  # type: ignore[arg-type]
-            storage="texel" if encoder.prefers_texel_loads else "ssbo",
+            storage=encoder.load_storage,
         )
         params = kernels.UnaryParams(n4=count, alpha=attrs.alpha, beta=attrs.beta)
         if dtype == "i32":

@@ -21,10 +21,10 @@ from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
     ConvProblem,
     Weights,
-    best_tile,
     bias_tensor,
     can_rotate,
     encode_convolution,
+    rank_tiles,
 )
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
@@ -77,7 +77,7 @@ def _grid(problem: ConvProblem, m: int) -> tuple[int, int]:
 
 
 def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> int:
-    """Return the m of F(m, 3) that is faster than a direct convolution, 0 when none is.
+    """Return the m of F(m, 3) if that is faster than a direct convolution, else 0.
 
     Only for CPU devices: on GPUs a layer of a small batch is bound by latency, and two dispatches
     more cost more than the products that they save.
@@ -94,7 +94,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     )
     if not ready or not fits or weights.tensor.value is None:
         return 0
-    costs = {0: best_tile(problem, rotate=True)[1] / LEAST_GAIN}
+    costs = {0: rank_tiles(problem, rotate=True)[0][0] / LEAST_GAIN}
     for m, (before, after) in TRANSFORM_NS.items():
         tiles = problem.batch * prod(_grid(problem, m))
         in_blocks, out_blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
@@ -102,9 +102,9 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
         if largest > info.limits.max_storage_buffer_range:
             continue
         transforms = tiles * (before * in_blocks + after * out_blocks)
-        product = best_tile(product_problem(problem, m), rotate=True)[1]
+        product = rank_tiles(product_problem(problem, m), rotate=True)[0][0]
         costs[m] = product + transforms + DISPATCH_NS
-    return min(costs, key=lambda m: costs[m])
+    return encoder.choose("winograd", problem, sorted(costs, key=lambda m: costs[m]))
 
 
 def transform_weights(w: Array, m: int) -> Array:
