@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+
+from vkmnn.registry import Snapshot
 
 # With the variable set (tasks.py sets it where a device or the layer is there), a test that is
 # skipped for such a reason fails instead: a suite that lost its device must not look well.
@@ -24,6 +26,17 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.TemporaryDirectory(prefix="vkmnn-tests-")
         os.environ["VKMNN_CACHE_DIR"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture
+def registrations() -> Iterator[Snapshot]:
+    """Let a test register operators; afterwards the registries are as they were."""
+    from vkmnn.vulkan.executions import load_all
+
+    load_all()  # what is imported later would be taken back too
+    before = Snapshot()
+    yield before
+    before.restore()
 
 
 def _broken_promise(report: pytest.TestReport | pytest.CollectReport) -> str | None:

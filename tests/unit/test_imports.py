@@ -18,26 +18,32 @@ PACKAGE = ROOT / "vkmnn"
 # part of vkmnn -> the parts that it may import. Reads from the bottom to the top.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "ir": {"errors"},
-    "plugin": {"errors", "ir"},
+    "registry": {"errors"},
+    "ir": {"errors", "registry"},
+    "discovery": {"errors", "ir", "registry"},  # finds plug-ins, and imports them by name
     "schema": {"errors", "ir"},
-    "shape": {"errors", "ir", "plugin"},
-    "geometry": {"errors", "ir", "plugin", "shape"},
-    "converter": {"errors", "ir", "plugin", "schema"},
-    "core": {"errors", "ir", "plugin", "shape", "geometry"},
-    "cpu_fallback": {"errors", "ir", "plugin", "shape", "geometry", "core"},
+    "shape": {"errors", "ir", "registry"},
+    "geometry": {"errors", "ir", "registry", "shape"},
+    "converter": {"errors", "ir", "registry", "discovery", "schema", "shape"},
+    "core": {"errors", "ir", "shape", "geometry"},
+    "cpu_fallback": {"errors", "ir", "registry", "shape", "geometry", "core"},
     "runtime": {"errors"},  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},
     "codegen": {"errors"},  # runs without the engine, and the engine without it
-    "vulkan": {"errors", "ir", "plugin", "shape", "geometry", "core", "runtime", "shaders"},
+    "vulkan": {"errors", "ir", "registry", "shape", "geometry", "core", "runtime", "shaders"},
+    "plugin": {  # what authors of operators import: it re-exports, and registers nothing itself
+        *("errors", "ir", "shape", "geometry", "converter", "core", "cpu_fallback"),
+        *("runtime", "shaders", "vulkan"),
+    },
+    "operators": {"plugin", "shaders"},  # nothing that a plug-in package may not import
     "interpreter": {
-        *("errors", "ir", "plugin", "schema", "converter", "core", "cpu_fallback"),
+        *("errors", "ir", "discovery", "schema", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan"),
     },
     "inference_session": {"errors", "ir", "core", "runtime", "interpreter"},
     "onnx_backend": {"errors", "ir", "inference_session"},
     "cli": {  # doctor, info and ops look into every part
-        *("errors", "ir", "plugin", "schema", "shape", "geometry", "converter", "core"),
+        *("errors", "ir", "discovery", "schema", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
         *("interpreter", "inference_session"),
     },

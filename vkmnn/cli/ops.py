@@ -91,7 +91,7 @@ def _op_types(name: str, domain: str, callers: frozenset[str]) -> set[str]:
     converter = find_converter(name, domain, _NEWEST)
     if converter is not None:
         found = {text for text in _strings(converter) if text in OP_TYPES}
-        return found or {name} & OP_TYPES.keys()  # a converter of many ops asks for its node's name
+        return found or {name} & set(OP_TYPES)  # a converter of many ops asks for its node's name
     return {
         op_type
         for inner, inner_domain in body_operators(name)

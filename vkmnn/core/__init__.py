@@ -7,7 +7,6 @@ from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.profile import Profile, ProfileEntry
-from vkmnn.core.registry import Registry
 from vkmnn.core.session import Session
 from vkmnn.core.tensor import Tensor, Usage
 
@@ -21,7 +20,6 @@ __all__ = [
     "Placement",
     "Profile",
     "ProfileEntry",
-    "Registry",
     "Rejection",
     "Segment",
     "Session",

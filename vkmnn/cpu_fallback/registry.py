@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vkmnn.errors import InvalidInputError, ModelError, PluginError, VkmnnError
+from vkmnn.errors import InvalidInputError, ModelError, VkmnnError
 from vkmnn.ir import Array, Op, TensorInfo
+from vkmnn.registry import Registry
 
 AnyArray = npt.NDArray[Any]
 Inputs = Sequence[AnyArray | None]
 CpuExecution = Callable[[Op, Inputs], list[AnyArray]]
 PlacedExecution = Callable[[Op, Inputs, Sequence[TensorInfo]], list[AnyArray]]
 
-_EXECUTIONS: dict[str, CpuExecution] = {}
-_PLACED: dict[str, PlacedExecution] = {}
+_Entry = Callable[[Op, Inputs, Sequence[TensorInfo] | None], list[AnyArray]]
+
+_EXECUTIONS: Registry[str, _Entry] = Registry("numpy execution of")
 
 
 def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
@@ -32,8 +35,11 @@ def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
     """
 
     def register(function: CpuExecution) -> CpuExecution:
-        _check_free(op_type)
-        _EXECUTIONS[op_type] = function
+        @functools.wraps(function)
+        def entry(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo] | None) -> list[AnyArray]:
+            return function(op, inputs)
+
+        _EXECUTIONS.register(op_type)(entry)
         return function
 
     return register
@@ -47,25 +53,21 @@ def placed_execution(op_type: str) -> Callable[[PlacedExecution], PlacedExecutio
     """
 
     def register(function: PlacedExecution) -> PlacedExecution:
-        _check_free(op_type)
-        _PLACED[op_type] = function
+        @functools.wraps(function)
+        def entry(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo] | None) -> list[AnyArray]:
+            if outputs is None:
+                raise InvalidInputError(f"{op.type} needs the infos of its outputs")
+            return function(op, inputs, outputs)
+
+        _EXECUTIONS.register(op_type)(entry)
         return function
 
     return register
 
 
-def _check_free(op_type: str) -> None:
-    if has_execution(op_type):
-        raise PluginError(
-            f"op type '{op_type}' has a numpy execution already",
-            op=op_type,
-            hint="register the execution under a name of its own",
-        )
-
-
 def has_execution(op_type: str) -> bool:
     """True when `op_type` has a numpy execution."""
-    return op_type in _EXECUTIONS or op_type in _PLACED
+    return op_type in _EXECUTIONS
 
 
 def run_op(
@@ -90,7 +92,7 @@ def run_op(
     """
     try:
         with np.errstate(all="ignore"):
-            results = _call(op, inputs, outputs)
+            results = _execution(op)(op, inputs, outputs)
     except VkmnnError as error:
         if error.op is None:
             error.op, error.node = op.type, op.name
@@ -114,21 +116,14 @@ def run_op(
     return [np.asarray(item) for item in results[: len(op.outputs)]]
 
 
-def _call(
-    op: Op, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo] | None
-) -> list[AnyArray]:
-    placed = _PLACED.get(op.type)
-    if placed is not None:
-        if outputs is None:
-            raise InvalidInputError(f"{op.type} needs the infos of its outputs")
-        return placed(op, inputs, outputs)
+def _execution(op: Op) -> _Entry:
     execution = _EXECUTIONS.get(op.type)
     if execution is None:
         raise ModelError(
             f"op type '{op.type}' has no numpy execution",
             hint="register one with @cpu_execution",
         )
-    return execution(op, inputs)
+    return execution
 
 
 def required(inputs: Inputs, index: int) -> AnyArray:

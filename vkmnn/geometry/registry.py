@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from vkmnn.errors import PluginError, ShapeError
+from vkmnn.errors import ShapeError
 from vkmnn.geometry.regions import limit_axes
 from vkmnn.ir import Array, DType, Op, OpAttrs, Region, TensorInfo
 from vkmnn.ir.ops import RasterAttrs
+from vkmnn.registry import Registry
 from vkmnn.shape.common import has_input, info_of, int_list
 
 
@@ -134,7 +135,7 @@ def compact_origins(
 
 GeometryComputer = Callable[[GeometryContext], None]
 
-_COMPUTERS: dict[str, GeometryComputer] = {}
+_COMPUTERS: Registry[str, GeometryComputer] = Registry("geometry computer of")
 
 
 def geometry(op_type: str) -> Callable[[GeometryComputer], GeometryComputer]:
@@ -146,18 +147,7 @@ def geometry(op_type: str) -> Callable[[GeometryComputer], GeometryComputer]:
     Raises:
         PluginError: `op_type` has a computer already.
     """
-
-    def register(function: GeometryComputer) -> GeometryComputer:
-        if op_type in _COMPUTERS:
-            raise PluginError(
-                f"op type '{op_type}' has a geometry computer already",
-                op=op_type,
-                hint="register the computer under a name of its own",
-            )
-        _COMPUTERS[op_type] = function
-        return function
-
-    return register
+    return _COMPUTERS.register(op_type)
 
 
 def has_geometry(op_type: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Dim, Graph, Op, TensorInfo
 from vkmnn.ir.layout import Layout, storage_elements
-from vkmnn.ir.ops import OP_TYPES, Activation, OpAttrs, OpType
+from vkmnn.ir.ops import OP_TYPES, Activation, OpAttrs, OpType, op_type
 from vkmnn.ir.regions import Region, View
 
 __all__ = [
@@ -22,5 +22,6 @@ __all__ = [
     "Region",
     "TensorInfo",
     "View",
+    "op_type",
     "storage_elements",
 ]

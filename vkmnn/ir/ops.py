@@ -4,15 +4,19 @@ Converters translate a model's operators into these. Names and semantics follow 
 ONNX agree, else ONNX. Values that ONNX passes as inputs (Reshape's shape, Slice's starts, …) stay
 inputs here; converters turn the attributes of older opsets into constant inputs, so that each op
 has
-one form only. All attributes are plain, hashable data.
+one form only. All attributes are plain, hashable data. Operators of plug-ins join by `op_type`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from vkmnn.errors import PluginError
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.regions import Region
+from vkmnn.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,7 +513,49 @@ class OpType:
 
 _MANY = 2**31 - 1
 
-OP_TYPES: dict[str, OpType] = {
+OP_TYPES: Registry[str, OpType] = Registry("op type")
+
+_A = TypeVar("_A", bound=OpAttrs)
+
+
+def op_type(
+    name: str, *, inputs: int | tuple[int, int] = 1, content: tuple[int, ...] = ()
+) -> Callable[[type[_A]], type[_A]]:
+    """Add an op to the vocabulary; decorates the class of its attributes.
+
+    Args:
+        name: the op's name, in CamelCase: `op.type`.
+        inputs: how many inputs it takes, or the least and the most.
+        content: inputs whose *values* must be known to compute the output's shape.
+
+    Raises:
+        PluginError: the name is taken, the class is not a frozen dataclass derived from OpAttrs, or
+            the numbers of inputs make no sense.
+    """
+    least, most = (inputs, inputs) if isinstance(inputs, int) else inputs
+    if not 0 <= least <= most or not all(0 <= index < most for index in content):
+        raise PluginError(
+            f"inputs {inputs} with content {content} make no sense",
+            op=name,
+            hint="inputs=2, or inputs=(1, 3) with optional ones; content counts from 0",
+        )
+
+    def add(attrs: type[_A]) -> type[_A]:
+        # Of the class itself, not inherited: the decorators may stand in the wrong order.
+        params = vars(attrs).get("__dataclass_params__")
+        if OpAttrs not in attrs.__mro__ or params is None or not params.frozen:
+            raise PluginError(
+                f"{attrs.__name__} cannot hold attributes",
+                op=name,
+                hint="derive it from OpAttrs, with @dataclass(frozen=True, slots=True) below this",
+            )
+        OP_TYPES.register(name)(OpType(attrs, least, most, content))
+        return attrs
+
+    return add
+
+
+_BUILT_IN: dict[str, OpType] = {
     "Convolution": OpType(ConvolutionAttrs, 2, 4),
     "Deconvolution": OpType(DeconvolutionAttrs, 2, 3),
     "MatMul": OpType(MatMulAttrs, 2, 4),
@@ -560,3 +606,6 @@ OP_TYPES: dict[str, OpType] = {
     "Raster": OpType(RasterAttrs, 0, _MANY),
     "ConvertTensor": OpType(ConvertTensorAttrs, 1, 1),
 }
+
+for _name, _entry in _BUILT_IN.items():
+    OP_TYPES.register(_name)(_entry)

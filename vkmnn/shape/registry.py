@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vkmnn.errors import PluginError, ShapeError
+from vkmnn.errors import ShapeError
 from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo
+from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
 
 SizeComputer = Callable[[Op, Infos, Values], Outputs]
 
-_COMPUTERS: dict[str, SizeComputer] = {}
+_COMPUTERS: Registry[str, SizeComputer] = Registry("shape computer of")
 
 _CHECK_INPUTS = "check the shapes given for the model's inputs, and the model itself at this node"
 
@@ -26,18 +27,7 @@ def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
     Raises:
         PluginError: `op_type` has a computer already.
     """
-
-    def register(function: SizeComputer) -> SizeComputer:
-        if op_type in _COMPUTERS:
-            raise PluginError(
-                f"op type '{op_type}' has a shape computer already",
-                op=op_type,
-                hint="register the computer under a name of its own",
-            )
-        _COMPUTERS[op_type] = function
-        return function
-
-    return register
+    return _COMPUTERS.register(op_type)
 
 
 def has_size_computer(op_type: str) -> bool:

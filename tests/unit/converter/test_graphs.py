@@ -259,12 +259,7 @@ def test_function_bodies_of_onnx(build: Build, evaluate: Evaluate) -> None:
 # --- registry ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def empty_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkmnn.converter.onnx.registry._CONVERTERS", {})
-
-
-@pytest.mark.usefixtures("empty_registry")
+@pytest.mark.usefixtures("registrations")
 def test_converters_are_chosen_by_version() -> None:
     def first(context: NodeContext) -> None: ...
 
@@ -277,19 +272,16 @@ def test_converters_are_chosen_by_version() -> None:
     assert find_converter("Thing", "", 5) is None
 
 
-@pytest.mark.usefixtures("empty_registry")
+@pytest.mark.usefixtures("registrations")
 def test_second_registration_is_refused() -> None:
     converter("Thing")(lambda context: None)
     converter("Thing", since=2)(lambda context: None)
-    with pytest.raises(PluginError, match="exists already"):
+    with pytest.raises(PluginError, match=r"converter of .*Thing since opset 1 is there already"):
         converter("Thing", domain="ai.onnx")(lambda context: None)
 
 
-def test_own_converter(build: Build, evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vkmnn.converter.onnx import registry
-
-    monkeypatch.setattr(registry, "_CONVERTERS", dict(registry._CONVERTERS))
-
+@pytest.mark.usefixtures("registrations")
+def test_own_converter(build: Build, evaluate: Evaluate) -> None:
     @converter("GeluTimes", domain="my.domain")
     def gelu_times(context: NodeContext) -> None:
         x = context.input(0)

@@ -26,7 +26,6 @@ from vkmnn.shape import (
     compute_shapes,
     content_inputs,
     has_size_computer,
-    registry,
     size_computer,
 )
 
@@ -51,8 +50,8 @@ def test_duplicates_are_refused():
                 decorator(name)(lambda *_: [])
 
 
-def test_a_new_operator(monkeypatch):
-    monkeypatch.setattr(registry, "_COMPUTERS", dict(registry._COMPUTERS))
+@pytest.mark.usefixtures("registrations")
+def test_a_new_operator():
     size_computer("Twice")(lambda op, inputs, values: [(DType.INT8, (2, *inputs[0].dims))])
     (result,) = compute_shapes(Op("Twice", "n", ["x"], ["y"], OpAttrs()), [info((3,))], [None])
     assert result == TensorInfo("y", DType.INT8, (2, 3))

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from vkmnn.errors import PluginError
+from vkmnn.registry import Registry
 
 if TYPE_CHECKING:
     from vkmnn.converter.onnx.node import NodeContext
 
 Converter = Callable[["NodeContext"], None]
 
-_CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
+# One table per (domain, operator): converters by the opset from which they hold.
+_CONVERTERS: dict[tuple[str, str], Registry[int, Converter]] = {}
 
 
 def normal_domain(domain: str) -> str:
@@ -28,29 +29,21 @@ def converter(op: str, *, since: int = 1, domain: str = "") -> Callable[[Convert
     Raises:
         PluginError: the same operator, domain and version is registered already.
     """
-
-    def register(function: Converter) -> Converter:
-        versions = _CONVERTERS.setdefault((normal_domain(domain), op), {})
-        if since in versions:
-            raise PluginError(
-                f"a converter for {domain or 'ai.onnx'}::{op} since opset {since} exists already",
-                op=op,
-                hint="give another `since`, or remove one of the two",
-            )
-        versions[since] = function
-        return function
-
-    return register
+    key = normal_domain(domain), op
+    if key not in _CONVERTERS:
+        _CONVERTERS[key] = Registry(f"converter of {domain or 'ai.onnx'}::{op} since opset")
+    return _CONVERTERS[key].register(since)
 
 
 def find_converter(op: str, domain: str, opset: int) -> Converter | None:
     """Return the converter for a node of this type at this opset, or None."""
-    versions = _CONVERTERS.get((normal_domain(domain), op), {})
-    fitting = [since for since in versions if since <= opset]
-    return versions[max(fitting)] if fitting else None
+    versions = _CONVERTERS.get((normal_domain(domain), op))
+    fitting = [since for since in versions or () if since <= opset]
+    return versions[fitting[-1]] if versions and fitting else None
 
 
 def registered() -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Yield (domain, op, versions) of every entry, sorted."""
-    for (domain, op), versions in sorted(_CONVERTERS.items()):
-        yield domain, op, tuple(sorted(versions))
+    for (domain, op), versions in sorted(_CONVERTERS.items(), key=lambda item: item[0]):
+        if versions:
+            yield domain, op, tuple(versions)

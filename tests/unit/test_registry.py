@@ -1,0 +1,86 @@
+"""The registry behind every decorator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from vkmnn.converter.onnx import converter
+from vkmnn.cpu_fallback import cpu_execution, placed_execution
+from vkmnn.errors import PluginError
+from vkmnn.geometry import geometry
+from vkmnn.ir import OP_TYPES, OpAttrs, op_type
+from vkmnn.registry import Registry, Snapshot
+from vkmnn.shape import size_computer
+from vkmnn.vulkan.execution import vulkan_execution
+
+
+@pytest.mark.parametrize(
+    ("decorator", "name", "what"),
+    [
+        (size_computer, "Concat", "shape computer of Concat"),
+        (geometry, "Concat", "geometry computer of Concat"),
+        (cpu_execution, "Concat", "numpy execution of Concat"),
+        (placed_execution, "Concat", "numpy execution of Concat"),
+        (cpu_execution, "Raster", "numpy execution of Raster"),
+        (vulkan_execution, "Raster", "Vulkan execution of Raster"),
+        (converter, "Relu", "converter of ai.onnx::Relu since opset 1"),
+        (op_type, "Identity", "op type Identity"),
+    ],
+)
+@pytest.mark.usefixtures("registrations")
+def test_a_name_is_taken_once(decorator, name, what):
+    with pytest.raises(PluginError, match=f"the {what} is there already: (vkmnn|OpType)"):
+        decorator(name)(OpAttrs)
+
+
+def test_restoring_takes_registrations_back(registrations: Snapshot):
+    table: Registry[str, int] = Registry("number of")
+    table.register("one", "uno")(1)
+    size_computer("Twice")(lambda op, inputs, values: [])
+    converter("Twice", domain="my", since=3)(lambda node: None)
+    expected = ["number of one", "number of uno", "shape computer of Twice"]
+    assert {*expected, "converter of my::Twice since opset 3"} == set(registrations.added())
+    registrations.restore()
+    assert registrations.added() == []
+    assert list(table) == []
+    size_computer("Twice")(lambda op, inputs, values: [])
+
+
+@pytest.mark.usefixtures("registrations")
+def test_a_new_op_type():
+    @op_type("Thing", inputs=(1, 3), content=(2,))
+    @dataclass(frozen=True, slots=True)
+    class ThingAttrs(OpAttrs):
+        alpha: float = 1.0
+
+    entry = OP_TYPES["Thing"]
+    assert (entry.attrs, entry.min_inputs, entry.max_inputs) == (ThingAttrs, 1, 3)
+    assert entry.content == (2,)
+
+
+@pytest.mark.usefixtures("registrations")
+def test_attributes_that_are_no_frozen_dataclass():
+    @dataclass
+    class NoBase:
+        alpha: float = 1.0
+
+    with pytest.raises(PluginError, match="NoBase cannot hold attributes"):
+        op_type("Thing")(NoBase)
+    with pytest.raises(PluginError, match="frozen=True"):
+
+        @dataclass(frozen=True, slots=True)
+        @op_type("Thing")
+        class WrongOrder(OpAttrs):
+            alpha: float = 1.0
+
+    assert "Thing" not in OP_TYPES
+
+
+@pytest.mark.parametrize(
+    ("inputs", "content"), [(-1, ()), ((3, 1), ()), (1, (1,)), ((1, 2), (-1,))]
+)
+def test_numbers_of_inputs_that_make_no_sense(inputs, content):
+    with pytest.raises(PluginError, match="make no sense"):
+        op_type("Thing", inputs=inputs, content=content)

@@ -1,0 +1,97 @@
+"""Named things that register themselves; a second registration under one name is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from vkmnn.errors import PluginError
+
+K = TypeVar("K", str, int)
+T = TypeVar("T")
+
+_REGISTRIES: list[Registry[Any, Any]] = []
+
+
+class Registry(Generic[K, T]):
+    """A table that fills itself by decorator: `@registry.register("Concat")`.
+
+    Args:
+        what: what an entry is to its name, for messages: `"shape computer of"`.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._entries: dict[K, T] = {}
+        _REGISTRIES.append(self)
+
+    def register(self, *names: K) -> Callable[[T], T]:
+        """Return a decorator that files its object under each name.
+
+        Raises:
+            PluginError: one of the names is taken.
+        """
+
+        def add(entry: T) -> T:
+            for name in names:
+                if name in self._entries:
+                    raise self._taken(name)
+                self._entries[name] = entry
+            return entry
+
+        return add
+
+    def _taken(self, name: object) -> PluginError:
+        first = next(entry for key, entry in self._entries.items() if key == name)
+        return PluginError(
+            f"the {self.what} {name} is there already: {_place(first)}",
+            op=name if isinstance(name, str) else None,
+            hint="choose another name, or load only one of the two plug-ins",
+        )
+
+    def get(self, name: K) -> T | None:
+        """Return the entry, or None."""
+        return self._entries.get(name)
+
+    def __getitem__(self, name: K) -> T:
+        """Return the entry; KeyError when there is none."""
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        """True when something is registered under the name."""
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the names, sorted."""
+        return iter(sorted(self._entries))
+
+    def __len__(self) -> int:
+        """Return how many names are taken."""
+        return len(self._entries)
+
+
+class Snapshot:
+    """All registries as they are now: to see what was added since, and to take it back."""
+
+    def __init__(self) -> None:
+        self._entries = {registry: dict(registry._entries) for registry in _REGISTRIES}
+
+    def added(self) -> list[str]:
+        """Return what was registered since, as text such as "shape computer of Concat"."""
+        return [
+            f"{registry.what} {name}"
+            for registry in _REGISTRIES
+            for name in registry
+            if name not in self._entries.get(registry, {})
+        ]
+
+    def restore(self) -> None:
+        """Take back every registration made since."""
+        for registry in _REGISTRIES:
+            registry._entries = dict(self._entries.get(registry, {}))
+
+
+def _place(entry: object) -> str:
+    """Say where an entry comes from."""
+    name = getattr(entry, "__qualname__", None)
+    return f"{getattr(entry, '__module__', '')}.{name}" if name else repr(entry)
