@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import struct
 import subprocess
@@ -12,11 +13,12 @@ import pytest
 
 from tests.codegen.conftest import SCALE_ENTRY, Project
 from vkmnn.codegen import build as building
-from vkmnn.codegen.manifest import load_manifest
+from vkmnn.codegen.manifest import SCHEMA_VERSION, load_manifest
 from vkmnn.codegen.pymodule import kernels_source
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.shader import BindingType
-from vkmnn.shaders import all_shaders, library, load_shader
+from vkmnn.shaders import ShaderLibrary, all_shaders, load_shader
+from vkmnn.shaders.library import MANIFEST_SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 MANY = """\
@@ -58,19 +60,13 @@ def built(project: Project) -> Path:
 @pytest.fixture
 def kernels(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The generated module, reading the manifest beside it."""
-    monkeypatch.setattr(library, "_FOLDER", built)
-    for function in (library._manifest, library._spirv, library.load_shader):
-        function.cache_clear()
     spec = importlib.util.spec_from_file_location("generated_kernels", built / "kernels.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "generated_kernels", module)
     spec.loader.exec_module(module)
-    yield module
-    monkeypatch.undo()
-    for function in (library._manifest, library._spirv, library.load_shader):
-        function.cache_clear()
+    return module
 
 
 def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
@@ -116,6 +112,19 @@ def test_params_pack_as_std430(kernels: ModuleType) -> None:
     assert kernels.OneParams().pack() == struct.pack("<i", -1)
 
 
+def test_params_are_values(kernels: ModuleType) -> None:
+    params = kernels.ScaleParams(n4=7, steps=(1, 2, 3))
+    assert repr(params) == "ScaleParams(n4=7, alpha=1.0, steps=(1, 2, 3))"
+    assert params == kernels.ScaleParams(n4=7, steps=(1, 2, 3))
+    assert hash(params) == hash(kernels.ScaleParams(n4=7, steps=(1, 2, 3)))
+    assert params != kernels.ScaleParams(n4=8, steps=(1, 2, 3))
+    assert params != kernels.OneParams()
+    with pytest.raises(TypeError, match="steps"):
+        kernels.ScaleParams(n4=7)
+    with pytest.raises(AttributeError):
+        params.n = 1
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -155,7 +164,8 @@ def test_the_module_is_typed(built: Path) -> None:
         'scale(dtype="f61", storage="ssbo")\n'
         'scale(dtype="f16")\n'
         'ScaleParams(n4="x", steps=(1, 2, 3))\n'
-        "ScaleParams(n4=1)\n",
+        "ScaleParams(n4=1)\n"
+        "ScaleParams(n4=1, steps=(1, 2, 3)).n4 = 2\n",
         encoding="utf-8",
     )
     pytest.importorskip("mypy")
@@ -184,7 +194,7 @@ def test_the_module_is_typed(built: Path) -> None:
     assert check("generated_kernels.py") == ""
     wrong = check("wrong.py").splitlines()
     errors = [line.split(":")[1] for line in wrong if ": error: " in line]
-    assert errors == ["2", "3", "4", "5"]
+    assert errors == ["2", "3", "4", "5", "6"]
 
 
 @pytest.mark.skipif(
@@ -208,6 +218,36 @@ def test_the_module_follows_from_the_manifest(built: Path) -> None:
     manifest = load_manifest((built / "manifest.json").read_text(encoding="utf-8"))
     assert manifest is not None
     assert kernels_source(manifest) == (built / "kernels.py").read_text(encoding="utf-8")
+
+
+def test_a_library_is_its_folder(kernels: ModuleType, built: Path) -> None:
+    here = ShaderLibrary(built)
+    assert [shader.name for shader in here.all()] == sorted(shader.name for shader in here.all())
+    assert here.load("scale_f32_ssbo") == kernels.scale(dtype="f32", storage="ssbo")
+    assert ShaderLibrary.beside(str(built / "kernels.py")).load("axis_less") is kernels.axis_less()
+    with pytest.raises(ShaderError, match="no shader variant 'unary_relu_f32_ssbo'"):
+        here.load("unary_relu_f32_ssbo")
+    # Someone's tool may have laid the manifest out anew.
+    path = built / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
+    assert ShaderLibrary(built).load("one") == here.load("one")
+
+
+def test_a_library_that_is_not_whole(built: Path, tmp_path: Path) -> None:
+    with pytest.raises(ShaderError, match=r"cannot read .*manifest\.json"):
+        ShaderLibrary(tmp_path).load("one")
+    (built / "spirv" / "one.spv").unlink()
+    with pytest.raises(ShaderError, match=r"cannot read .*one\.spv"):
+        ShaderLibrary(built).load("one").spirv()
+    path = built / "manifest.json"
+    newer = path.read_text("utf-8").replace('"schema": 1', '"schema": 2')
+    path.write_text(newer, "utf-8")
+    with pytest.raises(ShaderError, match="another version"):
+        ShaderLibrary(built).load("one")
+
+
+def test_the_library_reads_what_the_generator_writes() -> None:
+    assert MANIFEST_SCHEMA == SCHEMA_VERSION
 
 
 def test_unknown_names_have_a_hint() -> None:

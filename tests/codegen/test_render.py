@@ -96,6 +96,8 @@ def test_windows_line_ends_do_not_matter(bare: Project) -> None:
         ("{{ params() }}", 3, "at least one member"),
         ('{{ params("n:double") }}', 3, "'n:double' is not 'name:type'"),
         ('{{ params("n:uint", "n:int") }}', 3, "'n' is declared twice"),
+        ('{{ params("pack:uint") }}', 3, "a word of Python"),
+        ('{{ params("in:uint") }}', 3, "a word of Python"),
         ('{{ params("n:uint[0]") }}', 3, "arrays have a length"),
         ('{{ params("n:uint=1.5") }}', 3, "bad default"),
         ('{{ params("n:uint", "t:uint[32]") }}', 3, "take 132 bytes"),

@@ -8,6 +8,7 @@ Formats And Vulkan Formats", GLSL 4.60 section 4.4.6.2.
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ RESERVED_NAMES = frozenset(
     }
 )  # fmt: skip
 
+_TAKEN_PARAMS = frozenset({"self", "pack"})  # the Python class of the block has them already
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _PARAM = re.compile(r"(\w+)\s*:\s*(uint|int|float)\s*(?:\[\s*(\d+)\s*\])?\s*(?:=\s*(\S+))?")
 
@@ -249,6 +251,8 @@ class Declarations:
                     "'name:type=default' with type uint, int or float"
                 )
             name, kind, count, default = match.groups()
+            if keyword.iskeyword(name) or name in _TAKEN_PARAMS:
+                raise self._fail(f"parameter '{name}' is a word of Python or of its class")
             if name in {param.name for param in self.params}:
                 raise self._fail(f"parameter '{name}' is declared twice")
             if count is not None and (int(count) == 0 or default is not None):

@@ -1,4 +1,4 @@
-"""Writes `kernels.py`: one typed function and one parameter dataclass per template.
+"""Writes `kernels.py`: one typed function and one parameter class per template.
 
 The text is laid out so that `ruff format` leaves it as it is (every list has a trailing comma).
 """
@@ -13,19 +13,35 @@ from vkmnn.codegen.manifest import HEADER, Manifest
 _PYTHON_TYPES = {"uint": "int", "int": "int", "float": "float"}
 _STRUCT_CODES = {"uint": "I", "int": "i", "float": "f"}
 
-_HEAD = '''"""Typed access to the built-in shaders: {header}.
+_HEAD = '''"""Typed access to the shaders of this folder: {header}.
 
-`name(axis=...)` returns a variant, `NameParams(...).pack()` its push constants.
+`name(axis=...)` returns a variant{params}.
 """
 
 from __future__ import annotations
 
-import struct
-{imports}from typing import Literal, TypeAlias
-
-from vkmnn.runtime.shader import Shader
-from vkmnn.shaders.library import find_shader, pack_params
+{imports}
+_find = ShaderLibrary.beside(__file__).find
 '''
+_PARAMS_DOC = ", `NameParams(...).pack()` its push constants"
+
+
+def _imports(templates: list[dict[str, Any]], has_enums: bool) -> str:
+    """Return only the imports that are used, in the order that ruff wants."""
+    params = [param for template in templates for param in template["params"]]
+    has_axes = any(template["axes"] for template in templates)
+    typing = ["Final"] * bool(params) + ["Literal", "TypeAlias"] * has_axes
+    arrays = ["array"] * any(param["count"] for param in params)
+    lines = ["import struct"] * bool(params)
+    lines += ["from enum import IntEnum"] * has_enums
+    lines += [f"from typing import {', '.join(typing)}"] * bool(typing)
+    lines += [""] * bool(lines)
+    lines += ["from vkmnn.runtime.shader import Shader"]
+    lines += ["from vkmnn.shaders.library import ShaderLibrary"]
+    if params:
+        names = ", ".join(["PACK_ERRORS", "Params", *arrays, "params_error"])
+        lines += [f"from vkmnn.shaders.params import {names}"]
+    return "\n".join(lines) + "\n"
 
 
 def camel(name: str) -> str:
@@ -56,51 +72,54 @@ def _struct(name: str, params: list[dict[str, Any]]) -> str:
 
 
 def _params_class(name: str, params: list[dict[str, Any]]) -> str:
+    """A class with slots: a dataclass would take a thousand times longer to define."""
+    struct_name = f"_{name.upper()}"
     size = sum(4 * (param["count"] or 1) for param in params)
-    lines = [
-        "@dataclass(frozen=True, slots=True, kw_only=True)",
-        f"class {camel(name)}Params:",
-        f'    """Push constants of `{name}`: {size} bytes."""',
-        "",
-    ]
+    arrays = ", ".join(f"{p['count']} in {p['name']}" for p in params if p["count"])
+    doc = f"Push constants of `{name}`: {size} bytes."
+    lines = [f"class {camel(name)}Params(Params):"]
+    if arrays:
+        wrapped = textwrap.wrap(
+            f"Values: {arrays}.", width=98, initial_indent="    ", subsequent_indent="    "
+        )
+        lines += [f'    """{doc}', "", *wrapped, '    """']
+    else:
+        lines += [f'    """{doc}"""']
+    lines += ["", f"    __slots__ = {_slots([param['name'] for param in params])}"]
+    lines += ["", "    def __init__(", "        self,", "        *,"]
     for param in params:
         python = _PYTHON_TYPES[param["type"]]
         kind = f"tuple[{python}, ...]" if param["count"] else python
         default = "" if param["default"] is None else f" = {param['default']!r}"
-        lines.append(f"    {param['name']}: {kind}{default}")
-        if param["count"]:
-            lines.append(f'    """{param["count"]} values."""')
-    fields = ", ".join(f'("{p["name"]}", self.{p["name"]}, {p["count"]})' for p in params)
-    call = f'        return pack_params("{camel(name)}Params", _{name.upper()}, ({fields},))'
-    lines += [
-        "",
-        "    def pack(self) -> bytes:",
-        '        """Return the block as the shader reads it (std430, little endian)."""',
-    ]
-    if len(call) <= 100 and len(params) == 1:
-        lines.append(call)
-    else:
-        lines += [
-            "        return pack_params(",
-            f'            "{camel(name)}Params",',
-            f"            _{name.upper()},",
-            "            (",
-            *(f'                ("{p["name"]}", self.{p["name"]}, {p["count"]}),' for p in params),
-            "            ),",
-            "        )",
-        ]
+        lines.append(f"        {param['name']}: {kind}{default},")
+    lines += ["    ) -> None:"]
+    lines += [f"        self.{param['name']}: Final = {param['name']}" for param in params]
+    lines += ["", "    def pack(self) -> bytes:", "        try:"]
+    lines += [f"            return {struct_name}.pack("]
+    for param in params:
+        value = f"self.{param['name']}"
+        value = f"*array({value}, {param['count']})" if param["count"] else value
+        lines.append(f"                {value},")
+    lines += ["            )", "        except PACK_ERRORS as error:"]
+    lines += [f"            raise params_error(self, {struct_name}, error) from None"]
     return "\n".join(lines)
+
+
+def _slots(names: list[str]) -> str:
+    if len(names) == 1:
+        return f'("{names[0]}",)'
+    return "\n".join(["(", *(f'        "{name}",' for name in names), "    )"])
 
 
 def _function(name: str, entry: dict[str, Any]) -> str:
     axes = entry["axes"]
     doc = entry["doc"]
     if not axes:
-        body = f'    return find_shader("{name}", {{}})'
+        body = f'    return _find("{name}", {{}})'
         return "\n".join([f"def {name}() -> Shader:", *_docstring(name, doc), body])
     lines = [f"def {name}(", "    *,"]
     lines += [f"    {axis}: {camel(name)}{camel(axis)}," for axis in axes]
-    lines += [") -> Shader:", *_docstring(name, doc), "    return find_shader("]
+    lines += [") -> Shader:", *_docstring(name, doc), "    return _find("]
     lines += [f'        "{name}",', "        {"]
     lines += [f'            "{axis}": {axis},' for axis in axes]
     lines += ["        },", "    )"]
@@ -127,14 +146,12 @@ def _docstring(name: str, doc: str) -> list[str]:
 def kernels_source(manifest: Manifest) -> str:
     """Return the text of `kernels.py`."""
     templates = sorted(manifest["templates"].items())
-    has_params = any(entry["params"] for _, entry in templates)
-    imports = "from dataclasses import dataclass\n" if has_params else ""
-    imports += "from enum import IntEnum\n" if manifest["enums"] else ""
-    head = _HEAD.format(header=HEADER, imports=imports)
-    if not has_params:
-        head = head.replace("import struct\n", "").replace(", pack_params", "")
-    if not any(entry["axes"] for _, entry in templates):
-        head = head.replace("from typing import Literal, TypeAlias\n", "")
+    described = [entry for _, entry in templates]
+    head = _HEAD.format(
+        header=HEADER,
+        imports=_imports(described, bool(manifest["enums"])),
+        params=_PARAMS_DOC if any(entry["params"] for entry in described) else "",
+    )
     # Definitions stand between two blank lines, as ruff wants it; the first plain block after one.
     text = head
     after_definition = False

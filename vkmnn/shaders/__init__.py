@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from vkmnn.shaders.library import all_shaders, load_shader, shader_from_entry
+from vkmnn.shaders.library import BUILTIN, ShaderLibrary, shader_from_entry
 
-__all__ = ["all_shaders", "load_shader", "shader_from_entry"]
+__all__ = ["ShaderLibrary", "all_shaders", "load_shader", "shader_from_entry"]
+
+load_shader = BUILTIN.load
+all_shaders = BUILTIN.all

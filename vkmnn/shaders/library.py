@@ -1,11 +1,14 @@
-"""Loads the built-in shaders: `manifest.json` once, each SPIR-V file on first use."""
+"""Folders of built shaders: `manifest.json` is read once, each SPIR-V file on first use.
+
+The built-in shaders are one such folder; those of a plug-in package are another.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import json
-import struct
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,35 +16,154 @@ from typing import Any
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
 
-_FOLDER = Path(__file__).resolve().parent
+MANIFEST_SCHEMA = 1
+"""Form of manifest.json that is understood here."""
+
+_SCHEMA = re.compile(r'"schema": (\d+)')
+_HINT = "a package of shaders holds manifest.json and spirv/*.spv beside its kernels.py"
 
 
-@functools.cache
-def _manifest() -> dict[str, Any]:
-    manifest: dict[str, Any] = json.loads((_FOLDER / "manifest.json").read_text(encoding="utf-8"))
-    return manifest
+class ShaderLibrary:
+    """The shaders that `python -m vkmnn.codegen --shaders FOLDER` has written.
 
+    Running them needs manifest.json and spirv/, neither the templates nor a compiler. The
+    `kernels.py` of the folder binds itself to it. May be shared by threads.
 
-@functools.cache
-def _spirv(name: str) -> bytes:
-    return (_FOLDER / "spirv" / f"{name}.spv").read_bytes()
-
-
-@functools.cache
-def load_shader(name: str) -> Shader:
-    """Return the variant called `name` (`"unary_relu_f32_ssbo"`).
-
-    Raises:
-        ShaderError: there is no such variant; the hint names the nearest one.
+    Args:
+        folder: holds manifest.json and spirv/.
     """
-    variants = _manifest()["variants"]
-    if name not in variants:
-        near = difflib.get_close_matches(name, variants, n=3)
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+        self._shaders: dict[str, Shader] = {}
+
+    def __repr__(self) -> str:
+        return f"ShaderLibrary({str(self.folder)!r})"
+
+    @classmethod
+    def beside(cls, file: str) -> ShaderLibrary:
+        """Return the library of the folder that a module's `__file__` is in, one per folder."""
+        return _library(Path(file).resolve().parent)
+
+    def load(self, name: str) -> Shader:
+        """Return the variant called `name` (`"unary_relu_f32_ssbo"`); the same object every time.
+
+        Raises:
+            ShaderError: there is no such variant; the hint names the nearest one. Or the folder
+                has no manifest, or one of another version of vkmnn.
+        """
+        shader = self._shaders.get(name)
+        if shader is None:
+            entry = self._entry(name)
+            if entry is None:
+                near = difflib.get_close_matches(name, self._manifest["variants"], n=3)
+                raise ShaderError(
+                    f"there is no shader variant '{name}' in {self.folder}",
+                    hint=f"did you mean {' or '.join(near)}?"
+                    if near
+                    else "`python -m vkmnn.codegen list`",
+                )
+            made = shader_from_entry(name, entry, functools.partial(self._spirv, name))
+            shader = self._shaders.setdefault(name, made)
+        return shader
+
+    def all(self) -> tuple[Shader, ...]:
+        """Return every variant, sorted by name."""
+        return tuple(self.load(name) for name in sorted(self._manifest["variants"]))
+
+    def find(self, template: str, axes: Mapping[str, str | int]) -> Shader:
+        """Return the variant of `template` with these axis values.
+
+        Raises:
+            ShaderError: a value is unknown, or the combination is excluded; says what exists.
+        """
+        name = "_".join([template, *(str(value).lower() for value in axes.values())])
+        entry = self._entry(name)
+        if entry and entry["template"] == template and entry["axes"] == dict(axes):
+            return self.load(name)
+        known = self._manifest["templates"][template]["axes"]
+        for axis, value in axes.items():
+            if value not in known[axis]:
+                raise ShaderError(
+                    f"shader '{template}': {axis}={value!r} does not exist",
+                    hint=f"{axis} is one of: {', '.join(map(str, known[axis]))}",
+                )
         raise ShaderError(
-            f"there is no shader variant '{name}'",
-            hint=f"did you mean {' or '.join(near)}?" if near else "`python -m vkmnn.codegen list`",
+            f"shader '{template}': the combination {_text(axes)} is not built",
+            hint=self._alternatives(template, axes),
         )
-    return shader_from_entry(name, variants[name], functools.partial(_spirv, name))
+
+    def _alternatives(self, template: str, axes: Mapping[str, str | int]) -> str:
+        """Say for each axis which values go with the others as given."""
+        built = [
+            entry["axes"]
+            for entry in self._manifest["variants"].values()
+            if entry["template"] == template
+        ]
+        lines = []
+        for axis in axes:
+            rest = {other: value for other, value in axes.items() if other != axis}
+            values = [
+                str(found[axis])
+                for found in built
+                if all(found[other] == value for other, value in rest.items())
+            ]
+            if values:
+                lines.append(f"with {_text(rest)}, {axis} is one of: {', '.join(sorted(values))}")
+        return "; ".join(lines) or "see report.md for the variants that exist"
+
+    # --- files -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _source(self) -> tuple[str, int]:
+        """The manifest, and where its variants begin."""
+        path = self.folder / "manifest.json"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ShaderError(f"cannot read {path}: {error.strerror}", hint=_HINT) from None
+        schema = _SCHEMA.search(text, 0, 1000)
+        if schema is None or int(schema.group(1)) != MANIFEST_SCHEMA:
+            raise ShaderError(
+                f"{path} is of another version of vkmnn",
+                hint="build it again: `python -m vkmnn.codegen --shaders FOLDER`",
+            )
+        return text, max(text.find('\n  "variants": {'), 0)
+
+    @functools.cached_property
+    def _manifest(self) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads(self._source[0])
+        return manifest
+
+    def _entry(self, name: str) -> dict[str, Any] | None:
+        """Return the manifest entry of a variant, None when there is none.
+
+        Parsing one entry of some hundreds takes a hundredth of the time of parsing them all, and
+        the generator writes each at the start of a line.
+        """
+        text, variants = self._source
+        head = f'\n    "{name}": '
+        place = text.find(head, variants)
+        if place < 0:
+            found: dict[str, Any] | None = self._manifest["variants"].get(name)
+            return found
+        entry: dict[str, Any] = _DECODER.raw_decode(text, place + len(head))[0]
+        return entry
+
+    def _spirv(self, name: str) -> bytes:
+        path = self.folder / "spirv" / f"{name}.spv"
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ShaderError(f"cannot read {path}: {error.strerror}", hint=_HINT) from None
+
+
+_DECODER = json.JSONDecoder()
+
+
+@functools.cache
+def _library(folder: Path) -> ShaderLibrary:
+    return ShaderLibrary(folder)
 
 
 def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], bytes]) -> Shader:
@@ -75,79 +197,9 @@ def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], b
     )
 
 
-def all_shaders() -> tuple[Shader, ...]:
-    """Return every variant, sorted by name."""
-    return tuple(load_shader(name) for name in sorted(_manifest()["variants"]))
-
-
-def find_shader(template: str, axes: Mapping[str, str | int]) -> Shader:
-    """Return the variant of `template` with these axis values.
-
-    Raises:
-        ShaderError: a value is unknown, or the combination is excluded; says what exists.
-    """
-    name = "_".join([template, *(str(value).lower() for value in axes.values())])
-    entry = _manifest()["variants"].get(name)
-    if entry and entry["template"] == template and entry["axes"] == dict(axes):
-        return load_shader(name)
-    known = _manifest()["templates"][template]["axes"]
-    for axis, value in axes.items():
-        if value not in known[axis]:
-            raise ShaderError(
-                f"shader '{template}': {axis}={value!r} does not exist",
-                hint=f"{axis} is one of: {', '.join(map(str, known[axis]))}",
-            )
-    raise ShaderError(
-        f"shader '{template}': the combination {_text(axes)} is not built",
-        hint=_alternatives(template, axes),
-    )
-
-
 def _text(axes: Mapping[str, str | int]) -> str:
     return ", ".join(f"{axis}={value}" for axis, value in axes.items())
 
 
-def _alternatives(template: str, axes: Mapping[str, str | int]) -> str:
-    """Say for each axis which values go with the others as given."""
-    built = [
-        entry["axes"] for entry in _manifest()["variants"].values() if entry["template"] == template
-    ]
-    lines = []
-    for axis in axes:
-        rest = {other: value for other, value in axes.items() if other != axis}
-        values = [
-            str(found[axis])
-            for found in built
-            if all(found[other] == value for other, value in rest.items())
-        ]
-        if values:
-            lines.append(f"with {_text(rest)}, {axis} is one of: {', '.join(sorted(values))}")
-    return "; ".join(lines) or "see report.md for the variants that exist"
-
-
-_Value = int | float | tuple[int, ...] | tuple[float, ...]
-
-
-def pack_params(
-    owner: str, layout: struct.Struct, fields: tuple[tuple[str, _Value, int | None], ...]
-) -> bytes:
-    """Pack a parameter block; fields are (name, value, length of an array or None).
-
-    Raises:
-        ShaderError: an array of the wrong length, or a number out of range.
-    """
-    flat: list[int | float] = []
-    for name, value, count in fields:
-        if count is None:
-            if isinstance(value, tuple):
-                raise ShaderError(f"{owner}.{name} is one number, not a tuple")
-            flat.append(value)
-            continue
-        if not isinstance(value, tuple) or len(value) != count:
-            raise ShaderError(f"{owner}.{name} must be a tuple of {count} numbers, not {value!r}")
-        flat.extend(value)
-    try:
-        return layout.pack(*flat)
-    except (struct.error, OverflowError) as error:
-        shown = ", ".join(f"{name}={value!r}" for name, value, _ in fields)
-        raise ShaderError(f"{owner}({shown}): {error}") from None
+BUILTIN = ShaderLibrary.beside(__file__)
+"""The shaders of vkmnn itself."""
