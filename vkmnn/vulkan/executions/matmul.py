@@ -42,11 +42,6 @@ class _Kernel:
     family: Literal["rotate", "tile"]
     rows: int
 
-    @property
-    def columns(self) -> int:
-        """How many columns one invocation computes."""
-        return 4 if self.family == "rotate" else 8
-
 
 @dataclass(frozen=True, slots=True)
 class _Product:
@@ -132,25 +127,23 @@ class MatMulExecution(VulkanExecution):
             output,
         ]
         batches = prod(product.batch)
+        rows = ceil_div(product.m, kernel.rows)
         if rotate:
             shader = kernels.matmul_rotate(rows=kernel.rows, aligned=aligned, act=epilogue.act)  # type: ignore[arg-type]
-            local = PANEL // kernel.columns
-        else:
-            shader = kernels.matmul_tile(
-                tile=kernel.rows,  # type: ignore[arg-type]
-                aligned=aligned,
-                act=epilogue.act,
-                dtype=dtype,  # type: ignore[arg-type]
-                storage=encoder.load_storage,
+            encoder.dispatch(
+                shader, tensors, params, (rows, ceil_div(product.n, PANEL), batches), spec
             )
-            local = 8 if encoder.prefers_texel_loads else 32
-            spec["local_size_x"] = local
-        groups = (
-            ceil_div(product.n, kernel.columns * local),
-            ceil_div(product.m, kernel.rows),
-            batches,
+            return
+        shader = kernels.matmul_tile(
+            tile=kernel.rows,  # type: ignore[arg-type]
+            aligned=aligned,
+            act=epilogue.act,
+            dtype=dtype,  # type: ignore[arg-type]
+            storage=encoder.load_storage,
         )
-        encoder.dispatch(shader, tensors, params, groups, spec)
+        local = 8 if encoder.prefers_texel_loads else 32
+        groups = (ceil_div(product.n, 8 * local), rows, batches)
+        encoder.dispatch(shader, tensors, params, groups, {**spec, "local_size_x": local})
 
 
 def _kernels(product: _Product, dtype: str | None, encoder: VulkanEncoder) -> list[_Kernel]:
