@@ -5,7 +5,14 @@ from __future__ import annotations
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
 from vkmnn.runtime.encoder import CommandBuffer, Encoder, linear_groups
-from vkmnn.runtime.memory import Buffer, BufferRange, Lifetime, MemoryKind, plan_offsets
+from vkmnn.runtime.memory import (
+    Buffer,
+    BufferRange,
+    Lifetime,
+    MemoryKind,
+    plan_buffers,
+    plan_offsets,
+)
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
 
@@ -29,5 +36,6 @@ __all__ = [
     "enumerate_devices",
     "linear_groups",
     "open_device",
+    "plan_buffers",
     "plan_offsets",
 ]

@@ -28,7 +28,9 @@ class Limits:
     `storage_offset_alignment` and `texel_offset_alignment` bind the offset of every bound range.
     `subgroup_size_range` is (smallest, largest) size that a pipeline may demand; both equal the
     device's subgroup size where it cannot be chosen. `timestamp_period_ns` is the length of one
-    tick, 0 where the queue has no timestamps.
+    tick, 0 where the queue has no timestamps. `whole_buffers` says that the driver binds a buffer
+    only as a whole: the ranges of a dispatch must begin at 0, and an array whose length the shader
+    asks for is as long as the buffer.
     """
 
     max_storage_buffer_range: int
@@ -48,6 +50,7 @@ class Limits:
     non_coherent_atom_size: int
     subgroup_size_range: tuple[int, int]
     timestamp_period_ns: float
+    whole_buffers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

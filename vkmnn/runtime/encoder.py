@@ -302,6 +302,9 @@ class Encoder:
         ):
             what = f"bytes {bound.offset} to {bound.offset + bound.nbytes} are outside a buffer of "
             what += f"{bound.buffer.nbytes} bytes"
+        elif bound.offset and self.device.info.limits.whole_buffers:
+            what = f"the driver binds whole buffers, not what begins at offset {bound.offset}"
+            hint = "give the range a buffer of its own"
         elif bound.offset % slot.alignment:
             what = f"offset {bound.offset} is not a multiple of {slot.alignment}"
         elif bound.nbytes > slot.max_bytes:

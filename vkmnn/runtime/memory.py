@@ -167,6 +167,40 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
     return start.tolist(), int(end.max(initial=0)), _most_alive(lifetimes)
 
 
+def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], int]:
+    """Give every range a whole buffer, shared by ranges that are never alive at the same step.
+
+    Returns:
+        The number of every lifetime's buffer, the bytes of every buffer, and the lower bound of
+        `plan_offsets`.
+
+    The largest range chooses first, and takes the smallest buffer that is free all its life
+    ("greedy by size for shared objects", by the same authors).
+    """
+    sizes: list[int] = []
+    users: list[list[Lifetime]] = []
+    chosen = [0] * len(lifetimes)
+    order = sorted(
+        range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i)
+    )
+    for i in order:
+        item = lifetimes[i]
+        free = [
+            number
+            for number, others in enumerate(users)
+            if all(item.last < other.first or other.last < item.first for other in others)
+        ]
+        if free:
+            number = min(free, key=lambda number: (sizes[number], -number))
+        else:
+            number = len(sizes)
+            sizes.append(item.nbytes)
+            users.append([])
+        users[number].append(item)
+        chosen[i] = number
+    return chosen, sizes, _most_alive(lifetimes)
+
+
 def _best_fit(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
     """Return the offset of the smallest gap that holds `nbytes`, or behind all `taken` ranges."""
     best_gap, best_offset = None, 0

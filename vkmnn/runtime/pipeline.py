@@ -61,6 +61,10 @@ class Pipeline:
         return f"Pipeline({self.shader.name}, {dict(self.spec)})"
 
 
+_ZERO_ALONE = 1 << 62
+"""The alignment that no offset has but 0."""
+
+
 def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
     reads, writes = "r" in binding.access, "w" in binding.access
     if binding.type is BindingType.TEXEL:
@@ -77,7 +81,7 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
         binding.name,
         reads,
         writes,
-        limits.storage_offset_alignment,
+        _ZERO_ALONE if limits.whole_buffers else limits.storage_offset_alignment,
         limits.max_storage_buffer_range,
         1,
     )

@@ -12,7 +12,14 @@ from vkmnn.core.backend import MemoryUse
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.memory import Buffer, BufferRange, Lifetime, MemoryKind, plan_offsets
+from vkmnn.runtime.memory import (
+    Buffer,
+    BufferRange,
+    Lifetime,
+    MemoryKind,
+    plan_buffers,
+    plan_offsets,
+)
 from vkmnn.vulkan.encoder import Dispatch, PackedConstant, VulkanEncoder
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
 
@@ -74,7 +81,8 @@ class ConstantStore:
     ) -> dict[tuple[int, str], ConstantStorage]:
         alignment = _alignment(self._device)
         stored: dict[tuple[int, str], ConstantStorage] = {}
-        for group in _groups(missing, alignment):
+        limit = 0 if self._device.info.limits.whole_buffers else MAX_ARENA_BYTES
+        for group in _groups(missing, alignment, limit):
             total = sum(
                 _aligned(max(array.nbytes, VECTOR_BYTES), alignment) for _, (_, array) in group
             )
@@ -106,14 +114,14 @@ _Missing = tuple[tuple[int, str], tuple[PackedConstant, Array]]
 
 
 def _groups(
-    missing: Mapping[tuple[int, str], tuple[PackedConstant, Array]], alignment: int
+    missing: Mapping[tuple[int, str], tuple[PackedConstant, Array]], alignment: int, limit: int
 ) -> Iterable[list[_Missing]]:
-    """Cut the constants into arenas of bounded size."""
+    """Cut the constants into arenas of at most `limit` bytes, or of a single constant."""
     group: list[_Missing] = []
     total = 0
     for item in missing.items():
         size = _aligned(max(item[1][1].nbytes, VECTOR_BYTES), alignment)
-        if group and total + size > MAX_ARENA_BYTES:
+        if group and total + size > limit:
             yield group
             group, total = [], 0
         group.append(item)
@@ -193,14 +201,24 @@ def plan_memory(
         status = [encoder.status]
         ranges.update(_separate(device, status, MemoryKind.READBACK, alignment, buffers))
     lifetimes = _lifetimes(encoder, ranges, copied, alignment)
-    offsets, total, bound = plan_offsets(list(lifetimes.values()))
-    if total:
-        arena = device.allocate(total, MemoryKind.DEVICE)
-        buffers.append(arena)
-        for tensor, offset in zip(lifetimes, offsets, strict=True):
-            ranges[tensor] = BufferRange(arena, offset, storage_bytes(tensor))
+    spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
+    shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
+    buffers += shared
+    for tensor, (number, offset) in zip(lifetimes, spots, strict=True):
+        ranges[tensor] = BufferRange(shared[number], offset, storage_bytes(tensor))
     readback = _separate(device, copied, MemoryKind.READBACK, alignment, buffers)
-    return PlanMemory(ranges, readback, buffers, list(placed.values()), total, bound)
+    return PlanMemory(ranges, readback, buffers, list(placed.values()), sum(sizes), bound)
+
+
+def _spots(
+    lifetimes: Sequence[Lifetime], whole_buffers: bool
+) -> tuple[list[tuple[int, int]], list[int], int]:
+    """Return (number of the buffer, offset) of each, the buffers' sizes, and the lower bound."""
+    if whole_buffers:
+        numbers, sizes, bound = plan_buffers(lifetimes)
+        return [(number, 0) for number in numbers], sizes, bound
+    offsets, total, bound = plan_offsets(lifetimes)
+    return [(0, offset) for offset in offsets], [total] if total else [], bound
 
 
 def _constants_used(encoder: VulkanEncoder, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
@@ -261,18 +279,19 @@ def _separate(
     alignment: int,
     buffers: list[Buffer],
 ) -> dict[Tensor, BufferRange]:
-    """Place tensors side by side in a buffer of their own, without aliasing."""
+    """Place tensors without aliasing: side by side in one buffer, or in one each."""
     unique = list(dict.fromkeys(tensors))
-    if not unique:
-        return {}
-    sizes = [storage_bytes(tensor) for tensor in unique]
-    buffer = device.allocate(sum(_aligned(size, alignment) for size in sizes), kind)
-    buffers.append(buffer)
+    whole = device.info.limits.whole_buffers
+    groups = [[tensor] for tensor in unique] if whole else [unique] if unique else []
     places: dict[Tensor, BufferRange] = {}
-    offset = 0
-    for tensor, size in zip(unique, sizes, strict=True):
-        places[tensor] = BufferRange(buffer, offset, size)
-        offset += _aligned(size, alignment)
+    for group in groups:
+        sizes = [storage_bytes(tensor) for tensor in group]
+        buffer = device.allocate(sum(_aligned(size, alignment) for size in sizes), kind)
+        buffers.append(buffer)
+        offset = 0
+        for tensor, size in zip(group, sizes, strict=True):
+            places[tensor] = BufferRange(buffer, offset, size)
+            offset += _aligned(size, alignment)
     return places
 
 

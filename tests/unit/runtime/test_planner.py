@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkmnn.errors import InvalidInputError
-from vkmnn.runtime import Lifetime, plan_offsets
+from vkmnn.runtime import Lifetime, plan_buffers, plan_offsets
 
 LIFETIMES = st.builds(
     lambda first, length, nbytes, alignment: Lifetime(first, first + length, nbytes, alignment),
@@ -56,6 +56,24 @@ def test_the_smallest_gap_that_holds_a_range_is_used() -> None:
 def test_nothing_to_place() -> None:
     assert plan_offsets([]) == ([], 0, 0)
     assert plan_offsets([Lifetime(0, 3, 0)]) == ([0], 0, 0)
+
+
+@given(st.lists(LIFETIMES, max_size=25))
+def test_buffers_are_shared_by_ranges_that_never_meet(lifetimes: list[Lifetime]) -> None:
+    numbers, sizes, bound = plan_buffers(lifetimes)
+    placed = list(zip(lifetimes, numbers, strict=True))
+    for (a, in_a), (b, in_b) in itertools.combinations(placed, 2):
+        if a.first <= b.last and b.first <= a.last:
+            assert in_a != in_b
+    for number, size in enumerate(sizes):
+        assert size == max(item.nbytes for item, other in placed if other == number)
+    assert bound == plan_offsets(lifetimes)[2] <= sum(sizes)
+
+
+def test_a_range_takes_the_smallest_buffer_that_is_free() -> None:
+    lifetimes = [Lifetime(0, 1, 900), Lifetime(0, 0, 800), Lifetime(0, 0, 700), Lifetime(1, 1, 600)]
+    assert plan_buffers(lifetimes) == ([0, 1, 2, 2], [900, 800, 700], 2400)
+    assert plan_buffers([]) == ([], [], 0)
 
 
 @pytest.mark.parametrize("bad", [(3, 2, 4, 1), (0, 1, -4, 1), (0, 1, 4, 0)])
