@@ -31,9 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def registrations() -> Iterator[Snapshot]:
     """Let a test register operators; afterwards the registries are as they were."""
-    from vkmnn.vulkan.executions import load_all
+    import vkmnn.plugin  # noqa: F401 - what is imported later would be taken back too
 
-    load_all()  # what is imported later would be taken back too
     before = Snapshot()
     yield before
     before.restore()

@@ -24,6 +24,7 @@ from vkmnn.errors import (
 
 if TYPE_CHECKING:
     from vkmnn.core.profile import Profile
+    from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
     from vkmnn.interpreter import Interpreter, ScheduleConfig, Session, SessionTensor
     from vkmnn.runtime.device_info import DeviceInfo
@@ -43,6 +44,7 @@ __all__ = [
     "NodeArg",
     "OutOfDeviceMemoryError",
     "PlacementError",
+    "Plugin",
     "PluginError",
     "Profile",
     "ScheduleConfig",
@@ -54,6 +56,7 @@ __all__ = [
     "ValidationLayerError",
     "VkmnnError",
     "devices",
+    "load_plugin",
 ]
 
 # The engine is imported when one of its names is first used: tools that need only a part of the
@@ -63,10 +66,12 @@ _LAZY = {
     "InferenceSession": "vkmnn.inference_session",
     "Interpreter": "vkmnn.interpreter",
     "NodeArg": "vkmnn.inference_session",
+    "Plugin": "vkmnn.discovery",
     "Profile": "vkmnn.core.profile",
     "ScheduleConfig": "vkmnn.interpreter",
     "Session": "vkmnn.interpreter",
     "SessionTensor": "vkmnn.interpreter",
+    "load_plugin": "vkmnn.discovery",
 }
 
 

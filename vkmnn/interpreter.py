@@ -14,6 +14,7 @@ from vkmnn.core.backend import Backend
 from vkmnn.core.placement import Placement
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.discovery import load_plugins
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError
 from vkmnn.ir import Array, Graph, TensorInfo
 from vkmnn.runtime import environment
@@ -142,6 +143,7 @@ class Interpreter:
     def __init__(self, graph: Graph) -> None:
         from vkmnn.converter.passes import optimize
 
+        load_plugins()
         graph.validate()
         self._source = graph
         self.graph = optimize(graph, run_op)

@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "registry": {"errors"},
     "ir": {"errors", "registry"},
-    "discovery": {"errors", "ir", "registry"},  # finds plug-ins, and imports them by name
+    "discovery": {"errors", "registry"},  # finds plug-ins, and imports them by name
     "schema": {"errors", "ir"},
     "shape": {"errors", "ir", "registry"},
     "geometry": {"errors", "ir", "registry", "shape"},

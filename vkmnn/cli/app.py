@@ -167,11 +167,16 @@ def ops(
         str | None,
         typer.Argument(metavar="NAME", help="An operator, or a part of names.", show_default=False),
     ] = None,
+    plugins: Annotated[
+        bool, typer.Option("--plugins", help="List the plug-ins, and what each registers.")
+    ] = False,
 ) -> None:
     """List the ONNX operators that vkmnn knows."""
-    from vkmnn.cli.ops import list_ops
+    from vkmnn.cli.ops import list_ops, list_plugins
 
-    if not list_ops(name):
+    if plugins:
+        list_plugins()
+    elif not list_ops(name):
         raise typer.Exit(1)
 
 

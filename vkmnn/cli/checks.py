@@ -202,6 +202,18 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
 
 
+def check_plugins() -> Iterator[Check]:
+    """Every plug-in can be loaded, and what it brings."""
+    from vkmnn.discovery import survey
+
+    for name, where, error in survey():
+        if error is None:
+            yield Check(_ENGINE, f"plug-in {name}", Status.OK, where)
+        else:
+            detail, fix = error.message, error.hint or ""
+            yield Check(_ENGINE, f"plug-in {name}", Status.FAILED, detail, fix)
+
+
 def check_cache() -> Iterator[Check]:
     """The folder in which compiled pipelines are kept can be written."""
     from vkmnn.runtime.environment import cache_dir
@@ -260,6 +272,7 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     check_environment,
     check_vulkan,
     check_shaders,
+    check_plugins,
     check_cache,
     check_glslang,
     check_by_running,

@@ -13,6 +13,7 @@ from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.support import alternative, body_operators
 from vkmnn.core.resolve import SHAPE_ONLY
+from vkmnn.discovery import BUILT_IN, load_plugins
 from vkmnn.errors import InvalidInputError
 from vkmnn.geometry import has_geometry
 from vkmnn.ir import OP_TYPES
@@ -59,6 +60,16 @@ def list_ops(name: str | None) -> bool:
     out.print(Text("An attribute or an element type may still keep a node off the device:"))
     out.print(Text("session.placement() and `vkmnn run` say so."))
     return True
+
+
+def list_plugins() -> None:
+    """Print the loaded plug-ins and what each of them registered."""
+    rows = table("plug-in", "package", "module", "registers")
+    plugins = load_plugins()
+    for plugin in plugins:
+        package = plugin.distribution or ("vkmnn" if plugin.module == BUILT_IN else "")
+        rows.add_row(plugin.name, package, plugin.module, "\n".join(plugin.registered))
+    show(rows, indent=0)
 
 
 def vocabulary(op: OpSupport) -> tuple[str, ...]:
@@ -118,7 +129,8 @@ def _strings(function: Callable[..., object]) -> set[str]:
                 pending += [
                     value
                     for value in used
-                    if isinstance(value, FunctionType) and value.__module__.startswith(_CONVERTERS)
+                    if isinstance(value, FunctionType)
+                    and value.__module__.startswith((_CONVERTERS, function.__module__))
                 ]
     return found
 

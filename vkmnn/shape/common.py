@@ -76,6 +76,21 @@ def same_dtype(inputs: Infos, *indices: int) -> DType:
     return present[0].dtype
 
 
+def same_shape(inputs: Infos, *indices: int) -> Shape:
+    """Return the one shape of the given inputs, absent ones left out.
+
+    Raises:
+        ShapeError: they differ, or all are absent.
+    """
+    present = [info_of(inputs, index) for index in indices if has_input(inputs, index)]
+    if not present:
+        raise ShapeError(f"input {indices[0]} is required but absent")
+    if any(info.dims != present[0].dims for info in present):
+        shapes = " and ".join(str(info.dims) for info in present)
+        raise ShapeError(f"shapes of the inputs differ: {shapes}", hint="this op never broadcasts")
+    return present[0].dims
+
+
 def content_of(values: Values, index: int) -> Array:
     """Return the content of input `index`.
 

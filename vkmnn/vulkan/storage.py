@@ -6,6 +6,8 @@ float32, integers and bool are int32. Wider integers pass a range check on the w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -48,6 +50,22 @@ def storage_bytes(tensor: Tensor) -> int:
     """Return the bytes that the tensor takes on the device: whole vec4s, at least one."""
     size = storage_elements(tensor.shape, tensor.layout) * ELEMENT_BYTES
     return max(VECTOR_BYTES, -(-size // VECTOR_BYTES) * VECTOR_BYTES)
+
+
+def vec4_count(tensor: Tensor) -> int:
+    """Return how many vec4s hold the tensor, the last one perhaps in part; 0 when it is empty.
+
+    A kernel that works on these treats every element alike, wherever it stands.
+    """
+    return storage_bytes(tensor) // VECTOR_BYTES if 0 not in tensor.shape else 0
+
+
+def refuse_integers(tensors: Iterable[Tensor | None]) -> str | None:
+    """Return why a kernel that computes with floats cannot take these tensors; None when it can."""
+    for tensor in tensors:
+        if tensor is not None and kernel_dtype(tensor.dtype) != "f32":
+            return f"the kernel computes with floats, '{tensor.name}' is {tensor.dtype.value}"
+    return None
 
 
 def beyond_range(array: Array) -> int | None:

@@ -14,6 +14,7 @@ from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.node import NodeContext, UnsupportedCaseError
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.support import OpSupport, supported_ops
+from vkmnn.discovery import load_plugins
 from vkmnn.ir import Graph
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def load_model(model: str | Path | bytes | onnx.ModelProto) -> Graph:
         ModelError: the file is missing, damaged or hostile, or the model is not a valid graph.
         ConversionError: an opset or IR version that the installed onnx package does not know.
         UnsupportedOpError: nodes that cannot be converted; all of them are listed.
+        PluginError: a plug-in cannot be loaded.
     """
+    load_plugins()
     proto, folder = read_model(model)
     return GraphBuilder(proto, folder).build()

@@ -8,9 +8,11 @@ model. The real shapes are computed later, from the shapes of the inputs; this o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, Dim, DType, Op, TensorInfo
 from vkmnn.ir.ops import (
     COMPARISON_KINDS,
@@ -29,6 +31,7 @@ from vkmnn.ir.ops import (
     TransposeAttrs,
     UnaryAttrs,
 )
+from vkmnn.shape import compute_shapes
 
 Shape = tuple[Dim, ...]
 Known = tuple[DType, Shape | None]
@@ -53,8 +56,8 @@ def infer_outputs(op: Op, infos: Infos, values: Values) -> list[TensorInfo]:
         values: those inputs that are constants.
     """
     try:
-        known = _RULES[op.type](op, infos, values)
-    except (_UnknownError, ArithmeticError, LookupError, TypeError, ValueError):
+        known = _RULES.get(op.type, _by_shape_computer)(op, infos, values)
+    except (_UnknownError, VkmnnError, ArithmeticError, LookupError, TypeError, ValueError):
         return []  # a wrong model; shape computation will say what is wrong with it
     return [
         TensorInfo(name, dtype, shape)
@@ -381,6 +384,26 @@ def _filled(op: Op, infos: Infos, values: Values) -> list[Known]:
         length = _shape(infos, 0)
         dims = _unknown_dims(length[0]) if length else None
     return [(op.attrs.dtype, dims)]
+
+
+# Stands for every unknown size when a shape computer is asked for the rank.
+_ANY_SIZE = 4096
+
+
+def _by_shape_computer(op: Op, infos: Infos, values: Values) -> list[Known]:
+    """An op of a plug-in: exact where the inputs are static, else its type and rank."""
+    given: list[TensorInfo | None] = []
+    for name, info in zip(op.inputs, infos, strict=True):
+        if info is None or info.shape is None:
+            if name:
+                raise _UnknownError
+            given.append(None)
+        else:
+            dims = (dim if isinstance(dim, int) else _ANY_SIZE for dim in info.shape)
+            given.append(replace(info, shape=tuple(dims)))
+    exact = all(info is None or info.is_static for info in infos)
+    made = compute_shapes(op, given, values)
+    return [(info.dtype, info.shape if exact else _open(info.shape)) for info in made]
 
 
 _RULES: Mapping[str, Rule] = {

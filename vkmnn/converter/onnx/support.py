@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from vkmnn.converter.onnx.registry import find_converter, normal_domain, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
+from vkmnn.discovery import load_plugins
 
 _DATA_DEPENDENT = "its output shape depends on data; compute it outside the network"
 _CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
@@ -77,6 +78,7 @@ def supported_ops() -> tuple[OpSupport, ...]:
     """
     from onnx import defs
 
+    load_plugins()
     direct = [OpSupport(*entry, "direct") for entry in registered()]
     bodies = []
     for schema in defs.get_all_schemas():

@@ -14,7 +14,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
-from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
+from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Some drivers end loops after 65,535 iterations of an invocation, all its loops together.
 MAX_ITERATIONS = 60_000
@@ -127,6 +127,6 @@ def _lines(op: Op, inputs: Sequence[Tensor | None]) -> Region:
 
 
 def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    count = storage_bytes(output) // 16 if 0 not in output.shape else 0
+    count = vec4_count(output)
     shader = kernels.copy(dtype="i32", storage=encoder.load_storage)
     encoder.dispatch_linear(shader, [data, output], kernels.CopyParams(n4=count), count)

@@ -12,7 +12,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
+from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
 _KEEPS_ZERO = frozenset(
@@ -64,7 +64,7 @@ class UnaryExecution(VulkanExecution):
         assert source is not None
         attrs = self._attrs
         dtype = kernel_dtype(source.dtype)
-        count = storage_bytes(output) // 16 if 0 not in output.shape else 0
+        count = vec4_count(output)
         shader = kernels.unary(
             op=attrs.kind,  # type: ignore[arg-type]
             dtype=dtype,  # type: ignore[arg-type]

@@ -1,0 +1,287 @@
+"""Plug-ins: found, loaded once, and never silently left out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import vkmnn
+from vkmnn import discovery
+from vkmnn.cli import checks
+from vkmnn.cli.app import run_cli
+from vkmnn.converter.onnx import load_model
+from vkmnn.errors import ModelError, PluginError
+from vkmnn.ir import OP_TYPES
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# An operator without a shader: it runs on the numpy backend, on every machine.
+PLUGIN = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.plugin import *
+
+@op_type("{name}", inputs=2)
+@dataclass(frozen=True, slots=True)
+class Attrs(OpAttrs):
+    alpha: float = 1.0
+
+@size_computer("{name}")
+def shape(op, inputs, values):
+    return [(same_dtype(inputs, 0, 1), same_shape(inputs, 0, 1))]
+
+@cpu_execution("{name}")
+def compute(op, inputs):
+    x, y = required(inputs, 0), required(inputs, 1)
+    return [x + x.dtype.type(attrs_of(op, Attrs).alpha) * y]
+
+@converter("{name}", domain="test.plugin")
+def convert(node):
+    node.finish("{name}", node.inputs, Attrs(node.float("alpha", 1.0)))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _fresh(registrations, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Forget what a test loads, the modules too."""
+    discovery.load_plugins()
+    monkeypatch.setattr(discovery, "_loaded", dict(discovery._loaded))
+    modules = set(sys.modules)
+    yield
+    for name in set(sys.modules) - modules:
+        if name.startswith("plug_"):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def write(folder: Path, module: str, name: str) -> Path:
+    path = folder / f"{module}.py"
+    path.write_text(PLUGIN.format(name=name), "utf-8")
+    return path
+
+
+def model(name: str, inputs: int = 2, shape: tuple[int | str, ...] | None = ("n", 3)) -> bytes:
+    names = [f"x{index}" for index in range(inputs)]
+    node = helper.make_node(name, names, ["h"], domain="test.plugin", alpha=2.0)
+    after = helper.make_node("Softmax", ["h"], ["y"])
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in names]
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node, after], "g", values, [out])
+    opsets = [helper.make_opsetid("", 11), helper.make_opsetid("test.plugin", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+class Point:
+    """What importlib.metadata says of one entry point."""
+
+    class dist:  # noqa: N801 - stands for an attribute
+        name = "vkmnn-thing"
+        version = "1.2"
+
+    def __init__(self, name: str, module: str) -> None:
+        self.name = name
+        self.module = module
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, *points: Point) -> None:
+    monkeypatch.setattr(discovery, "_entry_points", lambda: points)
+    monkeypatch.setattr(discovery, "_complete", False)
+
+
+def test_load_a_file_and_run_its_operator(tmp_path: Path) -> None:
+    plugin = vkmnn.load_plugin(write(tmp_path, "plug_file", "PlugAdd"))
+    assert plugin.module == "plug_file"
+    assert set(plugin.registered) == {
+        "op type PlugAdd",
+        "shape computer of PlugAdd",
+        "numpy execution of PlugAdd",
+        "converter of test.plugin::PlugAdd since opset 1",
+    }
+    assert vkmnn.load_plugin(str(tmp_path / "plug_file.py")) is plugin
+    x, y = np.random.default_rng(0).standard_normal((2, 5, 3)).astype(np.float32)
+    session = vkmnn.InferenceSession(model("PlugAdd"), device="cpu")
+    (result,) = session.run(None, {"x0": x, "x1": y})
+    e = np.exp(x + 2 * y)
+    np.testing.assert_allclose(result, e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_load_a_package_by_its_folder(tmp_path: Path) -> None:
+    package = tmp_path / "plug_package"
+    package.mkdir()
+    write(package, "inner", "PlugInner")
+    (package / "__init__.py").write_text("from plug_package import inner\n", "utf-8")
+    assert "op type PlugInner" in vkmnn.load_plugin(package).registered
+
+
+def test_load_a_module_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "plug_named", "PlugNamed")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "op type PlugNamed" in vkmnn.load_plugin("plug_named").registered
+
+
+@pytest.mark.parametrize("place", ["nowhere.py", "folder/without/package"])
+def test_there_is_no_such_file(tmp_path: Path, place: str) -> None:
+    with pytest.raises(PluginError, match=r"neither a \.py file nor the folder of a package"):
+        vkmnn.load_plugin(tmp_path / place)
+
+
+def test_a_name_that_is_no_identifier(tmp_path: Path) -> None:
+    path = write(tmp_path, "plug-in", "PlugIn")
+    with pytest.raises(PluginError, match="cannot be the name of a module"):
+        vkmnn.load_plugin(path)
+
+
+def test_two_files_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    vkmnn.load_plugin(write(tmp_path, "plug_twin", "PlugTwin"))
+    with pytest.raises(PluginError, match=r"comes from .*plug_twin\.py already"):
+        vkmnn.load_plugin(write(tmp_path / "other", "plug_twin", "PlugOther"))
+
+
+def test_there_is_no_such_module() -> None:
+    with pytest.raises(PluginError, match=r"plug_missing.* cannot be loaded: ModuleNotFoundError"):
+        vkmnn.load_plugin("plug_missing")
+
+
+def test_a_failed_plugin_leaves_nothing_and_can_be_repaired(tmp_path: Path) -> None:
+    package = tmp_path / "plug_broken"
+    package.mkdir()
+    write(package, "good", "PlugGood")
+    init = package / "__init__.py"
+    init.write_text("from plug_broken import good\nraise RuntimeError('not today')\n", "utf-8")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="RuntimeError: not today"):
+            vkmnn.load_plugin(package)
+        assert "PlugGood" not in OP_TYPES
+    init.write_text("from plug_broken import good  # repaired\n", "utf-8")
+    assert "op type PlugGood" in vkmnn.load_plugin(package).registered
+
+
+def test_a_plugin_that_takes_a_name_of_vkmnn(tmp_path: Path) -> None:
+    path = write(tmp_path, "plug_greedy", "Softmax")
+    with pytest.raises(PluginError, match="op type Softmax is there already") as caught:
+        vkmnn.load_plugin(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.op == "Softmax"
+
+
+def test_announced_plugins_load_before_the_first_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "plug_announced", "PlugAnnounced")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = Point("thing", "plug_announced")
+    announce(monkeypatch, point, point)
+    session = vkmnn.InferenceSession(model("PlugAnnounced"), device="cpu")
+    assert session.get_inputs()[0].name == "x0"
+    (plugin,) = (p for p in discovery.load_plugins() if p.module == "plug_announced")
+    assert (plugin.name, plugin.distribution) == ("thing", "vkmnn-thing 1.2")
+
+
+def test_an_announced_plugin_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, Point("thing", "plug_gone"))
+    for _ in range(2):  # it stays an error
+        with pytest.raises(
+            PluginError, match=r"plug-in 'thing' of vkmnn-thing 1\.2 \(plug_gone\) .*No module"
+        ) as caught:
+            vkmnn.InferenceSession(model("Relu"), device="cpu")
+        assert "VKMNN_PLUGINS=off" in str(caught.value)
+
+
+def test_the_variable_turns_discovery_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, Point("thing", "plug_gone"))
+    monkeypatch.setenv("VKMNN_PLUGINS", "off")
+    assert [plugin.module for plugin in discovery.load_plugins()] == [discovery.BUILT_IN]
+    assert list(discovery.survey()) == []
+
+
+def test_the_variable_names_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path, "plug_first", "PlugFirst")
+    write(tmp_path, "plug_second", "PlugSecond")
+    monkeypatch.syspath_prepend(tmp_path)
+    announce(monkeypatch, Point("thing", "plug_gone"))
+    monkeypatch.setenv("VKMNN_PLUGINS", f"{first}, plug_second")
+    loaded = [plugin.module for plugin in discovery.load_plugins()]
+    assert loaded == [discovery.BUILT_IN, "plug_first", "plug_second"]
+
+
+def test_the_variable_names_nothing_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch)
+    monkeypatch.setenv("VKMNN_PLUGINS", "plug_gone")
+    with pytest.raises(PluginError, match="plug_gone"):
+        discovery.load_plugins()
+
+
+@pytest.mark.parametrize(
+    ("shape", "inferred"), [((2, 3), (2, 3)), (("n", 3), (None, None)), (None, None)]
+)
+def test_what_follows_from_a_shape_computer(tmp_path: Path, shape, inferred) -> None:
+    vkmnn.load_plugin(write(tmp_path, "plug_inferred", "PlugInferred"))
+    infos = load_model(model("PlugInferred", shape=shape)).infos
+    assert (infos["h"].shape if "h" in infos else None) == inferred
+
+
+def test_a_model_with_too_many_inputs(tmp_path: Path) -> None:
+    vkmnn.load_plugin(write(tmp_path, "plug_misused", "PlugMisused"))
+    with pytest.raises(ModelError, match="takes 2 to 2 inputs, got 3"):
+        load_model(model("PlugMisused", 3))
+
+
+def test_without_the_plugin_the_operator_is_unsupported() -> None:
+    with pytest.raises(vkmnn.UnsupportedOpError, match=r"test\.plugin::PlugAdd"):
+        vkmnn.InferenceSession(model("PlugAdd"), device="cpu")
+
+
+def test_entry_points_of_an_installed_package(tmp_path: Path) -> None:
+    """Through the real metadata, in a process of its own."""
+    write(tmp_path, "plug_real", "PlugReal")
+    info = tmp_path / "plug_real-0.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plug-real\nVersion: 0.3\n")
+    (info / "entry_points.txt").write_text(f"[{discovery.GROUP}]\nreal = plug_real\n")
+    found = metadata.distributions(path=[str(tmp_path)])
+    assert [dist.name for dist in found] == ["plug-real"]
+    code = "from vkmnn.discovery import load_plugins; print(load_plugins()[1].distribution)"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    environment.pop("VKMNN_PLUGINS", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "plug-real 0.3"
+
+
+def test_the_command_line_shows_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "plug_shown", "PlugShown")
+    monkeypatch.syspath_prepend(tmp_path)
+    announce(monkeypatch, Point("shown", "plug_shown"), Point("gone", "plug_gone"))
+    found = {check.name: check for check in checks.check_plugins()}
+    assert found["plug-in shown"].status is checks.Status.OK
+    assert "vkmnn-thing 1.2" in found["plug-in shown"].detail
+    assert found["plug-in gone"].status is checks.Status.FAILED
+    assert "No module named 'plug_gone'" in found["plug-in gone"].detail
+    assert run_cli(["ops"]) == 1  # not a list in which something is silently missing
+    assert "plug_gone" in capsys.readouterr().err
+
+    announce(monkeypatch, Point("shown", "plug_shown"))
+    assert run_cli(["ops", "--plugins"]) == 0
+    text = capsys.readouterr().out
+    for words in ("vkmnn.operators", "vkmnn-thing 1.2", "op type PlugShown"):
+        assert words in text
+    assert run_cli(["ops", "PlugShown"]) == 0
+    text = capsys.readouterr().out
+    for words in ("test.plugin", "direct", "numpy"):
+        assert words in text

@@ -1,0 +1,224 @@
+"""Finds and loads plug-ins: modules that register operators when they are imported.
+
+An installed package announces its modules by the entry-point group `vkmnn.plugins`. They are loaded
+once, before the first model; `VKMNN_PLUGINS` says otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+
+from vkmnn.errors import PluginError, VkmnnError
+from vkmnn.registry import Snapshot
+
+_LOG = logging.getLogger(__name__)
+
+GROUP = "vkmnn.plugins"
+BUILT_IN = "vkmnn.operators"
+_API = "vkmnn.plugin"
+_OFF = frozenset({"off", "0", "none"})
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A loaded plug-in.
+
+    Attributes:
+        name: of the entry point, or of the module.
+        module: what was imported.
+        distribution: package and version that announced it; "" when nothing did.
+        registered: what it added, as text: "op type QuickGelu", "Vulkan execution of QuickGelu", ….
+    """
+
+    name: str
+    module: str
+    distribution: str
+    registered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a plug-in is: a module by name, or a file or folder."""
+
+    name: str
+    module: str
+    distribution: str = ""
+    path: Path | None = None
+
+    def __str__(self) -> str:
+        if self.distribution:
+            return f"plug-in '{self.name}' of {self.distribution} ({self.module})"
+        return f"plug-in '{self.path or self.module}'"
+
+
+_lock = threading.RLock()
+_loaded: dict[str, Plugin] = {}
+_complete = False
+
+
+def load_plugins() -> tuple[Plugin, ...]:
+    """Load vkmnn's own operators and all plug-ins, once; return them in the order of loading.
+
+    Raises:
+        PluginError: a plug-in cannot be imported or registers what is there already. It names the
+            distribution and the entry point, and comes again until the cause is gone.
+    """
+    global _complete
+    with _lock:
+        if not _complete:
+            _complete = True  # what a plug-in imports may come here again
+            try:
+                for source in (_Source(BUILT_IN, BUILT_IN), *_sources()):
+                    _load(source)
+            except BaseException:
+                _complete = False
+                raise
+        return tuple(_loaded.values())
+
+
+def load_plugin(module: str | Path) -> Plugin:
+    """Load one plug-in now; again it costs nothing.
+
+    Args:
+        module: the name of a module, or the path of a `.py` file or of a package's folder.
+
+    Returns:
+        The plug-in, with a list of what it registered.
+
+    Raises:
+        PluginError: it is not there, cannot be imported, or registers what is there already.
+    """
+    with _lock:
+        return _load(_source(module))
+
+
+def survey() -> Iterator[tuple[str, str, PluginError | None]]:
+    """Load every plug-in whatever the others do; yield its name, where it is and what is wrong.
+
+    Raises:
+        PluginError: `VKMNN_PLUGINS` names a file that is not there.
+    """
+    for source in _sources():
+        where = f"{source.distribution or 'VKMNN_PLUGINS'} ({source.path or source.module})"
+        try:
+            with _lock:
+                _load(source)
+        except PluginError as error:
+            yield source.name, where, error
+        else:
+            yield source.name, where, None
+
+
+def _sources() -> list[_Source]:
+    """Return what `VKMNN_PLUGINS` names, or else what installed packages announce."""
+    text = os.environ.get("VKMNN_PLUGINS", "").strip()
+    if text:
+        names = [] if text.lower() in _OFF else text.split(",")
+        return [_source(name.strip()) for name in names if name.strip()]
+    found = {
+        (point.name, point.module, _distribution(point)) for point in _entry_points()
+    }  # a set: a package may be found twice, once on the path and once installed
+    return [_Source(*item) for item in sorted(found)]
+
+
+def _entry_points() -> metadata.EntryPoints:
+    return metadata.entry_points(group=GROUP)
+
+
+def _distribution(point: metadata.EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def _source(module: str | Path) -> _Source:
+    text = str(module)
+    if isinstance(module, str) and not text.endswith(".py") and not {"/", os.sep} & set(text):
+        return _Source(text, text)
+    path = Path(module).expanduser().resolve()
+    name = path.stem
+    if not (path.is_file() if path.suffix == ".py" else (path / "__init__.py").is_file()):
+        raise PluginError(
+            f"plug-in '{module}' is neither a .py file nor the folder of a package",
+            hint="name the folder that holds __init__.py, or a module that Python can import",
+        )
+    if not name.isidentifier():
+        raise PluginError(
+            f"plug-in '{module}': '{name}' cannot be the name of a module",
+            hint="rename it: letters, digits and _ only",
+        )
+    return _Source(name, name, path=path)
+
+
+def _load(source: _Source) -> Plugin:
+    """Import a plug-in; when that fails, nothing of it stays."""
+    if source.module in _loaded:
+        _check_same(source)
+        return _loaded[source.module]
+    importlib.import_module(_API)  # everything of vkmnn's own is registered before
+    before = Snapshot()
+    modules = set(sys.modules)
+    try:
+        _import(source)
+    except Exception as error:
+        before.restore()
+        root = BUILT_IN if source.module == BUILT_IN else source.module.partition(".")[0]
+        for name in set(sys.modules) - modules:  # so that a second try imports them anew
+            if f"{name}.".startswith(f"{root}."):
+                del sys.modules[name]
+        raise _failure(source, error) from error
+    added = tuple(before.added())
+    plugin = Plugin(source.name, source.module, source.distribution, added)
+    _loaded[source.module] = plugin
+    _LOG.debug("%s registers: %s", source, ", ".join(added) or "nothing")
+    return plugin
+
+
+def _failure(source: _Source, error: Exception) -> PluginError:
+    hint = "repair or uninstall it; VKMNN_PLUGINS=off runs vkmnn without plug-ins"
+    if isinstance(error, VkmnnError):
+        text = f"{source} cannot be loaded: {error.message}"
+        return PluginError(text, op=error.op, hint=error.hint or hint)
+    text = f"{source} cannot be loaded: {type(error).__name__}: {error}"
+    return PluginError(text, hint=hint)
+
+
+def _check_same(source: _Source) -> None:
+    """Refuse another file under the name of a module that is loaded."""
+    file = getattr(sys.modules.get(source.module), "__file__", None)
+    if source.path is not None and file is not None and Path(file).resolve() != _file(source.path):
+        raise PluginError(
+            f"{source} cannot be loaded: module '{source.module}' comes from {file} already",
+            hint="rename one of the two",
+        )
+
+
+def _file(path: Path) -> Path:
+    return path if path.suffix == ".py" else path / "__init__.py"
+
+
+def _import(source: _Source) -> ModuleType:
+    if source.path is None:
+        return importlib.import_module(source.module)
+    _check_same(source)
+    if source.module in sys.modules:
+        return sys.modules[source.module]
+    file = _file(source.path)
+    folders = None if file == source.path else [str(source.path)]
+    spec = importlib.util.spec_from_file_location(
+        source.module, file, submodule_search_locations=folders
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[source.module] = module  # the modules of a package import each other by name
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,119 @@
+"""All that the author of an operator imports.
+
+An operator is registered by decorators, in any module that is loaded as a plug-in: its attributes
+(`op_type`), its output's shape (`size_computer`), what it computes (`cpu_execution`), how a device
+runs it (`vulkan_execution`, or `geometry` for data movement), and which ONNX node means it
+(`converter`). vkmnn's own operators use the same ones. docs/add-an-operator.md shows a whole one.
+"""
+
+from __future__ import annotations
+
+from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
+from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback import cpu_execution, placed_execution
+from vkmnn.cpu_fallback.registry import AnyArray, Inputs, optional, required, widen
+from vkmnn.errors import (
+    ConversionError,
+    InvalidInputError,
+    ModelError,
+    PluginError,
+    ShaderError,
+    ShapeError,
+    UnsupportedOpError,
+    VkmnnError,
+)
+from vkmnn.geometry import GeometryContext, geometry
+from vkmnn.ir import Activation, DType, Layout, Op, OpAttrs, Region, TensorInfo, View, op_type
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.shader import Shader
+from vkmnn.shape import size_computer
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Shape,
+    Values,
+    attrs_of,
+    broadcast_shapes,
+    content_of,
+    dtype_of,
+    has_input,
+    info_of,
+    int_list,
+    int_scalar,
+    normalize_axes,
+    normalize_axis,
+    same_dtype,
+    same_shape,
+    shape_of,
+)
+from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions import load_all as _load_all
+from vkmnn.vulkan.indexing import operands, row_strides
+from vkmnn.vulkan.storage import kernel_dtype, refuse_integers, vec4_count
+
+_load_all()  # so that a plug-in cannot take the name of an execution that comes later
+
+__all__ = [
+    "Activation",
+    "AnyArray",
+    "ConversionError",
+    "DType",
+    "DeviceInfo",
+    "GeometryContext",
+    "Infos",
+    "Inputs",
+    "InvalidInputError",
+    "Layout",
+    "ModelError",
+    "NodeContext",
+    "Op",
+    "OpAttrs",
+    "Outputs",
+    "PluginError",
+    "Region",
+    "Shader",
+    "ShaderError",
+    "Shape",
+    "ShapeError",
+    "Tensor",
+    "TensorInfo",
+    "UnsupportedCaseError",
+    "UnsupportedOpError",
+    "Values",
+    "View",
+    "VkmnnError",
+    "VulkanEncoder",
+    "VulkanExecution",
+    "activation_spec",
+    "attrs_of",
+    "broadcast_shapes",
+    "ceil_div",
+    "content_of",
+    "converter",
+    "cpu_execution",
+    "dtype_of",
+    "geometry",
+    "has_input",
+    "info_of",
+    "int_list",
+    "int_scalar",
+    "kernel_dtype",
+    "normalize_axes",
+    "normalize_axis",
+    "op_type",
+    "operands",
+    "optional",
+    "placed_execution",
+    "refuse_integers",
+    "required",
+    "row_strides",
+    "same_dtype",
+    "same_shape",
+    "shape_of",
+    "size_computer",
+    "vec4_count",
+    "vulkan_execution",
+    "widen",
+]
