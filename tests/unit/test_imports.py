@@ -42,6 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     },
     "inference_session": {"errors", "ir", "core", "runtime", "interpreter"},
     "onnx_backend": {"errors", "ir", "inference_session"},
+    "testing": {  # the pytest plug-in of shader tests
+        *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
+        *("vulkan",),
+    },
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "schema", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
@@ -64,6 +68,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "jsonschema": ("vkmnn.codegen",),
     "slangpy": ("vkmnn.codegen",),
     "onnxruntime": ("vkmnn.cli",),
+    "pytest": ("vkmnn.testing",),
     "numpy": ("vkmnn",),
 }
 

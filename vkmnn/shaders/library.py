@@ -71,6 +71,13 @@ class ShaderLibrary:
         """Return every variant, sorted by name."""
         return tuple(self.load(name) for name in sorted(self._manifest["variants"]))
 
+    def variants(self) -> list[tuple[str, str, dict[str, str | int]]]:
+        """Return (name, template, axis values) of every variant, sorted by name."""
+        entries = self._manifest["variants"]
+        return [
+            (name, entries[name]["template"], entries[name]["axes"]) for name in sorted(entries)
+        ]
+
     def find(self, template: str, axes: Mapping[str, str | int]) -> Shader:
         """Return the variant of `template` with these axis values.
 

@@ -101,12 +101,7 @@ class VulkanBackend(Backend):
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
-        encoder = VulkanEncoder(self.device.info, self._chooser)
-        ends = []
-        for commands in segments:
-            for command in commands:
-                self._encode(command, encoder)
-            ends.append(len(encoder.dispatches))
+        encoder, ends = self.encode(segments)
         memory = plan_memory(
             self.device, self._constants, encoder, list(kept.values()), list(inputs.values())
         )
@@ -132,11 +127,18 @@ class VulkanBackend(Backend):
             result.append(recorder.segment(first, end, list(uploads.values()), downloads))
         return result
 
-    def _encode(self, command: Command, encoder: VulkanEncoder) -> None:
-        execution = command.execution
-        assert isinstance(execution, VulkanExecution)
-        encoder.label = command.op.name
-        execution.on_encode(command.inputs, command.outputs, encoder)
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
+        """Let the executions record; return the dispatches, and where those of each segment end."""
+        encoder = VulkanEncoder(self.device.info, self._chooser)
+        ends = []
+        for commands in segments:
+            for command in commands:
+                execution = command.execution
+                assert isinstance(execution, VulkanExecution)
+                encoder.label = command.op.name
+                execution.on_encode(command.inputs, command.outputs, encoder)
+            ends.append(len(encoder.dispatches))
+        return encoder, ends
 
     def timed(self) -> VulkanBackend:
         """Return a backend that records timestamps and shares this one's constants."""

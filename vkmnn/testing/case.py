@@ -1,0 +1,175 @@
+"""Cases: small networks that make the backend dispatch a kernel, and the tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir.ops import PoolingAttrs
+from vkmnn.registry import Registry
+from vkmnn.shaders.library import BUILTIN, ShaderLibrary
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network with inputs; the device must compute what numpy computes.
+
+    A result may differ from numpy's by `atol + rtol * |numpy's|`; integers and bools by nothing.
+    """
+
+    graph: Graph
+    feeds: Mapping[str, Array]
+    rtol: float = 1e-5
+    atol: float = 1e-5
+
+    def __str__(self) -> str:
+        shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
+        return f"{self.graph.name}({shapes})"
+
+    @property
+    def infos(self) -> dict[str, TensorInfo]:
+        """Static descriptions of the inputs."""
+        return {name: tensor_info(name, array) for name, array in self.feeds.items()}
+
+    def expected(self) -> list[Array]:
+        """Return what numpy computes, one array per output."""
+        cpu = CpuBackend()
+        plan = Pipeline(self.graph, self.infos, {}, cpu, cpu, run_op)
+        results = plan.execute(self.feeds)
+        return [results[info.name] for info in self.graph.outputs]
+
+
+def tensor_info(name: str, array: Array) -> TensorInfo:
+    """Return the static description of an array."""
+    return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+
+
+def op_case(
+    op_type: str,
+    attrs: OpAttrs,
+    inputs: Sequence[Array | None],
+    *,
+    constant: Collection[int] = (),
+    outputs: int = 1,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> Case:
+    """Return the case of one op.
+
+    Args:
+        op_type: a name of the vocabulary.
+        attrs: its attributes.
+        inputs: arrays, None for absent optional inputs.
+        constant: numbers of the inputs that are constants of the graph.
+        outputs: how many outputs the op has.
+        rtol: see `Case`.
+        atol: see `Case`.
+    """
+    names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
+    op = Op(op_type, "op", names, [f"out{i}" for i in range(outputs)], attrs)
+    arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    constants = {names[i]: arrays[names[i]] for i in constant if names[i]}
+    infos = [
+        tensor_info(name, array) for name, array in zip(op.outputs, run_op(op, inputs), strict=True)
+    ]
+    return _case(op_type, [op], arrays, constants, infos, rtol, atol)
+
+
+def blocked_case(
+    op_type: str,
+    attrs: OpAttrs,
+    inputs: Sequence[Array | None],
+    *,
+    constant: Collection[int] = (),
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> Case:
+    """Return the case of an op whose first input and whose output lie channel-blocked (NC4HW4).
+
+    The op stands between poolings of one pixel, which leave values alone and want that layout.
+    """
+    x = inputs[0]
+    assert x is not None
+    ones = (1,) * (x.ndim - 2)
+    pooling = PoolingAttrs("MAX", ones, ones, ones, (0,) * (2 * len(ones)))
+    names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
+    op = Op(op_type, "op", ["blocked", *names[1:]], ["made"], attrs)
+    result = run_op(op, inputs)[0]
+    ops = [Op("Pooling", "before", ["in0"], ["blocked"], pooling), op]
+    if result.ndim == x.ndim:
+        ops.append(Op("Pooling", "behind", ["made"], ["out"], pooling))
+    arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    constants = {names[i]: arrays[names[i]] for i in constant if names[i]}
+    infos = [tensor_info(ops[-1].outputs[0], result)]
+    return _case(f"blocked {op_type}", ops, arrays, constants, infos, rtol, atol)
+
+
+def _case(
+    name: str,
+    ops: Sequence[Op],
+    arrays: Mapping[str, Array],
+    constants: Mapping[str, Array],
+    outputs: Sequence[TensorInfo],
+    rtol: float,
+    atol: float,
+) -> Case:
+    feeds = {name: array for name, array in arrays.items() if name not in constants}
+    inputs = [tensor_info(name, array) for name, array in feeds.items()]
+    return Case(Graph(name, inputs, list(outputs), list(ops), dict(constants)), feeds, rtol, atol)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kernel variant under test: its name, its template and its axis values."""
+
+    name: str
+    template: str
+    axes: Mapping[str, str | int] = field(hash=False)
+    library: ShaderLibrary = field(hash=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CaseMaker = Callable[[Variant], Iterable[Case]]
+M = TypeVar("M", bound=CaseMaker)
+
+CASES: Registry[str, tuple[CaseMaker, ShaderLibrary]] = Registry("shader cases of")
+
+
+def shader_cases(template: str, library: ShaderLibrary = BUILTIN) -> Callable[[M], M]:
+    """Register a function that yields the cases of each variant of a template.
+
+    Which kernel does a job depends on the device; the runner finds the choices that lead to the
+    variant (see `vkmnn.vulkan.choice`). At least one case must reach it with some choice.
+
+    Args:
+        template: its name without the suffix `.comp.j2`.
+        library: holds the built shaders.
+
+    Raises:
+        PluginError: the template has cases already.
+    """
+
+    def register(function: M) -> M:
+        CASES.register(template)((function, library))
+        return function
+
+    return register
+
+
+def variants() -> list[Variant]:
+    """Return all variants of vkmnn and of every library that cases are registered for."""
+    libraries = dict.fromkeys([BUILTIN, *(CASES[name][1] for name in CASES)])
+    return [
+        Variant(name, template, axes, library)
+        for library in libraries
+        for name, template, axes in library.variants()
+    ]

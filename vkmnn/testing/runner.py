@@ -1,0 +1,199 @@
+"""Runs cases on a device so that a given kernel variant does the work, and compares with numpy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from vkmnn.core.backend import Segment
+from vkmnn.core.execution import Command
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Array
+from vkmnn.runtime.device import Device
+from vkmnn.testing.case import CASES, Case, Variant
+from vkmnn.vulkan.backend import VulkanBackend
+
+T = TypeVar("T")
+Picks = Mapping[str, int]
+MAX_COMBINATIONS = 400
+
+
+class Picker:
+    """A chooser that takes candidate number `picks[what]`, 0 where nothing is said.
+
+    `seen` tells afterwards what there was to choose: the number of candidates by kind of choice.
+    """
+
+    def __init__(self, picks: Picks) -> None:
+        self.picks = picks
+        self.seen: dict[str, int] = {}
+
+    def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
+        """Return the picked candidate, the last one where there are fewer."""
+        self.seen[what] = max(len(candidates), self.seen.get(what, 0))
+        return candidates[min(self.picks.get(what, 0), len(candidates) - 1)]
+
+
+class _NotRecorded(Segment):
+    """Stands for what a dry backend did not record."""
+
+    def run(self, host: dict[str, Array]) -> None:
+        raise AssertionError("a dry run has nothing to replay")
+
+
+class _DryBackend(VulkanBackend):
+    """Encodes a network without touching the device; `shaders` holds what it would dispatch."""
+
+    shaders: set[str]
+
+    def on_resize_end(
+        self,
+        segments: Sequence[Sequence[Command]],
+        kept: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
+    ) -> list[Segment]:
+        encoder = self.encode(segments)[0]
+        self.shaders = {dispatch.shader.name for dispatch in encoder.dispatches}
+        return [_NotRecorded() for _ in segments]
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """How one case went: the largest error as a part of what is allowed, and over all."""
+
+    case: str
+    error: float
+    absolute: float
+    dispatched: frozenset[str]
+
+
+@dataclass(slots=True)
+class VariantResult:
+    """How the cases of one variant went on one device."""
+
+    variant: str
+    template: str
+    device: str
+    cases: list[CaseResult] = field(default_factory=list)
+
+
+def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
+    """Return the names of the variants that a case would dispatch; nothing runs."""
+    backend = _DryBackend(device, chooser=picker)
+    backend.shaders = set()
+    Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    return frozenset(backend.shaders)
+
+
+def combinations(case: Case, device: Device) -> Iterator[tuple[Picks, frozenset[str]]]:
+    """Yield every combination of choices with the variants it dispatches, the default one first.
+
+    A choice may open others (another storage, other kernels), which are then tried too.
+    """
+    tried: set[tuple[tuple[str, int], ...]] = set()
+    seen: dict[str, int] = {}
+    while True:
+        todo = [
+            tuple(zip(seen, numbers, strict=True))
+            for numbers in itertools.product(*map(range, seen.values()))
+        ]
+        todo = [picks for picks in todo if picks not in tried][: MAX_COMBINATIONS - len(tried)]
+        if not todo:
+            return
+        before = dict(seen)
+        for picks in todo:
+            tried.add(picks)
+            picker = Picker(dict(picks))
+            yield picker.picks, dispatched_by(case, device, picker)
+            for what, count in picker.seen.items():
+                seen[what] = max(count, seen.get(what, 0))
+            if seen.keys() != before.keys():
+                break
+
+
+def run_case(case: Case, device: Device, picks: Picks) -> CaseResult:
+    """Run a case twice with these choices.
+
+    Raises:
+        AssertionError: an op fell back to numpy, two runs differ, or the results are not numpy's.
+        ValidationLayerError: the validation layer reported something.
+    """
+    backend = VulkanBackend(device, chooser=Picker(picks))
+    plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    try:
+        assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"
+        first, second = plan.execute(case.feeds), plan.execute(case.feeds)
+        device.raise_messages()
+    finally:
+        plan.close()
+        backend.close()
+    worst = absolute = 0.0
+    for info, want in zip(case.graph.outputs, case.expected(), strict=True):
+        got = first[info.name]
+        assert np.array_equal(got, second[info.name], equal_nan=got.dtype.kind == "f"), (
+            f"{case}, {dict(picks)}: two runs differ"
+        )
+        error, difference = compare(got, want, case)
+        worst, absolute = max(worst, error), max(absolute, difference)
+    return CaseResult(str(case), worst, absolute, dispatched_by(case, device, Picker(picks)))
+
+
+def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
+    """Return the largest error as a part of what is allowed, and the largest difference.
+
+    Raises:
+        AssertionError: shapes, types or values differ.
+    """
+    assert got.dtype == want.dtype, f"{case}: {got.dtype}, numpy gives {want.dtype}"
+    assert got.shape == want.shape, f"{case}: shape {got.shape}, numpy gives {want.shape}"
+    if want.dtype.kind != "f":
+        np.testing.assert_array_equal(got, want, err_msg=str(case))
+        return 0.0, 0.0
+    np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol, err_msg=str(case))
+    finite = np.isfinite(want)
+    if not finite.any():
+        return 0.0, 0.0
+    exact = want[finite].astype(np.float64)
+    difference = np.abs(got[finite] - exact)
+    allowed = case.atol + case.rtol * np.abs(exact)
+    return float((difference / allowed).max()), float(difference.max())
+
+
+def run_variant(variant: Variant, device: Device) -> VariantResult:
+    """Run all cases of a variant.
+
+    Raises:
+        AssertionError: there are no cases, none of them reaches the variant, or one fails.
+    """
+    entry = CASES.get(variant.template)
+    assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
+    result = VariantResult(variant.name, variant.template, device.info.name)
+    picks: Picks | None = None
+    rest: list[Case] = []
+    for case in entry[0](variant):
+        found = _reach(case, variant, device, picks)
+        if found is None:
+            rest.append(case)
+            continue
+        picks = found
+        result.cases.append(run_case(case, device, picks))
+    assert picks is not None, f"no case reaches {variant} with any choice of kernels"
+    # Empty tensors dispatch nothing, and some shapes take another kernel: they must work as well.
+    result.cases += [run_case(case, device, picks) for case in rest]
+    return result
+
+
+def _reach(case: Case, variant: Variant, device: Device, picks: Picks | None) -> Picks | None:
+    """Return choices with which a case dispatches a variant; those that served before first."""
+    if picks is not None and variant.name in dispatched_by(case, device, Picker(picks)):
+        return picks
+    return next(
+        (found for found, names in combinations(case, device) if variant.name in names), None
+    )
