@@ -10,10 +10,12 @@ import pytest
 
 from tests.codegen.conftest import SCALE, SCALE_ENTRY, Project
 from vkmnn.codegen import build as building
+from vkmnn.codegen import outputs as writing
 from vkmnn.codegen.build import BuildFailedError
 from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import Compiled, Compiler
 from vkmnn.codegen.features import Target
+from vkmnn.errors import ShaderError
 
 PLAIN = """\
 {{ local_size(8) }}
@@ -46,9 +48,10 @@ def failures(project: Project, files: Mapping[str, str], **entries: object) -> l
 
 
 def test_builds_every_variant(project: Project) -> None:
-    changes = building.write(project.build(), project.root)
+    changes = writing.write(project.build(), project.root)
     names = ["scale_f16_ssbo", "scale_f32_ssbo", "scale_f32_texel"]
-    assert changes == building.Changes(tuple(names), (), ())
+    assert changes.names("added") == names
+    assert changes.counts() == "3 added"
     assert sorted(outputs(project.root)) == sorted(
         ["kernels.py", "manifest.json", "report.md", *(f"spirv/{name}.spv" for name in names)]
     )
@@ -73,34 +76,34 @@ def test_builds_every_variant(project: Project) -> None:
 
 
 def test_two_builds_in_two_places_are_equal(project: Project, tmp_path: Path) -> None:
-    building.write(project.build(jobs=1), project.root)
+    writing.write(project.build(jobs=1), project.root)
     other = Project(tmp_path / "quite" / "elsewhere", project._compiler)
     reordered = dict(reversed(SCALE_ENTRY.items()))
     other.write("scale.comp.j2", SCALE)
     other.macro({"scale.comp.j2": reordered})
-    building.write(other.build(jobs=3), other.root)
+    writing.write(other.build(jobs=3), other.root)
     assert outputs(project.root) == outputs(other.root)
 
 
 def test_outputs_hold_no_path_and_no_time(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     for name, data in outputs(project.root).items():
         assert str(project.root).encode() not in data, name
         assert not re.search(rb"20\d\d-\d\d-\d\d", data), name
 
 
 def test_an_unchanged_build_touches_nothing(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     before = {path: path.stat().st_mtime_ns for path in project.root.rglob("*")}
-    assert building.write(project.build(), project.root) == building.Changes((), (), ())
+    assert writing.write(project.build(), project.root).rows == ()
     assert {path: path.stat().st_mtime_ns for path in project.root.rglob("*")} == before
 
 
 def test_removed_variants_go_from_the_folder(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     project.macro({"scale.comp.j2": {"axes": {"dtype": ["f32"], "storage": ["ssbo"]}}})
-    changes = building.write(project.build(), project.root)
-    assert changes.removed == ("scale_f16_ssbo", "scale_f32_texel")
+    changes = writing.write(project.build(), project.root)
+    assert changes.names("removed") == ["scale_f16_ssbo", "scale_f32_texel"]
     assert [path.stem for path in (project.root / "spirv").iterdir()] == ["scale_f32_ssbo"]
 
 
@@ -109,14 +112,14 @@ def test_removed_variants_go_from_the_folder(project: Project) -> None:
 
 def test_the_cache_serves_what_did_not_change(project: Project) -> None:
     cache = Cache(cache_folder())
-    assert project.build(cache=cache).compiled == 3
-    assert project.build(cache=cache).compiled == 0
-    assert project.build(cache=None).compiled == 3
+    assert len(project.build(cache=cache).compiled) == 3
+    assert len(project.build(cache=cache).compiled) == 0
+    assert len(project.build(cache=None).compiled) == 3
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "2.0 * SHIFT *"))
-    assert project.build(cache=cache).compiled == 3
+    assert len(project.build(cache=cache).compiled) == 3
     project.write("scale.comp.j2", SCALE)
     project.write("include/common.glsl.j2", "uint global_index() { return 7u; }\n")
-    assert project.build(cache=cache).compiled == 3
+    assert len(project.build(cache=cache).compiled) == 3
 
 
 def test_flags_are_part_of_the_key(project: Project) -> None:
@@ -124,7 +127,7 @@ def test_flags_are_part_of_the_key(project: Project) -> None:
     project.build(cache=cache)
     project.macro({"scale.comp.j2": {**SCALE_ENTRY, "optimize": {"dtype=f16": "none"}}})
     built = project.build(cache=cache)
-    assert built.compiled == 1
+    assert len(built.compiled) == 1
     assert built.variants["scale_f16_ssbo"]["optimized"] == "none"
     assert built.variants["scale_f32_ssbo"]["optimized"] == "-O"
     project.macro(
@@ -136,7 +139,7 @@ def test_flags_are_part_of_the_key(project: Project) -> None:
         }
     )
     built = project.build(cache=cache)
-    assert built.compiled == 3
+    assert len(built.compiled) == 3
     assert built.variants["scale_f32_ssbo"]["target"] == "vulkan1.3 spirv1.6"
     assert built.variants["scale_f32_ssbo"]["local_size"] == [64, 1, 1]
 
@@ -144,9 +147,16 @@ def test_flags_are_part_of_the_key(project: Project) -> None:
 def test_damaged_entries_are_compiled_again(project: Project) -> None:
     cache = Cache(cache_folder())
     project.build(cache=cache)
-    for damage, path in zip((b"", b"{}\nx", None), sorted(cache.folder.iterdir()), strict=True):
+    modules = sorted(path for path in cache.folder.iterdir() if not path.suffix)
+    for damage, path in zip((b"", b"{}\nx", None), modules, strict=True):
         path.write_bytes(path.read_bytes()[:-4] if damage is None else damage)
-    assert project.build(cache=cache).compiled == 3
+    assert len(project.build(cache=cache).compiled) == 3
+    (record,) = cache.folder.glob("*.json")
+    good = record.read_bytes()
+    for damaged in (b"", good[:-1], good.replace(b"Scale", b"scale"), b"\xff" + good):
+        record.write_bytes(damaged)
+        assert project.build(cache=cache).templates["scale"]["op_type"] == "Scale"
+    assert record.read_bytes() == good
 
 
 def test_prune_keeps_what_is_used(project: Project) -> None:
@@ -154,28 +164,28 @@ def test_prune_keeps_what_is_used(project: Project) -> None:
     project.build(cache=cache)
     project.write("scale.comp.j2", SCALE.replace("SHIFT *", "3.0 * SHIFT *"))
     built = project.build(cache=cache)
-    assert len(list(cache.folder.iterdir())) == 6
-    assert cache.prune(built.keys) == 3
-    assert project.build(cache=cache).compiled == 0
+    assert len(list(cache.folder.iterdir())) == 8
+    assert cache.prune(built.keys) == 4
+    assert len(project.build(cache=cache).compiled) == 0
 
 
 # --- one template at a time ----------------------------------------------------------------------
 
 
 def test_a_partial_build_keeps_the_rest(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     before = outputs(project.root)
     project.write("half.comp.j2", PLAIN.replace("BODY", "y_store(i, 0.5 * x_load(i));"))
     project.macro({"scale.comp.j2": SCALE_ENTRY, "half.comp.j2": {}})
     project.write("scale.comp.j2", "{% broken")
     only = project.build(only=frozenset({"half"}))
-    assert building.write(only, project.root).added == ("half",)
+    assert writing.write(only, project.root).names("added") == ["half"]
     after = outputs(project.root)
     assert {name: after[name] for name in before if name.endswith(".spv")} == {
         name: data for name, data in before.items() if name.endswith(".spv")
     }
     project.write("scale.comp.j2", SCALE)
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     assert outputs(project.root) == after
 
 
@@ -194,21 +204,21 @@ class OtherCompiler:
 
 
 def test_a_partial_build_wants_the_same_compiler(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     assert project._compiler is not None
     built = building.build(
         project.glsl, OtherCompiler(project._compiler), only=frozenset({"scale"})
     )
-    with pytest.raises(building.ShaderError, match=r"this is other 1\.0"):
-        building.write(built, project.root)
+    with pytest.raises(ShaderError, match=r"this is other 1\.0"):
+        writing.write(built, project.root)
 
 
 # --- --check -------------------------------------------------------------------------------------
 
 
 def test_check_is_quiet_when_all_is_well(project: Project) -> None:
-    building.write(project.build(), project.root)
-    assert building.check(project.build(), project.root) == ("", [])
+    writing.write(project.build(), project.root)
+    assert writing.check(project.build(), project.root) == ("", [])
 
 
 @pytest.mark.parametrize(
@@ -225,26 +235,26 @@ def test_check_is_quiet_when_all_is_well(project: Project) -> None:
 def test_check_finds_stale_outputs(
     project: Project, name: str, data: bytes | None, expected: str
 ) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     path = project.root / name
     if data is None:
         path.unlink()
     else:
         path.write_bytes(data)
-    diff, _ = building.check(project.build(), project.root)
+    diff, _ = writing.check(project.build(), project.root)
     assert expected in diff
 
 
 def test_check_with_another_compiler_compares_what_it_can(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     assert project._compiler is not None
     other = OtherCompiler(project._compiler)
-    diff, remarks = building.check(building.build(project.glsl, other), project.root)
+    diff, remarks = writing.check(building.build(project.glsl, other), project.root)
     assert diff == ""
     assert len(remarks) == 1
     assert "binaries are not" in remarks[0]
     project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
-    diff, _ = building.check(building.build(project.glsl, other), project.root)
+    diff, _ = writing.check(building.build(project.glsl, other), project.root)
     assert "glsl_sha256" in diff
 
 
@@ -281,7 +291,7 @@ def test_compile_errors_map_through_includes_and_macros(
 
 
 def test_all_failures_are_reported_and_nothing_is_written(project: Project) -> None:
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     before = outputs(project.root)
     project.write("a.comp.j2", PLAIN.replace("BODY", "y_store(i, nothing);"))
     project.write("b.comp.j2", "{{ nothing }}")

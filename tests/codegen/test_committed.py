@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vkmnn.codegen import build as building
+from vkmnn.codegen import outputs
 from vkmnn.codegen.compilers import Compiler
 from vkmnn.codegen.features import target_for
 from vkmnn.shaders import all_shaders
@@ -18,7 +19,7 @@ SHADERS = Path(building.__file__).resolve().parents[1] / "shaders"
 
 
 def test_up_to_date(compiler: Compiler) -> None:
-    diff, _ = building.check(building.build(SHADERS / "glsl", compiler), SHADERS)
+    diff, _ = outputs.check(building.build(SHADERS / "glsl", compiler), SHADERS)
     assert diff == "", diff[:4000]
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.codegen.conftest import SCALE_ENTRY, Project
-from vkmnn.codegen import build as building
+from vkmnn.codegen import outputs as writing
 from vkmnn.codegen.manifest import SCHEMA_VERSION, load_manifest
 from vkmnn.codegen.pymodule import kernels_source
 from vkmnn.errors import ShaderError
@@ -53,7 +53,7 @@ def built(project: Project) -> Path:
             "one.comp.j2": {},
         }
     )
-    building.write(project.build(), project.root)
+    writing.write(project.build(), project.root)
     return project.root
 
 

@@ -1,4 +1,8 @@
-"""Content-addressed cache of compiled shaders: one file per key, safe to delete at any time."""
+"""Content-addressed cache: one file per key, safe to delete at any time.
+
+Two kinds of entries: the SPIR-V of a rendered text, and what a build found out about a whole
+template, so that an unchanged template is not even rendered.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from vkmnn.codegen.compilers import Compiled
 from vkmnn.codegen.features import Target
@@ -28,7 +33,11 @@ def cache_folder() -> Path:
 
 def cache_key(glsl: str, compiler: str, target: Target, optimize: str) -> str:
     """Return the SHA-256 over everything that decides the SPIR-V."""
-    parts = (str(GENERATOR_VERSION), compiler, str(target), optimize, glsl)
+    return digest(str(GENERATOR_VERSION), compiler, str(target), optimize, glsl)
+
+
+def digest(*parts: str) -> str:
+    """Return the SHA-256 over texts, kept apart."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -65,10 +74,24 @@ class Cache:
 
     def put(self, key: str, compiled: Compiled) -> None:
         """Store an entry."""
-        digest = hashlib.sha256(compiled.spirv).hexdigest()
-        meta = {"optimized": compiled.optimized, "note": compiled.note, "sha256": digest}
+        sha256 = hashlib.sha256(compiled.spirv).hexdigest()
+        meta = {"optimized": compiled.optimized, "note": compiled.note, "sha256": sha256}
         head = json.dumps(meta, sort_keys=True).encode()
         write_atomic(self.folder / key, head + b"\n" + compiled.spirv)
+
+    def get_record(self, key: str) -> dict[str, Any] | None:
+        """Return what `put_record` stored, or None when there is nothing or it is damaged."""
+        try:
+            head, _, text = (self.folder / key).read_text(encoding="utf-8").partition("\n")
+            record = json.loads(text) if head == digest(text) else None
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) else None
+
+    def put_record(self, key: str, record: dict[str, Any]) -> None:
+        """Store a record of plain JSON values."""
+        text = json.dumps(record)
+        write_atomic(self.folder / key, f"{digest(text)}\n{text}".encode())
 
     def prune(self, keep: set[str]) -> int:
         """Delete every entry that is not in `keep`; return how many went."""

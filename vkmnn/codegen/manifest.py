@@ -107,13 +107,15 @@ def template_entry(
     }
 
 
-def merge_enums(manifest_enums: dict[str, list[str]], declared: Declarations, file: str) -> None:
-    """Add a variant's enums; the same name with other members is an error."""
-    for name, members in declared.enums.items():
-        known = manifest_enums.setdefault(name, list(members))
-        if known != list(members):
+def merge_enums(known: dict[str, list[str]], mine: dict[str, list[str]], file: str) -> None:
+    """Add the enums of a template to those known; the same name with other members is an error."""
+    for name, members in mine.items():
+        if known.setdefault(name, members) != members:
             raise ShaderError(
-                f"enum '{name}' is declared with different members elsewhere", template=file, line=1
+                f"enum '{name}' is declared with different members elsewhere",
+                template=file,
+                line=1,
+                hint="declare it once, in an include, or rename one",
             )
 
 

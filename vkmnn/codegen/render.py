@@ -22,13 +22,13 @@ from jinja2.lexer import Token, TokenStream
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from vkmnn.codegen.declare import RESERVED_NAMES, Declarations
+from vkmnn.codegen.places import BUILTIN_FOLDER, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
 
 if TYPE_CHECKING:
     from vkmnn.codegen.variants import AxisValue, Variant
 
 GLSL_VERSION = 450
-BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "shaders" / "glsl"
 
 # What an expression in a template can raise, apart from what is handled by name.
 _TEMPLATE_MISTAKES = (
@@ -77,6 +77,15 @@ class _Marks(Extension):
             yield Token(token.lineno, "data", marked)
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """A sandbox in which only includes can be included."""
+
+    def join_path(self, template: str, parent: str) -> str:
+        if template.endswith(TEMPLATE_SUFFIX):
+            raise jinja2.TemplateError(f"'{template}' is a template, not an include")
+        return template
+
+
 class Renderer:
     """Renders the templates of one folder, which may use the built-in includes as well.
 
@@ -86,7 +95,7 @@ class Renderer:
     def __init__(self, folder: Path) -> None:
         self.folders = (folder.resolve(), BUILTIN_FOLDER)
         loader = jinja2.FileSystemLoader(self.folders, encoding="utf-8")
-        self._env = ImmutableSandboxedEnvironment(
+        self._env = _Environment(
             loader=loader,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -278,12 +287,3 @@ def _in_variant(error: ShaderError, name: str) -> ShaderError:
     return ShaderError(
         f"{message} [{name}]", template=error.template, line=error.line, hint=error.hint
     )
-
-
-def template_line(folder: Path, file: str, line: int) -> str | None:
-    """Return one source line of a template or include, None when there is none."""
-    for path in (folder / file, BUILTIN_FOLDER / file):
-        if path.is_file():
-            lines = path.read_text(encoding="utf-8").splitlines()
-            return lines[line - 1] if 0 < line <= len(lines) else None
-    return None

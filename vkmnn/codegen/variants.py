@@ -6,22 +6,27 @@ import difflib
 import itertools
 import keyword
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from vkmnn.codegen.declare import RESERVED_NAMES
+from vkmnn.codegen.failures import failures_of, raise_all
 from vkmnn.codegen.features import FEATURES, default_optimize, with_implied
 from vkmnn.codegen.jsonpos import Node, parse
+from vkmnn.codegen.places import MACRO_FILE, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
 
-MACRO_FILE = "macro.json"
-TEMPLATE_SUFFIX = ".comp.j2"
 OPTIMIZE = ("-O", "-Os", "none")
 ENTRY_KEYS = ("axes", "exclude", "requires", "optimize", "op_type")
 SHORT_KEYS = ("useFP16", "macro")
 
 AxisValue = str | int
+Axes = Mapping[str, tuple[AxisValue, ...]]
+Rules = tuple[dict[str, tuple[AxisValue, ...]], ...]
+
+_Section = TypeVar("_Section")
 
 _AXIS_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AXIS_VALUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
@@ -72,7 +77,7 @@ class TemplateEntry:
 
     name: str
     file: str
-    line: int
+    line: int = field(repr=False)
     axes: dict[str, tuple[AxisValue, ...]]
     exclude: tuple[dict[str, tuple[AxisValue, ...]], ...] = ()
     requires: tuple[tuple[Condition, tuple[str, ...]], ...] = ()
@@ -84,10 +89,7 @@ class TemplateEntry:
         found = []
         for values in itertools.product(*self.axes.values()):
             axes = dict(zip(self.axes, values, strict=True))
-            if not any(
-                all(axes[axis] in excluded for axis, excluded in rule.items())
-                for rule in self.exclude
-            ):
+            if not any(_excludes(rule, axes) for rule in self.exclude):
                 found.append(Variant(variant_name(self.name, values), self, axes))
         if not found:
             raise ShaderError(
@@ -96,6 +98,10 @@ class TemplateEntry:
                 line=self.line,
             )
         return found
+
+
+def _excludes(rule: Axes, axes: Mapping[str, AxisValue]) -> bool:
+    return all(axes[axis] in excluded for axis, excluded in rule.items())
 
 
 def variant_name(template: str, values: Iterable[AxisValue]) -> str:
@@ -120,7 +126,10 @@ def _object(node: Node, what: str) -> dict[str, Node]:
     return node.value
 
 
-def _items(node: Node) -> tuple[Node, ...]:
+Items = tuple[Node, ...]
+
+
+def _items(node: Node) -> Items:
     return node.value if isinstance(node.value, tuple) else ()
 
 
@@ -161,14 +170,12 @@ def _axis_value(axis: str, node: Node) -> AxisValue:
     )
 
 
-def _known_axis(axis: str, axes: Mapping[str, tuple[AxisValue, ...]], node: Node) -> None:
+def _known_axis(axis: str, axes: Axes, node: Node) -> None:
     if axis not in axes:
         raise _fail(f"unknown axis '{axis}'", node, closest(axis, axes))
 
 
-def _exclude(
-    node: Node, axes: Mapping[str, tuple[AxisValue, ...]]
-) -> tuple[dict[str, tuple[AxisValue, ...]], ...]:
+def _exclude(node: Node, axes: Axes) -> Rules:
     if not isinstance(node.value, tuple):
         raise _fail("'exclude' must be a list of objects", node)
     rules = []
@@ -185,16 +192,36 @@ def _exclude(
                         place,
                         closest(str(value), map(str, axes[axis])),
                     )
+                if rule[axis].count(value) > 1:
+                    raise _fail(f"an exclusion lists '{axis}={value}' twice", place)
         if not rule:
             raise _fail("an empty exclusion would take out every variant", item)
         rules.append(rule)
+    _needed(rules, axes, node.value)
     return tuple(rules)
 
 
-def _condition(text: str, axes: Mapping[str, tuple[AxisValue, ...]], node: Node) -> Condition:
+def _needed(rules: list[dict[str, tuple[AxisValue, ...]]], axes: Axes, nodes: Items) -> None:
+    """Refuse an exclusion that takes out nothing which the others leave in."""
+    products = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
+    for i in reversed(range(len(rules))):
+        others = rules[:i] + rules[i + 1 :]
+        if not any(
+            _excludes(rules[i], product) and not any(_excludes(rule, product) for rule in others)
+            for product in products
+        ):
+            shown = ", ".join(f"{k}={'|'.join(map(str, v))}" for k, v in rules[i].items())
+            raise _fail(
+                f"the exclusion {shown} takes out nothing: the other exclusions have it already",
+                nodes[i],
+                "take it out",
+            )
+
+
+def _condition(text: str, axes: Axes, node: Node) -> Condition:
     if text == "*":
         return Condition(())
-    pairs: list[tuple[str, AxisValue]] = []
+    pairs: dict[str, AxisValue] = {}
     for part in text.split(","):
         axis, equals, word = part.strip().partition("=")
         if not equals:
@@ -207,13 +234,13 @@ def _condition(text: str, axes: Mapping[str, tuple[AxisValue, ...]], node: Node)
                 node,
                 closest(word, map(str, axes[axis])),
             )
-        pairs.append((axis, value))
-    return Condition(tuple(pairs))
+        if axis in pairs:
+            raise _fail(f"condition '{text}' names axis '{axis}' twice: it never holds", node)
+        pairs[axis] = value
+    return Condition(tuple(pairs.items()))
 
 
-def _requires(
-    node: Node, axes: Mapping[str, tuple[AxisValue, ...]]
-) -> tuple[tuple[Condition, tuple[str, ...]], ...]:
+def _requires(node: Node, axes: Axes) -> tuple[tuple[Condition, tuple[str, ...]], ...]:
     rules = node.value if isinstance(node.value, dict) else {"*": node}
     found = []
     for text, names in rules.items():
@@ -221,13 +248,13 @@ def _requires(
         for name in features:
             if name not in FEATURES:
                 raise _fail(f"unknown feature '{name}'", names, closest(name, FEATURES))
+            if features.count(name) > 1:
+                raise _fail(f"feature '{name}' is listed twice", names)
         found.append((_condition(text, axes, names), features))
     return tuple(found)
 
 
-def _optimize(
-    node: Node, axes: Mapping[str, tuple[AxisValue, ...]]
-) -> tuple[tuple[Condition, str], ...]:
+def _optimize(node: Node, axes: Axes) -> tuple[tuple[Condition, str], ...]:
     rules = node.value if isinstance(node.value, dict) else {"*": node}
     found = []
     for text, policy in rules.items():
@@ -262,24 +289,58 @@ def _entry(file: str, node: Node) -> TemplateEntry:
         axes = _short_form(node)
         half = ((Condition((("dtype", "f16"),)), ("storage16",)),) if "dtype" in axes else ()
         return TemplateEntry(name, file, node.line, axes, requires=half)
-    entry = _object(node, f"the entry of '{file}'")
-    for key, value in entry.items():
-        if key not in ENTRY_KEYS:
-            raise _fail(f"'{file}': unknown key '{key}'", value, closest(key, ENTRY_KEYS))
-    axes = _axes(entry["axes"]) if "axes" in entry else {}
-    op_type = entry["op_type"].value if "op_type" in entry else None
-    if op_type is not None and not isinstance(op_type, str):
-        raise _fail("'op_type' must be a string", entry["op_type"])
-    return TemplateEntry(
+    return _full_form(name, file, _object(node, f"the entry of '{file}'"), node)
+
+
+def _full_form(name: str, file: str, entry: dict[str, Node], node: Node) -> TemplateEntry:
+    failures = [
+        _fail(f"'{file}': unknown key '{key}'", value, closest(key, ENTRY_KEYS))
+        for key, value in entry.items()
+        if key not in ENTRY_KEYS
+    ]
+
+    def section(key: str, read: Callable[[Node], _Section], default: _Section) -> _Section:
+        try:
+            return read(entry[key]) if key in entry else default
+        except ShaderError as error:
+            failures.append(error)
+            return default
+
+    axes: dict[str, tuple[AxisValue, ...]] = section("axes", _axes, {})
+    if failures and not axes:
+        raise_all(failures)  # the rest speaks of axes
+    made = TemplateEntry(
         name,
         file,
         node.line,
         axes,
-        exclude=_exclude(entry["exclude"], axes) if "exclude" in entry else (),
-        requires=_requires(entry["requires"], axes) if "requires" in entry else (),
-        optimize=_optimize(entry["optimize"], axes) if "optimize" in entry else (),
-        op_type=op_type,
+        exclude=section("exclude", lambda value: _exclude(value, axes), ()),
+        requires=section("requires", lambda value: _requires(value, axes), ()),
+        optimize=section("optimize", lambda value: _optimize(value, axes), ()),
+        op_type=section("op_type", _op_type, None),
     )
+    raise_all(failures)
+    _check_conditions(made, entry)
+    return made
+
+
+def _op_type(node: Node) -> str:
+    if not isinstance(node.value, str):
+        raise _fail("'op_type' must be a string", node)
+    return node.value
+
+
+def _check_conditions(made: TemplateEntry, entry: dict[str, Node]) -> None:
+    """Refuse a rule for variants that the exclusions take out; they must leave some, too."""
+    variants = made.variants()
+    for key, rules in (("requires", made.requires), ("optimize", made.optimize)):
+        for condition, _ in rules:
+            if not any(condition.holds(variant.axes) for variant in variants):
+                text = ",".join(f"{axis}={value}" for axis, value in condition.pairs)
+                raise _fail(
+                    f"'{key}' has a rule for '{text}', but the exclusions leave no such variant",
+                    entry[key],
+                )
 
 
 def load_entries(folder: Path, only: frozenset[str] = frozenset()) -> list[TemplateEntry]:
@@ -291,33 +352,55 @@ def load_entries(folder: Path, only: frozenset[str] = frozenset()) -> list[Templ
 
     Raises:
         ShaderError: with file and line, for unknown or duplicate keys, for entries without a
-            template and for templates without an entry.
+            template and for templates without an entry; `BuildFailedError` when there are more.
     """
+    entries, failures = read_entries(folder, only)
+    raise_all(failures)
+    return entries
+
+
+def read_entries(
+    folder: Path, only: frozenset[str] = frozenset()
+) -> tuple[list[TemplateEntry], list[ShaderError]]:
+    """Do the work of `load_entries`; return the entries that are well and all that is wrong."""
     path = folder / MACRO_FILE
     if not path.is_file():
-        raise ShaderError(f"{path} does not exist", hint="it lists the templates and their axes")
-    node = parse(path.read_text(encoding="utf-8"), MACRO_FILE)
-    entries = []
-    for file, value in _object(node, MACRO_FILE).items():
-        if file == "$schema" or (only and file.removesuffix(TEMPLATE_SUFFIX) not in only):
-            continue
-        entry = _entry(file, value)
-        if not (folder / file).is_file():
-            raise _fail(f"'{file}' has an entry but no template in {folder.name}/", value)
-        entries.append(entry)
-    known = {entry.file for entry in entries}
-    for template in sorted(folder.glob(f"*{TEMPLATE_SUFFIX}")):
-        wanted = not only or template.name.removesuffix(TEMPLATE_SUFFIX) in only
-        if wanted and template.name not in known:
-            raise ShaderError(
-                f"the template has no entry in {MACRO_FILE}, so nothing would be built from it",
-                template=template.name,
-                line=1,
-                hint=f'add "{template.name}": {{"axes": {{}}}} to {MACRO_FILE}',
-            )
-    for name in sorted(only - {entry.name for entry in entries}):
-        raise ShaderError(f"there is no template '{name}'", template=MACRO_FILE, line=1)
-    return sorted(entries, key=lambda entry: entry.name)
+        hint = "it lists the templates and their axes"
+        return [], [ShaderError(f"{path} does not exist", hint=hint)]
+    try:
+        nodes = _object(parse(path.read_text(encoding="utf-8"), MACRO_FILE), MACRO_FILE)
+    except ShaderError as error:
+        return [], [error]
+    nodes = {
+        file: node
+        for file, node in nodes.items()
+        if file != "$schema" and (not only or file.removesuffix(TEMPLATE_SUFFIX) in only)
+    }
+    files = {path.name for path in folder.glob(f"*{TEMPLATE_SUFFIX}")}
+    entries: list[TemplateEntry] = []
+    failures: list[ShaderError] = []
+    for file, node in nodes.items():
+        try:
+            entries.append(_entry(file, node))
+        except ShaderError as error:
+            failures += failures_of(error)
+        if file.endswith(TEMPLATE_SUFFIX) and file not in files:
+            near = difflib.get_close_matches(file, files - nodes.keys(), n=1)
+            hint = f"did you mean '{near[0]}'?" if near else "write it, or take the entry out"
+            message = f"'{file}' has an entry but no template in {folder.name}/"
+            failures.append(_fail(message, node, hint))
+    for file in sorted(files - nodes.keys()):
+        if not only or file.removesuffix(TEMPLATE_SUFFIX) in only:
+            message = f"the template has no entry in {MACRO_FILE}: nothing would be built from it"
+            hint = f'add "{file}": {{"axes": {{}}}} to {MACRO_FILE}'
+            failures.append(ShaderError(message, template=file, line=1, hint=hint))
+    here = {file.removesuffix(TEMPLATE_SUFFIX) for file in (*files, *nodes)}
+    failures += [
+        ShaderError(f"there is no template '{name}'", hint=closest(name, here))
+        for name in sorted(only - here)
+    ]
+    entries = [entry for entry in entries if entry.file in files]
+    return sorted(entries, key=lambda entry: entry.name), failures
 
 
 def expand(entries: Iterable[TemplateEntry]) -> list[Variant]:
@@ -325,12 +408,17 @@ def expand(entries: Iterable[TemplateEntry]) -> list[Variant]:
     variants = sorted(
         (variant for entry in entries for variant in entry.variants()), key=lambda v: v.name
     )
-    for first, second in itertools.pairwise(variants):
-        if first.name == second.name:
-            raise ShaderError(
+    raise_all(
+        [
+            ShaderError(
                 f"two variants are called '{first.name}' ({first.template.file}, "
                 f"{second.template.file})",
                 template=MACRO_FILE,
                 line=second.template.line,
+                hint="rename a template or an axis value",
             )
+            for first, second in itertools.pairwise(variants)
+            if first.name == second.name
+        ]
+    )
     return variants

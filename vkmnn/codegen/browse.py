@@ -1,0 +1,194 @@
+"""The commands that only look: `list`, `show`, `report` and `cache`."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.syntax import Syntax
+
+from vkmnn.codegen.build import build
+from vkmnn.codegen.cache import Cache, cache_folder
+from vkmnn.codegen.compilers import find_compiler
+from vkmnn.codegen.console import fail, out, print_changes, print_table
+from vkmnn.codegen.manifest import load_manifest
+from vkmnn.codegen.outputs import MANIFEST_FILE
+from vkmnn.codegen.places import TEMPLATE_SUFFIX
+from vkmnn.codegen.render import Renderer
+from vkmnn.codegen.report import committed_manifest, compare
+from vkmnn.codegen.variants import TemplateEntry, Variant, closest, expand, load_entries
+from vkmnn.errors import ShaderError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that stand before a command."""
+
+    glslang: Path | None
+    shaders: Path
+    jobs: int | None
+
+    @property
+    def templates(self) -> Path:
+        """The folder of the templates and of macro.json."""
+        return self.shaders / "glsl"
+
+
+def list_variants(
+    ctx: typer.Context,
+    filters: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILTER…]",
+            help="A template, a part of a variant's name ('texel') or a pattern ('*_f32_*').",
+        ),
+    ] = None,
+    variants: Annotated[
+        bool, typer.Option("--variants", "-v", help="The variants, one per line.")
+    ] = False,
+    requires: Annotated[
+        str | None, typer.Option("--requires", help="Only variants that require this feature.")
+    ] = None,
+) -> None:
+    """List the templates, or the variants that fit every FILTER."""
+    settings: Settings = ctx.obj
+    try:
+        entries = load_entries(settings.templates)
+        found = [
+            variant
+            for variant in expand(entries)
+            if all(_fits(variant, word) for word in filters or ())
+            and (requires is None or requires in variant.requires)
+        ]
+        if not found:
+            words = " ".join([*(filters or ()), *([f"--requires {requires}"] if requires else [])])
+            raise ShaderError(f"no variant fits '{words}'", hint=_nearest(filters or [], entries))
+    except ShaderError as error:
+        fail(error)
+    if variants or _only_templates(filters or [], entries):
+        for variant in found:
+            typer.echo(variant.name)
+        return
+    rows = []
+    for entry in entries:
+        mine = [variant for variant in found if variant.template is entry]
+        if mine:
+            axes = " × ".join(f"{axis} ({len(values)})" for axis, values in entry.axes.items())
+            rows.append([entry.name, entry.op_type or "", axes, str(len(mine)), _features(mine)])
+    print_table(("template", "op type", "axes", "variants", "features (in how many)"), rows)
+    names = {variant.template.name for variant in found}
+    out.print(f"{len(found)} variants of {len(names)} templates", highlight=False)
+
+
+def _fits(variant: Variant, word: str) -> bool:
+    """A template's name means that template, anything else a part of the variant's name."""
+    word = word.removesuffix(TEMPLATE_SUFFIX).lower()
+    if word == variant.template.name:
+        return True
+    return fnmatch.fnmatchcase(variant.name, word if set(word) & set("*?[") else f"*{word}*")
+
+
+def _only_templates(filters: list[str], entries: list[TemplateEntry]) -> bool:
+    names = {entry.name for entry in entries}
+    return bool(filters) and {word.removesuffix(TEMPLATE_SUFFIX) for word in filters} <= names
+
+
+def _features(variants: Iterable[Variant]) -> str:
+    counts: dict[str, int] = {}
+    for variant in variants:
+        for name in variant.requires:
+            counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+
+
+def _nearest(filters: list[str], entries: list[TemplateEntry]) -> str:
+    names = [entry.name for entry in entries]
+    return closest(filters[0], names) if filters else "`list` without options shows everything"
+
+
+def show(
+    ctx: typer.Context,
+    variant: Annotated[str, typer.Argument(help="Name of a variant, e.g. unary_abs_f32_ssbo.")],
+    glsl: Annotated[bool, typer.Option("--glsl", help="The rendered GLSL (the default).")] = False,
+    spirv: Annotated[bool, typer.Option("--spirv", help="The SPIR-V, disassembled.")] = False,
+    manifest: Annotated[bool, typer.Option("--manifest", help="The manifest entry.")] = False,
+) -> None:
+    """Show one variant as it is in the templates now; coloured on a terminal."""
+    settings: Settings = ctx.obj
+    try:
+        found = find_variant(settings.templates, variant)
+        if glsl or not (spirv or manifest):
+            _print_source(Renderer(settings.templates).render(found).text, "glsl", numbers=True)
+        if spirv or manifest:
+            compiler = find_compiler(settings.glslang)
+            only = frozenset([found.template.name])
+            built = build(settings.templates, compiler, cache=Cache(cache_folder()), only=only)
+            if manifest:
+                entry = json.dumps(built.variants[variant], indent=2, ensure_ascii=False)
+                _print_source(entry, "json")
+            if spirv:
+                _print_source(compiler.disassemble(built.spirv[variant]), "spirv")
+    except ShaderError as error:
+        fail(error)
+
+
+def _print_source(text: str, language: str, *, numbers: bool = False) -> None:
+    if out.is_terminal:
+        background = "default"
+        out.print(
+            Syntax(text, language, line_numbers=numbers, background_color=background, tab_size=4)
+        )
+    else:
+        typer.echo(text, nl=not text.endswith("\n"))
+
+
+def find_variant(folder: Path, name: str) -> Variant:
+    """Return the variant called `name`; raises `ShaderError` naming the nearest one."""
+    files = (path.name.removesuffix(TEMPLATE_SUFFIX) for path in folder.glob(f"*{TEMPLATE_SUFFIX}"))
+    # Only templates that the name can belong to: a mistake elsewhere must not hide this one.
+    possible = frozenset(file for file in files if f"{name}_".startswith(f"{file}_"))
+    variants = {variant.name: variant for variant in expand(load_entries(folder, possible))}
+    if name not in variants:
+        raise ShaderError(f"there is no variant '{name}'", hint=closest(name, variants))
+    return variants[name]
+
+
+def report(
+    ctx: typer.Context,
+    against: Annotated[
+        str, typer.Option("--against", metavar="REVISION", help="A git revision.")
+    ] = "HEAD",
+) -> None:
+    """Show what the outputs on disk add, change and remove against a git revision's."""
+    settings: Settings = ctx.obj
+    path = (settings.shaders / MANIFEST_FILE).resolve()
+    try:
+        now = load_manifest(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if now is None:
+            raise ShaderError(f"{path} is not there", hint="build first: `python -m vkmnn.codegen`")
+        print_changes(compare(committed_manifest(path, against), now))
+    except ShaderError as error:
+        fail(error)
+
+
+def cache(ctx: typer.Context) -> None:
+    """Say where the cache is, how large, and how much of it today's templates use."""
+    settings: Settings = ctx.obj
+    store = Cache(cache_folder())
+    files = {path.name: path.stat().st_size for path in store.folder.iterdir() if path.is_file()}
+    out.print(f"folder    {store.folder}", highlight=False, soft_wrap=True)
+    out.print(f"entries   {len(files)}, {sum(files.values())} bytes", highlight=False)
+    try:
+        compiler = find_compiler(settings.glslang)
+        keys = build(settings.templates, compiler, cache=store).keys
+    except ShaderError as error:
+        fail(error)
+    unused = files.keys() - keys
+    text = f"{len(unused)}, {sum(files[name] for name in unused)} bytes"
+    hint = "  (`python -m vkmnn.codegen --prune` deletes them)" if unused else ""
+    out.print(f"unused    {text}{hint}", highlight=False, soft_wrap=True)
