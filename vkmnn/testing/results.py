@@ -41,7 +41,7 @@ class Results:
         return sorted({entry.device for entry in self.entries})
 
     def undispatched(self, device: str) -> list[Entry]:
-        """Return the entries of variants that no test dispatched although the device can run them."""
+        """Return what no test dispatched on a device that can run it."""
         dispatched = {
             name
             for entry in self.entries

@@ -47,9 +47,10 @@ def _slug(name: str) -> str:
 def test_kernel(
     wanted: str, variant: Variant, record_property: Callable[[str, object], None]
 ) -> None:
+    """A variant computes what numpy computes, in every case, and reports which kernels ran."""
     device = _device(wanted)
     reason = device.supports(variant.library.load(variant.name))
-    found = {
+    found: dict[str, object] = {
         "device": device.info.name,
         "variant": variant.name,
         "template": variant.template,
