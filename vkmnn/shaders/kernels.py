@@ -1806,17 +1806,18 @@ def lrn(
 
 MatmulPackOperand: TypeAlias = Literal[
     "a",
+    "a4",
     "b",
 ]
 MatmulPackStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_MATMUL_PACK = struct.Struct("<IIIIIIII")
+_MATMUL_PACK = struct.Struct("<IIIIIIIIII")
 
 
 class MatmulPackParams(Params):
-    """Push constants of `matmul_pack`: 32 bytes."""
+    """Push constants of `matmul_pack`: 40 bytes."""
 
     __slots__ = (
         "count",
@@ -1827,6 +1828,8 @@ class MatmulPackParams(Params):
         "row_stride",
         "column_stride",
         "batch_stride",
+        "out_row",
+        "out_step",
     )
 
     def __init__(
@@ -1840,6 +1843,8 @@ class MatmulPackParams(Params):
         row_stride: int,
         column_stride: int,
         batch_stride: int,
+        out_row: int = 0,
+        out_step: int = 0,
     ) -> None:
         self.count: Final = count
         self.rows: Final = rows
@@ -1849,6 +1854,8 @@ class MatmulPackParams(Params):
         self.row_stride: Final = row_stride
         self.column_stride: Final = column_stride
         self.batch_stride: Final = batch_stride
+        self.out_row: Final = out_row
+        self.out_step: Final = out_step
 
     def pack(self) -> bytes:
         try:
@@ -1861,6 +1868,8 @@ class MatmulPackParams(Params):
                 self.row_stride,
                 self.column_stride,
                 self.batch_stride,
+                self.out_row,
+                self.out_step,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_PACK, error) from None
@@ -1873,8 +1882,10 @@ def matmul_pack(
 ) -> Shader:
     """Return a variant of `matmul_pack`.
 
-    Brings an operand of a matrix product into the form its kernels read, zero padded: "a" is
-    [batch][row][k4] of vec4s along k, "b" is [batch][panel][k][8] of vec4s along the columns.
+    Brings an operand of a matrix product into the form its kernels read, zero padded. "a": vec4s
+    along k, with vec4 k4 of a row at row·out_row + k4·out_step of its batch; an invocation moves
+    four of them ("a4": which lie together already). "b": [batch][panel][k][8] of vec4s along the
+    columns.
     """
     return _find(
         "matmul_pack",
@@ -1889,6 +1900,7 @@ MatmulRotateRows: TypeAlias = Literal[
     8,
     16,
     32,
+    40,
 ]
 MatmulRotateAligned: TypeAlias = Literal[
     1,
@@ -1898,11 +1910,11 @@ MatmulRotateAct: TypeAlias = Literal[
     "clip",
     "any",
 ]
-_MATMUL_ROTATE = struct.Struct("<IIIIII2I3I3Ifff")
+_MATMUL_ROTATE = struct.Struct("<IIIIIII2I3I3Ifff")
 
 
 class MatmulRotateParams(Params):
-    """Push constants of `matmul_rotate`: 68 bytes.
+    """Push constants of `matmul_rotate`: 72 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -1912,6 +1924,7 @@ class MatmulRotateParams(Params):
         "columns",
         "k4",
         "a_row",
+        "a_step",
         "b_panel",
         "b_row",
         "batch_size",
@@ -1929,6 +1942,7 @@ class MatmulRotateParams(Params):
         columns: int,
         k4: int,
         a_row: int,
+        a_step: int,
         b_panel: int,
         b_row: int,
         batch_size: tuple[int, ...],
@@ -1942,6 +1956,7 @@ class MatmulRotateParams(Params):
         self.columns: Final = columns
         self.k4: Final = k4
         self.a_row: Final = a_row
+        self.a_step: Final = a_step
         self.b_panel: Final = b_panel
         self.b_row: Final = b_row
         self.batch_size: Final = batch_size
@@ -1958,6 +1973,7 @@ class MatmulRotateParams(Params):
                 self.columns,
                 self.k4,
                 self.a_row,
+                self.a_step,
                 self.b_panel,
                 self.b_row,
                 *array(self.batch_size, 2),
@@ -2013,11 +2029,11 @@ MatmulTileStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
 ]
-_MATMUL_TILE = struct.Struct("<IIIIII2I3I3Ifff")
+_MATMUL_TILE = struct.Struct("<IIIIIII2I3I3Ifff")
 
 
 class MatmulTileParams(Params):
-    """Push constants of `matmul_tile`: 68 bytes.
+    """Push constants of `matmul_tile`: 72 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -2027,6 +2043,7 @@ class MatmulTileParams(Params):
         "columns",
         "k4",
         "a_row",
+        "a_step",
         "b_panel",
         "b_row",
         "batch_size",
@@ -2044,6 +2061,7 @@ class MatmulTileParams(Params):
         columns: int,
         k4: int,
         a_row: int,
+        a_step: int,
         b_panel: int,
         b_row: int,
         batch_size: tuple[int, ...],
@@ -2057,6 +2075,7 @@ class MatmulTileParams(Params):
         self.columns: Final = columns
         self.k4: Final = k4
         self.a_row: Final = a_row
+        self.a_step: Final = a_step
         self.b_panel: Final = b_panel
         self.b_row: Final = b_row
         self.batch_size: Final = batch_size
@@ -2073,6 +2092,7 @@ class MatmulTileParams(Params):
                 self.columns,
                 self.k4,
                 self.a_row,
+                self.a_step,
                 self.b_panel,
                 self.b_row,
                 *array(self.batch_size, 2),
