@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vkmnn.inference_session import InferenceSession, NodeArg
     from vkmnn.interpreter import Interpreter, ScheduleConfig, Session, SessionTensor
     from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.shader_function import ShaderFunction, shader
 
 __version__ = "0.1.0"
 
@@ -51,12 +52,14 @@ __all__ = [
     "Session",
     "SessionTensor",
     "ShaderError",
+    "ShaderFunction",
     "ShapeError",
     "UnsupportedOpError",
     "ValidationLayerError",
     "VkmnnError",
     "devices",
     "load_plugin",
+    "shader",
 ]
 
 # The engine is imported when one of its names is first used: tools that need only a part of the
@@ -71,7 +74,9 @@ _LAZY = {
     "ScheduleConfig": "vkmnn.interpreter",
     "Session": "vkmnn.interpreter",
     "SessionTensor": "vkmnn.interpreter",
+    "ShaderFunction": "vkmnn.shader_function",
     "load_plugin": "vkmnn.discovery",
+    "shader": "vkmnn.shader_function",
 }
 
 

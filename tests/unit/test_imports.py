@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "inference_session": {"errors", "ir", "core", "runtime", "interpreter"},
     "onnx_backend": {"errors", "ir", "inference_session"},
+    "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests
         *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
         *("vulkan",),

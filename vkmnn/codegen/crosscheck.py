@@ -26,6 +26,7 @@ def cross_check(
     ]
 
 
+_REQUIRE = 'add "{0}" to "requires" in macro.json, or requires=["{0}"] to vkmnn.shader'
 _Problem = tuple[str, tuple[str, int], str | None]
 
 
@@ -139,7 +140,7 @@ def _capabilities(file: str, found: Reflection, requires: frozenset[str]) -> Ite
             yield (
                 f"the SPIR-V uses capability {capability}: 'requires' does not list '{feature}'",
                 (file, 1),
-                f'add "{feature}" to "requires" in macro.json',
+                _REQUIRE.format(feature),
             )
 
 
@@ -159,5 +160,5 @@ def _declared_needs(
             yield (
                 f"the template uses what needs '{feature}', which 'requires' does not list",
                 place,
-                f'add "{feature}" to "requires" in macro.json',
+                _REQUIRE.format(feature),
             )

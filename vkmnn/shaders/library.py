@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
@@ -173,12 +173,26 @@ def _library(folder: Path) -> ShaderLibrary:
     return ShaderLibrary(folder)
 
 
-def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], bytes]) -> Shader:
-    """Return the `Shader` that a manifest entry describes.
+class BuiltShaders(Protocol):
+    """What `vkmnn.codegen.compile_folder` returns: manifest entries and modules by variant."""
 
-    Also for variants built at run time: `vkmnn.codegen.build.build` returns their entries and
-    SPIR-V by name.
-    """
+    @property
+    def variants(self) -> Mapping[str, Any]: ...
+
+    @property
+    def spirv(self) -> Mapping[str, bytes]: ...
+
+
+def shaders_from_build(built: BuiltShaders) -> dict[str, Shader]:
+    """Return the shaders that were built at run time, by variant name."""
+    return {
+        name: shader_from_entry(name, entry, functools.partial(built.spirv.__getitem__, name))
+        for name, entry in built.variants.items()
+    }
+
+
+def shader_from_entry(name: str, entry: Mapping[str, Any], spirv: Callable[[], bytes]) -> Shader:
+    """Return the `Shader` that a manifest entry describes; `spirv` is called when it is needed."""
     return Shader(
         name=name,
         bindings=tuple(
