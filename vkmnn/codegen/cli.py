@@ -19,6 +19,7 @@ from vkmnn.codegen.console import err, fail, note, out, print_changes
 from vkmnn.codegen.outputs import check as compare_outputs
 from vkmnn.codegen.outputs import write
 from vkmnn.codegen.places import SHADERS, TEMPLATE_SUFFIX
+from vkmnn.codegen.watch import watch
 from vkmnn.errors import ShaderError
 
 _SHOWN_CHANGES = 20
@@ -30,6 +31,7 @@ app.command("list")(browse.list_variants)
 app.command()(browse.show)
 app.command()(browse.report)
 app.command()(browse.cache)
+app.command()(watch)
 
 
 @app.callback(invoke_without_command=True)
