@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -17,8 +18,11 @@ from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
+from vkmnn.runtime.shader import BindingType, Shader
 from vkmnn.testing.case import CASES, Case, Variant
+from vkmnn.testing.guarded import GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.encoder import load_storages
 
 T = TypeVar("T")
 Picks = Mapping[str, int]
@@ -118,31 +122,47 @@ def combinations(case: Case, device: Device) -> Iterator[tuple[Picks, frozenset[
                 break
 
 
-def run_case(case: Case, device: Device, picks: Picks) -> CaseResult:
-    """Run a case twice with these choices.
+def run_case(
+    case: Case,
+    device: Device,
+    picks: Picks,
+    replaced: Mapping[str, Shader] = MappingProxyType({}),
+    expected: Sequence[Array] | None = None,
+) -> CaseResult:
+    """Run a case twice with these choices, in poisoned and guarded memory.
+
+    Args:
+        case: what to run.
+        device: where.
+        picks: which kernels.
+        replaced: shaders to run in the place of those of these names.
+        expected: what numpy computes, when that is known already.
 
     Raises:
-        AssertionError: an op fell back to numpy, two runs differ, or the results are not numpy's.
+        AssertionError: an op fell back to numpy, two runs differ, the results are not numpy's, or
+            a kernel wrote where it must not.
         ValidationLayerError: the validation layer reported something.
     """
-    backend = VulkanBackend(device, chooser=Picker(picks))
+    backend = GuardedBackend(device, Picker(picks), replaced)
     plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"
         first, second = plan.execute(case.feeds), plan.execute(case.feeds)
         device.raise_messages()
+        backend.check_memory()
     finally:
         plan.close()
         backend.close()
     worst = absolute = 0.0
-    for info, want in zip(case.graph.outputs, case.expected(), strict=True):
+    wanted = case.expected() if expected is None else expected
+    for info, want in zip(case.graph.outputs, wanted, strict=True):
         got = first[info.name]
         assert np.array_equal(got, second[info.name], equal_nan=got.dtype.kind == "f"), (
             f"{case}, {dict(picks)}: two runs differ"
         )
         error, difference = compare(got, want, case)
         worst, absolute = max(worst, error), max(absolute, difference)
-    return CaseResult(str(case), worst, absolute, dispatched_by(case, device, Picker(picks)))
+    return CaseResult(str(case), worst, absolute, backend.dispatched)
 
 
 def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
@@ -172,22 +192,44 @@ def run_variant(variant: Variant, device: Device) -> VariantResult:
     Raises:
         AssertionError: there are no cases, none of them reaches the variant, or one fails.
     """
+    result = VariantResult(variant.name, variant.template, device.info.name)
+    for case, picks in reach(variant, device):
+        result.cases.append(run_case(case, device, picks))
+    return result
+
+
+def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
+    """Return the cases of a variant with the choices that lead to it; nothing runs.
+
+    Those that dispatch it come first. The others must work as well with the same choices: empty
+    tensors dispatch nothing, and some shapes take another kernel.
+
+    Raises:
+        AssertionError: there are no cases, or none of them reaches the variant.
+    """
     entry = CASES.get(variant.template)
     assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
-    result = VariantResult(variant.name, variant.template, device.info.name)
     picks: Picks | None = None
+    reaching: list[tuple[Case, Picks]] = []
     rest: list[Case] = []
     for case in entry[0](variant):
         found = _reach(case, variant, device, picks)
         if found is None:
             rest.append(case)
-            continue
-        picks = found
-        result.cases.append(run_case(case, device, picks))
+        else:
+            picks = found
+            reaching.append((case, found))
     assert picks is not None, f"no case reaches {variant} with any choice of kernels"
-    # Empty tensors dispatch nothing, and some shapes take another kernel: they must work as well.
-    result.cases += [run_case(case, device, picks) for case in rest]
-    return result
+    return reaching + [(case, picks) for case in rest]
+
+
+def unusable(variant: Variant, device: Device) -> str | None:
+    """Return why a device cannot run a variant, or None when it can."""
+    shader = variant.library.load(variant.name)
+    texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
+    if texels and "texel" not in load_storages(device.info):
+        return f"{device.info.name} has no texel buffers that are long enough"
+    return device.supports(shader)
 
 
 def _reach(case: Case, variant: Variant, device: Device, picks: Picks | None) -> Picks | None:

@@ -14,7 +14,7 @@ from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.testing import cases
 from vkmnn.testing.case import Variant, variants
 from vkmnn.testing.pytest_plugin import PROPERTY
-from vkmnn.testing.runner import run_variant
+from vkmnn.testing.runner import run_variant, unusable
 
 
 @functools.cache
@@ -49,7 +49,7 @@ def test_kernel(
 ) -> None:
     """A variant computes what numpy computes, in every case, and reports which kernels ran."""
     device = _device(wanted)
-    reason = device.supports(variant.library.load(variant.name))
+    reason = unusable(variant, device)
     found: dict[str, object] = {
         "device": device.info.name,
         "variant": variant.name,

@@ -16,7 +16,7 @@ from vkmnn.vulkan.choice import Chooser, by_rule
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
-from vkmnn.vulkan.memory import ConstantStore, plan_memory
+from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype
 
@@ -102,9 +102,7 @@ class VulkanBackend(Backend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder, ends = self.encode(segments)
-        memory = plan_memory(
-            self.device, self._constants, encoder, list(kept.values()), list(inputs.values())
-        )
+        memory = self.place(encoder, list(kept.values()), list(inputs.values()))
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
             len(encoder.dispatches),
@@ -139,6 +137,12 @@ class VulkanBackend(Backend):
                 execution.on_encode(command.inputs, command.outputs, encoder)
             ends.append(len(encoder.dispatches))
         return encoder, ends
+
+    def place(
+        self, encoder: VulkanEncoder, kept: Sequence[Tensor], provided: Sequence[Tensor]
+    ) -> PlanMemory:
+        """Decide where every tensor of a plan lies; arguments as of `plan_memory`."""
+        return plan_memory(self.device, self._constants, encoder, kept, provided)
 
     def timed(self) -> VulkanBackend:
         """Return a backend that records timestamps and shares this one's constants."""

@@ -181,7 +181,7 @@ def plan_memory(
         provided: tensors that the host writes.
     """
     alignment = _alignment(device)
-    constants = _constants_used(encoder, kept)
+    constants = constants_used(encoder, kept)
     placed = store.place(constants)
     ranges = {tensor: storage.range for tensor, storage in placed.items()}
 
@@ -221,7 +221,8 @@ def _spots(
     return [(0, offset) for offset in offsets], [total] if total else [], bound
 
 
-def _constants_used(encoder: VulkanEncoder, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
+def constants_used(encoder: VulkanEncoder, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
+    """Return the constants that dispatches or the host read, each in the form that is bound."""
     used: dict[Tensor, PackedConstant] = {}
     touched = (tensor for dispatch in encoder.dispatches for tensor in dispatch.tensors)
     for tensor in (*touched, *kept):

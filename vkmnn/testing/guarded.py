@@ -1,0 +1,118 @@
+"""Memory for kernel tests: every tensor lies alone, poisoned, with guard words behind it.
+
+What a kernel does not write, or reads behind a tensor, is then NaN or a large integer, and what it
+writes behind a tensor shows afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from vkmnn.core.execution import Command
+from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Layout
+from vkmnn.runtime.device import Device
+from vkmnn.runtime.memory import BufferRange, MemoryKind
+from vkmnn.runtime.shader import Shader
+from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.choice import Chooser
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.memory import PlanMemory, constants_used
+from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
+
+POISON = np.int32(0x7FD5A5C3)
+"""Every word before a run: NaN as a float, large as an integer."""
+
+GUARD_BYTES = 4096
+"""Behind each tensor, within the range that is bound, so that drivers let kernels write there."""
+
+_NONE: Mapping[str, Shader] = MappingProxyType({})
+
+
+class GuardedBackend(VulkanBackend):
+    """A backend for one plan, in which mistakes of kernels show.
+
+    Args:
+        device: where to run.
+        chooser: decides between kernels.
+        replaced: shaders to run in the place of those of these names.
+    """
+
+    def __init__(
+        self, device: Device, chooser: Chooser, replaced: Mapping[str, Shader] = _NONE
+    ) -> None:
+        super().__init__(device, chooser=chooser)
+        self._replaced = replaced
+        self._written: list[Tensor] = []
+        self._ranges: dict[Tensor, BufferRange] = {}
+        self.dispatched: frozenset[str] = frozenset()
+        """Names of the kernels that run."""
+
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
+        encoder, ends = super().encode(segments)
+        self.dispatched = frozenset(dispatch.shader.name for dispatch in encoder.dispatches)
+        for dispatch in encoder.dispatches:
+            dispatch.shader = self._replaced.get(dispatch.shader.name, dispatch.shader)
+        return encoder, ends
+
+    def place(
+        self, encoder: VulkanEncoder, kept: Sequence[Tensor], provided: Sequence[Tensor]
+    ) -> PlanMemory:
+        """Give every tensor a buffer of its own."""
+        bound = [tensor for dispatch in encoder.dispatches for tensor in dispatch.tensors]
+        bound += [*kept, *provided, *([encoder.status] if encoder.status else [])]
+        constants = {
+            tensor: to_storage(constant.pack(constant.source), tensor.name)
+            for tensor, constant in constants_used(encoder, kept).items()
+        }
+        ranges: dict[Tensor, BufferRange] = {}
+        for tensor in dict.fromkeys(map(encoder.root, bound)):
+            array = constants.get(tensor)
+            size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
+            buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
+            buffer.write(0, np.full(buffer.nbytes // 4, POISON))
+            if array is not None and array.size:
+                buffer.write(0, np.ascontiguousarray(array))
+            ranges[tensor] = BufferRange(buffer, 0, buffer.nbytes)
+        written = [
+            encoder.root(tensor)
+            for dispatch in encoder.dispatches
+            for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True)
+            if "w" in binding.access
+        ]
+        self._written = list(dict.fromkeys(written))
+        self._ranges = ranges
+        buffers = [place.buffer for place in ranges.values()]
+        total = sum(buffer.nbytes for buffer in buffers)
+        return PlanMemory(ranges, {}, buffers, [], total, total)
+
+    def check_memory(self) -> None:
+        """Check what the kernels wrote besides results; call it after a run, before `close`.
+
+        Raises:
+            AssertionError: something was written behind a tensor, or lanes of a channel-blocked
+                tensor behind its last channel are not zero.
+        """
+        for tensor in self._written:
+            words = self._words(tensor)
+            size = storage_bytes(tensor) // 4
+            touched = np.flatnonzero(words[size:] != POISON)
+            assert touched.size == 0, (
+                f"'{tensor.name}' has {size} words, and word {size + touched[0]} was written"
+            )
+            if tensor.layout is Layout.NC4HW4 and tensor.shape[1] % 4:
+                blocks = words[:size].reshape(-(-tensor.shape[1] // 4), -1, 4)
+                tail = blocks[-1, :, tensor.shape[1] % 4 :] & 0x7FFFFFFF
+                assert not tail.any(), f"lanes behind the last channel of '{tensor.name}' are set"
+
+    def _words(self, tensor: Tensor) -> AnyArray:
+        place = self._ranges[tensor]
+        return place.buffer.read(0, place.nbytes).view(np.int32)
+
+
+def _vectors(nbytes: int) -> int:
+    return max(VECTOR_BYTES, -(-nbytes // VECTOR_BYTES) * VECTOR_BYTES)
