@@ -144,6 +144,19 @@ def test_flags_are_part_of_the_key(project: Project) -> None:
     assert built.variants["scale_f32_ssbo"]["local_size"] == [64, 1, 1]
 
 
+def test_macro_json_sets_defaults_of_spec_constants(project: Project) -> None:
+    cache = Cache(cache_folder())
+    project.build(cache=cache)
+    spec = {"local_size_x": 128, "SHIFT": 2}
+    project.macro({"scale.comp.j2": {**SCALE_ENTRY, "spec": spec}})
+    built = project.build(cache=cache)
+    assert len(built.compiled) == 3
+    entry = built.variants["scale_f32_ssbo"]
+    assert entry["local_size"] == [128, 1, 1]
+    assert entry["spec_constants"][0]["default"] == 128
+    assert entry["spec_constants"][3]["default"] == 2.0
+
+
 def test_damaged_entries_are_compiled_again(project: Project) -> None:
     cache = Cache(cache_folder())
     project.build(cache=cache)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.conftest import Project
+from vkmnn.codegen.failures import BuildFailedError
 from vkmnn.codegen.variants import TemplateEntry, expand, load_entries
 from vkmnn.errors import ShaderError
 
@@ -130,6 +131,37 @@ def test_short_forms(bare: Project, entry: object, names: list[str]) -> None:
         ('{"axes": {"op": ["A"]}, "requires": {\n"op": ["int8"]}}', 4, "is not 'axis=value"),
         ('{"optimize":\n"-O3"}', 4, "must be one of -O, -Os, none"),
         ('{"op_type": 3}', 3, "must be a string"),
+        ('{"spec": 3}', 3, "'spec' must be an object"),
+        ('{"spec": {\n"N": "3"}}', 4, "must be a number or a truth value"),
+        ('{"spec": {\n"local_size_x": 0}}', 4, "a positive integer is wanted"),
+        ('{"spec": {\n"local_size_z": true}}', 4, "a positive integer is wanted"),
+        ('{"requires": [\n"int8", "int8"]}', 3, "'int8' is listed twice"),
+        ('{"axes": {"op": ["A", "B"]},\n"exclude": [{"op": ["A", "A"]}]}', 4, "'op=A' twice"),
+        (
+            '{"axes": {"op": ["A", "B"]},\n"exclude": [\n{"op": "A"},\n{"op": "A"}]}',
+            6,
+            "the exclusion op=A takes out nothing",
+        ),
+        (
+            '{"axes": {"n": [1, 2, 3]},\n"exclude": [{"n": 1},\n{"n": 2},\n{"n": [1, 2]}]}',
+            6,
+            "the exclusion n=1|2 takes out nothing",
+        ),
+        (
+            '{"axes": {"op": ["A", "B"]}, "exclude": [{"op": "A"}],\n"optimize": {"op=A": "-Os"}}',
+            4,
+            "'optimize' has a rule for 'op=A', but the exclusions leave no such variant",
+        ),
+        (
+            '{"axes": {"op": ["A", "B"]}, "exclude": [{"op": "A"}],\n"requires": {"op=A": []}}',
+            4,
+            "'requires' has a rule for 'op=A'",
+        ),
+        (
+            '{"axes": {"op": ["A", "B"]},\n"requires": {"op=A,op=B": ["int8"]}}',
+            4,
+            "names axis 'op' twice: it never holds",
+        ),
         ('{"useFP16": 1}', 3, "true or false"),
         ("3", 3, "must be an object"),
     ],
@@ -142,6 +174,31 @@ def test_mistakes_in_an_entry(bare: Project, entry: str, line: int, message: str
     assert message in str(caught.value)
     # The value starts on the line after its key, except where the mistake is the entry itself.
     assert str(caught.value).startswith(f"macro.json:{line}: ")
+
+
+def test_all_mistakes_at_once(bare: Project) -> None:
+    bare.write("a.comp.j2", "")
+    bare.write("b.comp.j2", "")
+    bare.write("c.comp.j2", "")
+    bare.macro(
+        '{\n"a.comp.j2": {"axes": {},\n"optimise": "none",\n"op_type": 3,\n"requires": ["int9"]},'
+        '\n"b.comp.j2": {"axes": []},\n"d.comp.j2": {}}'
+    )
+    with pytest.raises(BuildFailedError) as caught:
+        load_entries(bare.glsl)
+    assert [(error.template, error.line) for error in caught.value.failures] == [
+        ("macro.json", 3),
+        ("macro.json", 5),
+        ("macro.json", 4),
+        ("macro.json", 6),
+        ("macro.json", 7),
+        ("c.comp.j2", 1),
+    ]
+    assert [failure.hint for failure in caught.value.failures][:2] == [
+        "did you mean 'optimize'?",
+        "did you mean 'int8'?",
+    ]
+    assert caught.value.failures[4].hint == "did you mean 'c.comp.j2'?"
 
 
 def test_orphans_on_both_sides(bare: Project) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 from vkmnn.codegen.cache import Cache, cache_key
 from vkmnn.codegen.compilers import Compiled, CompileError, Compiler
 from vkmnn.codegen.crosscheck import cross_check
+from vkmnn.codegen.declare import LOCAL_SIZE_NAMES, Declarations
 from vkmnn.codegen.failures import BuildFailedError, Failures
 from vkmnn.codegen.features import target_for
 from vkmnn.codegen.manifest import merge_enums, template_entry, variant_entry
+from vkmnn.codegen.places import MACRO_FILE
 from vkmnn.codegen.records import Record, Records
 from vkmnn.codegen.reflect import reflect
 from vkmnn.codegen.render import Rendered, Renderer
-from vkmnn.codegen.variants import TemplateEntry, Variant, expand, read_entries
+from vkmnn.codegen.variants import TemplateEntry, Variant, closest, expand, read_entries
 from vkmnn.errors import ShaderError
 
 __all__ = ["BuildFailedError", "Built", "Progress", "build", "compile_rendered"]
@@ -193,6 +195,19 @@ def _take(
     return cross_check(variant.template.file, rendered.declared, found, variant.requires)
 
 
+def _unknown_spec(entry: TemplateEntry, declared: list[Declarations]) -> Iterator[ShaderError]:
+    """Find the defaults in macro.json of constants that no variant declares."""
+    known = {*LOCAL_SIZE_NAMES, *(spec.name for found in declared for spec in found.specs)}
+    for name, line in entry.spec_lines.items():
+        if name not in known:
+            yield ShaderError(
+                f"'{entry.file}' declares no specialization constant '{name}'",
+                template=MACRO_FILE,
+                line=line,
+                hint=closest(name, known),
+            )
+
+
 def _describe(
     built: Built,
     entry: TemplateEntry,
@@ -206,6 +221,8 @@ def _describe(
         (variant.name, rendered.declared) for variant, rendered in work if variant.template is entry
     ]
     names = [name for name, _ in declarations]
+    for problem in _unknown_spec(entry, [declared for _, declared in declarations]):
+        failures.add(problem)
     enums: dict[str, list[str]] = {}
     try:
         made = template_entry(entry, renderer.doc(entry.file), declarations)

@@ -54,8 +54,9 @@ def print_table(
             typer.echo(f"| {' | '.join(cells)} |")
         return
     shown = Table(box=box.SIMPLE_HEAD)
-    for name in columns:
-        shown.add_column(name, justify="right" if name in _NUMBERS else "left", overflow="fold")
+    for number, name in enumerate(columns):
+        right = name in _NUMBERS
+        shown.add_column(name, justify="right" if right else "left", no_wrap=not number or right)
     for number, cells in enumerate(rows):
         shown.add_row(*cells, style=styles[number] if styles else None)
     out.print(shown)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ RESERVED_NAMES = frozenset(
         "enum", "vec", "compute_type", "subgroup_size", "fail", "range", "variant",
     }
 )  # fmt: skip
+
+SpecValue = int | float | bool
 
 _TAKEN_PARAMS = frozenset({"self", "pack"})  # the Python class of the block has them already
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -152,9 +154,11 @@ class Declarations:
     """Everything one variant declared while its template was rendered.
 
     `where` returns the template file and line being rendered; it is asked at each declaration.
+    `defaults` are those of specialization constants that macro.json sets.
     """
 
     where: Callable[[], tuple[str, int]]
+    defaults: Mapping[str, SpecValue] = field(default_factory=dict)
     bindings: list[Binding] = field(default_factory=list)
     params: list[Param] = field(default_factory=list)
     params_line: tuple[str, int] | None = None
@@ -191,6 +195,8 @@ class Declarations:
             or min(x, y, z) < 1
         ):
             raise self._fail(f"local_size({x!r}, {y!r}, {z!r}): three positive integers are wanted")
+        named = zip(LOCAL_SIZE_NAMES, (x, y, z), strict=True)
+        x, y, z = (int(self.defaults.get(name, size)) for name, size in named)
         self.local_size = (x, y, z)
         sizes = f"local_size_x = {x}, local_size_y = {y}, local_size_z = {z}"
         ids = "local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2"
@@ -280,6 +286,7 @@ class Declarations:
     def do_spec(self, name: object, type: str = "uint", default: Any = 0) -> str:
         """Declare the next specialization constant."""
         name = self._name(name, "specialization constant")
+        default = self.defaults.get(name, default)
         number = isinstance(default, int) and not isinstance(default, bool)
         fits = {
             "uint": number and default >= 0,
@@ -290,7 +297,10 @@ class Declarations:
         if type not in fits:
             raise self._fail(f"spec '{name}': type must be one of {', '.join(fits)}")
         if not fits[type]:
-            raise self._fail(f"spec '{name}': default {default!r} is not a {type}")
+            raise self._fail(
+                f"spec '{name}': default {default!r} is not a {type}",
+                "macro.json sets it" if name in self.defaults else None,
+            )
         value = float(default) if type == "float" else default
         spec = Spec(name, FIRST_SPEC_ID + len(self.specs), type, value)
         self.specs.append(spec)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -21,7 +21,7 @@ from jinja2.ext import Extension
 from jinja2.lexer import Token, TokenStream
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from vkmnn.codegen.declare import RESERVED_NAMES, Declarations
+from vkmnn.codegen.declare import RESERVED_NAMES, Declarations, SpecValue
 from vkmnn.codegen.places import BUILTIN_FOLDER, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vkmnn.codegen.variants import AxisValue, Variant
 
 GLSL_VERSION = 450
+_NO_DEFAULTS: Mapping[str, SpecValue] = {}
 
 # What an expression in a template can raise, apart from what is handled by name.
 _TEMPLATE_MISTAKES = (
@@ -148,11 +149,18 @@ class Renderer:
 
     def render(self, variant: Variant) -> Rendered:
         """Render one variant; raises `ShaderError` with file and line."""
-        return self.render_file(variant.template.file, variant.axes, variant.name)
+        spec = variant.template.spec
+        return self.render_file(variant.template.file, variant.axes, variant.name, spec)
 
-    def render_file(self, file: str, axes: dict[str, AxisValue], name: str) -> Rendered:
-        """Render `file` with these axis values under a variant name."""
-        self._current = Declarations(self._where)
+    def render_file(
+        self,
+        file: str,
+        axes: dict[str, AxisValue],
+        name: str,
+        spec: Mapping[str, SpecValue] = _NO_DEFAULTS,
+    ) -> Rendered:
+        """Render `file` with these axis values and spec defaults under a variant name."""
+        self._current = Declarations(self._where, spec)
         try:
             marked = self._env.get_template(file).render(**axes, variant=name)
         except ShaderError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from vkmnn.codegen.declare import RESERVED_NAMES
+from vkmnn.codegen.declare import LOCAL_SIZE_NAMES, RESERVED_NAMES, SpecValue
 from vkmnn.codegen.failures import failures_of, raise_all
 from vkmnn.codegen.features import FEATURES, default_optimize, with_implied
 from vkmnn.codegen.jsonpos import Node, parse
@@ -19,7 +19,7 @@ from vkmnn.codegen.places import MACRO_FILE, TEMPLATE_SUFFIX
 from vkmnn.errors import ShaderError
 
 OPTIMIZE = ("-O", "-Os", "none")
-ENTRY_KEYS = ("axes", "exclude", "requires", "optimize", "op_type")
+ENTRY_KEYS = ("axes", "exclude", "spec", "requires", "optimize", "op_type")
 SHORT_KEYS = ("useFP16", "macro")
 
 AxisValue = str | int
@@ -83,6 +83,8 @@ class TemplateEntry:
     requires: tuple[tuple[Condition, tuple[str, ...]], ...] = ()
     optimize: tuple[tuple[Condition, str], ...] = ()
     op_type: str | None = None
+    spec: dict[str, SpecValue] = field(default_factory=dict)
+    spec_lines: dict[str, int] = field(default_factory=dict, repr=False)
 
     def variants(self) -> list[Variant]:
         """Return the variants in axis order; raises `ShaderError` when none is left."""
@@ -299,6 +301,8 @@ def _full_form(name: str, file: str, entry: dict[str, Node], node: Node) -> Temp
         if key not in ENTRY_KEYS
     ]
 
+    unknown = len(failures)
+
     def section(key: str, read: Callable[[Node], _Section], default: _Section) -> _Section:
         try:
             return read(entry[key]) if key in entry else default
@@ -307,8 +311,8 @@ def _full_form(name: str, file: str, entry: dict[str, Node], node: Node) -> Temp
             return default
 
     axes: dict[str, tuple[AxisValue, ...]] = section("axes", _axes, {})
-    if failures and not axes:
-        raise_all(failures)  # the rest speaks of axes
+    if len(failures) > unknown or (unknown and "axes" not in entry):
+        raise_all(failures)  # the rest speaks of axes, which are misspelt or wrong
     made = TemplateEntry(
         name,
         file,
@@ -318,10 +322,29 @@ def _full_form(name: str, file: str, entry: dict[str, Node], node: Node) -> Temp
         requires=section("requires", lambda value: _requires(value, axes), ()),
         optimize=section("optimize", lambda value: _optimize(value, axes), ()),
         op_type=section("op_type", _op_type, None),
+        spec=section("spec", _spec, {}),
+        spec_lines=section("spec", _spec_lines, {}),
     )
     raise_all(failures)
     _check_conditions(made, entry)
     return made
+
+
+def _spec(node: Node) -> dict[str, SpecValue]:
+    found: dict[str, SpecValue] = {}
+    for name, given in _object(node, "'spec'").items():
+        value = given.value
+        if not isinstance(value, int | float):
+            raise _fail(f"spec '{name}': the default must be a number or a truth value", given)
+        if name in LOCAL_SIZE_NAMES and (type(value) is not int or value < 1):
+            raise _fail(f"spec '{name}': a positive integer is wanted", given)
+        found[name] = value
+    return found
+
+
+def _spec_lines(node: Node) -> dict[str, int]:
+    given = node.value if isinstance(node.value, dict) else {}
+    return {name: value.line for name, value in given.items()}
 
 
 def _op_type(node: Node) -> str:
