@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
 
 import numpy as np
 
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import array_from_tensor
-from vkmnn.errors import ConversionError, ModelError
+from vkmnn.errors import ConversionError, ModelError, PluginError
 from vkmnn.ir import Array, Dim, DType, OpAttrs, TensorInfo
 
 if TYPE_CHECKING:
@@ -43,6 +44,19 @@ _TYPE_NAMES = {
     _INTS: "ints",
     _STRINGS: "strings",
 }
+
+
+# Types of fields and the methods of NodeContext that read them.
+_READERS: Mapping[object, str] = {
+    float: "float",
+    int: "int",
+    bool: "bool",
+    str: "string",
+    tuple[int, ...]: "ints",
+    tuple[float, ...]: "floats",
+}
+
+_A = TypeVar("_A", bound=OpAttrs)
 
 
 class NodeContext:
@@ -163,6 +177,30 @@ class NodeContext:
         if attribute is None:
             raise self._required(name)
         return array_from_tensor(attribute.t, self._builder.folder)
+
+    def attributes(self, kind: type[_A]) -> _A:
+        """Return the attributes as `kind`: each field holds the node's attribute of its name.
+
+        A field's default stands where the node has no such attribute. Fields are float, int, bool,
+        str, tuple[int, ...] or tuple[float, ...].
+
+        Raises:
+            ModelError: an attribute is of another type, or a field without default is missing.
+            PluginError: a field is of no type that a node can hold.
+        """
+        types = get_type_hints(kind)
+        given = {}
+        for field in dataclasses.fields(kind):
+            read = _READERS.get(types[field.name])
+            if read is None:
+                raise PluginError(
+                    f"{kind.__name__}.{field.name} is a {types[field.name]}",
+                    op=self.op,
+                    hint="use float, int, bool, str, tuple[int, ...] or tuple[float, ...]",
+                )
+            if self.has(field.name) or field.default is dataclasses.MISSING:
+                given[field.name] = getattr(self, read)(field.name)
+        return kind(**given)
 
     def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
         """Return a string attribute that has to be one of `allowed`.

@@ -1,0 +1,471 @@
+"""`new-op`: writes what a new operator needs, as an identity that builds and passes its test."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import jinja2
+import typer
+
+import vkmnn
+from vkmnn.codegen.console import fail, out
+from vkmnn.codegen.jsonpos import parse
+from vkmnn.codegen.places import MACRO_FILE, SHADERS, TEMPLATE_SUFFIX
+from vkmnn.codegen.pymodule import camel
+from vkmnn.errors import ShaderError
+
+_TEMPLATES = Path(__file__).resolve().parent / "templates"
+_ROOT = SHADERS.parent.parent
+_MAX_NAME = 32
+_MAX_DOMAIN = 40
+_MAX_INPUTS = 7
+_MAX_PARAMS = 31  # with n4, 128 bytes of push constants
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_OP = re.compile(r"[A-Z][A-Za-z0-9]*")
+_DOMAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
+_DISTRIBUTION = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*")
+_PARAM = re.compile(r"(?P<name>\w+):(?P<type>\w+)(=(?P<default>.+))?")
+
+# Words of GLSL that Python allows, and names that the generated files use themselves.
+_TAKEN = frozenset(
+    [
+        "attribute",
+        "bool",
+        "buffer",
+        "case",
+        "centroid",
+        "coherent",
+        "common",
+        "const",
+        "default",
+        "discard",
+        "do",
+        "double",
+        "enum",
+        "extern",
+        "external",
+        "fixed",
+        "flat",
+        "float",
+        "goto",
+        "half",
+        "highp",
+        "in",
+        "inline",
+        "inout",
+        "input",
+        "int",
+        "interface",
+        "invariant",
+        "layout",
+        "long",
+        "lowp",
+        "mediump",
+        "namespace",
+        "noinline",
+        "noperspective",
+        "out",
+        "output",
+        "packed",
+        "partition",
+        "patch",
+        "precise",
+        "precision",
+        "public",
+        "readonly",
+        "resource",
+        "restrict",
+        "sample",
+        "sampler",
+        "shared",
+        "short",
+        "sizeof",
+        "smooth",
+        "static",
+        "struct",
+        "subroutine",
+        "superp",
+        "switch",
+        "template",
+        "this",
+        "true",
+        "typedef",
+        "uint",
+        "uniform",
+        "union",
+        "unsigned",
+        "using",
+        "varying",
+        "void",
+        "volatile",
+        "writeonly",
+        "attributes",
+        "doc_string",
+        "domain",
+        "inputs",
+        "n4",
+        "name",
+        "op_type",
+        "outputs",
+        "overload",
+        "pack",
+        "rank",
+        "self",
+        "y",
+    ]
+)
+_NUMBERS = {"float": float, "int": int}
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter: an ONNX attribute, a field of the attributes, a push constant."""
+
+    name: str
+    type: str
+    default: float | int | None
+
+    @property
+    def python(self) -> str:
+        """As a field or argument."""
+        default = "" if self.default is None else f" = {self.default!r}"
+        return f"{self.name}: {self.type}{default}"
+
+    @property
+    def glsl(self) -> str:
+        """As a member of the parameter block."""
+        default = "" if self.default is None else f"={self.default!r}"
+        return f"{self.name}:{self.type}{default}"
+
+    @property
+    def other(self) -> float | int:
+        """A value that is not the default, for the test."""
+        step = 0.5 if self.type == "float" else 1
+        return round((self.default or 0) + step, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class NewOp:
+    """What is to be written; `package` is "" for an operator of vkmnn itself."""
+
+    name: str
+    op: str
+    domain: str
+    inputs: tuple[str, ...]
+    params: tuple[Param, ...]
+    package: str
+    distribution: str
+
+    def values(self) -> dict[str, object]:
+        """Return what the templates use."""
+        required = {param.name: param.other for param in self.params if param.default is None}
+        changed = {param.name: param.other for param in self.params}
+        return {
+            "name": self.name,
+            "op": self.op,
+            "camel": camel(self.name),
+            "domain": self.domain,
+            "inputs": self.inputs,
+            "first": self.inputs[0],
+            "indices": ", ".join(map(str, range(len(self.inputs)))),
+            "params": self.params,
+            "attribute_sets": [required, changed] if required != changed else [changed],
+            "package": self.package,
+            "distribution": self.distribution,
+            "version": vkmnn.__version__,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where files go: the folder of the shaders, of the modules, of the tests."""
+
+    root: Path
+    shaders: Path
+    modules: Path
+    tests: Path
+
+    def files(self, new: NewOp) -> dict[Path, str]:
+        """Return the operator's own files and the templates that make them."""
+        files = {
+            self.shaders / "glsl" / f"{new.name}{TEMPLATE_SUFFIX}": "kernel.comp.j2",
+            self.modules / f"{new.name}.py": "operator.py.j2",
+            self.tests / f"test_{new.name}.py": "test.py.j2",
+        }
+        if not new.package:
+            files[_ROOT / "vkmnn" / "testing" / "cases" / f"{new.name}.py"] = "cases.py.j2"
+        return files
+
+    def shared(self, new: NewOp) -> dict[Path, str]:
+        """Return the files of a plug-in package that its operators share."""
+        if not new.package:
+            return {}
+        return {
+            self.root / "pyproject.toml": "pyproject.toml.j2",
+            self.root / "README.md": "README.md.j2",
+            self.modules / "__init__.py": "init.py.j2",
+        }
+
+
+def new_op(
+    name: Annotated[str, typer.Argument(help="Name of the files, in snake_case: quick_gelu.")],
+    inputs: Annotated[
+        int, typer.Option("--inputs", "-n", help="How many tensors it takes, all of one shape.")
+    ] = 1,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", help="A number: alpha:float=1.0, or k:int (repeatable)."),
+    ] = None,
+    op: Annotated[
+        str | None, typer.Option("--op", help="Name of the operator. Default: NAME in CamelCase.")
+    ] = None,
+    domain: Annotated[
+        str | None,
+        typer.Option("--domain", help="ONNX domain. Default: vkmnn, or the plug-in's name."),
+    ] = None,
+    plugin: Annotated[
+        Path | None,
+        typer.Option("--plugin", help="Write a package of its own here, or add to one."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the operator's files.")] = False,
+    build: Annotated[bool, typer.Option(help="Build the shader afterwards.")] = True,
+) -> None:
+    """Write a new operator: shader template, Python module, macro.json entry and test."""
+    try:
+        new = describe(name, inputs, param or [], op, domain, plugin)
+        target = target_of(new, plugin)
+        written = write(new, target, force)
+    except ShaderError as error:
+        fail(error)
+    for path in written:
+        out.print(f"wrote {_shown(path)}", highlight=False, soft_wrap=True)
+    arguments = [] if plugin is None else ["--shaders", _shown(target.shaders)]
+    command = ["-m", "vkmnn.codegen", *arguments, "--only", new.name]
+    if build and subprocess.run([sys.executable, *command], check=False).returncode:
+        raise typer.Exit(1)
+    _next_steps(new, target, " ".join(["python", *command]))
+
+
+def _shown(path: Path) -> str:
+    """Return a path as short as it can be said from here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _next_steps(new: NewOp, target: Target, command: str) -> None:
+    shader, module, test, *_ = target.files(new)
+    where = "" if target.root == Path.cwd() else f"cd {_shown(target.root)} && "
+    install = f"pip install -e {_shown(target.root)}\n  " if new.package else ""
+    text = (
+        f"\n{new.domain}::{new.op} is an identity so far. Next:\n"
+        f"  write the formula in {_shown(shader)},\n"
+        f"  in {_shown(module)} (with numpy),\n"
+        f"  and in {_shown(test)} (as what is expected); then\n"
+        f"  {command}\n"
+        f"  {install}{where}pytest {test.relative_to(target.root)}"
+    )
+    out.print(text, highlight=False, soft_wrap=True)
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def describe(
+    name: str,
+    inputs: int,
+    params: Sequence[str],
+    op: str | None,
+    domain: str | None,
+    plugin: Path | None,
+) -> NewOp:
+    """Check the arguments.
+
+    Raises:
+        ShaderError: one of them cannot be; the hint says what can.
+    """
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or len(name) > _MAX_NAME:
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W+", "_", name).lower().strip("_")
+        raise ShaderError(
+            f"'{name}' cannot name a shader and a module",
+            hint=f"use snake_case, at most {_MAX_NAME} characters: {snake[:_MAX_NAME]}",
+        )
+    if name == "kernels":
+        raise ShaderError("'kernels' is the module that codegen writes", hint="use another name")
+    op = op or camel(name)
+    if not _OP.fullmatch(op) or len(op) > _MAX_NAME:
+        raise ShaderError(
+            f"'{op}' cannot name an operator",
+            hint=f"use CamelCase, at most {_MAX_NAME} characters: {camel(name)}",
+        )
+    if not 1 <= inputs <= _MAX_INPUTS:
+        raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
+    distribution = plugin.resolve().name if plugin else ""
+    if plugin and not _DISTRIBUTION.fullmatch(distribution):
+        raise ShaderError(
+            f"'{distribution}' cannot name a package",
+            hint="letters, digits and '-' only, as in vkmnn-swish",
+        )
+    package = distribution.replace("-", "_").lower()
+    if package in sys.stdlib_module_names or package in ("vkmnn", "numpy", "onnx"):
+        raise ShaderError(f"'{package}' is a package already", hint="name the folder otherwise")
+    domain = domain or package or "vkmnn"
+    if not _DOMAIN.fullmatch(domain) or len(domain) > _MAX_DOMAIN or domain == "ai.onnx":
+        raise ShaderError(
+            f"'{domain}' cannot be the domain of a custom operator",
+            hint=f"a name such as com.example, at most {_MAX_DOMAIN} characters",
+        )
+    names = ("x",) if inputs == 1 else tuple(f"x{index}" for index in range(inputs))
+    read = _params(params, names)
+    return NewOp(name, op, domain, names, read, package, distribution)
+
+
+def _params(texts: Sequence[str], inputs: Sequence[str]) -> tuple[Param, ...]:
+    """Read the parameters; those without a default come first, as Python wants it."""
+    read: list[Param] = []
+    for text in texts:
+        match = _PARAM.fullmatch(text)
+        if match is None or match["type"] not in _NUMBERS:
+            raise ShaderError(
+                f"parameter '{text}' is not NAME:TYPE or NAME:TYPE=DEFAULT",
+                hint="TYPE is float or int: alpha:float=1.0",
+            )
+        name = match["name"]
+        taken = name in _TAKEN or name in inputs or keyword.iskeyword(name)
+        if taken or not _NAME.fullmatch(name) or len(name) > _MAX_NAME or name.startswith("gl_"):
+            raise ShaderError(
+                f"a parameter cannot be called '{name}'",
+                hint="snake_case, no word of Python or GLSL, no name of a tensor",
+            )
+        if name in {param.name for param in read}:
+            raise ShaderError(f"parameter '{name}' is given twice", hint="leave one out")
+        read.append(Param(name, match["type"], _default(text, match["type"], match["default"])))
+    if len(read) > _MAX_PARAMS:
+        raise ShaderError(
+            f"{len(read)} parameters", hint=f"push constants have room for {_MAX_PARAMS}"
+        )
+    return tuple(sorted(read, key=lambda param: param.default is not None))
+
+
+def _default(text: str, kind: str, default: str | None) -> float | int | None:
+    if default is None:
+        return None
+    try:
+        value: float | int = _NUMBERS[kind](default)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or (kind == "int" and not -(2**31) <= value < 2**31 - 1):
+        raise ShaderError(
+            f"parameter '{text}': '{default}' is no {kind} that a shader takes",
+            hint=f"as in {'alpha:float=1.0' if kind == 'float' else 'k:int=2'}",
+        )
+    return value
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def target_of(new: NewOp, plugin: Path | None) -> Target:
+    """Return where the files go.
+
+    Raises:
+        ShaderError: this vkmnn is installed, not a checkout, and no plug-in is asked for.
+    """
+    if plugin is not None:
+        root = plugin.resolve()
+        package = root / new.package
+        return Target(root, package, package, root / "tests")
+    if not (_ROOT / "pyproject.toml").is_file() or not (_ROOT / "tests").is_dir():
+        raise ShaderError(
+            f"{_ROOT} is no checkout of vkmnn",
+            hint="write a package of your own: --plugin DIR",
+        )
+    tests = _ROOT / "tests" / "op" / "operators"
+    return Target(_ROOT, SHADERS, _ROOT / "vkmnn" / "operators", tests)
+
+
+def write(new: NewOp, target: Target, force: bool) -> list[Path]:
+    """Write all files and the entry of macro.json; nothing when anything is in the way.
+
+    Raises:
+        ShaderError: a file or the entry is there already, and `force` is not given; macro.json is
+            damaged, or another of its templates has the operator's type.
+    """
+    macro = target.shaders / "glsl" / MACRO_FILE
+    old = macro.read_text("utf-8") if macro.is_file() else "{}\n"
+    entries = parse(old, MACRO_FILE).plain()
+    if not isinstance(entries, dict):
+        raise ShaderError("it is no object", template=str(macro), line=1)
+    template = f"{new.name}{TEMPLATE_SUFFIX}"
+    files = target.files(new)
+    there = [path for path in files if path.exists()]
+    if (there or template in entries) and not force:
+        names = [_shown(path) for path in there] or [f"an entry of {_shown(macro)}"]
+        raise ShaderError(
+            f"'{new.name}' is there already: {', '.join(names)}",
+            hint="choose another name, or overwrite its files with --force",
+        )
+    _check_op_type(new, entries, template)
+    if new.package and (target.root / "pyproject.toml").is_file() and not macro.is_file():
+        raise ShaderError(
+            f"{target.root} is a project, but not one that new-op has made",
+            hint="choose a folder that is not there yet",
+        )
+    shared = {path: name for path, name in target.shared(new).items() if not path.exists()}
+    rendered = {path: render(name, new.values()) for path, name in {**shared, **files}.items()}
+    if new.package and not (target.modules / "py.typed").exists():
+        rendered[target.modules / "py.typed"] = ""
+    if template not in entries:
+        rendered[macro] = with_entry(old, template, new.op)
+    for path, text in rendered.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return list(rendered)
+
+
+def _check_op_type(new: NewOp, entries: Mapping[str, object], template: str) -> None:
+    builtin = parse((SHADERS / "glsl" / MACRO_FILE).read_text("utf-8"), MACRO_FILE).plain()
+    assert isinstance(builtin, dict)
+    for name, entry in {**builtin, **entries}.items():
+        if isinstance(entry, dict) and entry.get("op_type") == new.op and name != template:
+            raise ShaderError(
+                f"there is an operator {new.op} already: {name}",
+                hint="give another name with --op",
+            )
+
+
+def render(template: str, values: Mapping[str, object]) -> str:
+    """Return a file; the delimiters differ from those of shader templates, which it may be."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template(template).render(values)
+
+
+def with_entry(macro: str, template: str, op: str) -> str:
+    """Return macro.json with one entry more, in the file's own form: a blank line between two."""
+    entry = (
+        f'  "{template}": {{\n    "axes": {{\n      "storage": ["ssbo", "texel"]\n    }},\n'
+        f'    "op_type": "{op}"\n  }}\n}}\n'
+    )
+    head = macro.rstrip().removesuffix("}").rstrip()
+    return f"{head}\n{entry}" if head == "{" else f"{head},\n\n{entry}"
