@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests
         *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
-        *("vulkan",),
+        *("vulkan", "operators"),
     },
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "schema", "shape", "geometry", "converter", "core"),

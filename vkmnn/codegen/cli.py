@@ -11,7 +11,7 @@ import typer
 from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from vkmnn.codegen import browse
+from vkmnn.codegen import browse, new_op
 from vkmnn.codegen.build import build
 from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import find_compiler
@@ -31,6 +31,7 @@ app.command("list")(browse.list_variants)
 app.command()(browse.show)
 app.command()(browse.report)
 app.command()(browse.cache)
+app.command("new-op")(new_op.new_op)
 app.command()(watch)
 
 
