@@ -15,7 +15,7 @@ class Chooser(Protocol):
         """Return one of `candidates`.
 
         Args:
-            what: names the kind of choice ("matmul", "convolution", "lanes", …).
+            what: names the kind of choice ("matmul", "convolution", "row group", …).
             problem: all that the speed of the candidates depends on, besides the device.
             candidates: at least one; the one that the rules think fastest comes first.
         """

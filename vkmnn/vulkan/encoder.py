@@ -22,6 +22,7 @@ from vkmnn.vulkan.checks import (
     IndexRange,
 )
 from vkmnn.vulkan.choice import Chooser, by_rule
+from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 T = TypeVar("T")
 
@@ -64,8 +65,9 @@ class Dispatch:
 class VulkanEncoder:
     """What executions record into; nothing reaches the device before the whole plan is known.
 
-    `packed` maps constant tensors to their packed form; `aliases` maps a tensor to the one whose
-    storage it shares. `ranges` are what the host checks of index tensors that it provides;
+    `packed` maps constant tensors to their packed form; `aliases` maps a tensor to the one in
+    whose storage it lies, and to the byte where it begins there. `written` holds the tensors that
+    dispatches write. `ranges` are what the host checks of index tensors that it provides;
     `checks` are made on the device, which reports failures in `status`. `chooser` decides between
     kernels that do the same.
     """
@@ -74,7 +76,8 @@ class VulkanEncoder:
     chooser: Chooser = by_rule
     dispatches: list[Dispatch] = field(default_factory=list)
     packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
-    aliases: dict[Tensor, Tensor] = field(default_factory=dict)
+    aliases: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)
+    written: set[Tensor] = field(default_factory=set)
     ranges: dict[Tensor, list[IndexRange]] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
     status: Tensor | None = None
@@ -135,9 +138,10 @@ class VulkanEncoder:
         if root.value is not None:
             allowed.check(root.value, root.name)
             return self.unchecked()
-        self.ranges.setdefault(root, []).append(allowed)
-        if root.usage is Usage.INPUT:
-            return self.unchecked()
+        if storage_bytes(root) == storage_bytes(tensor):
+            self.ranges.setdefault(root, []).append(allowed)
+            if root.usage is Usage.INPUT:
+                return self.unchecked()
         message = f"'{tensor.name}' holds an index outside {low} to {high}"
         return self.check(op, message, INDEX_HINT)
 
@@ -176,6 +180,9 @@ class VulkanEncoder:
             )
         if 0 in groups:
             return
+        for tensor, binding in zip(tensors, shader.bindings, strict=True):
+            if "w" in binding.access:
+                self.written.add(self.root(tensor))
         data = params.pack() if params is not None else b""
         self.dispatches.append(
             Dispatch(shader, tuple(tensors), data, groups, spec or {}, self.label)
@@ -220,15 +227,35 @@ class VulkanEncoder:
         self._scratch += 1
         return Tensor(TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,)))
 
-    def alias(self, output: Tensor, source: Tensor) -> None:
-        """Let `output` share the storage of `source`: a view costs no dispatch."""
-        self.aliases[output] = source
+    def alias(self, tensor: Tensor, storage: Tensor, offset: int = 0) -> None:
+        """Let `tensor` lie in the storage of another: a view costs no dispatch.
+
+        Args:
+            tensor: a result that is the other's content, or a part of what the other will hold.
+            storage: the other.
+            offset: where `tensor` begins, in bytes: a multiple of `part_alignment`.
+        """
+        self.aliases[tensor] = (storage, offset)
+
+    def placement(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """Return the tensor that owns the storage of `tensor`, and the byte where that begins."""
+        offset = 0
+        while tensor in self.aliases:
+            tensor, step = self.aliases[tensor]
+            offset += step
+        return tensor, offset
 
     def root(self, tensor: Tensor) -> Tensor:
         """Return the tensor that owns the storage of `tensor`."""
-        while tensor in self.aliases:
-            tensor = self.aliases[tensor]
-        return tensor
+        return self.placement(tensor)[0]
+
+    @property
+    def part_alignment(self) -> int | None:
+        """Bytes that the offset of a part is a multiple of; None where parts cannot be bound."""
+        limits = self.info.limits
+        if limits.whole_buffers:
+            return None
+        return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
 
 
 def load_storages(info: DeviceInfo) -> tuple[Literal["ssbo", "texel"], ...]:

@@ -13,6 +13,7 @@ from vkmnn.vulkan.checks import Status
 from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.segment import VulkanSegment
+from vkmnn.vulkan.storage import storage_bytes
 
 PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
 
@@ -93,7 +94,11 @@ class PlanRecorder:
         return recorder.finish()
 
     def _place(self, tensor: Tensor) -> BufferRange:
-        return self._memory.ranges[self._encoder.root(tensor)]
+        root, offset = self._encoder.placement(tensor)
+        whole = self._memory.ranges[root]
+        if root is tensor:
+            return whole
+        return BufferRange(whole.buffer, whole.offset + offset, storage_bytes(tensor))
 
     def _is_placed(self, tensor: Tensor) -> bool:
         return self._encoder.root(tensor) in self._memory.ranges

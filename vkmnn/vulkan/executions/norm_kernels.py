@@ -73,10 +73,9 @@ class RowNorm:
 
 def encode_row_norm(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
     """Record one dispatch, or for long rows the statistics in stages and then the result."""
-    if norm.size <= MAX_ROW:
-        _encode_rows(norm, x, y, encoder)
-    else:
-        _encode_stages(norm, x, y, encoder)
+    ways = ["rows", "stages"] if norm.size <= MAX_ROW else ["stages"]
+    way = encoder.choose("row norm", (norm.rows, norm.size, norm.form), ways)
+    (_encode_rows if way == "rows" else _encode_stages)(norm, x, y, encoder)
 
 
 def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:

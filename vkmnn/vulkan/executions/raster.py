@@ -8,20 +8,20 @@ from math import prod
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.geometry.regions import covers, is_identity, simplify
+from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import Layout, Region, View
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.storage import storage_bytes, storage_dtype
+from vkmnn.vulkan.storage import ELEMENT_BYTES, storage_bytes, storage_dtype
 
 MAX_AXES = 6
 
 
 @vulkan_execution("Raster")
 class RasterExecution(VulkanExecution):
-    """Copies regions; a raster that is one whole contiguous copy becomes a view."""
+    """Copies regions, except where a view does, or the producer can write into the output."""
 
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -48,13 +48,12 @@ class RasterExecution(VulkanExecution):
             regions = [simplify(region) for region in attrs.regions]
         if elements == 0:
             return
-        if len(regions) == 1 and _is_view(regions[0], inputs, output, elements):
-            source = inputs[regions[0].origin]
-            assert source is not None
-            encoder.alias(output, source)
+        if regions and _is_view(regions, elements, inputs, output, encoder):
             return
         if attrs.ordered or not covers(regions, elements):
             _fill(output, attrs.fill, encoder)
+        else:
+            regions = _write_in_place(regions, inputs, output, encoder)
         for region in regions:
             source = inputs[region.origin]
             assert source is not None
@@ -119,12 +118,74 @@ def _blocked_region(
 
 
 def _is_view(
-    region: Region, inputs: Sequence[Tensor | None], output: Tensor, elements: int
+    regions: Sequence[Region],
+    elements: int,
+    inputs: Sequence[Tensor | None],
+    output: Tensor,
+    encoder: VulkanEncoder,
 ) -> bool:
+    """Make the output a view, without a copy, where it is a contiguous part of one input."""
+    region = regions[0]
+    if len(regions) > 1 or not _is_contiguous(region) or prod(region.size) != elements:
+        return False
     source = inputs[region.origin]
     assert source is not None
-    same_type = storage_dtype(source.dtype) == storage_dtype(output.dtype)
-    return same_type and is_identity(region, elements)
+    if storage_dtype(source.dtype) != storage_dtype(output.dtype):
+        return False
+    begin = region.src.offset * ELEMENT_BYTES
+    whole = begin == 0 and storage_bytes(source) == storage_bytes(output)
+    aligned = encoder.part_alignment and begin % encoder.part_alignment == 0
+    # A vec4 that is only half the output's would take what follows along.
+    full = elements * ELEMENT_BYTES == storage_bytes(output)
+    if not whole and not (aligned and full and source.value is None):
+        return False
+    encoder.alias(output, source, begin)
+    return True
+
+
+def _write_in_place(
+    regions: Sequence[Region],
+    inputs: Sequence[Tensor | None],
+    output: Tensor,
+    encoder: VulkanEncoder,
+) -> list[Region]:
+    """Let producers write straight into the output, as into a concat; return what must be copied.
+
+    A tensor may move into the output when all of its bytes go there side by side, it is made by a
+    dispatch, and kernels can bind it where it comes to lie.
+    """
+    alignment = encoder.part_alignment
+    if alignment is None:
+        return list(regions)
+    moves: dict[Tensor, list[tuple[Region, int]]] = {}
+    for region in regions:
+        source = inputs[region.origin]
+        assert source is not None
+        root, begin = encoder.placement(source)
+        shift = (region.dst.offset - region.src.offset) * ELEMENT_BYTES - begin
+        moves.setdefault(root, []).append((region, shift))
+    copied: list[Region] = []
+    for root, parts in moves.items():
+        shift = parts[0][1]
+        moved = sum(prod(region.size) for region, _ in parts) * ELEMENT_BYTES
+        if (
+            root.value is None
+            and root in encoder.written
+            and storage_dtype(root.dtype) == storage_dtype(output.dtype)
+            and all(_is_contiguous(region) and other == shift for region, other in parts)
+            and moved == storage_bytes(root)
+            and shift % alignment == 0
+        ):
+            encoder.alias(root, output, shift)
+            encoder.written.add(output)
+        else:
+            copied += [region for region, _ in parts]
+    return copied
+
+
+def _is_contiguous(region: Region) -> bool:
+    """Return whether a simplified region moves elements that lie side by side, in order."""
+    return len(region.size) == 1 and region.src.strides == region.dst.strides == (1,)
 
 
 def _fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:

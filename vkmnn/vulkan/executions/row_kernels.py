@@ -12,7 +12,7 @@ from vkmnn.ir import DType
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
 from vkmnn.vulkan.storage import kernel_dtype
 
 Lanes = Literal[0, 8, 32]
@@ -28,6 +28,8 @@ COLUMN_PIECE = 4_096
 MIN_COLUMN_PIECE = 64
 # Most vec4s of a row that an invocation keeps in registers, by lanes; the templates say the same.
 MAX_HOLD: dict[Lanes, int] = {8: 32, 32: 8, 0: 8}
+# Sizes of workgroups for rows, except of those that are one subgroup of eight.
+LOCAL_SIZES = (32, 64, 128, 256)
 # What keeps a device busy when each invocation walks a column of its own.
 _BUSY = {DeviceType.CPU: 32}
 _BUSY_GPU = 8_192
@@ -77,34 +79,37 @@ class RowGroup:
 
 def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s."""
-    candidates = lanes_of(encoder.info, encoder.prefers_texel_loads)
-    lanes = encoder.choose("lanes", (rows, size), candidates)
-    if lanes == 8:
-        return RowGroup(8, 8)
     vectors = ceil_div(size, 4) + (size % 4 != 0)
     # With many rows the device is busy anyway; then fewer invocations meet sooner.
     wanted = ceil_div(vectors, 4) if rows >= 1024 else vectors
-    largest = min(256, encoder.info.limits.max_workgroup_invocations)
-    local = 32
-    while local < wanted and local < largest:
-        local *= 2
-    return RowGroup(lanes, local)
+    sizes = [
+        local for local in LOCAL_SIZES if local <= encoder.info.limits.max_workgroup_invocations
+    ]
+    best = next((local for local in sizes if local >= wanted), sizes[-1])
+    candidates = [
+        RowGroup(lanes, local)
+        for lanes in lanes_of(encoder.info, encoder.prefers_texel_loads)
+        for local in ((8, 32) if lanes == 8 else (best, *(s for s in sizes if s != best)))
+    ]
+    return encoder.choose("row group", (rows, size), candidates)
 
 
-def lanes_of(info: DeviceInfo, texels: bool) -> tuple[Lanes, ...]:
+def lanes_of(info: DeviceInfo, texels: bool) -> list[Lanes]:
     """Return the ways in which a workgroup can meet on a device, the fastest first.
 
     Args:
         info: the device.
         texels: loads go through texel buffers, as those of the kernels with eight lanes do.
     """
+    lanes: list[Lanes] = [0]
+    smallest, largest = info.limits.subgroup_size_range
     if info.features >= SHUFFLES:
-        smallest, largest = info.limits.subgroup_size_range
-        if info.type is DeviceType.CPU:
-            return (8, 0) if info.subgroup_size == 8 and texels else (0,)
+        cpu = info.type is DeviceType.CPU
         if smallest <= 32 <= largest:
-            return (32, 0)
-    return (0,)
+            lanes.insert(1 if cpu else 0, 32)
+        if smallest <= 8 <= largest and "texel" in load_storages(info):
+            lanes.insert(0 if cpu and texels and info.subgroup_size == 8 else len(lanes), 8)
+    return lanes
 
 
 def row_grid(rows: int, encoder: VulkanEncoder) -> tuple[int, int, int]:
@@ -163,7 +168,8 @@ def encode_reduction(
         vectors: the elements of `line` are vec4s, each component is reduced on its own.
     """
     while True:
-        by_rows = line.inner == 1 and line.size >= MIN_ROW and not vectors
+        ways = _ways(line, vectors)
+        by_rows = encoder.choose("reduction", (line, vectors), ways) == "rows"
         piece = _row_piece(line) if by_rows else _column_piece(line, encoder.info)
         pieces = ceil_div(line.size, piece)
         stage = reduction
@@ -180,6 +186,13 @@ def encode_reduction(
             return
         reduction = replace(reduction, op=_JOINED.get(reduction.op, reduction.op), subtract=False)
         source, line = target, replace(line, size=pieces)
+
+
+def _ways(line: Line, vectors: bool) -> tuple[str, ...]:
+    """Return which kernels can reduce such lines, the fastest first."""
+    if line.inner > 1 or vectors:
+        return ("columns",)
+    return ("rows", "columns") if line.size >= MIN_ROW else ("columns", "rows")
 
 
 def word_type(tensor: Tensor) -> DType:

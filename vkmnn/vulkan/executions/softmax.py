@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import SoftmaxAttrs
@@ -50,12 +50,16 @@ class SoftmaxExecution(VulkanExecution):
         else:
             axis = normalize_axis(attrs.axis, rank)
             line = line_of(x.shape, axis, axis)
-        if line.inner == 1 and MIN_ROW <= line.size <= MAX_ROW:
-            _encode_rows(attrs.log, x, y, line, encoder)
-        elif line.size <= MAX_COLUMN:
-            _encode_columns(attrs.log, x, y, line, encoder)
-        else:
-            _encode_stages(attrs.log, x, y, line, encoder)
+        way = encoder.choose("softmax", line, _ways(line))
+        _WAYS[way](attrs.log, x, y, line, encoder)
+
+
+def _ways(line: Line) -> list[str]:
+    """Return what computes the softmax of such lines, the fastest first."""
+    rows = ["rows"] if line.inner == 1 and line.size <= MAX_ROW else []
+    columns = ["columns"] if line.size <= MAX_COLUMN else []
+    first, second = (rows, columns) if line.size >= MIN_ROW else (columns, rows)
+    return [*first, *second, "stages"]
 
 
 def _encode_rows(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
@@ -94,3 +98,10 @@ def _encode_stages(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanE
     params = kernels.SoftmaxApplyParams(count=count, size=line.size, inner=line.inner)
     shader = kernels.softmax_apply(storage=encoder.load_storage)
     encoder.dispatch_linear(shader, [x, peak, total, y], params, count, {"LOG": log})
+
+
+_WAYS: dict[str, Callable[[bool, Tensor, Tensor, Line, VulkanEncoder], None]] = {
+    "rows": _encode_rows,
+    "columns": _encode_columns,
+    "stages": _encode_stages,
+}
