@@ -112,7 +112,7 @@ def check_vulkan() -> Iterator[Check]:
     from vkmnn.runtime.drivers import DriverUnavailableError
 
     try:
-        from vkmnn.runtime.drivers.vulkan.instance import VALIDATION_LAYER
+        from vkmnn.runtime.drivers.layer_settings import VALIDATION_LAYER
         from vkmnn.runtime.drivers.vulkan.loader import layer_names, loader_version
     except DriverUnavailableError as error:
         no_package = "package" in str(error)

@@ -381,21 +381,23 @@ def open_device(
     disabled = environment.disabled_features()
     name = driver or environment.driver()
     try:
-        used: Driver = get_driver(name)
-        devices = _unique(used.enumerate())
+        return _open(get_driver(name), selector, validate, disabled)
     except DriverUnavailableError as error:
         raise DeviceNotFoundError(
             f"no device fits '{selector}': {error}", hint=error.hint
         ) from error
-    info, reason = select(devices, selector)
+
+
+def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozenset[str]) -> Device:
+    info, reason = select(_unique(driver.enumerate()), selector)
     if "all" in disabled:
         disabled = info.features - FLOOR_FEATURES
-    key = (info.uuid, validate, name, disabled & info.features)
+    key = (info.uuid, validate, driver.name, disabled & info.features)
     with _devices_lock:
         device = _devices.get(key)
         if device is None:
             log.info("using device %d, %s: %s", info.index, info.name, reason)
-            opened = used.open(info, validation=validate, disabled=disabled)
+            opened = driver.open(info, validation=validate, disabled=disabled)
             info = dataclasses.replace(info, features=info.features - disabled)
             device = _devices[key] = Device(opened, info)
             _register_handlers()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from vkmnn.errors import ShaderError
 
 TEXEL_SIZES = {
     "rgba32f": 16,
@@ -93,3 +96,28 @@ class Shader:
 
     def __hash__(self) -> int:
         return hash((self.digest, self.name))
+
+
+_SPIRV_MAGIC = 0x07230203
+_HEADER_BYTES = 20
+
+
+def checked_spirv(shader: Shader) -> bytes:
+    """Return the SPIR-V module.
+
+    Raises:
+        ShaderError: it is not the one that the digest names, or no SPIR-V module.
+    """
+    code = shader.spirv()
+    digest = hashlib.sha256(code).hexdigest()
+    if digest != shader.digest:
+        raise ShaderError(
+            f"shader {shader.name}: its SPIR-V has the digest {digest[:16]}..., not the expected "
+            f"{shader.digest[:16]}...",
+            hint="the installed files are damaged or out of step: install vkmnn again, or run "
+            "`python -m vkmnn.codegen`",
+        )
+    magic = int.from_bytes(code[:4], "little")
+    if len(code) % 4 or len(code) < _HEADER_BYTES or magic != _SPIRV_MAGIC:
+        raise ShaderError(f"shader {shader.name}: its code is not a SPIR-V module")
+    return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import threading
 
@@ -10,6 +11,7 @@ from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
 
 DRIVERS = {
     "vulkan": ("vkmnn.runtime.drivers.vulkan_driver", "VulkanDriver"),
+    "kompute": ("vkmnn.runtime.drivers.kompute.driver", "KomputeDriver"),
 }
 """Name -> (module, class)."""
 
@@ -41,6 +43,7 @@ def forget_drivers() -> None:
     global _lock
     _lock = threading.Lock()
     _parents.extend(_loaded.values())
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_parents))  # not even when the interpreter ends
     _loaded.clear()
 
 

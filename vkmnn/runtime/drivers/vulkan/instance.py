@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 from vkmnn.errors import ValidationLayerError
 from vkmnn.runtime.drivers.base import DriverUnavailableError
+from vkmnn.runtime.drivers.layer_settings import VALIDATION_LAYER, layer_settings
 from vkmnn.runtime.drivers.vulkan.api import (
     LOADER_HINT,
     NULL,
@@ -20,7 +22,6 @@ from vkmnn.runtime.drivers.vulkan.api import (
 )
 from vkmnn.runtime.drivers.vulkan.loader import layer_names, loader_version
 
-VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 API_1_3 = 1 << 22 | 3 << 12
 
 KNOWN_FALSE: dict[str, str] = {}
@@ -58,7 +59,7 @@ class Instance:
         chain: Any = NULL
         keep: list[Any] = []
         if validation:
-            _require_layer()
+            require_layer()
             layers.append(VALIDATION_LAYER)
             wanted.append("VK_EXT_debug_utils")
             chain = self._messenger_info()
@@ -94,7 +95,8 @@ class Instance:
             ppEnabledExtensionNames=extension_array,
         )
         out = ffi.new("VkInstance *")
-        result = lib.vkCreateInstance(info, NULL, out)
+        with layer_settings() if validation else nullcontext():
+            result = lib.vkCreateInstance(info, NULL, out)
         if result == lib.VK_ERROR_INCOMPATIBLE_DRIVER:
             raise DriverUnavailableError("the Vulkan loader found no driver (ICD)", LOADER_HINT)
         check(result, "vkCreateInstance")
@@ -138,7 +140,12 @@ class Instance:
         return out[0]
 
 
-def _require_layer() -> None:
+def require_layer() -> None:
+    """See whether the validation layer is installed.
+
+    Raises:
+        ValidationLayerError: it is not.
+    """
     if VALIDATION_LAYER not in layer_names():
         raise ValidationLayerError(
             f"validation mode needs the layer {VALIDATION_LAYER}, which is not installed",

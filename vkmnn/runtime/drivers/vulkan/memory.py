@@ -9,6 +9,7 @@ import numpy as np
 from vkmnn.errors import DeviceError, OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES, DriverBuffer
+from vkmnn.runtime.drivers.mapped import MappedMemory
 from vkmnn.runtime.drivers.vulkan.api import NULL, address, check, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.tables import TEXEL_FORMATS
 from vkmnn.runtime.memory import MemoryKind
@@ -45,20 +46,6 @@ _PREFERENCES_UNIFIED = _PREFERENCES | {
 _UNIFIED = (DeviceType.CPU, DeviceType.INTEGRATED)
 
 
-class _Mapping:
-    """Mapped memory as numpy sees it; a view of it keeps the memory allocated."""
-
-    __slots__ = ("__array_interface__", "__weakref__")
-
-    def __init__(self, pointer: int, nbytes: int) -> None:
-        self.__array_interface__ = {
-            "data": (pointer, False),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-
 class VulkanBuffer(DriverBuffer):
     """A VkBuffer, its memory, its host mapping and its texel views.
 
@@ -93,7 +80,8 @@ class VulkanBuffer(DriverBuffer):
         try:
             if flags & VISIBLE:
                 # Views may outlive the buffer object: the memory belongs to what they refer to.
-                owner = _Mapping(_map(device.handle, self._memory, requirements.size), nbytes)
+                pointer = _map(device.handle, self._memory, requirements.size)
+                owner = MappedMemory(pointer, nbytes)
                 self.host = np.asarray(owner)
             check(
                 lib.vkBindBufferMemory(device.handle, self.handle, self._memory, 0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import struct as pystruct
 import threading
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, ShaderError
 from vkmnn.runtime.drivers.base import DriverPipeline
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
-from vkmnn.runtime.shader import BindingType, Shader
+from vkmnn.runtime.shader import BindingType, Shader, checked_spirv
 
 if TYPE_CHECKING:
     from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
@@ -31,7 +30,6 @@ _DESCRIPTOR_TYPES = {
 # What an update template reads per descriptor: VkDescriptorBufferInfo, or a VkBufferView.
 _DATA_FORMATS = {STORAGE_BUFFER: ("QQQ", 24), STORAGE_TEXEL_BUFFER: ("Q", 8)}
 _SPEC_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "I"}
-_SPIRV_MAGIC = 0x07230203
 _FULL_SUBGROUPS = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 
 LayoutKey = tuple[tuple[tuple[int, int], ...], int]
@@ -250,17 +248,7 @@ def _create_template(device: Any, bindings: tuple[tuple[int, int], ...], set_lay
 
 
 def _create_module(device: Any, shader: Shader) -> Any:
-    code = shader.spirv()
-    digest = hashlib.sha256(code).hexdigest()
-    if digest != shader.digest:
-        raise ShaderError(
-            f"shader {shader.name}: its SPIR-V has the digest {digest[:16]}..., not the expected "
-            f"{shader.digest[:16]}...",
-            hint="the installed files are damaged or out of step: install vkmnn again, or run "
-            "`python -m vkmnn.codegen`",
-        )
-    if len(code) % 4 or len(code) < 20 or int.from_bytes(code[:4], "little") != _SPIRV_MAGIC:
-        raise ShaderError(f"shader {shader.name}: its code is not a SPIR-V module")
+    code = checked_spirv(shader)
     words = ffi.new("uint32_t[]", len(code) // 4)
     ffi.memmove(words, code, len(code))
     info = struct(

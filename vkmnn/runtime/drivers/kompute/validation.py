@@ -1,0 +1,40 @@
+"""kp under the validation layer: switched on from outside, its messages read from the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vkmnn.errors import ValidationLayerError
+from vkmnn.runtime.drivers.layer_settings import LayerLog, layer_settings
+from vkmnn.runtime.drivers.vulkan.instance import require_layer
+
+
+def validated_manager(kp: Any, index: int) -> tuple[Any, LayerLog]:
+    """Make a manager under the layer, and the log to which its messages go.
+
+    Raises:
+        ValidationLayerError: the layer is not installed, or its messages cannot be read.
+    """
+    require_layer()
+    with layer_settings(forced=True):
+        manager = kp.Manager(index)
+    log = LayerLog()
+    _provoke(kp, manager)
+    if not any("QueryNotReset" in message for message in log.new_messages()):
+        manager.destroy()
+        raise ValidationLayerError(
+            "the validation layer is not heard: its settings come from elsewhere",
+            hint="unset VK_LAYER_SETTINGS_PATH, and remove vk_layer_settings.txt from this folder",
+        )
+    return manager, log
+
+
+def _provoke(kp: Any, manager: Any) -> None:
+    """Do what the layer reports: kp writes timestamps without resetting the queries before."""
+    tensor = manager.tensor_t(np.zeros(64, np.uint32), kp.TensorTypes.host)
+    sequence = manager.sequence(0, 1)
+    sequence.record(kp.OpTensorSyncDevice([tensor])).eval()
+    sequence.destroy()
+    tensor.destroy()

@@ -1,0 +1,93 @@
+"""Settings of the Khronos validation layer, and the log in which it writes what nobody receives.
+
+A driver that makes its own VkInstance receives messages by a callback. One whose library makes the
+instance cannot: its messages go to a file that only the layer's settings name. The layer reads its
+settings when the process first uses it, whoever does, so every driver enters `layer_settings`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+
+_PATH_VARIABLE = "VK_LAYER_SETTINGS_PATH"
+_LAYERS_VARIABLE = "VK_INSTANCE_LAYERS"
+# DEFAULT: an instance with a callback of its own writes nothing into the log.
+_SETTINGS = """\
+khronos_validation.debug_action = VK_DBG_LAYER_ACTION_DEFAULT,VK_DBG_LAYER_ACTION_LOG_MSG
+khronos_validation.report_flags = error,warn
+khronos_validation.log_filename = {log}
+khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+"""
+_TEXT = re.compile(r"\w\): msgNum: -?\d+ - (.*)")
+
+_folder: Path | None = None
+
+
+def _settings_folder() -> Path:
+    global _folder
+    if _folder is None:
+        _folder = Path(tempfile.mkdtemp(prefix="vkmnn-validation-"))
+        atexit.register(_remove, _folder, os.getpid())
+        (_folder / "vk_layer_settings.txt").write_text(
+            _SETTINGS.format(log=_folder / "log.txt"), encoding="utf-8"
+        )
+    return _folder
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def layer_settings(*, forced: bool = False) -> Iterator[None]:
+    """Let instances made meanwhile use our settings, unless the user's environment names others.
+
+    Args:
+        forced: switch the layer on also for instances whose maker does not ask for it.
+    """
+    changes: dict[str, str] = {}
+    if _PATH_VARIABLE not in os.environ:
+        changes[_PATH_VARIABLE] = str(_settings_folder() / "vk_layer_settings.txt")
+    if forced:
+        listed = os.environ.get(_LAYERS_VARIABLE, "")
+        changes[_LAYERS_VARIABLE] = os.pathsep.join(filter(None, [listed, VALIDATION_LAYER]))
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class LayerLog:
+    """The messages of the instance made last within `layer_settings`."""
+
+    def __init__(self) -> None:
+        self._path = _settings_folder() / "log.txt"
+        self._read = 0
+
+    def new_messages(self) -> list[str]:
+        """Return what the layer has written since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                # An instance made later cuts the file; the layer still writes where it was.
+                file.seek(self._read)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        self._read += len(data)
+        return _TEXT.findall(data.decode(errors="replace"))
