@@ -17,6 +17,7 @@ import vkmnn
 from vkmnn.codegen.compilers import Compiler
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, ShaderError
 from vkmnn.runtime.device import open_device
+from vkmnn.runtime.memory import Buffer, MemoryKind
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "run-time-shaders.md"
@@ -99,11 +100,13 @@ def test_every_element_and_shape(
         ("i8", "i1", "storage8"),
         ("u8vec4", "u1", "storage8"),
         ("i16", "i2", "storage16"),
+        ("i64", "i8", "int64"),
+        ("f64", "f8", "float64"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 5, 127])
 @pytest.mark.usefixtures("device")
-def test_narrow_elements(element: str, dtype: str, feature: str, size: int) -> None:
+def test_optional_elements(element: str, dtype: str, feature: str, size: int) -> None:
     if feature not in open_device().info.features:
         with pytest.raises(ShaderError, match=feature):
             scale(element, requires=[feature])(np.ones(4, dtype), count=4, table=(0, 0))
@@ -316,6 +319,17 @@ def test_a_thousand_calls_leave_nothing() -> None:
         f(x, groups=2**31)  # fails when buffers are there already
     gc.collect()
     assert open_device().stats() == before
+
+
+@pytest.mark.usefixtures("device")
+def test_memory_that_the_host_cannot_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Buffer.host.fget
+    hidden = property(lambda self: None if self.kind is MemoryKind.DEVICE else seen(self))
+    monkeypatch.setattr(Buffer, "host", hidden)
+    for size in (0, 1, 7, 100_003):
+        x = np.arange(size, dtype=np.float32)
+        y = scale("vec4")(x, count=-(-size // 4), table=(0, 1))
+        np.testing.assert_array_equal(y, x + 1)
 
 
 @pytest.mark.usefixtures("device")

@@ -150,7 +150,7 @@ class ShaderLibrary:
         """
         text, variants = self._source
         head = f'\n    "{name}": '
-        place = text.find(head, variants)
+        place = -1 if "_manifest" in self.__dict__ else text.find(head, variants)
         if place < 0:
             found: dict[str, Any] | None = self._manifest["variants"].get(name)
             return found
