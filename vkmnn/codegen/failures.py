@@ -10,6 +10,8 @@ from pathlib import Path
 from vkmnn.codegen.places import source_line
 from vkmnn.errors import ShaderError
 
+_WIDEST = 160  # characters of a line of source that are shown
+
 
 class BuildFailedError(ShaderError):
     """Every failure of a build; `failures` holds them one by one."""
@@ -37,6 +39,7 @@ def _snippet(folder: Path, file: str, line: int, message: str) -> str:
     if not source or not source.strip():
         return ""
     text = source.rstrip().expandtabs(4)
+    text = text[:_WIDEST] + ("…" if len(text) > _WIDEST else "")
     snippet = f"\n  {line:>5} | {text}"
     for quoted in re.findall(r"'([^']+)'", message):
         found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", text)
