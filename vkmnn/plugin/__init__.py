@@ -23,7 +23,7 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.geometry import GeometryContext, geometry
-from vkmnn.ir import Activation, DType, Layout, Op, OpAttrs, Region, TensorInfo, View, op_type
+from vkmnn.ir import Activation, DType, Layout, Op, OpAttrs, Region, TensorInfo, View, op_type, ops
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shape import size_computer
@@ -104,6 +104,7 @@ __all__ = [
     "normalize_axis",
     "op_type",
     "operands",
+    "ops",
     "optional",
     "placed_execution",
     "refuse_integers",

@@ -95,22 +95,6 @@ def _gelu(node: NodeContext) -> None:
     node.finish("UnaryOp", node.inputs, UnaryAttrs("GELU_TANH" if kind == "tanh" else "GELU"))
 
 
-@converter("Swish", since=24)
-def _swish(node: NodeContext) -> None:
-    swish(node, node.float("alpha", 1.0))
-
-
-def swish(node: NodeContext, alpha: float) -> None:
-    """Write x · sigmoid(alpha · x)."""
-    x = node.input(0)
-    if alpha == 1.0:
-        node.finish("UnaryOp", [x], UnaryAttrs("SILU"))
-        return
-    scaled = node.emit("BinaryOp", [x, node.constant(alpha, node.dtype(x))], BinaryAttrs("MUL"))
-    gate = node.emit("UnaryOp", [scaled], UnaryAttrs("SIGMOID"))
-    node.finish("BinaryOp", [x, gate], BinaryAttrs("MUL"))
-
-
 @converter("PRelu", since=7)
 def _prelu(node: NodeContext) -> None:
     node.finish("BinaryOp", node.inputs, BinaryAttrs("PRELU"))
