@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from vkmnn.errors import ShaderError
 __all__ = ["BuildFailedError", "Built", "Progress", "build", "compile_rendered"]
 
 Progress = Callable[[int, int], None]
+_READ_AHEAD = 3  # lines
 
 
 @dataclass(slots=True)
@@ -58,12 +60,23 @@ def _compile_errors(
 ) -> Iterator[ShaderError]:
     lines = rendered.text.splitlines()
     for message in error.messages:
-        index = min(max(message.line, 1), len(lines)) - 1
+        index = _blamed(lines, min(max(message.line, 1), len(lines)) - 1, message.text)
         file, line = rendered.lines[index]
         text = f"{message.text}\n  glsl: {lines[index].strip()}"
         yield ShaderError(text, template=file, line=line)
     if not error.messages:
         yield ShaderError(error.log_text.strip(), template=variant.template.file, line=1)
+
+
+def _blamed(lines: list[str], index: int, message: str) -> int:
+    """The parser reads ahead: go back to the line that has the name which the message quotes."""
+    quoted = re.match(r"'(\w+)'", message)
+    if quoted:
+        name = re.compile(rf"\b{quoted.group(1)}\b")
+        for candidate in range(index, max(index - _READ_AHEAD, 0) - 1, -1):
+            if name.search(lines[candidate]):
+                return candidate
+    return index
 
 
 def compile_rendered(
