@@ -242,7 +242,7 @@ class Renderer:
         place = None
         for mark in marks:
             where, _, text = mark.partition(_MARK_END)
-            if not line:  # only marks before the first character say where the line is from
+            if not line.strip():  # only marks before the first word say where the line is from
                 number, _, source_line = where.partition(":")
                 place = (self._files[int(number)], int(source_line))
             line += text
