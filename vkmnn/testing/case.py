@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vkmnn.core.pipeline import Pipeline
@@ -19,12 +19,17 @@ class Case:
     """A network with inputs; the device must compute what numpy computes.
 
     A result may differ from numpy's by `atol + rtol * |numpy's|`; integers and bools by nothing.
+    With `raises`, a part of a message, the device must refuse the inputs with an InvalidInputError
+    instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
+    wherever they are offered.
     """
 
     graph: Graph
     feeds: Mapping[str, Array]
     rtol: float = 1e-5
     atol: float = 1e-5
+    raises: str = ""
+    takes: Mapping[str, Hashable] = field(default_factory=dict)
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
@@ -57,6 +62,7 @@ def op_case(
     outputs: int = 1,
     rtol: float = 1e-5,
     atol: float = 1e-5,
+    raises: str = "",
 ) -> Case:
     """Return the case of one op.
 
@@ -68,6 +74,7 @@ def op_case(
         outputs: how many outputs the op has.
         rtol: see `Case`.
         atol: see `Case`.
+        raises: see `Case`.
     """
     names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
     op = Op(op_type, "op", names, [f"out{i}" for i in range(outputs)], attrs)
@@ -76,7 +83,7 @@ def op_case(
     infos = [
         tensor_info(name, array) for name, array in zip(op.outputs, run_op(op, inputs), strict=True)
     ]
-    return _case(op_type, [op], arrays, constants, infos, rtol, atol)
+    return replace(_case(op_type, [op], arrays, constants, infos, rtol, atol), raises=raises)
 
 
 def blocked_case(

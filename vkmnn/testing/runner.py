@@ -16,6 +16,7 @@ from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import BindingType, Shader
@@ -30,17 +31,20 @@ MAX_COMBINATIONS = 400
 
 
 class Picker:
-    """A chooser that takes candidate number `picks[what]`, 0 where nothing is said.
+    """A chooser that takes `takes[what]` if it may, else candidate number `picks[what]`, or 0.
 
     `seen` tells afterwards what there was to choose: the number of candidates by kind of choice.
     """
 
-    def __init__(self, picks: Picks) -> None:
+    def __init__(self, picks: Picks, takes: Mapping[str, Hashable] = MappingProxyType({})) -> None:
         self.picks = picks
+        self.takes = takes
         self.seen: dict[str, int] = {}
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the picked candidate, the last one where there are fewer."""
+        if what in self.takes and self.takes[what] in candidates:
+            return candidates[candidates.index(self.takes[what])]
         self.seen[what] = max(len(candidates), self.seen.get(what, 0))
         return candidates[min(self.picks.get(what, 0), len(candidates) - 1)]
 
@@ -114,7 +118,7 @@ def combinations(case: Case, device: Device) -> Iterator[tuple[Picks, frozenset[
         before = dict(seen)
         for picks in todo:
             tried.add(picks)
-            picker = Picker(dict(picks))
+            picker = Picker(dict(picks), case.takes)
             yield picker.picks, dispatched_by(case, device, picker)
             for what, count in picker.seen.items():
                 seen[what] = max(count, seen.get(what, 0))
@@ -143,10 +147,14 @@ def run_case(
             a kernel wrote where it must not.
         ValidationLayerError: the validation layer reported something.
     """
-    backend = GuardedBackend(device, Picker(picks), replaced)
+    backend = GuardedBackend(device, Picker(picks, case.takes), replaced)
     plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"
+        if case.raises:
+            _check_refusal(case, plan)
+            device.raise_messages()
+            return CaseResult(str(case), 0.0, 0.0, backend.dispatched)
         first, second = plan.execute(case.feeds), plan.execute(case.feeds)
         device.raise_messages()
         backend.check_memory()
@@ -163,6 +171,15 @@ def run_case(
         error, difference = compare(got, want, case)
         worst, absolute = max(worst, error), max(absolute, difference)
     return CaseResult(str(case), worst, absolute, backend.dispatched)
+
+
+def _check_refusal(case: Case, plan: Pipeline) -> None:
+    said = "nothing"
+    try:
+        plan.execute(case.feeds)
+    except InvalidInputError as error:
+        said = str(error)
+    assert case.raises in said, f"{case}: '{case.raises}' was to be said, but {said}"
 
 
 def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
@@ -182,8 +199,12 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
         return 0.0, 0.0
     exact = want[finite].astype(np.float64)
     difference = np.abs(got[finite] - exact)
+    if not difference.any():
+        return 0.0, 0.0
     allowed = case.atol + case.rtol * np.abs(exact)
-    return float((difference / allowed).max()), float(difference.max())
+    return float((difference[difference > 0] / allowed[difference > 0]).max()), float(
+        difference.max()
+    )
 
 
 def run_variant(variant: Variant, device: Device) -> VariantResult:
@@ -234,7 +255,7 @@ def unusable(variant: Variant, device: Device) -> str | None:
 
 def _reach(case: Case, variant: Variant, device: Device, picks: Picks | None) -> Picks | None:
     """Return choices with which a case dispatches a variant; those that served before first."""
-    if picks is not None and variant.name in dispatched_by(case, device, Picker(picks)):
+    if picks is not None and variant.name in dispatched_by(case, device, Picker(picks, case.takes)):
         return picks
     return next(
         (found for found, names in combinations(case, device) if variant.name in names), None

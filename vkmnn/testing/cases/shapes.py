@@ -35,6 +35,11 @@ def integers(*shape: int, seed: int = 0, low: int = -9, high: int = 9) -> AnyArr
     return rng.integers(low, high, shape, endpoint=True, dtype=np.int32)
 
 
+def whole(*shape: int, seed: int = 0, low: int = -4, high: int = 4) -> AnyArray:
+    """Return small whole numbers as float32: their sums and products are exact in any order."""
+    return integers(*shape, seed=seed, low=low, high=high).astype(np.float32)
+
+
 def arrays(dtype: str, *, seed: int = 0) -> Iterator[AnyArray]:
     """Yield an array of every shape in `SHAPES`; `dtype` is a kernel's, "f32" or "i32"."""
     for shape in SHAPES:

@@ -1,0 +1,309 @@
+"""Cases of `binary`, `select` and `cast`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Activation, DType
+from vkmnn.ir.ops import BinaryAttrs, CastAttrs, OpAttrs
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.shapes import SHAPES, floats, integers, whole
+from vkmnn.vulkan.broadcast import plan_plain
+
+Shape = tuple[int, ...]
+
+# Shapes of two operands: flat ones, and some that alternate over all six axes that kernels have.
+PAIRS: tuple[tuple[Shape, Shape], ...] = (
+    ((), ()),
+    ((0,), (1,)),
+    ((3, 107), (3, 107)),
+    ((2, 1, 3, 1, 2, 4), (1, 3, 1, 2, 1, 4)),
+    ((2, 1, 3, 1, 2, 1), (1, 3, 1, 5, 1, 8)),
+    ((1, 3, 1, 5, 1, 8), (2, 1, 3, 1, 2, 1)),
+    ((2, 1, 3, 1, 2, 1), (1, 3, 1, 2, 1, 5)),
+    ((1, 3, 1, 2, 1, 5), (2, 1, 3, 1, 2, 1)),
+)
+# Fewer axes: the same code, specialized in another way. Tested for one kind.
+MORE_PAIRS: tuple[tuple[Shape, Shape], ...] = (
+    ((1,), (1,)),
+    ((7,), (7,)),
+    ((3, 0, 5), (5,)),
+    ((13,), ()),
+    ((1,), (3, 5, 7)),
+    ((5, 12), (12,)),
+    ((5, 1), (5, 12)),
+    ((3, 1, 4), (1, 7, 4)),
+    ((2, 3, 5), (5,)),
+    ((3, 1, 5), (1, 7, 5)),
+    ((11, 1), (7,)),
+)
+# Shapes in channel blocks, the larger one first: like ones, a value per channel, and per pixel.
+BLOCKED_PAIRS: tuple[tuple[Shape, Shape], ...] = (
+    ((2, 8, 3, 5), (2, 1, 3, 5)),
+    ((2, 5, 3), (2, 5, 3)),
+    ((2, 8, 3, 5), (1, 8, 1, 1)),
+    ((1, 4, 2, 3), (1, 1, 1, 1)),
+)
+ACTIVATIONS = (
+    Activation("RELU"),
+    Activation("CLIP", -0.5, 0.75),
+    Activation("LEAKY_RELU", 0.1),
+    Activation("SIGMOID"),
+    Activation("SILU"),
+    Activation("GELU"),
+    Activation("GELU_TANH"),
+    Activation("HARD_SIGMOID", 0.2, 0.5),
+    Activation("HARD_SWISH"),
+    Activation("TANH"),
+    Activation("ELU", 0.7),
+    Activation("SOFTPLUS"),
+)
+# Relative error of float kinds that are not exact.
+_RTOL = {"DIV": 4e-7, "POW": 4e-6}
+_CHECKED = ("ADD", "SUB", "MUL", "POW")
+_COMPARISONS = ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
+_OVERFLOW = "does not fit the 32-bit integers"
+_EXTREMES = np.array([-(2**31), 1 - 2**31, -46341, -46340, -2, -1, 0, 1, 2, 3, 46340, 46341,
+                      2**30, 2**31 - 2, 2**31 - 1], np.int64)  # fmt: skip
+
+
+def result_shape(*shapes: Shape) -> Shape:
+    """Return the shape that these broadcast to."""
+    return np.broadcast_shapes(*shapes)
+
+
+def has_width(width: str, *shapes: Shape) -> bool:
+    """Return whether element-wise kernels take these shapes with vectors of this many words."""
+    return plan_plain(shapes, result_shape(*shapes)).width == int(width)
+
+
+def _operands(kind: str, dtype: str, a: Shape, b: Shape) -> tuple[AnyArray, AnyArray]:
+    """Return operands on which the kind is defined and its branches differ."""
+    if dtype == "i32":
+        x, y = integers(*a), integers(*b, seed=1)
+        if kind == "POW":
+            x, y = integers(*a, low=-6, high=6), integers(*b, seed=1, low=0, high=9)
+        return x, y
+    x, y = floats(*a, scale=3), floats(*b, seed=1, scale=3)
+    if kind in _COMPARISONS:
+        return np.round(x), np.round(y)
+    if kind == "POW":
+        return np.asarray(np.abs(x) + np.float32(0.01)), y
+    if kind in ("DIV", "MOD", "FMOD"):
+        y = np.asarray(y + np.copysign(np.float32(0.1), y))
+    return x, y
+
+
+def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
+    """Yield pairs of which every one takes a branch of its own."""
+    if dtype == "i32":
+        if kind in ("DIV", "MOD", "FMOD"):
+            values = np.array([-7, -6, -3, -2, -1, 0, 1, 2, 3, 6, 7], np.int32)
+            yield values[:, None], values
+        elif kind == "POW":
+            yield np.array([[-2], [-1], [1], [2], [3]], np.int32), np.arange(-3, 8, dtype=np.int32)
+            yield np.int32([0, 46340, -46340, 2, 15, -8]), np.int32([0, 2, 2, 30, 7, 10])
+        elif kind in ("AND", "OR", "XOR"):
+            yield np.array([[False], [True]]), np.array([False, True])
+            yield np.int32([0, 0, 1, 2, 2, 4]), np.int32([0, 1, 0, 1, 2, 3])
+        return
+    if kind == "POW":
+        yield (
+            np.float32([[0.0], [-0.0], [1.0], [-1.0], [2.0], [-2.5], [0.3], [np.inf], [-np.inf]]),
+            np.float32([0, 1, -1, 2, 3, -3, 7, 0.5, -0.5, 31, 32, -32, 33, 0.3, np.inf]),
+        )
+        yield np.float32([np.nan, 2, 1, np.nan, -1.001]), np.float32([2, np.nan, np.nan, 0.7, 901])
+    if kind in ("MOD", "FMOD"):
+        values = np.float32([-7.5, -6, -2, -0.3, 0.3, 2, 6, 7.5, 1e6 + 0.0625])
+        yield np.concatenate([values, [np.float32(0), np.float32(-0.0)]])[:, None], values
+        yield np.float32([16777215, 1e6, 3, -3, 0.7]), np.float32([0.7, 0.1, np.inf, -np.inf, 0.1])
+        yield np.float32([[1e4], [-1e4], [12345.678]]), floats(63, seed=5) + np.float32(3.1)
+    if kind in ("MIN", "MAX"):
+        values = np.float32([np.nan, -np.inf, -1, 0, 2, np.inf])
+        yield values[:, None], values
+    if kind == "PRELU":
+        yield np.float32([-2, -0.5, 0, 0.5, 2, -3]), np.float32([0.25, -1, 7, 9, 3, 2])
+
+
+def _overflows(kind: str, dtype: str) -> Iterator[Case]:
+    """Yield int64 operands whose result just fits, and some whose result just does not."""
+    if dtype != "i32" or kind not in _CHECKED:
+        return
+    a, b = (side.reshape(-1) for side in np.meshgrid(_EXTREMES, _EXTREMES))
+    if kind == "POW":
+        keep = (b >= 0) & (b < 40) & (np.abs(a) < 50_000)
+        a, b = a[keep], b[keep]
+    exact = {"ADD": a + b, "SUB": a - b, "MUL": a * b, "POW": a ** np.maximum(b, 0)}[kind]
+    fits = (exact >= -(2**31)) & (exact < 2**31)
+    attrs = BinaryAttrs(kind)
+    yield op_case("BinaryOp", attrs, [a[fits], b[fits]])
+    yield op_case("BinaryOp", attrs, [a[fits][:, None], np.full(1, kind in ("MUL", "POW"), np.int64)])
+    beyond = np.flatnonzero(~fits & (np.abs(exact) < 2**33))
+    for place, index in enumerate(beyond[:: max(1, len(beyond) // 6)]):
+        x, y = np.ones(9, np.int64), np.ones(9, np.int64)
+        x[place % 9], y[place % 9] = a[index], b[index]
+        yield op_case("BinaryOp", attrs, [x, y], raises=_OVERFLOW)
+    x, y = np.full((3, 3), 1, np.int64), np.full((3, 1), 1, np.int64)
+    x[2, 2], y[2, 0] = a[beyond[0]], b[beyond[0]]
+    yield op_case("BinaryOp", attrs, [x, y], raises=_OVERFLOW)
+
+
+def _stored(kind: str, dtype: str) -> Iterator[AnyArray]:
+    """Yield a left operand of every element type that the kernel's words stand for."""
+    if dtype == "f32":
+        yield whole(3, 8, low=1).astype(np.float16)
+        return
+    for name in ("int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"):
+        yield integers(3, 8, low=1).astype(name)
+    if kind in ("AND", "OR", "XOR", "EQUAL"):
+        yield integers(3, 8) > 0
+
+
+@shader_cases("binary")
+def binary(variant: Variant) -> Iterator[Case]:
+    """Every way to broadcast; the branches of each kind; overflows; fused activations."""
+    kind, dtype = str(variant.axes["op"]), str(variant.axes["dtype"])
+    width = str(variant.axes["width"])
+    attrs = BinaryAttrs(kind)
+    rtol = _RTOL.get(kind, 0.0)
+    logical = kind in ("AND", "OR", "XOR")
+
+    def case(a: AnyArray, b: AnyArray, attrs: OpAttrs = attrs, rtol: float = rtol) -> Case:
+        return op_case("BinaryOp", attrs, [a, b], rtol=rtol, atol=0)
+
+    with np.errstate(all="ignore"):
+        for a, b in PAIRS + MORE_PAIRS * (kind == "ADD"):
+            if has_width(width, a, b):
+                x, y = _operands(kind, dtype, a, b)
+                yield case(x > 0, y > 0) if logical else case(x, y)
+        for x, y in _special(kind, dtype):
+            # For single words, a broadcast axis of odd size behind.
+            yield case(x, y) if width == "4" else case(x[..., None], np.repeat(y[..., None], 5, -1))
+        for x in _stored(kind, dtype):
+            y = np.asarray(x[:, :1] if width == "4" else x[:1, :7])
+            yield case(x if width == "4" else np.asarray(x[:, :7]), y)
+        yield from _overflows(kind, dtype)
+        if width == "4":
+            # Pooling takes no bools.
+            blocked = () if kind in _COMPARISONS or logical else BLOCKED_PAIRS
+            for a, b in blocked if kind == "ADD" else blocked[:1]:
+                x, y = _operands(kind, dtype, a, b)
+                constant = [1] if dtype == "i32" else []
+                yield blocked_case(
+                    "BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0
+                )
+        if kind == "ADD" and dtype == "f32":
+            x = np.linspace(-9, 9, 77, dtype=np.float32).reshape(7, 11)
+            x = np.concatenate([x, np.float32(0.01) * x], 1)
+            y = np.float32([0.0078125]) if width == "4" else np.zeros(22, np.float32)
+            for activation in ACTIVATIONS:
+                fused = BinaryAttrs(kind, activation)
+                yield op_case("BinaryOp", fused, [x, y], rtol=2e-6, atol=1e-6)
+
+
+SELECT_SHAPES: tuple[tuple[Shape, Shape, Shape], ...] = (
+    ((), (), ()),
+    ((0,), (1,), ()),
+    ((7,), (7,), (7,)),
+    ((3, 107), (3, 107), ()),
+    ((), (13,), (13,)),
+    ((5, 1), (5, 12), (12,)),
+    ((5, 12), (5, 1), (1, 12)),
+    ((12,), (5, 12), (5, 1)),
+    ((2, 1, 3, 1, 2, 4), (1, 3, 1, 2, 1, 4), (4,)),
+    ((1, 3, 1, 2, 1, 4), (2, 1, 3, 1, 2, 4), (2, 3, 3, 2, 2, 1)),
+    ((3, 5), (5,), (3, 1)),
+    ((2, 3, 1), (1, 3, 5), (2, 1, 5)),
+    ((2, 1, 3, 1, 2, 5), (1, 3, 1, 2, 1, 5), (5,)),
+    ((1, 3, 1, 2, 1, 5), (2, 1, 3, 1, 2, 1), (1, 3, 1, 2, 1, 1)),
+)
+
+
+@shader_cases("select")
+def select(variant: Variant) -> Iterator[Case]:
+    """Every way to broadcast three operands, and every element type."""
+    width = str(variant.axes["width"])
+    for c, a, b in SELECT_SHAPES:
+        if has_width(width, c, a, b):
+            condition = integers(*c) > 0
+            yield op_case("Select", OpAttrs(), [condition, floats(*a, seed=1), floats(*b, seed=2)])
+    for name in ("float16", "int8", "uint8", "uint16", "int32", "int64", "uint64", "bool"):
+        x = integers(4, 7 if width == "1" else 8, low=0).astype(name)
+        y = x[:1, ::-1].copy()
+        yield op_case("Select", OpAttrs(), [integers(4, 1) > 0, x, y], rtol=0, atol=0)
+    if width == "4":
+        yield blocked_case(
+            "Select", OpAttrs(), [integers(2, 8, 3, low=0, high=1), floats(2, 8, 3), floats(1, 8, 1, seed=1)]
+        )
+
+
+# By kernel type: element types that a cast can come from, and go to.
+_SOURCES = {
+    "f32": ("float32", "float16"),
+    "i32": ("int32", "int8", "uint8", "int16", "uint16", "int64", "uint32", "uint64", "bool"),
+}
+_DESTS = {
+    "f32": ("float32",),
+    "f16": ("float16",),
+    "bool": ("bool",),
+    "i32": ("int32", "int8", "uint8", "int16", "uint16", "int64", "uint32"),
+}
+
+
+def _values(source: str, dest: str) -> Iterator[AnyArray]:
+    """Yield numbers that every step of a conversion treats differently."""
+    if source == "float32":
+        yield np.float32([-2.9, -2.5, -1.5, -0.5, -0.0, 0.0, 0.4, 0.5, 0.99, 1.0, 1.5, 2.5, 300.7])
+        if dest == "float16":
+            # Halves on both sides of ties, subnormal, the largest, and beyond.
+            bits = np.arange(0x3F7FE800, 0x3F804000, 0x800, np.uint32)
+            near = np.concatenate([bits - 1, bits, bits + 1]).view(np.float32)
+            yield near
+            yield -near
+            yield near * np.float32(2**-14)
+            yield near * np.float32(2**-20)
+            yield near * np.float32(2**-24)
+            yield np.float32([65503, 65504, 65519, 65520, 65521, 1e6, -65519.9, -65520, 2**-25,
+                              1.5 * 2**-25, 2**-26, np.inf, -np.inf, np.nan])  # fmt: skip
+        elif dest == "bool":
+            yield np.float32([np.nan, np.inf, 1e-30, -1e-30, 0.0])
+        elif dest == "int32":
+            yield np.float32([2147483520.0, -2147483648.0, -2147483520.0])
+        elif dest in ("uint8", "int8", "uint16", "int16"):
+            yield np.float32([127, 128, 255, 256, 511, 32767, 32768, 65535, 65536, 70001, -200.0])
+    elif source in ("int32", "int64"):
+        edges = [0, 1, -1, 127, 128, -128, -129, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1]
+        yield np.array([*edges, -(2**31)], source)
+        if dest in ("float16", "float32"):
+            yield np.array([2047, 2049, 2051, 4095, 4097, 4098, 16777217, 16777219], source)
+
+
+@shader_cases("cast")
+def cast(variant: Variant) -> Iterator[Case]:
+    """All pairs of element types that the kernel serves."""
+    source, dest = str(variant.axes["source"]), str(variant.axes["dest"])
+    with np.errstate(all="ignore"):
+        for index, (first, second) in enumerate(product(_SOURCES[source], _DESTS[dest])):
+            if first == second:
+                continue
+            attrs = CastAttrs(DType(second))
+            arrays = [*_values(first, second), integers(*SHAPES[index % len(SHAPES)], low=0)]
+            for x in arrays:
+                yield op_case("Cast", attrs, [x.astype(first)], rtol=0, atol=0)
+        first, second = _SOURCES[source][0], _DESTS[dest][-1]
+        for shape in SHAPES:
+            x = (floats(*shape, scale=9) if source == "f32" else integers(*shape)).astype(first)
+            if first != second:
+                yield op_case("Cast", CastAttrs(DType(second)), [x], rtol=0, atol=0)
+        blocked = whole(2, 5, 3).astype(first)  # pooling takes no bools
+        if first != second and second != "bool":
+            yield blocked_case("Cast", CastAttrs(DType(second)), [blocked], rtol=0, atol=0)
+    if source == "f32" and dest == "i32":
+        for place, value in enumerate([2147483648.0, -2147483904.0, np.inf, 1e20]):
+            x = np.ones(7, np.float32)
+            x[6 - place] = value
+            yield op_case("Cast", CastAttrs(DType.INT64), [x], raises=_OVERFLOW)
