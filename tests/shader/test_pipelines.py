@@ -1,0 +1,61 @@
+"""Every variant becomes a pipeline on the device at hand, or the device says why not.
+
+Under the validation layer, which also holds a module against the features that were enabled.
+`tasks.py test` runs this on the default device and on SwiftShader, the feature floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from vkmnn.errors import ShaderError
+from vkmnn.runtime.device import Device, enumerate_devices, open_device
+from vkmnn.shaders import load_shader
+from vkmnn.shaders.library import BUILTIN
+
+VARIANTS: dict[str, list[str]] = {}
+for variant, family, _ in BUILTIN.variants():
+    VARIANTS.setdefault(family, []).append(variant)
+
+# Templates without a variant that runs on every device, and the one that then does the same.
+TWINS = {
+    "attention_rotate": "attention_tile",
+    "conv_rotate": "conv_tile",
+    "matmul_rotate": "matmul_tile",
+}
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    opened = open_device("auto", validation=True)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.validation
+@pytest.mark.parametrize("template", VARIANTS)
+def test_every_pipeline(device: Device, template: str) -> None:
+    wanted = []
+    for name in VARIANTS[template]:
+        shader = load_shader(name)
+        reason = device.supports(shader)
+        if reason is None:
+            wanted.append((shader, {}))
+            continue
+        assert "lacks" in reason or f"{name} needs" in reason
+        with pytest.raises(ShaderError) as caught:
+            device.pipeline(shader)
+        assert reason in str(caught.value)
+    assert len(device.create_pipelines(wanted)) == len(wanted)
+
+
+@pytest.mark.parametrize("template", VARIANTS)
+def test_every_device_can_run_some_variant(template: str) -> None:
+    """What needs a feature has a twin that needs none."""
+    free = [name for name in VARIANTS[template] if not load_shader(name).requires]
+    assert bool(free) != (template in TWINS)
+    assert free or TWINS[template] in VARIANTS
