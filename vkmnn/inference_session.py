@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.core.backend import MemoryUse
+from vkmnn.core.backend import MemoryUse, TunedChoice
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
+from vkmnn.core.session import TUNING_RUNS
 from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter import (
     CpuInfo,
@@ -160,6 +161,27 @@ class InferenceSession:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
         return self._session.core.profile(self._check_feeds(feeds), runs)
+
+    def tune(
+        self,
+        feeds: Mapping[str, Array],
+        runs: int = TUNING_RUNS,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[TunedChoice]:
+        """Measure the kernels that the network could use at these shapes, and use the fastest.
+
+        What was found is kept on disk, per device and driver, and serves other sessions too
+        (`VKMNN_TUNE`). On the numpy backend there is nothing to choose.
+
+        Args:
+            feeds: as for `run`.
+            runs: how often each candidate runs; the least time counts.
+            progress: called with (done, all) after every trial; `all` may grow.
+
+        Raises:
+            InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
+        """
+        return self._session.core.tune(self._check_feeds(feeds), runs, progress)
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the latest plan; all zeros on the numpy backend.

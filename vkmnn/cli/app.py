@@ -202,6 +202,25 @@ def profile(
     profile_model(model, options, by.value, trace)
 
 
+@app.command()
+def tune(
+    model: ModelArgument,
+    inputs: InputOption = None,
+    shape: ShapeOption = None,
+    device: DeviceOption = "auto",
+    driver: DriverOption = None,
+    repeat: Annotated[
+        int, typer.Option("--repeat", "-n", min=1, help="Runs of each candidate; the least counts.")
+    ] = 5,
+    seed: SeedOption = 0,
+) -> None:
+    """Measure the kernels that a model could use, and keep the fastest for later runs."""
+    from vkmnn.cli.run import RunOptions
+    from vkmnn.cli.tune import tune_model
+
+    tune_model(model, RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat))
+
+
 def set_up_logging() -> None:
     """Show the library's log on the standard error, from the level `VKMNN_LOG` on.
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import ClassVar
 
 from rich import box
@@ -138,10 +138,19 @@ def histogram(names: Iterable[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in ranked)
 
 
-@contextmanager
-def compiling() -> Iterator[Callable[[int, int], None]]:
+def compiling() -> AbstractContextManager[Callable[[int, int], None]]:
     """Show a bar while pipelines are compiled; yields what a session takes as `progress`."""
-    columns = (TextColumn("compiling pipelines"), BarColumn(), MofNCompleteColumn())
+    return _bar("compiling pipelines")
+
+
+def trials() -> AbstractContextManager[Callable[[int, int], None]]:
+    """Show a bar while kernels are measured; yields what `tune` takes as `progress`."""
+    return _bar("measuring kernels")
+
+
+@contextmanager
+def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("", total=None, visible=False)
 

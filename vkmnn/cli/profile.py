@@ -58,7 +58,7 @@ def _summary(profile: Profile) -> str:
 
 
 def _show_steps(profile: Profile) -> None:
-    rows = table("share", "µs", "op", "name", "kernel", right=("share", "µs"))
+    rows = table("share", "µs", "op", "name", "kernel", "chosen by", right=("share", "µs"))
     total = profile.total_us or 1.0
     for entry in sorted(profile, key=lambda entry: -entry.microseconds):
         rows.add_row(
@@ -67,6 +67,7 @@ def _show_steps(profile: Profile) -> None:
             entry.type,
             Text(entry.name),
             Text(entry.kernel),
+            entry.choice,
         )
     show(rows)
 

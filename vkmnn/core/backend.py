@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
@@ -13,11 +14,32 @@ from vkmnn.ir import Array, Op
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time of one step of a segment: name of the op ("" for a copy to the host), and its kernel."""
+    """Time of one step of a segment: name of the op ("" for a copy to the host), and its kernel.
+
+    `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
+    """
 
     op: str
     kernel: str
     microseconds: float
+    choice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TunedChoice:
+    """A choice between kernels that was settled by measurement.
+
+    `ops` are the ops that face it; `rule` is what the rules would take. Times are those of one of
+    the ops, in microseconds.
+    """
+
+    what: str
+    problem: str
+    ops: tuple[str, ...]
+    rule: str
+    taken: str
+    rule_us: float
+    taken_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +54,19 @@ class MemoryUse:
     lower_bound: int = 0
     constants: int = 0
     io: int = 0
+
+
+class Plan(Protocol):
+    """What a backend may do with a plan that it tunes."""
+
+    def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run it once."""
+
+    def timings(self) -> list[tuple[str, Timing]]:
+        """Return (backend, timing) of every step of the last run."""
+
+    def close(self) -> None:
+        """Release it."""
 
 
 class Segment(ABC):
@@ -107,6 +142,31 @@ class Backend(ABC):
         Raises:
             InvalidInputError: the device cannot measure time.
         """
+
+    def tune(
+        self,
+        make_plan: Callable[[Backend], Plan],
+        feeds: Mapping[str, Array],
+        runs: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> list[TunedChoice]:
+        """Measure the kernels that a plan could use, and use the fastest ones from now on.
+
+        Args:
+            make_plan: makes the plan on a backend.
+            feeds: arrays to run it on.
+            runs: how often each candidate runs.
+            progress: called with (done, all) after every trial; `all` may grow.
+
+        Returns:
+            What was settled, where there was a choice.
+        """
+        return []
+
+    @property
+    def tunes_new_plans(self) -> bool:
+        """Whether a plan is to be tuned when it is made first."""
+        return False
 
     def close(self) -> None:  # noqa: B027 - a backend may own nothing
         """Release what the backend owns."""

@@ -23,7 +23,8 @@ _COPY = "Copy"
 class ProfileEntry:
     """One step of the plan: a dispatch on a device, a copy to host memory, or a numpy execution.
 
-    `name` is the op's, `source` the model's node that it came from, `microseconds` the median.
+    `name` is the op's, `source` the model's node that it came from, `microseconds` the median,
+    `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ProfileEntry:
     backend: str
     kernel: str
     microseconds: float
+    choice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ def measure(plan: Pipeline, timed: Pipeline, feeds: Mapping[str, Array], runs: i
                 backend=backend,
                 kernel=step.kernel,
                 microseconds=median(timing.microseconds for _, timing in samples),
+                choice=step.choice,
             )
         )
     return Profile(

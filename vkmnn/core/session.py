@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vkmnn.core.backend import Backend, MemoryUse
+import numpy as np
+
+from vkmnn.core.backend import Backend, MemoryUse, TunedChoice
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile, measure
@@ -16,6 +18,9 @@ from vkmnn.errors import InvalidInputError, PlacementError
 from vkmnn.ir import Array, Graph
 
 PlanKey = tuple[object, ...]
+
+TUNING_RUNS = 5
+"""How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
 
 
 class Session:
@@ -70,6 +75,8 @@ class Session:
             key = self._key(shapes, feeds)
             plan = self._plans.get(key)
             if plan is None:
+                if self._main.tunes_new_plans:
+                    self._tune(shapes, feeds, TUNING_RUNS, None)
                 plan = self._plan(shapes, feeds, self._main)
                 self._plans[key] = plan
                 if len(self._plans) > self._max_plans:
@@ -137,6 +144,51 @@ class Session:
                 return measure(plan, timed, feeds, runs)
             finally:
                 timed.close()
+
+    def tune(
+        self,
+        feeds: Mapping[str, Array],
+        runs: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[TunedChoice]:
+        """Measure the kernels that the network could use at these shapes; plans are made anew.
+
+        Args:
+            feeds: as for `run`.
+            runs: how often each candidate runs.
+            progress: called with (done, all) after every trial; `all` may grow.
+
+        Raises:
+            InvalidInputError: `runs` is below 1, or the device cannot measure time.
+        """
+        if runs < 1:
+            raise InvalidInputError(f"cannot tune with {runs} runs", hint="ask for at least one")
+        shapes = {name: array.shape for name, array in feeds.items()}
+        with self._lock:
+            settled = self._tune(shapes, feeds, runs, progress)
+            for plan in self._plans.values():
+                plan.close()
+            self._plans.clear()
+            self.resize(shapes, feeds)
+            return settled
+
+    def _tune(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        feeds: Mapping[str, Array],
+        runs: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> list[TunedChoice]:
+        # A plan may be made before there is data; the speed of kernels hardly depends on it.
+        arrays = {
+            info.name: feeds[info.name]
+            if info.name in feeds
+            else np.zeros(shapes[info.name], info.dtype.numpy)
+            for info in self.graph.inputs
+        }
+        return self._main.tune(
+            lambda backend: self._plan(shapes, feeds, backend), arrays, runs, progress
+        )
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the current plan.

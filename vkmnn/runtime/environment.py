@@ -51,6 +51,16 @@ def timeout_s() -> float:
     return value
 
 
+def tune() -> str:
+    """`VKMNN_TUNE`: "off", "cached" (use what was measured before) or "on" (measure new plans)."""
+    text = os.environ.get("VKMNN_TUNE", "").strip().lower() or "cached"
+    if text not in ("off", "cached", "on"):
+        raise InvalidInputError(
+            f"VKMNN_TUNE={text!r} is not known", hint="set it to off, cached or on"
+        )
+    return text
+
+
 def cache_dir() -> Path:
     """`VKMNN_CACHE_DIR`: where caches are kept, by default `vkmnn` in the user's cache folder."""
     text = os.environ.get("VKMNN_CACHE_DIR", "").strip()

@@ -24,6 +24,19 @@ _HEADER = struct.Struct("<8s32sQ32s")
 _MAX_BYTES = 512 << 20
 
 
+def device_key(info: DeviceInfo) -> bytes:
+    """Return the SHA-256 of what caches depend on: the device, its driver, vkmnn's version."""
+    parts = (
+        info.driver,
+        info.uuid,
+        info.driver_uuid,
+        info.driver_version,
+        ".".join(map(str, info.api_version)),
+        _engine_version(),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
 class PipelineCacheFile:
     """One file per device, driver and engine version, below `folder`.
 
@@ -31,15 +44,7 @@ class PipelineCacheFile:
     """
 
     def __init__(self, folder: Path, info: DeviceInfo) -> None:
-        parts = (
-            info.driver,
-            info.uuid,
-            info.driver_uuid,
-            info.driver_version,
-            ".".join(map(str, info.api_version)),
-            _engine_version(),
-        )
-        self._key = hashlib.sha256("\0".join(parts).encode()).digest()
+        self._key = device_key(info)
         self.path = folder / "pipelines" / f"{self._key.hex()[:32]}.bin"
 
     def load(self) -> bytes | None:

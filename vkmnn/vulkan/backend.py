@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.backend import Backend, Plan, Segment, TunedChoice
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import DeviceError, InvalidInputError
-from vkmnn.ir import OP_TYPES, Op
+from vkmnn.ir import OP_TYPES, Array, Op
+from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device
 from vkmnn.vulkan import executions
-from vkmnn.vulkan.choice import Chooser, by_rule
+from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype
+from vkmnn.vulkan.tuning import TuningFile, tune
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class VulkanBackend(Backend):
         device: an opened device; shared, not closed with the backend.
         progress: called with (done, all) while pipelines are made.
         timestamps: record GPU time per dispatch, for profiles.
-        chooser: decides between kernels that do the same.
+        chooser: decides between kernels that do the same; None for what `VKMNN_TUNE` says.
     """
 
     type = "VULKAN"
@@ -43,10 +45,14 @@ class VulkanBackend(Backend):
         device: Device,
         progress: Callable[[int, int], None] | None = None,
         timestamps: bool = False,
-        chooser: Chooser = by_rule,
+        chooser: Chooser | None = None,
     ) -> None:
         self.device = device
-        self._chooser = chooser
+        self.choices: list[Choice] = []
+        self._mode = environment.tune()
+        self._chooser = chooser or Preferences(
+            self._tuning_file().load() if self._mode != "off" else {}
+        )
         self._progress = progress
         self._timestamps = timestamps
         self._constants = ConstantStore(device)
@@ -102,6 +108,7 @@ class VulkanBackend(Backend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder, ends = self.encode(segments)
+        self.choices = encoder.choices
         memory = self.place(encoder, list(kept.values()), list(inputs.values()))
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
@@ -151,9 +158,54 @@ class VulkanBackend(Backend):
                 f"{self.device.info.name} has no timestamps, so its ops cannot be timed",
                 hint='profile on another device, or with device="cpu"',
             )
-        backend = VulkanBackend(self.device, self._progress, True, self._chooser)
+        return self._sibling(True, self._chooser)
+
+    def with_preferences(self, table: Mapping[str, str]) -> VulkanBackend:
+        """Return a backend that takes these kernels and shares this one's constants."""
+        return self._sibling(self._timestamps, Preferences(table))
+
+    def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
+        backend = VulkanBackend(self.device, self._progress, timestamps, chooser)
         backend._constants = self._constants
         return backend
+
+    # --- tuning ----------------------------------------------------------------------------------
+
+    @property
+    def preferences(self) -> Mapping[str, str]:
+        """The kernels that were measured to be fastest, by choice."""
+        return self._chooser.table if isinstance(self._chooser, Preferences) else {}
+
+    @property
+    def tunes_new_plans(self) -> bool:
+        """Whether `VKMNN_TUNE` asks for it and the device can measure."""
+        return self._mode == "on" and "timestamps" in self.device.info.features
+
+    def tune(
+        self,
+        make_plan: Callable[[Backend], Plan],
+        feeds: Mapping[str, Array],
+        runs: int,
+        progress: Callable[[int, int], None] | None,
+    ) -> list[TunedChoice]:
+        """Measure the kernels that a plan could use; the outcome is kept on disk."""
+        table, settled = tune(self, make_plan, feeds, runs, progress)
+        self._chooser = Preferences(table)
+        if self._mode != "off":
+            # Another process may have measured other networks meanwhile.
+            self._tuning_file().store({**self._tuning_file().load(), **table})
+        return settled
+
+    def choices_of(
+        self, make_plan: Callable[[Backend], Plan], table: Mapping[str, str]
+    ) -> list[Choice]:
+        """Return the choices that a plan faces when these kernels are preferred."""
+        backend = self.with_preferences(table)
+        make_plan(backend).close()
+        return backend.choices
+
+    def _tuning_file(self) -> TuningFile:
+        return TuningFile(environment.cache_dir(), self.device.info)
 
     def close(self) -> None:
         """Forget the session's constants; plans must be closed before."""

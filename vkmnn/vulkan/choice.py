@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+# How kernels load is a property of the device, not of one op.
+NOT_TUNED = frozenset({"storage"})
 
 
 class Chooser(Protocol):
@@ -15,13 +19,53 @@ class Chooser(Protocol):
         """Return one of `candidates`.
 
         Args:
-            what: names the kind of choice ("matmul", "convolution", "row group", …).
+            what: names the kind of choice ("matmul", "convolution", "lanes", …).
             problem: all that the speed of the candidates depends on, besides the device.
             candidates: at least one; the one that the rules think fastest comes first.
         """
         ...
 
 
-def by_rule(what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-    """Return the first candidate: what the rules think fastest."""
-    return candidates[0]
+class Preferences:
+    """A chooser that takes what was measured to be fastest, else what the rules rank first.
+
+    Args:
+        table: `repr` of a candidate by `choice_key`.
+    """
+
+    def __init__(self, table: Mapping[str, str]) -> None:
+        self.table = table
+
+    def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
+        """Return the preferred candidate; one that is not there any more counts for nothing."""
+        if self.table and len(candidates) > 1:
+            wanted = self.table.get(choice_key(what, problem))
+            for candidate in candidates:
+                if repr(candidate) == wanted:
+                    return candidate
+        return candidates[0]
+
+
+BY_RULE = Preferences({})
+"""The chooser that knows no measurements."""
+
+
+def choice_key(what: str, problem: Hashable) -> str:
+    """Return the name under which the outcome of a choice is kept."""
+    return f"{what}: {problem!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One decision made while the op `op` was encoded."""
+
+    op: str
+    what: str
+    problem: Hashable
+    candidates: tuple[Any, ...]
+    taken: Any
+
+    @property
+    def key(self) -> str:
+        """The name under which the outcome is kept."""
+        return choice_key(self.what, self.problem)

@@ -21,7 +21,7 @@ from vkmnn.vulkan.checks import (
     Check,
     IndexRange,
 )
-from vkmnn.vulkan.choice import Chooser, by_rule
+from vkmnn.vulkan.choice import BY_RULE, Choice, Chooser
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 T = TypeVar("T")
@@ -69,24 +69,28 @@ class VulkanEncoder:
     whose storage it lies, and to the byte where it begins there. `written` holds the tensors that
     dispatches write. `ranges` are what the host checks of index tensors that it provides;
     `checks` are made on the device, which reports failures in `status`. `chooser` decides between
-    kernels that do the same.
+    kernels that do the same, and `choices` holds what it decided where there was a choice.
     """
 
     info: DeviceInfo
-    chooser: Chooser = by_rule
+    chooser: Chooser = BY_RULE
     dispatches: list[Dispatch] = field(default_factory=list)
     packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
     aliases: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)
     written: set[Tensor] = field(default_factory=set)
     ranges: dict[Tensor, list[IndexRange]] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     status: Tensor | None = None
     label: str = ""
     _scratch: int = 0
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the one of `candidates` to use; the likely fastest comes first (see `Chooser`)."""
-        return self.chooser(what, problem, candidates)
+        taken = self.chooser(what, problem, candidates)
+        if len(candidates) > 1:
+            self.choices.append(Choice(self.label, what, problem, tuple(candidates), taken))
+        return taken
 
     @property
     def prefers_texel_loads(self) -> bool:

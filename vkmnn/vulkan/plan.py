@@ -10,6 +10,7 @@ from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.vulkan.checks import Status
+from vkmnn.vulkan.choice import NOT_TUNED
 from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.segment import VulkanSegment
@@ -60,9 +61,21 @@ class PlanRecorder:
         steps = None
         if self._timestamps:
             copies = [tensor for tensor in downloads if tensor in self._memory.readback]
-            steps = [(d.label, d.shader.name) for d in dispatches] + [("", "copy") for _ in copies]
+            chosen = self._chosen()
+            steps = [(d.label, d.shader.name, chosen.get(d.label, "")) for d in dispatches]
+            steps += [("", "copy", "") for _ in copies]
         status = self._status(dispatches)
         return VulkanSegment(command, uploaded, downloaded, self._memory, ranges, status, steps)
+
+    def _chosen(self) -> dict[str, str]:
+        """Return, for each op that had a choice, whether all of it went by the rules."""
+        chosen: dict[str, str] = {}
+        for choice in self._encoder.choices:
+            if choice.what in NOT_TUNED:
+                continue
+            tuned = choice.taken != choice.candidates[0] or chosen.get(choice.op) == "tuned"
+            chosen[choice.op] = "tuned" if tuned else "rule"
+        return chosen
 
     def _status(self, dispatches: Sequence[Dispatch]) -> Status | None:
         """Return where the dispatches report failed checks, None when they make none."""

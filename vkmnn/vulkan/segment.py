@@ -27,7 +27,7 @@ class VulkanSegment(Segment):
         memory: the plan's memory, shared by its segments and closed with them.
         ranges: which values the uploaded index tensors may hold, by name.
         status: where kernels report failed checks; None when they make none.
-        steps: op and kernel of every recorded command; None when it has no timestamps.
+        steps: op, kernel and who chose it, of every recorded command; None without timestamps.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class VulkanSegment(Segment):
         memory: PlanMemory,
         ranges: Mapping[str, Sequence[IndexRange]],
         status: Status | None = None,
-        steps: Sequence[tuple[str, str]] | None = None,
+        steps: Sequence[tuple[str, str, str]] | None = None,
     ) -> None:
         self._steps = steps
         self._memory = memory
@@ -88,8 +88,8 @@ class VulkanSegment(Segment):
             return []
         times = self._command.timings()
         return [
-            Timing(op, kernel, microseconds)
-            for (op, kernel), (_, microseconds) in zip(self._steps, times, strict=True)
+            Timing(op, kernel, microseconds, choice)
+            for (op, kernel, choice), (_, microseconds) in zip(self._steps, times, strict=True)
         ]
 
     def memory(self) -> MemoryUse:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
@@ -102,7 +102,7 @@ class ConvKernel:
     pixels: int
     lanes: int
     local: int
-    why: str
+    why: str = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +151,15 @@ def rank_kernels(problem: ConvProblem, info: DeviceInfo, texels: bool) -> list[C
         return _rank_depthwise(problem, local, cpu, texels)
     if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
         return [ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")]
-    return (
-        _rank_cpu_tiles(problem, texels and can_rotate(info)) if cpu else _rank_gpu_tiles(problem)
-    )
+    rotate = texels and can_rotate(info)
+    return _rank_cpu_tiles(problem, rotate) if cpu else _rank_gpu_tiles(problem, rotate)
 
 
 def _rank_depthwise(problem: ConvProblem, local: int, cpu: bool, texels: bool) -> list[ConvKernel]:
     large = cpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS
-    strips = [
-        ConvKernel("strip", pixels, 1, local, "depthwise, a usual window")
-        for pixels in ((8, 4) if texels else (4, 8))
-        if _has_strips(problem)
-    ]
+    pixels = 8 if texels else 4
+    strip = ConvKernel("strip", pixels, 1, local, "depthwise, a usual window")
+    strips = [strip] if _has_strips(problem) else []
     plain = [
         ConvKernel("depthwise", pixels, 1, local, "every channel is a group")
         for pixels in ((4, 1) if large else (1, 4))
@@ -180,7 +177,8 @@ def _has_strips(problem: ConvProblem) -> bool:
 
 def can_rotate(info: DeviceInfo) -> bool:
     """Return whether the device has what the rotation kernel needs."""
-    return info.features >= ROTATE_FEATURES and info.subgroup_size == CPU_LANES
+    least, most = info.limits.subgroup_size_range
+    return info.features >= ROTATE_FEATURES and least <= CPU_LANES <= most
 
 
 def rank_tiles(problem: ConvProblem, rotate: bool) -> list[tuple[float, Tile]]:
@@ -208,7 +206,7 @@ def _rank_cpu_tiles(problem: ConvProblem, rotate: bool) -> list[ConvKernel]:
     ]
 
 
-def _rank_gpu_tiles(problem: ConvProblem) -> list[ConvKernel]:
+def _rank_gpu_tiles(problem: ConvProblem, rotate: bool) -> list[ConvKernel]:
     blocks = ceil_div(problem.outputs, 4)
     few = [
         ConvKernel("channels", pixels, GPU_LOCAL, GPU_LOCAL, "few pixels")
@@ -224,7 +222,14 @@ def _rank_gpu_tiles(problem: ConvProblem) -> list[ConvKernel]:
             kernel = ConvKernel("tile", pixels, lanes, GPU_LOCAL, "too small to fill the device")
             small.insert(0, kernel)
     tiles = [*full, *small]
-    return [*few, *tiles] if problem.pixels <= 4 else [*tiles, *few]
+    ranked = [*few, *tiles] if problem.pixels <= 4 else [*tiles, *few]
+    rotations = [tile.pixels for tile in CPU_TILES if rotate and tile.family == "rotate"]
+    why = "for CPU devices"
+    return [
+        *ranked,
+        ConvKernel("tile", 8, 1, GPU_LOCAL, why),
+        *[ConvKernel("rotate", pixels, CPU_LANES, CPU_LANES, why) for pixels in rotations],
+    ]
 
 
 def pack_weights(w: Array, kernel: ConvKernel, group: int) -> Array:

@@ -1,0 +1,165 @@
+"""The tuner: measures in the network, keeps what it found, and changes no result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.op.vulkan.harness import device
+from vkmnn import InferenceSession
+from vkmnn.errors import InvalidInputError
+from vkmnn.runtime import environment
+from vkmnn.vulkan import tuning
+from vkmnn.vulkan.choice import Preferences, choice_key
+from vkmnn.vulkan.tuning import TuningFile
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("VKMNN_TUNE", raising=False)
+    if "timestamps" not in device().info.features:
+        pytest.skip("the device has no timestamps")
+
+
+def model() -> bytes:
+    """Return two convolutions that face the same choice, and a product."""
+    weights = {
+        "w": RNG.standard_normal((8, 8, 3, 3)).astype(np.float32),
+        "m": RNG.standard_normal((9, 5)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Conv", ["a", "w"], ["b"], pads=[1, 1, 1, 1]),
+        helper.make_node("MatMul", ["b", "m"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tuned",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 7, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 7, 5])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return onnx.helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+
+
+def feeds() -> dict[str, np.ndarray]:
+    return {"x": RNG.standard_normal((1, 8, 7, 9)).astype(np.float32)}
+
+
+def session(data: bytes) -> InferenceSession:
+    return InferenceSession(data, device().info.name, validation=True, require_device=True)
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.ptp(want))
+
+
+def test_results_stay_and_choices_are_kept() -> None:
+    data, arrays = model(), feeds()
+    steps: list[tuple[int, int]] = []
+    with session(data) as tuned:
+        before = tuned.run(None, arrays)[0]
+        settled = tuned.tune(arrays, 1, lambda done, total: steps.append((done, total)))
+        after = tuned.run(None, arrays)[0]
+    same(after, before)
+    assert steps
+    assert steps[-1][0] == steps[-1][1]
+    convolutions = [choice for choice in settled if choice.what == "convolution"]
+    assert any(len(choice.ops) == 2 for choice in convolutions)
+    assert {choice.what for choice in settled} >= {"convolution", "matmul"}
+    table = TuningFile(environment.cache_dir(), device().info).load()
+    assert table == {f"{choice.what}: {choice.problem}": choice.taken for choice in settled}
+
+
+def test_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are made up: rank 1 is fast, rank 2 faster by less than what counts."""
+
+    def measured(*arguments: object) -> list[dict[str, float]]:
+        trials = arguments[4]
+        assert isinstance(trials, list)
+        times = [100.0, 50.0, 49.9, *[80.0] * len(trials)]
+        ops = ("Conv_0", "Conv_1", "MatMul_2")
+        return [dict.fromkeys(ops, times[rank]) for rank in range(len(trials))]
+
+    monkeypatch.setattr(tuning, "_measure", measured)
+    data, arrays = model(), feeds()
+    with session(data) as tuned:
+        expected = tuned.run(None, arrays)[0]
+        settled = tuned.tune(arrays)
+        named = {op for choice in settled for op in choice.ops}
+        result = tuned.run(None, arrays)[0]
+    same(result, expected)
+    assert named == {"Conv_0", "Conv_1", "MatMul_2"}
+    assert all(choice.taken != choice.rule for choice in settled)
+    with session(data) as other:  # another session finds what was measured
+        profile = other.profile(arrays, 1)
+    assert {entry.choice for entry in profile if entry.type == "Convolution"} == {"tuned"}
+
+
+def test_off_uses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, arrays = model(), feeds()
+    with session(data) as tuned:
+        tuned.tune(arrays, 1)
+    file = TuningFile(environment.cache_dir(), device().info)
+    table = file.load()
+    file.store(dict.fromkeys(table, "nonsense"))
+    with session(data) as other:  # candidates that are gone count for nothing
+        other.run(None, arrays)
+    monkeypatch.setenv("VKMNN_TUNE", "off")
+    with session(data) as untuned:
+        profile = untuned.profile(arrays, 1)
+    assert "tuned" not in {entry.choice for entry in profile}
+
+
+def test_on_tunes_new_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKMNN_TUNE", "on")
+    with session(model()) as tuned:
+        tuned.run(None, feeds())
+    assert TuningFile(environment.cache_dir(), device().info).load()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"key": "other", "choices": {}}'])
+def test_damaged_files_are_ignored(damage: str) -> None:
+    file = TuningFile(environment.cache_dir(), device().info)
+    file.store({"a": "b"})
+    assert file.load() == {"a": "b"}
+    file.path.write_text(damage, "utf-8")
+    assert file.load() == {}
+
+
+def test_a_file_for_other_shaders_is_ignored() -> None:
+    file = TuningFile(environment.cache_dir(), device().info)
+    file.store({"a": "b"})
+    data = json.loads(file.path.read_text("utf-8"))
+    file.path.write_text(json.dumps({**data, "key": data["key"][::-1]}), "utf-8")
+    assert file.load() == {}
+
+
+def test_preferences() -> None:
+    chooser = Preferences({choice_key("matmul", (1, 2)): "'b'"})
+    assert chooser("matmul", (1, 2), ["a", "b"]) == "b"
+    assert chooser("matmul", (1, 3), ["a", "b"]) == "a"
+    assert chooser("matmul", (1, 2), ["a", "c"]) == "a"
+
+
+def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with session(model()) as tuned, pytest.raises(InvalidInputError, match="0 runs"):
+        tuned.tune(feeds(), 0)
+    monkeypatch.setenv("VKMNN_TUNE", "perhaps")
+    with pytest.raises(InvalidInputError, match="VKMNN_TUNE"):
+        session(model())
+
+
+def test_numpy_has_no_choices() -> None:
+    with InferenceSession(model(), "cpu") as cpu:
+        assert cpu.tune(feeds()) == []

@@ -1,0 +1,195 @@
+"""Settles choices between kernels by measuring them in the network that faces them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkmnn.core.backend import Backend, Plan, Timing, TunedChoice
+from vkmnn.ir import Array
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.pipeline_cache import device_key
+from vkmnn.shaders.library import BUILTIN
+from vkmnn.vulkan.choice import NOT_TUNED, Choice
+
+if TYPE_CHECKING:
+    from vkmnn.vulkan.backend import VulkanBackend
+
+_log = logging.getLogger(__name__)
+
+# Candidates beyond these are far from the fastest, by the rules.
+MAX_CANDIDATES = 8
+# A candidate must gain as much over the rules' one: less is noise.
+LEAST_GAIN = 0.03
+
+
+class TuningFile:
+    """What was measured on one device, by driver, version of vkmnn and shaders.
+
+    No method raises: a file that cannot be read or written costs time, not results. Why is logged.
+    """
+
+    def __init__(self, folder: Path, info: DeviceInfo) -> None:
+        shaders = hashlib.sha256((BUILTIN.folder / "manifest.json").read_bytes()).digest()
+        self._key = hashlib.sha256(device_key(info) + shaders).hexdigest()
+        self.path = folder / "tuning" / f"{device_key(info).hex()[:32]}.json"
+
+    def load(self) -> dict[str, str]:
+        """Return the preferred candidates by choice; empty when there is no valid file."""
+        try:
+            data = json.loads(self.path.read_text("utf-8"))
+            if data["key"] != self._key:
+                _log.info("tuning %s ignored: made for other shaders or drivers", self.path)
+                return {}
+            return {str(key): str(value) for key, value in data["choices"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("tuning %s ignored: %s", self.path, error)
+            return {}
+
+    def store(self, choices: Mapping[str, str]) -> None:
+        """Write the file; readers see the old one or the new one, never a part."""
+        data = {"key": self._key, "choices": dict(sorted(choices.items()))}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=self.path.parent, suffix=".tmp", delete=False
+            ) as file:
+                json.dump(data, file, indent=1)
+            Path(file.name).replace(self.path)
+        except OSError as error:
+            _log.warning("tuning %s cannot be written: %s", self.path, error)
+
+
+def tune(
+    backend: VulkanBackend,
+    make_plan: Callable[[Backend], Plan],
+    feeds: Mapping[str, Array],
+    runs: int,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[dict[str, str], list[TunedChoice]]:
+    """Measure every choice of a plan, one kind of choice after the other, in the whole network.
+
+    A trial runs the network with the candidates of one rank for all choices of a kind, so that as
+    many trials as a choice has candidates measure all of them, with the caches as they will be.
+    A choice may open others, as Winograd's products do: these come next.
+
+    Returns:
+        The preferred candidates by choice, with those of before, and what was settled.
+    """
+    table = dict(backend.preferences)
+    settled: dict[str, TunedChoice] = {}
+    counter = _Counter(progress)
+    while True:
+        todo = _next_kind(backend.choices_of(make_plan, table), settled)
+        if not todo:
+            return table, list(settled.values())
+        ranks = min(max(len(group[0].candidates) for group in todo.values()), MAX_CANDIDATES)
+        counter.total += ranks
+        trials = [_trial(table, todo, rank) for rank in range(ranks)]
+        spent = _measure(backend, make_plan, feeds, runs, trials, counter)
+        for key, group in todo.items():
+            ops = [choice.op for choice in group]
+            times = [
+                sum(of_op.get(op, 0.0) for op in ops) / len(ops)
+                for of_op in spent[: len(group[0].candidates)]
+            ]
+            settled[key] = _settle(group, times)
+            table[key] = settled[key].taken
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Counts trials for whoever wants to show how far it is."""
+
+    report: Callable[[int, int], None] | None
+    done: int = 0
+    total: int = 0
+
+    def advance(self) -> None:
+        """Tell that one more trial is ready."""
+        self.done += 1
+        if self.report:
+            self.report(self.done, self.total)
+
+
+def _trial(table: Mapping[str, str], todo: Mapping[str, list[Choice]], rank: int) -> dict[str, str]:
+    """Return the table with the candidates of one rank for the choices in question."""
+    tried = {
+        key: repr(group[0].candidates[rank])
+        for key, group in todo.items()
+        if rank < len(group[0].candidates)
+    }
+    return {**table, **tried}
+
+
+def _next_kind(
+    choices: list[Choice], settled: Mapping[str, TunedChoice]
+) -> dict[str, list[Choice]]:
+    """Return the open choices of the first kind that has any, by key."""
+    todo = [c for c in choices if c.key not in settled and c.what not in NOT_TUNED]
+    groups: dict[str, list[Choice]] = defaultdict(list)
+    for choice in todo:
+        if choice.what == todo[0].what:
+            groups[choice.key].append(choice)
+    return groups
+
+
+def _measure(
+    backend: VulkanBackend,
+    make_plan: Callable[[Backend], Plan],
+    feeds: Mapping[str, Array],
+    runs: int,
+    trials: Sequence[Mapping[str, str]],
+    counter: _Counter,
+) -> list[dict[str, float]]:
+    """Return the microseconds of every op in each trial, the least of several runs.
+
+    The trials take turns, so that what else the machine does meanwhile meets all of them alike.
+    """
+    plans: list[Plan] = []
+    rows: list[list[list[Timing]]] = [[] for _ in trials]
+    try:
+        for table in trials:
+            plans.append(make_plan(backend.with_preferences(table).timed()))
+            plans[-1].execute(feeds)
+            counter.advance()
+        for _ in range(runs):
+            for plan, row in zip(plans, rows, strict=True):
+                plan.execute(feeds)
+                row.append([timing for _, timing in plan.timings()])
+    finally:
+        for plan in plans:
+            plan.close()
+    return [_least(row) for row in rows]
+
+
+def _least(rows: list[list[Timing]]) -> dict[str, float]:
+    spent: dict[str, float] = defaultdict(float)
+    for samples in zip(*rows, strict=True):
+        spent[samples[0].op] += min(timing.microseconds for timing in samples)
+    return spent
+
+
+def _settle(group: list[Choice], times: list[float]) -> TunedChoice:
+    choice = group[0]
+    best = min(range(len(times)), key=lambda rank: times[rank])
+    if times[best] > (1 - LEAST_GAIN) * times[0]:
+        best = 0
+    return TunedChoice(
+        choice.what,
+        repr(choice.problem),
+        tuple(member.op for member in group),
+        repr(choice.candidates[0]),
+        repr(choice.candidates[best]),
+        times[0],
+        times[best],
+    )
