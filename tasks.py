@@ -323,6 +323,14 @@ def ensure_validation() -> bool:
     return False
 
 
+def ensure_spirv_val() -> bool:
+    """Find spirv-val, or install it; False, with the loss said, without it."""
+    if shutil.which("spirv-val") or (apt_install(["spirv-tools"]) and shutil.which("spirv-val")):
+        return True
+    say("no spirv-val (package spirv-tools): the test that validates the shaders is skipped")
+    return False
+
+
 def ensure_swiftshader() -> Path | None:
     """Return the driver file of SwiftShader; fetched into `.venv` from Debian's chromium-common.
 
@@ -375,6 +383,8 @@ def test(args: Sequence[str]) -> int:
         env["VKMNN_REQUIRE_VULKAN"] = "1"  # a test that finds no device fails, not skips
         if ensure_validation():
             env["VKMNN_REQUIRE_VALIDATION"] = "1"
+    if ensure_spirv_val():
+        env["VKMNN_REQUIRE_SPIRV_VAL"] = "1"
     pytest = [python, "-m", "pytest"]
     if args:
         return run_loud([*pytest, *args], env)
