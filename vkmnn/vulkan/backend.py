@@ -19,6 +19,7 @@ from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder
+from vkmnn.vulkan.splitting import split_products, too_large
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype
 from vkmnn.vulkan.tuning import TuningFile, tune
 
@@ -73,11 +74,13 @@ class VulkanBackend(Backend):
             value = beyond_range(tensor.value)
             if value is not None:
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
-        reason = execution.reject(op, inputs, outputs, self.device.info)
+        info = self.device.info
+        reason = too_large(op, inputs, outputs, info) or execution.reject(op, inputs, outputs, info)
         return Rejection(reason) if reason else execution(op)
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Assign layouts and insert conversions."""
+        """Cut what is too large to bind, assign layouts and insert conversions."""
+        commands = split_products(commands, self.type, self.device.info, self._must_create)
         read_elsewhere = {
             t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
         }
@@ -96,7 +99,9 @@ class VulkanBackend(Backend):
         execution = self.on_create(op, inputs, outputs)
         if isinstance(execution, Rejection):
             raise DeviceError(
-                f"cannot convert layouts: {execution.reason}", op=op.type, node=op.name
+                f"cannot run what the plan needs beside the network: {execution.reason}",
+                op=op.type,
+                node=op.name,
             )
         return execution
 
