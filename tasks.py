@@ -39,7 +39,7 @@ SWIFTSHADER_ICD = Path("/usr/lib/chromium/vk_swiftshader_icd.json")  # Debian's 
 SWIFTSHADER_LIBRARY = "./usr/lib/chromium/libvk_swiftshader.so"
 
 # What only a Vulkan device can show; run once more on SwiftShader, the feature floor.
-FLOOR_TESTS = ("tests/op/vulkan", "tests/shader", "tests/model", "tests/memory")
+FLOOR_TESTS = ("tests/op/vulkan", "tests/op/operators", "tests/shader", "tests/model", "tests/memory")
 
 NO_VULKAN_HINT = {
     "apt-get": "sudo apt-get install libvulkan1 mesa-vulkan-drivers",

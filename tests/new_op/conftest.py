@@ -1,0 +1,116 @@
+"""Places where an operator can be written and tried without a trace in the checkout."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
+
+ROOT = Path(__file__).resolve().parents[2]
+SWIFTSHADER = Path(
+    os.environ.get("VKMNN_SWIFTSHADER_ICD", "/usr/lib/chromium/vk_swiftshader_icd.json")
+)
+# For the processes that only run an operator: nothing of the generator can be imported.
+NO_COMPILER = (
+    "import sys; sys.modules.update(dict.fromkeys(['jinja2', 'slangpy', 'vkmnn.codegen'])); "
+    "import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+)
+
+
+@dataclass
+class Place:
+    """A folder to work in, with the Python to work with."""
+
+    folder: Path
+    python: Path = Path(sys.executable)
+    env: dict[str, str] = field(default_factory=dict)
+
+    def run(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        """Run a command and return its output; a failure shows all of it."""
+        done = self.try_run(*command, env=env)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def try_run(
+        self, *command: str | Path, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, **self.env, **(env or {}), "COLUMNS": "200"}
+        environment.pop("VKMNN_PLUGINS", None)
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+
+    def new_op(self, *arguments: str) -> str:
+        return self.run(self.python, "-m", "vkmnn.codegen", "new-op", *arguments)
+
+    def pytest(self, *arguments: str | Path, env: dict[str, str] | None = None) -> str:
+        """Run tests where nothing of the generator can be imported."""
+        return self.run(self.python, "-c", NO_COMPILER, "-q", *arguments, env=env)
+
+    def lint(self, *paths: str | Path) -> None:
+        """Check files as `tasks.py lint` would."""
+        for tool in ("ruff", "mypy"):
+            pytest.importorskip(tool, reason="the extra 'lint' is not installed")
+        self.run(self.python, "-m", "ruff", "check", "--no-cache", *paths)
+        self.run(self.python, "-m", "ruff", "format", "--check", "--no-cache", *paths)
+        self.run(self.python, "-m", "mypy", "--strict", *paths)
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A copy of the checkout: an operator may be added to it."""
+    folder = tmp_path_factory.mktemp("checkout")
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "vkmnn", folder / "vkmnn", ignore=skipped)
+    for name in ("pyproject.toml", "tests/conftest.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return Place(folder, env={"PYTHONPATH": str(folder), "PATH": path})
+
+
+@pytest.fixture
+def fresh_environment(tmp_path: Path) -> Place:
+    """A fresh virtual environment: vkmnn and what it needs are there by reference, no plug-in is.
+
+    A command `pip` in it installs without a network where it can.
+    """
+    folder = tmp_path / "environment"
+    venv.create(folder, with_pip=False)
+    scripts = Path(sysconfig.get_path("scripts", "venv", {"base": str(folder)}))
+    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    here = [str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))]
+    (packages / "by_reference.pth").write_text("\n".join(here) + "\n", "utf-8")
+    python = scripts / "python"
+    offline = ["--no-deps"]
+    if importlib.util.find_spec("setuptools"):
+        offline.append("--no-build-isolation")
+    commands = {
+        "pip": f'"{sys.executable}" -m pip -q --disable-pip-version-check '
+        f'--python "{python}" "$@" {" ".join(offline)}',
+        "vkmnn": f'"{python}" -m vkmnn.cli "$@"',
+    }
+    for name, text in commands.items():
+        (scripts / name).write_text(f"#!/bin/sh\nexec {text}\n", "utf-8")
+        (scripts / name).chmod(0o755)
+    path = os.pathsep.join([str(scripts), os.environ["PATH"]])
+    work = tmp_path / "work"
+    work.mkdir()
+    return Place(work, python, {"PATH": path, "PYTHONPATH": ""})
+
+
+@pytest.fixture
+def drivers() -> list[dict[str, str]]:
+    """The environments to test in: with the default driver, and with SwiftShader where it is."""
+    floor = {"VK_DRIVER_FILES": str(SWIFTSHADER), "VK_ICD_FILENAMES": str(SWIFTSHADER)}
+    return [{}, floor] if SWIFTSHADER.is_file() else [{}]

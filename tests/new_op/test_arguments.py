@@ -1,0 +1,147 @@
+"""What `new-op` refuses, and that it then writes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from vkmnn.codegen.cli import app
+from vkmnn.codegen.new_op import describe, target_of, with_entry, write
+from vkmnn.codegen.places import SHADERS
+from vkmnn.codegen.variants import expand, load_entries
+from vkmnn.errors import ShaderError
+
+Arguments = dict[str, object]
+
+GOOD: Arguments = {
+    "name": "thing",
+    "inputs": 1,
+    "params": [],
+    "op": None,
+    "domain": None,
+    "plugin": Path("my-ops"),
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": "QuickGelu"}, r"'QuickGelu' cannot name .*\n.*quick_gelu"),
+        ({"name": "1st"}, "'1st' cannot name a shader"),
+        ({"name": "a__b"}, "'a__b' cannot name a shader"),
+        ({"name": "class"}, "'class' cannot name a shader"),
+        ({"name": "x" * 33}, "at most 32 characters"),
+        ({"name": "kernels"}, "the module that codegen writes"),
+        ({"op": "my_op"}, r"'my_op' cannot name an operator\n.*Thing"),
+        ({"inputs": 0}, r"0 inputs\n.*1 to 7"),
+        ({"inputs": 8}, r"8 inputs\n.*1 to 7"),
+        ({"params": ["alpha"]}, "'alpha' is not NAME:TYPE"),
+        ({"params": ["alpha:double"]}, "TYPE is float or int"),
+        ({"params": ["alpha:float=much"]}, "'much' is no float"),
+        ({"params": ["alpha:float=inf"]}, "'inf' is no float"),
+        ({"params": ["k:int=2.5"]}, "'2.5' is no int"),
+        ({"params": ["k:int=2147483648"]}, "no int that a shader takes"),
+        ({"params": ["x:float"]}, "cannot be called 'x'"),
+        ({"params": ["n4:int"]}, "cannot be called 'n4'"),
+        ({"params": ["in:int"]}, "cannot be called 'in'"),
+        ({"params": ["smooth:float"]}, "cannot be called 'smooth'"),
+        ({"params": ["Alpha:float"]}, "cannot be called 'Alpha'"),
+        ({"params": ["a:int", "a:float"]}, "'a' is given twice"),
+        ({"params": [f"p{i}:int" for i in range(32)]}, "room for 31"),
+        ({"domain": "ai.onnx"}, "cannot be the domain"),
+        ({"domain": "a b"}, "cannot be the domain"),
+        ({"plugin": Path("my ops")}, "'my ops' cannot name a package"),
+        ({"plugin": Path("json")}, "'json' is a package already"),
+    ],
+)
+def test_arguments_that_cannot_be(changed: Arguments, message: str) -> None:
+    with pytest.raises(ShaderError, match=message):
+        describe(**{**GOOD, **changed})  # type: ignore[arg-type]
+
+
+def test_defaults() -> None:
+    new = describe("leaky_gate", 2, ["k:int=1", "alpha:float", "beta:float=-.5"], None, None, None)
+    assert (new.op, new.domain, new.inputs) == ("LeakyGate", "vkmnn", ("x0", "x1"))
+    assert [param.python for param in new.params] == [
+        "alpha: float",
+        "k: int = 1",
+        "beta: float = -0.5",
+    ]
+    assert describe(**GOOD).domain == "my_ops"  # type: ignore[arg-type]
+
+
+def test_an_entry_in_the_form_of_the_file() -> None:
+    old = (SHADERS / "glsl" / "macro.json").read_text("utf-8")
+    new = with_entry(old, "thing.comp.j2", "Thing")
+    assert new.startswith(old.rstrip().removesuffix("}").rstrip() + ',\n\n  "thing.comp.j2": {\n')
+    assert new.endswith("  }\n}\n")
+    assert {**json.loads(old), "thing.comp.j2": json.loads(new)["thing.comp.j2"]} == json.loads(new)
+    first = with_entry("{}\n", "thing.comp.j2", "Thing")
+    assert list(json.loads(first)) == ["thing.comp.j2"]
+    assert list(json.loads(with_entry(first, "b.comp.j2", "B"))) == ["thing.comp.j2", "b.comp.j2"]
+
+
+def invoke(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["new-op", *map(str, arguments)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_existing_files_are_kept(tmp_path: Path) -> None:
+    plugin = ("--plugin", tmp_path / "my-ops", "--no-build")
+    assert invoke("thing", *plugin)[0] == 0
+    module = tmp_path / "my-ops" / "my_ops" / "thing.py"
+    init = tmp_path / "my-ops" / "my_ops" / "__init__.py"
+    module.write_text("# mine\n")
+    init.write_text("# mine too\n")
+    status, text = invoke("thing", *plugin)
+    assert status == 1
+    assert "'thing' is there already" in text
+    assert "--force" in text
+    assert module.read_text() == "# mine\n"
+    assert invoke("thing", *plugin, "--force")[0] == 0
+    assert module.read_text() != "# mine\n"
+    assert init.read_text() == "# mine too\n"
+    assert invoke("other", *plugin)[0] == 0
+    entries = load_entries(tmp_path / "my-ops" / "my_ops" / "glsl")
+    assert [variant.name for variant in expand(entries)] == [
+        *("other_ssbo", "other_texel", "thing_ssbo", "thing_texel")
+    ]
+
+
+def test_an_operator_type_is_taken_once(tmp_path: Path) -> None:
+    plugin = ("--plugin", tmp_path / "my-ops", "--no-build")
+    status, text = invoke("thing", "--op", "QuickGelu", *plugin)
+    assert status == 1
+    assert "there is an operator QuickGelu already: quick_gelu.comp.j2" in text
+    assert not (tmp_path / "my-ops").exists()
+    assert invoke("thing", "--op", "Thing", *plugin)[0] == 0
+    assert "operator Thing already" in invoke("another", "--op", "Thing", *plugin)[1]
+
+
+def test_a_folder_that_is_another_project(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text("[project]\n")
+    status, text = invoke("thing", "--plugin", project)
+    assert status == 1
+    assert "not one that new-op has made" in text
+    assert [path.name for path in project.iterdir()] == ["pyproject.toml"]
+
+
+def test_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkmnn.codegen.new_op._ROOT", tmp_path)
+    status, text = invoke("thing")
+    assert status == 1
+    assert "--plugin DIR" in text
+
+
+def test_damaged_macro_json(tmp_path: Path) -> None:
+    new = describe(**{**GOOD, "plugin": tmp_path / "my-ops"})  # type: ignore[arg-type]
+    target = target_of(new, tmp_path / "my-ops")
+    (target.shaders / "glsl").mkdir(parents=True)
+    (target.shaders / "glsl" / "macro.json").write_text('{"a": }')
+    with pytest.raises(ShaderError, match=r"macro\.json:1"):
+        write(new, target, False)

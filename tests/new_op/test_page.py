@@ -1,0 +1,68 @@
+"""docs/add-an-operator.md does what it says: its commands are run, its listings put in place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.new_op.conftest import Place
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "add-an-operator.md"
+_BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
+
+
+def blocks(section: str) -> list[tuple[str, str, str]]:
+    """Return (last line before, language, text) of the section's code blocks."""
+    text = PAGE.read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return [(m["before"], m["language"], m["text"]) for m in _BLOCK.finditer(text)]
+
+
+def put(path: Path, text: str) -> None:
+    """Put a listing in place: a template as a whole, of a module the function that it shows."""
+    if path.suffix == ".py":
+        old = path.read_text("utf-8")
+        name = re.search(r"^def (\w+)", text, re.MULTILINE)
+        assert name is not None
+        function = rf"(^@[^\n]*\n)*^def {name[1]}\(.*?(?=\n\n\n)"
+        new, count = re.subn(function, lambda _: text.rstrip(), old, flags=re.DOTALL | re.MULTILINE)
+        assert count == 1, f"{path} has {count} functions {name[1]}"
+        text = new
+    path.write_text(text, "utf-8")
+
+
+def follow(section: str, place: Place) -> list[str]:
+    """Do what a section says; return the output of its commands."""
+    said = []
+    for before, language, text in blocks(section):
+        if language == "sh":
+            said.append(place.run("sh", "-ec", text))
+        elif language in ("glsl", "python"):
+            file = re.findall(r"`([^`]+)`", before)[-1]
+            assert (place.folder / file).is_file(), f"new-op has not written {file}"
+            put(place.folder / file, text)
+    return said
+
+
+@pytest.mark.slow
+def test_in_vkmnn(checkout: Place, drivers: list[dict[str, str]]) -> None:
+    said = follow("In vkmnn", checkout)
+    assert sum("passed" in text for text in said) == 2
+    for env in drivers[1:]:
+        assert "passed" in checkout.pytest("tests/op/operators/test_swiglu.py", env=env)
+    checkout.lint("vkmnn/operators/swiglu.py", "tests/op/operators/test_swiglu.py")
+
+
+@pytest.mark.slow
+def test_in_a_package(fresh_environment: Place) -> None:
+    said = follow("In a package of your own", fresh_environment)
+    assert "op type SwiGLU" in said[0]
+    assert "passed" in said[0]
+
+
+def test_the_page_names_what_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", PAGE.read_text("utf-8")):
+        assert (PAGE.parent / target).exists(), target
