@@ -47,6 +47,7 @@ def test_as_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -
         assert "skipped" not in said or not env
 
 
+@pytest.mark.slow
 def test_the_package_is_clean(fresh_environment: Place) -> None:
     place = fresh_environment
     for arguments in (("plain",), ("gate", *GATE), LONG):
