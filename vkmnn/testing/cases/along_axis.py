@@ -1,0 +1,197 @@
+"""Cases of `arg_reduce`, the kernels of TopK, and `cum_sum`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.rows import LINES, in_groups, taking
+from vkmnn.testing.cases.shapes import floats, integers, whole
+
+_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+_OVERFLOW = "does not fit the 32-bit integers"
+_ARG_LINES = (
+    *(line for line in LINES if line[0][line[1]]),  # there is no best of none
+    ((5, 7, 3), 0),
+    ((5, 7, 3), 1),
+    ((2, 131, 3), 1),
+    ((3, 517), 1),
+    ((2, 5, 9, 2), 2),
+)
+# Lines of more than one piece, whose winners meet.
+_ARG_PIECES = (((2, 16_400), 1), ((32_800,), 0), ((16_390, 3), 0))
+
+
+def _ties(dtype: str, *shape: int) -> AnyArray:
+    """Return numbers among which many are equal."""
+    return whole(*shape) if dtype == "f32" else integers(*shape, low=-4, high=4)
+
+
+def _special_floats() -> AnyArray:
+    inf, nan, least = np.inf, np.nan, np.float32(1e-45)
+    return np.array(
+        [
+            [0, -0.0, inf, -inf, nan, -nan, least, -least, 3e38],
+            [-inf, -inf, -1, -2, -inf, -inf, -3, -4, -inf],
+            [inf, 1, inf, 2, 3, inf, 0, -1, inf],
+            [-0.0, 0, -0.0, 0, 0, -0.0, 0, 0, -0.0],
+            [1, nan, 2, nan, inf, -inf, nan, 3, 4],
+        ],
+        np.float32,
+    )
+
+
+def _special_integers(dtype: type = np.int32) -> AnyArray:
+    low, high = _LOWEST, _HIGHEST
+    rows = [[0, high, low, -1, low, high, 1, 0, low + 1], [low] * 9, [high] * 8 + [1]]
+    return np.array(rows, dtype)
+
+
+@shader_cases("arg_reduce")
+def arg_reduce(variant: Variant) -> Iterator[Case]:
+    """Ties, both ends of ties, both kinds; an invocation or a workgroup for each line."""
+    alone = variant.axes["lanes"] == 1
+    cases = _arg_cases(str(variant.axes["source"]))
+    for case in cases if alone else in_groups(variant, cases):
+        yield taking(case, {"arg_reduce alone": alone})
+
+
+def _arg_cases(source: str) -> Iterator[Case]:
+    if source == "pair":
+        for number, (shape, axis) in enumerate(_ARG_PIECES):
+            for kind in ("ArgMax", "ArgMin"):
+                for last in (False, True):
+                    x = _ties("f32" if number % 2 else "i32", *shape)
+                    yield op_case(kind, ArgReduceAttrs(axis, False, last), [x])
+        x = whole(5, 16_400, low=0)
+        x[0, 16_390], x[1, 3], x[2, [7, 16_399]], x[3, 16_383], x[4, 16_384] = 9, 9, 9, 9, 9
+        for last in (False, True, False):
+            yield op_case("ArgMax", ArgReduceAttrs(1, True, last), [x])
+        return
+    for kind in ("ArgMax", "ArgMin"):
+        for last in (False, True):
+            special = _special_floats() if source == "f32" else _special_integers()
+            for x in (special, _ties(source, 3, 131), _ties(source, 131, 3)):
+                yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
+            x = _ties(source, 5, 9).astype(np.float16 if source == "f32" else np.int64)
+            yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
+        for number, (shape, axis) in enumerate(_ARG_LINES):
+            x = _ties(source, *shape) if number % 3 else floats(*shape)
+            x = x if source == "f32" else (x * 3).astype(np.int32)
+            yield op_case(kind, ArgReduceAttrs(axis, number % 2 == 0), [x])
+        if source == "i32":
+            for dtype in (np.uint8, np.int8):
+                x = integers(7, 13, low=0, high=99).astype(dtype)
+                yield op_case(kind, ArgReduceAttrs(0, False), [x])
+        yield op_case(kind, ArgReduceAttrs(0), [_ties(source, 16_390)])
+
+
+def _top_k(x: AnyArray, k: int, axis: int = -1, *, largest: bool = True) -> Case:
+    inputs = [x, np.array([k], np.int64)]
+    attrs = TopKAttrs(axis, largest)
+    return op_case("TopK", attrs, inputs, constant={1}, outputs=2, rtol=0, atol=0)
+
+
+@shader_cases("top_k_keys")
+def top_k_keys(variant: Variant) -> Iterator[Case]:
+    """Numbers at the ends of their range, and lines anywhere."""
+    dtype = str(variant.axes["dtype"])
+    lines = (*LINES, ((5, 7, 3), 0), ((5, 7, 3), 1), ((2, 37, 5), 1))
+    for largest in (False, True):
+        for shape, axis in lines:
+            size = shape[axis]
+            yield _top_k(_ties(dtype, *shape), (size + 1) // 2, axis, largest=largest)
+        if dtype == "f32":
+            yield _top_k(_special_floats(), 9, largest=largest)
+            yield _top_k(floats(5, 30).astype(np.float16), 7, largest=largest)
+        else:
+            for wide in (np.int32, np.int64):
+                yield _top_k(_special_integers(wide), 9, largest=largest)
+            for narrow in (np.uint8, np.int8, np.int16):
+                x = integers(7, 13, low=0, high=99).astype(narrow)
+                yield _top_k(x, 5, 0, largest=largest)
+    yield _top_k(_ties(dtype, 4, 3), 0, 1)
+
+
+@shader_cases("top_k_rank")
+def top_k_rank(variant: Variant) -> Iterator[Case]:
+    """Lines of one block, and of several that are sorted in blocks again."""
+    if variant.axes["target"] == "result":
+        for shape, axis, k in (
+            ((1,), 0, 1), ((5,), 0, 2), ((13,), 0, 13), ((3, 5, 7), 0, 2), ((3, 5, 7), 1, 5),
+            ((2, 254), 1, 200), ((3, 256), 1, 256), ((2, 255, 3), 1, 7), ((0, 5), 1, 2),
+        ):  # fmt: skip
+            yield _top_k(_ties("i32", *shape), k, axis)
+            yield _top_k(floats(*shape), k, axis, largest=False)
+        # Blocks of blocks carry their indices along.
+        for shape, k in (((2, 700), 3), ((3, 1030), 64), ((1, 257), 5)):
+            yield _top_k(_ties("f32", *shape), k)
+        yield _top_k(_ties("f32", 2, 601, 3), 9, 1)
+        return
+    for shape, k in (
+        ((257,), 1), ((2, 700), 3), ((3, 1030), 64), ((2, 513), 40), ((2, 600), 300), ((1, 514), 2)
+    ):  # fmt: skip
+        yield _top_k(_ties("i32", *shape), k)
+        yield _top_k(floats(*shape), k, largest=False)
+    yield _top_k(_ties("f32", 2, 601, 3), 9, 1)
+    # Blocks of blocks that are still more than one.
+    yield _top_k(_ties("f32", 2, 2_600), 64)
+
+
+@shader_cases("top_k_merge")
+def top_k_merge(variant: Variant) -> Iterator[Case]:
+    """Runs of more than a quarter of a block; the last may be shorter, or alone."""
+    result = variant.axes["target"] == "result"
+    for length, k in (
+        ((257, 65), (300, 70), (512, 256), (400, 300), (511, 100), (270, 270), (320, 65))
+        if result
+        else ((600, 70), (1030, 65), (1281, 200), (1025, 256), (900, 513), (770, 300), (1100, 900))
+    ):
+        yield _top_k(_ties("i32", 2, length), k)
+        yield _top_k(floats(2, length), k, largest=False)
+    yield _top_k(_ties("f32", 3, 300 if result else 601, 5), 80, 1)
+    yield _top_k(np.zeros((1, 300 if result else 700), np.float32), 90)
+
+
+@shader_cases("cum_sum")
+def cum_sum(variant: Variant) -> Iterator[Case]:
+    """Lines in one piece and in many, both ways, with and without the last element."""
+    dtype = str(variant.axes["dtype"])
+    lines = (*LINES, ((5, 7, 3), 0), ((5, 7, 3), 1), ((2, 3, 66), 1), ((1030,), 0), ((1025, 3), 0),
+             ((2, 1100, 2), 1))  # fmt: skip
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            attrs = CumSumAttrs(exclusive, reverse)
+            for shape, axis in lines:
+                yield _cum_sum(attrs, _ties(dtype, *shape), axis)
+            if dtype == "f32":
+                yield _cum_sum(attrs, whole(5, 9).astype(np.float16), 1)
+            else:
+                yield _cum_sum(attrs, integers(5, 9).astype(np.int64), 0)
+                yield from _overflows(attrs)
+
+
+def _cum_sum(attrs: CumSumAttrs, x: AnyArray, axis: int) -> Case:
+    inputs = [x, np.array(axis, np.int64)]
+    return op_case("CumSum", attrs, inputs, constant={1}, rtol=0, atol=0)
+
+
+def _overflows(attrs: CumSumAttrs) -> Iterator[Case]:
+    """Yield running sums that end at the last integer of 32 bits, or go beyond."""
+    for sign in (1, -1):
+        # Sums of the first two, of the last two, and of all three: 2^31 - 1, then one more.
+        for last in (_HIGHEST - 2**30, 2**30):
+            for line in ([2**30, last, 0], [0, 2**30, last], [2**30, 0, last], [last, 2**30, 0]):
+                x = sign * np.array([[1, 2, 3], line], np.int64)
+                if sign < 0 and last == 2**30:
+                    x[1, list(line).index(2**30)] -= 1
+                exact = np.cumsum(x[:, ::-1] if attrs.reverse else x, 1)
+                sums = exact[:, :-1] if attrs.exclusive else exact
+                case = _cum_sum(attrs, x, 1)
+                wrong = sums.max() > _HIGHEST or sums.min() < _LOWEST
+                yield replace(case, raises=_OVERFLOW if wrong else "")

@@ -1,0 +1,237 @@
+"""Cases of the gathering and scattering kernels, and of `one_hot`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Array, Graph, Op, OpAttrs
+from vkmnn.ir.ops import (
+    AxisAttrs,
+    GatherNDAttrs,
+    ScatterElementsAttrs,
+    ScatterNDAttrs,
+    UnaryAttrs,
+)
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.shapes import floats, integers, whole
+
+Shape = tuple[int, ...]
+
+_OUTSIDE = "outside"
+# Data, indices and axis, by the words that move at a time.
+_GATHERS: dict[int, tuple[tuple[Shape, Shape, int], ...]] = {
+    1: (((1,), (), 0), ((7,), (5,), 0), ((5, 3), (2, 2), 0), ((5, 3), (4,), 1),
+        ((2, 5, 3), (7,), 1), ((3, 2, 5), (3, 11), -1), ((4, 3), (0,), 0),
+        ((4, 0), (3,), 0), ((11, 13), (17,), 0)),
+    4: (((5, 4), (), 0), ((7, 8), (5,), 0), ((2, 5, 4), (7,), 1), ((3, 2, 3, 4), (2, 3), 1),
+        ((4, 4), (0,), 0), ((11, 12), (37,), 0)),
+}  # fmt: skip
+_ELEMENTS: tuple[tuple[Shape, Shape, int], ...] = (
+    ((1,), (1,), 0),
+    ((7,), (5,), 0),
+    ((5, 3), (5, 3), 0),
+    ((5, 3), (4, 2), 1),
+    ((2, 5, 3), (2, 7, 3), 1),
+    ((3, 2, 5), (2, 2, 4), -1),
+    ((5, 3), (0, 3), 0),
+    ((3, 4, 5), (2, 11, 3), 1),
+    ((3, 2, 3, 2, 3, 4), (2, 2, 2, 2, 2, 3), 2),
+    ((3, 2, 3, 2, 3, 2), (2, 1, 2, 2, 2, 5), 5),
+    ((3, 2, 3, 2, 3, 2), (5, 2, 2, 1, 2, 1), 0),
+)
+# Data, indices without their last axis, size of a tuple, batch axes.
+_TUPLES: tuple[tuple[Shape, Shape, int, int], ...] = (
+    ((7,), (5,), 1, 0),
+    ((5, 3), (4,), 2, 0),
+    ((5, 3), (2, 3), 1, 0),
+    ((3, 4, 5), (7,), 2, 0),
+    ((3, 4, 5), (), 3, 0),
+    ((2, 5, 3), (2, 4), 1, 1),
+    ((2, 3, 4, 5), (2, 3, 2), 1, 2),
+    ((2, 3, 4, 5), (2, 7), 2, 1),
+    ((5, 3), (0,), 2, 0),
+    ((2, 3, 2, 3, 2, 4), (13,), 6, 0),
+    ((2, 3, 2, 3, 2, 4), (5,), 4, 0),
+)
+
+
+def _data(number: int, *shape: int) -> AnyArray:
+    """Return data of one of the types that move as words."""
+    made = integers(*shape, low=0, high=99)
+    dtypes = (np.float32, np.int32, np.int64, np.uint8, np.float16, np.bool_)
+    dtype = dtypes[number % len(dtypes)]
+    return made % 2 == 1 if dtype is np.bool_ else made.astype(dtype)
+
+
+def _indices(size: int, *shape: int, seed: int = 0) -> AnyArray:
+    """Return indices of an axis, negative ones among them."""
+    if size == 0:
+        return np.zeros(shape, np.int64)
+    return integers(*shape, seed=seed, low=-size, high=size - 1).astype(np.int64)
+
+
+def _ends(index: AnyArray, size: int) -> AnyArray:
+    """Let indices hold both ends of their range."""
+    for place, end in zip(range(index.size), (size - 1, -size, 0, -1), strict=False):
+        index.flat[place] = end
+    return index
+
+
+def _computed(case: Case) -> Case:
+    """Return a case whose input 1 comes from an op on the device, which negates what is fed."""
+    graph = case.graph
+    (op,) = graph.ops
+    before = Op("UnaryOp", "before", ["in1"], ["computed"], UnaryAttrs("NEG"))
+    names = [op.inputs[0], "computed", *op.inputs[2:]]
+    after = Op(op.type, op.name, names, op.outputs, op.attrs)
+    made = Graph(graph.name, graph.inputs, graph.outputs, [before, after], graph.constants)
+    return replace(case, graph=made, feeds={**case.feeds, "in1": np.negative(case.feeds["in1"])})
+
+
+def _refused(case: Case, place: int, index: int) -> Case:
+    """Return a case in which one number of input 1 is an index outside of its axis."""
+    bad = case.feeds["in1"].copy()
+    bad.flat[place] = index
+    return replace(case, feeds={**case.feeds, "in1": bad}, raises=_OUTSIDE)
+
+
+def _exact(op_type: str, attrs: OpAttrs, inputs: Sequence[Array | None]) -> Case:
+    return op_case(op_type, attrs, inputs, rtol=0, atol=0)
+
+
+@shader_cases("gather")
+def gather(variant: Variant) -> Iterator[Case]:
+    """Indices that are fed, constant, or computed and then checked on the device."""
+    width = int(variant.axes["width"])
+    for number, (shape, indices, axis) in enumerate(_GATHERS[width]):
+        index = _ends(_indices(shape[axis], *indices), shape[axis])
+        data = _data(number, *shape)
+        yield _exact("Gather", AxisAttrs(axis), [data, index])
+        yield op_case("Gather", AxisAttrs(axis), [data, index], constant={1}, rtol=0, atol=0)
+        if index.size:
+            yield _computed(_exact("Gather", AxisAttrs(axis), [data, index.astype(np.int32)]))
+    case = _computed(
+        _exact("Gather", AxisAttrs(1), [floats(3, 5, 2 * width), np.array([0, 4, -5, 1])])
+    )
+    # What is fed is negated: -5 is the first index behind the axis.
+    for place, bad in ((0, 6), (1, -5), (3, 900), (2, -900)):
+        yield _refused(case, place, bad)
+    yield replace(case, feeds={**case.feeds, "in1": np.array([5, -4, 1, 0])})
+
+
+@shader_cases("gather_elements")
+def gather_elements(variant: Variant) -> Iterator[Case]:
+    """Shapes that alternate over up to six axes."""
+    for number, (shape, indices, axis) in enumerate(_ELEMENTS):
+        index = _ends(_indices(shape[axis], *indices), shape[axis])
+        case = _exact("GatherElements", AxisAttrs(axis), [_data(number, *shape), index])
+        yield case
+        if index.size:
+            yield _computed(case)
+    case = _computed(
+        _exact("GatherElements", AxisAttrs(1), [floats(2, 5), np.array([[0, 4, -5], [1, 2, 3]])])
+    )
+    for place, bad in ((0, 6), (1, -5), (5, -6), (2, 900)):
+        yield _refused(case, place, bad)
+
+
+@shader_cases("gather_nd")
+def gather_nd(variant: Variant) -> Iterator[Case]:
+    """Tuples of one to six indices, with and without batch axes."""
+    for number, (shape, indices, depth, batch) in enumerate(_TUPLES):
+        sizes = shape[batch : batch + depth]
+        columns = [_ends(_indices(s, *indices, seed=k), s) for k, s in enumerate(sizes)]
+        index = np.stack(columns, -1)
+        yield _exact("GatherND", GatherNDAttrs(batch), [_data(number, *shape), index])
+    case = _exact("GatherND", GatherNDAttrs(), [floats(3, 5, 2), np.array([[0, 4], [-3, -5]])])
+    yield case
+    for place, bad in ((0, 3), (0, -4), (1, 5), (3, -6), (2, 900)):
+        yield _refused(case, place, bad)
+
+
+def _updates(reduction: str, dtype: str, *shape: int, seed: int) -> AnyArray:
+    """Return numbers that combine exactly, in the dtypes that a kernel serves."""
+    if reduction == "mul":
+        made = whole(*shape, seed=seed, low=-2, high=2)
+    else:
+        made = whole(*shape, seed=seed, low=-50, high=50)
+    return made if dtype == "f32" else made.astype(np.int32)
+
+
+@shader_cases("scatter_nd")
+def scatter_nd(variant: Variant) -> Iterator[Case]:
+    """Tuples of one to six indices; repeated ones where updates are combined."""
+    reduction, dtype = str(variant.axes["reduction"]), str(variant.axes["dtype"])
+    attrs = ScatterNDAttrs(reduction)
+    for shape, indices, depth, batch in _TUPLES:
+        if batch:
+            continue
+        sizes = shape[:depth]
+        if reduction == "none":  # each place once: which of two updates stays is not defined
+            count = min(int(np.prod(indices, dtype=int)), int(np.prod(sizes)))
+            places = np.random.default_rng(0).permutation(int(np.prod(sizes)))[:count]
+            index = np.stack(np.unravel_index(places, sizes), -1)
+            index = np.where(index % 2 == 0, index, index - np.array(sizes))
+        else:
+            columns = [_ends(_indices(s, *indices, seed=k), s) for k, s in enumerate(sizes)]
+            index = np.stack(columns, -1)
+        data = _updates(reduction, dtype, *shape, seed=1)
+        updates = _updates(reduction, dtype, *index.shape[:-1], *shape[depth:], seed=2)
+        wide = np.float16 if dtype == "f32" else np.int64
+        for kind in (data.dtype, wide):
+            yield _exact("ScatterND", attrs, [data.astype(kind), index, updates.astype(kind)])
+    data = _updates(reduction, dtype, 3, 5, 2, seed=1)
+    updates = _updates(reduction, dtype, 2, 2, seed=2)
+    case = _exact("ScatterND", attrs, [data, np.array([[0, 4], [-3, -4]]), updates])
+    yield case
+    for place, number in ((0, 3), (0, -4), (1, 5), (3, -6), (2, 900)):
+        yield _refused(case, place, number)
+
+
+@shader_cases("scatter_elements")
+def scatter_elements(variant: Variant) -> Iterator[Case]:
+    """Shapes that alternate over up to six axes; repeated indices are taken in order."""
+    reduction, dtype = str(variant.axes["reduction"]), str(variant.axes["dtype"])
+    for shape, indices, axis in _ELEMENTS:
+        index = _ends(_indices(shape[axis], *indices), shape[axis])
+        data = _updates(reduction, dtype, *shape, seed=1)
+        updates = _updates(reduction, dtype, *indices, seed=2)
+        attrs = ScatterElementsAttrs(axis, reduction)
+        wide = np.float16 if dtype == "f32" else np.int64
+        case = _exact("ScatterElements", attrs, [data, index, updates])
+        yield case
+        if index.size:
+            yield _computed(case)
+        yield _exact("ScatterElements", attrs, [data.astype(wide), index, updates.astype(wide)])
+    data = _updates(reduction, dtype, 2, 5, seed=1)
+    updates = _updates(reduction, dtype, 2, 3, seed=2)
+    index = np.array([[0, 4, -5], [1, 2, 3]])
+    attrs = ScatterElementsAttrs(1, reduction)
+    case = _computed(_exact("ScatterElements", attrs, [data, index, updates]))
+    for place, number in ((0, 6), (1, -5), (5, -6), (2, 900)):
+        yield _refused(case, place, number)
+
+
+@shader_cases("one_hot")
+def one_hot(variant: Variant) -> Iterator[Case]:
+    """Indices in and out of range, along every axis, with values of several types."""
+    dtype = str(variant.axes["dtype"])
+    shapes: tuple[tuple[Shape, int], ...] = (
+        ((), 0), ((1,), 0), ((0,), 0), ((7,), -1), ((5, 3), 0), ((5, 3), 1), ((5, 3), 2),
+        ((2, 3, 11), 1),
+    )  # fmt: skip
+    for number, (shape, axis) in enumerate(shapes):
+        for depth in (1, 5):
+            index = _ends(integers(*shape, low=-7, high=7), depth)
+            kinds = (np.float32, np.float16) if dtype == "f32" else (np.int32, np.int64, np.int8)
+            values = _data(number, 2)
+            if values[0] == values[1]:
+                values = np.array([0, 1]).astype(values.dtype)
+            for kind in kinds:
+                many = np.array(depth, np.int64)
+                inputs: list[Array | None] = [index.astype(kind), many, values]
+                yield op_case("OneHot", AxisAttrs(axis), inputs, constant={1}, rtol=0, atol=0)

@@ -1,0 +1,135 @@
+"""Cases of `raster`, `copy`, `fill` and `convert_layout`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Array, OpAttrs
+from vkmnn.ir.ops import (
+    AxisAttrs,
+    BlockAttrs,
+    PadAttrs,
+    ReductionAttrs,
+    ScatterNDAttrs,
+    TransposeAttrs,
+)
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.shapes import SHAPES, floats, integers
+
+NO_ATTRS = OpAttrs()
+Shape = tuple[int, ...]
+
+
+def _typed(number: int, *shape: int) -> AnyArray:
+    made = integers(*shape, low=0, high=99)
+    dtypes = (np.float32, np.int32, np.int64, np.uint8, np.float16, np.bool_)
+    dtype = dtypes[number % len(dtypes)]
+    return made % 2 == 1 if dtype is np.bool_ else made.astype(dtype)
+
+
+def _case(op_type: str, attrs: OpAttrs, *inputs: AnyArray) -> Case:
+    """Return a case whose first input is fed while the others say what to do."""
+    return op_case(op_type, attrs, inputs, constant=range(1, len(inputs)), rtol=0, atol=0)
+
+
+def _slice(x: AnyArray, *ranges: tuple[int, int, int, int]) -> Case:
+    """Return the case of a slice; a range is axis, begin, end and step."""
+    axes, *rest = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    return _case("Slice", NO_ATTRS, x, rest[0], rest[1], axes, rest[2])
+
+
+def _pad(x: AnyArray, pads: Sequence[int], value: float) -> Case:
+    return _case("Pad", PadAttrs(), x, np.array(pads, np.int64), np.array(value).astype(x.dtype))
+
+
+# Shapes and permutations; those of six axes cannot be joined to fewer.
+_TURNS: tuple[tuple[Shape, Shape], ...] = (
+    ((5, 3), (1, 0)),
+    ((7, 11, 13), (2, 0, 1)),
+    ((2, 3, 5, 7), (0, 3, 1, 2)),
+    ((2, 3, 2, 3, 2, 5), (5, 4, 3, 2, 1, 0)),
+    ((3, 2, 5, 2, 3, 2), (1, 0, 3, 2, 5, 4)),
+    ((3, 0), (1, 0)),
+    ((1,), (0,)),
+)
+_WIDE_TURNS: tuple[tuple[Shape, Shape], ...] = (
+    ((5, 3, 4), (1, 0, 2)),
+    ((2, 3, 5, 8), (2, 0, 1, 3)),
+    ((2, 3, 2, 3, 5, 4), (4, 3, 2, 1, 0, 5)),
+    ((3, 2, 2, 2, 3, 8), (1, 0, 4, 2, 3, 5)),
+)
+
+
+@shader_cases("raster")
+def raster(variant: Variant) -> Iterator[Case]:
+    """Transposes over up to six axes, steps back, repeats, gaps, offsets, and several regions."""
+    width = int(variant.axes["width"])
+    for number, (shape, order) in enumerate(_TURNS if width == 1 else _WIDE_TURNS):
+        yield _case("Transpose", TransposeAttrs(order), _typed(number, *shape))
+    # From and to the middle of a tensor: where pads are negative, it loses something.
+    for number, shape in enumerate(((5,), (5, 7), (3, 4, 5), (3, 4, 3, 4, 3, 4))):
+        x = _typed(number + 1, *shape[:-1], shape[-1] * width)
+        front = [(-1) ** axis * (1 + axis % 2) for axis in range(x.ndim)]
+        back = [1 - axis % 3 for axis in range(x.ndim)]
+        front[-1] *= width
+        back[-1] *= width
+        yield _pad(x, [*front, *back], number + 1)
+        yield _pad(x, [-pad for pad in (*front, *back)], number + 1)
+    x, y = _typed(1, 7, 5 * width), _typed(1, 7, 3 * width) + np.int32(100)
+    yield _slice(x, (0, -1, -100, -1))
+    yield _slice(x, (0, 5, 0, -2), (1, width, 4 * width, 1))
+    yield _case("Expand", NO_ATTRS, x, np.array([3, 7, 5 * width], np.int64))
+    yield _case("Expand", NO_ATTRS, x[:, None], np.array([7, 3, 5 * width], np.int64))
+    for arrays, axis in (([x, y], 1), ([y, x, y], -1), ([x, x[:3]], 0), ([y, y[:, :0]], 1)):
+        yield op_case("Concat", AxisAttrs(axis), arrays, rtol=0, atol=0)
+    if width == 1:
+        yield _slice(x, (1, -1, -100, -1))
+        yield _slice(floats(5, 12, 7), (0, 4, 0, -2), (1, 1, 12, 3), (2, 6, 0, -1))
+        yield _case("Expand", NO_ATTRS, floats(3, 1, 5, 1), np.array([3, 2, 5, 4], np.int64))
+        yield _case("DepthToSpace", BlockAttrs(2), floats(2, 12, 3, 5))
+
+
+@shader_cases("copy")
+def copy(variant: Variant) -> Iterator[Case]:
+    """Scattering nothing but one row; it copies all of its data first."""
+    for number, shape in enumerate(((1,), (7,), (4, 8), (3, 5, 7), (3, 1021), (0, 3))):
+        for dtype in (np.float32, np.int32, np.int64, np.float16):
+            x = integers(*shape, seed=number, low=-99, high=99).astype(dtype)
+            count = min(1, shape[0])
+            index = np.zeros((count, 1), np.int64)
+            inputs: list[Array | None] = [x, index, np.full((count, *shape[1:]), 7, dtype)]
+            yield op_case("ScatterND", ScatterNDAttrs(), inputs, rtol=0, atol=0)
+
+
+@shader_cases("fill")
+def fill(variant: Variant) -> Iterator[Case]:
+    """What no region writes; results over no elements."""
+    for number, shape in enumerate(shape for shape in SHAPES if shape):
+        x = _typed(number, *shape)
+        yield _pad(x, [1, *[0] * (x.ndim - 1)] * 2, number)
+    yield _pad(floats(3, 5), [0, 131, 0, 0], -0.75)
+    yield _pad(integers(3, 5), [0, 131, 0, 0], -7)
+    for kind in ("SUM", "PROD", "MAX", "MIN"):
+        for axis in (0, 1):
+            for x in (np.zeros((3, 0), np.float32), np.zeros((0, 131), np.float32)):
+                if kind in ("MAX", "MIN") or x.shape[axis] == 0:
+                    inputs: list[Array | None] = [x, np.array([axis], np.int64)]
+                    attrs = ReductionAttrs(kind, False)
+                    yield op_case("Reduction", attrs, inputs, constant={1}, rtol=0, atol=0)
+
+
+@shader_cases("convert_layout")
+def convert_layout(variant: Variant) -> Iterator[Case]:
+    """Images of one to nine channels, in several batches, with up to three spatial axes."""
+    for channels in range(1, 10):
+        for batch, space in ((1, (5, 3)), (3, (7,)), (2, (1, 1)), (2, (2, 3, 5))):
+            x = floats(batch, channels, *space)
+            yield blocked_case("Transpose", _SAME[len(space)], [x], rtol=0, atol=0)
+    x = integers(2, 7, 5)
+    yield blocked_case("Transpose", _SAME[1], [x])
+
+
+_SAME = {rank: TransposeAttrs(tuple(range(rank + 2))) for rank in (1, 2, 3)}

@@ -1,0 +1,156 @@
+"""Cases of `norm_rows`, `norm_apply` and `group_norm`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import ACTIVATION_KINDS, GroupNormAttrs, LayerNormAttrs
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.rows import in_groups, taking
+from vkmnn.testing.cases.shapes import floats
+
+_EPSILON = 0.125
+# Row sizes: what invocations hold in registers, up to all they can hold, and more than that.
+_SIZES = {"aligned": (4, 36, 1024, 1100), "rows": (1, 5, 1021, 1101)}
+# Shapes and groups of plain and channel-blocked images.
+_IMAGES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((2, 7, 5, 3), 0),
+    ((3, 4, 1), 0),
+    ((1, 1, 1, 1), 0),
+    ((2, 7, 5, 3), 1),
+    ((2, 6, 5, 3), 3),
+    ((1, 8, 401), 2),
+    ((3, 12, 4), 3),
+    ((0, 6, 3), 2),
+)
+_OWN: tuple[tuple[int, ...], ...] = ((2, 7, 5, 3), (3, 4, 1), (1, 8, 131), (2, 1, 1, 1), (1, 5, 0))
+_JOINT: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((2, 8, 5, 3), 2),
+    ((3, 12, 4), 1),
+    ((1, 16, 131), 2),
+    ((2, 4, 1, 1), 1),
+    ((2, 24, 7), 3),
+)
+
+
+def _activations() -> Iterator[Activation]:
+    for kind in ACTIVATION_KINDS:
+        yield Activation(kind, -0.5, 0.75) if kind == "CLIP" else Activation(kind, 0.25, 0.625)
+
+
+def _layer(
+    *shape: int,
+    axis: int = -1,
+    rms: bool = False,
+    scale: AnyArray | None = None,
+    bias: AnyArray | None = None,
+    constant: tuple[int, ...] = (),
+    outputs: int = 1,
+    dtype: type = np.float32,
+) -> Case:
+    inputs: list[AnyArray | None] = [
+        None if array is None else array.astype(dtype)
+        for array in (floats(*shape) + np.float32(0.5), scale, bias)
+    ]
+    while inputs[-1] is None:
+        inputs.pop()
+    tolerance = 2e-3 if dtype is np.float16 else 3e-6
+    return op_case(
+        "LayerNorm",
+        LayerNormAttrs(axis, _EPSILON, rms),
+        inputs,
+        constant=set(constant) & set(range(len(inputs))),
+        outputs=outputs,
+        rtol=tolerance,
+        atol=tolerance,
+    )
+
+
+def _layers(sizes: tuple[int, ...]) -> Iterator[Case]:
+    """Yield normalisations of rows; two at a time for two workgroups."""
+    for size in sizes:
+        scale, bias = floats(size, seed=1), floats(size, seed=2)
+        for rms in (False, True):
+            yield _layer(5, size, rms=rms, scale=scale, bias=bias, outputs=3)
+            yield _layer(5, size, rms=rms, scale=scale, bias=bias, outputs=3)
+    size = sizes[1]
+    scale, bias = floats(size, seed=1), floats(size, seed=2)
+    for outputs in (1, 2, 3):
+        yield _layer(3, size, outputs=outputs)
+        yield _layer(3, size, scale=scale, outputs=outputs)
+        yield _layer(3, size, bias=bias, outputs=outputs)
+    yield _layer(0, size, scale=scale)
+    yield _layer(2, 3, size, axis=1, scale=floats(3, size, seed=1), bias=floats(3, size, seed=2))
+    # Factors of one word, or with one word for each element of x.
+    yield _layer(3, size, scale=floats(3, size, seed=1), bias=bias)
+    yield _layer(3, size, scale=scale, bias=floats(3, size, seed=2))
+    yield _layer(3, size, scale=floats(1, seed=1), bias=bias)
+    yield _layer(3, size, scale=scale, bias=floats(1, seed=2))
+    yield _layer(2, 3, size, axis=2, scale=floats(3, 1), bias=floats(2, 1, 1), constant=(1, 2))
+    yield _layer(5, size, scale=scale, bias=bias, outputs=3, dtype=np.float16)
+
+
+def _factors(*shape: int, dtype: type = np.float32) -> list[AnyArray | None]:
+    x = (floats(*shape) + np.float32(0.5)).astype(dtype)
+    return [x, floats(shape[1], seed=1).astype(dtype), floats(shape[1], seed=2).astype(dtype)]
+
+
+def _images() -> Iterator[Case]:
+    """Yield normalisations of plain images, with factors per channel."""
+    for shape, groups in _IMAGES:
+        x, scale, bias = _factors(*shape)
+        attrs = GroupNormAttrs(groups, _EPSILON)
+        for inputs in ([x, scale, bias], [x, scale, bias], [x], [x, scale], [x, None, bias]):
+            yield op_case("GroupNorm", attrs, inputs, rtol=4e-6, atol=4e-6)
+            if shape != _IMAGES[0][0]:
+                break
+    for activation in _activations():
+        attrs = GroupNormAttrs(2, _EPSILON, activation)
+        yield op_case("GroupNorm", attrs, _factors(2, 6, 5), rtol=4e-6, atol=4e-6)
+    half = _factors(2, 6, 5, dtype=np.float16)
+    yield op_case("GroupNorm", GroupNormAttrs(2), half, rtol=2e-3, atol=2e-3)
+
+
+@shader_cases("norm_rows")
+def norm_rows(variant: Variant) -> Iterator[Case]:
+    """Rows held in registers or not, that start anywhere in a vec4; images without a layout."""
+    form = str(variant.axes["form"])
+    cases = _images() if form == "channels" else _layers(_SIZES[form])
+    for case in in_groups(variant, cases):
+        yield taking(case, {"row norm": "rows"})
+
+
+@shader_cases("norm_apply")
+def norm_apply(variant: Variant) -> Iterator[Case]:
+    """The last of the stages that long rows take."""
+    channels = variant.axes["form"] == "channels"
+    for case in _images() if channels else _layers((1, 5, 36, 131)):
+        yield taking(case, {"row norm": "stages"})
+
+
+@shader_cases("group_norm")
+def group_norm(variant: Variant) -> Iterator[Case]:
+    """Channel-blocked images whose channels have statistics alone or together."""
+    yield from in_groups(variant, _blocked_cases(variant.axes["mode"] == "own"))
+
+
+def _blocked_cases(own: bool) -> Iterator[Case]:
+    images = [(shape, 0) for shape in _OWN] if own else list(_JOINT)
+    for shape, groups in images:
+        attrs = GroupNormAttrs(groups, _EPSILON)
+        for constant in ((), (1, 2)):
+            yield blocked_case(
+                "GroupNorm", attrs, _factors(*shape), constant=constant, rtol=4e-6, atol=4e-6
+            )
+    shape, groups = images[0]
+    x, scale, bias = _factors(*shape)
+    for inputs in ([x], [x, scale], [x, None, bias]):
+        attrs = GroupNormAttrs(groups, _EPSILON)
+        yield blocked_case("GroupNorm", attrs, inputs, rtol=4e-6, atol=4e-6)
+    for activation in _activations():
+        attrs = GroupNormAttrs(groups, _EPSILON, activation)
+        yield blocked_case("GroupNorm", attrs, _factors(*shape), rtol=4e-6, atol=4e-6)

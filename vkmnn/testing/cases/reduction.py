@@ -1,0 +1,175 @@
+"""Cases of `reduce_rows`, `reduce_columns` and `reduce_exact`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir.ops import LayerNormAttrs, ReductionAttrs
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.rows import LINES, halves, in_groups, taking
+from vkmnn.testing.cases.shapes import floats, integers, whole
+
+# Kinds of Reduction that an op of the kernels serves.
+_KINDS = {
+    "SUM": ("SUM", "MEAN", "LOG_SUM"),
+    "L1": ("L1",),
+    "SUM_SQUARE": ("SUM_SQUARE", "L2"),
+    "SUM_EXP": ("LOG_SUM_EXP",),
+    "MAX": ("MAX",),
+    "MIN": ("MIN",),
+    "PROD": ("PROD",),
+}
+_INTEGER_KINDS = {"SUM": ("SUM",), "SUM_SQUARE": ("SUM_SQUARE",)}
+_EXACT = frozenset({"SUM", "L1", "SUM_SQUARE", "MAX", "MIN", "PROD"})
+_DTYPES = {"MAX": (np.int64, np.uint8, np.int16), "MIN": (np.int64, np.int8, np.uint16)}
+# Rows that go round loops several times; the last two are cut into pieces.
+_ROWS: tuple[tuple[tuple[int, ...], int], ...] = (
+    *LINES,
+    ((5, 1021), 1),
+    ((3, 2, 1100), -1),
+    ((3, 16_387), 1),
+    ((2, 16_392), 1),
+)
+# Columns, the last two of each width in pieces.
+_COLUMNS: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
+    1: (*LINES, ((6, 5), 0), ((2, 7, 3), 1), ((5, 9, 33), 1), ((2, 131, 3), 1), ((197,), 0)),
+    4: (((1, 4), 0), ((3, 0, 4), 1), ((2, 5, 4), 1), ((3, 7, 8), 1), ((3, 9, 64), 1),
+        ((133, 4), 0), ((2, 131, 8), 1)),
+}  # fmt: skip
+
+
+def _numbers(kind: str, dtype: str, *shape: int) -> AnyArray:
+    """Return numbers whose reduction is defined, and exact in any order where it can be."""
+    if dtype == "i32":
+        x = integers(*shape, low=-999, high=999)
+        return np.where(x % 3, np.sign(x) | 1, 2 - x % 2) if kind == "PROD" else x
+    if kind == "PROD":
+        return halves(*shape)
+    if kind in ("MAX", "MIN", "LOG_SUM_EXP"):
+        return floats(*shape, scale=3)
+    if kind == "LOG_SUM":
+        return whole(*shape, low=1, high=9)
+    return whole(*shape, low=-7, high=9)
+
+
+def _case(kind: str, x: AnyArray, *axes: int, keepdims: bool = False) -> Case:
+    exact = kind in _EXACT
+    return op_case(
+        "Reduction",
+        ReductionAttrs(kind, keepdims),
+        [x, np.array(axes, np.int64)],
+        constant={1},
+        rtol=0 if exact else 1e-6,
+        atol=0 if exact else 4e-7,
+    )
+
+
+def _kinds(variant: Variant) -> tuple[str, ...]:
+    op = str(variant.axes["op"])
+    return _KINDS[op] if variant.axes["dtype"] == "f32" else _INTEGER_KINDS.get(op, (op,))
+
+
+@shader_cases("reduce_rows")
+def reduce_rows(variant: Variant) -> Iterator[Case]:
+    """Rows that start anywhere in a vec4, in one piece or two."""
+    for case in in_groups(variant, _row_cases(variant)):
+        yield taking(case, {"reduction": "rows"})
+
+
+def _row_cases(variant: Variant) -> Iterator[Case]:
+    dtype = str(variant.axes["dtype"])
+    kinds = _kinds(variant)
+    for shape, axis in _ROWS:
+        for kind in kinds:
+            yield _case(kind, _numbers(kind, dtype, *shape), axis)
+    for kind in kinds:
+        yield _case(kind, _numbers(kind, dtype, 3, 5, 7), 1, 2, keepdims=True)
+        yield _case(kind, _numbers(kind, dtype), *())
+        if dtype == "i32":
+            for narrow in _DTYPES.get(kind, (np.int64,)):
+                yield _case(kind, _numbers(kind, dtype, 5, 37).astype(narrow), 1)
+        else:
+            half = _case(kind, _numbers(kind, dtype, 5, 36).astype(np.float16), 1)
+            yield _loose(half)
+    yield from _special_cases(variant, 1)
+
+
+def _loose(case: Case) -> Case:
+    """Return a case of float16, which the device computes in float32."""
+    return Case(case.graph, case.feeds, 2e-3, 2e-3)
+
+
+def _special_cases(variant: Variant, axis: int) -> Iterator[Case]:
+    """Yield infinities and NaN, and the statistics of a normalisation."""
+    op = variant.axes["op"]
+    if variant.axes["dtype"] != "f32":
+        return
+    x = whole(5, 40)
+    x[0, 3], x[1, 39], x[2, 0], x[3] = np.nan, np.inf, -np.inf, -np.inf
+    if axis == 0:
+        x = np.ascontiguousarray(x.T)
+    for kind in set(_kinds(variant)) & {"MAX", "MIN", "LOG_SUM_EXP"}:
+        yield _case(kind, x, axis)
+    if op == "SUM_EXP":
+        yield _case("LOG_SUM_EXP", np.float32(40) * floats(5, 131), 1)
+    if op == "SUM_SQUARE":
+        case = op_case("LayerNorm", LayerNormAttrs(-1, 0.25), [floats(5, 131)], outputs=3)
+        yield taking(case, {"row norm": "stages"})
+        case = op_case("LayerNorm", LayerNormAttrs(-1, 0.25, True), [floats(5, 132)], outputs=3)
+        yield taking(case, {"row norm": "stages"})
+
+
+@shader_cases("reduce_columns")
+def reduce_columns(variant: Variant) -> Iterator[Case]:
+    """Columns next to each other, in one piece or several; also all pixels of blocked images."""
+    width, dtype = int(variant.axes["width"]), str(variant.axes["dtype"])
+    for kind in _kinds(variant):
+        cases = [_case(kind, _numbers(kind, dtype, *s), axis) for s, axis in _COLUMNS[width]]
+        if dtype == "i32":
+            narrow = _DTYPES.get(kind, (np.int64,))
+            cases += [_case(kind, _numbers(kind, dtype, 3, 5, 12).astype(d), 1) for d in narrow]
+        else:
+            half = _numbers(kind, dtype, 5, 3, 4).astype(np.float16)
+            cases.append(_loose(_case(kind, half, 0, 1)))
+        if width == 4 and kind in _EXACT and dtype == "f32":
+            cases += [_pixels(kind, *shape) for shape in ((1, 7, 5, 3), (3, 5, 2, 2), (1, 3, 97))]
+        yield from (taking(case, {"reduction": "columns"}) for case in cases)
+    if width == 1:
+        cases = list(_special_cases(variant, 0))
+        yield from (taking(case, {"reduction": "columns"}) for case in cases)
+
+
+def _pixels(kind: str, *shape: int) -> Case:
+    axes = np.arange(2, len(shape), dtype=np.int64)
+    inputs = [_numbers(kind, "f32", *shape), axes]
+    return blocked_case("Reduction", ReductionAttrs(kind), inputs, constant={1}, rtol=0, atol=0)
+
+
+@shader_cases("reduce_exact")
+def reduce_exact(variant: Variant) -> Iterator[Case]:
+    """Means, norms and logarithms of integers; sums that need more than a word."""
+    for shape, axis in (*LINES, ((2, 7, 5), 1), ((131, 3), 0), ((3, 7, 31), 1)):
+        x = integers(*shape, low=-10_000, high=10_000)
+        for kind in ("MEAN", "L2", "LOG_SUM"):
+            if x.size or 0 in _without(shape, axis):
+                yield _case(kind, np.abs(x) + 1 if kind == "LOG_SUM" else x, axis)
+    most, least = 2**31 - 1, -(2**31)
+    for column in (
+        [most] * 5, [-most] * 5, [least, least, 0, 0, 0], [least, most, 3, -9, 2],
+        [least, least, most, most, most], [most, least, least, least, least], [1, 2, 3, -5, 4],
+    ):  # fmt: skip
+        yield _case("MEAN", np.array(column, np.int64), 0)
+    for column in (
+        [most], [most - 1], [46341], [46340, 1], [3, 4], [0, 0], [-65536], [65535, 362],
+        [2**30] * 2, [2**30] * 3, [1, 1, 1], [12345, 54321, 99999], [most // 2, 46340], [-7, -24],
+    ):  # fmt: skip
+        yield _case("L2", np.array(column, np.int32), 0)
+    for column in ([most] * 7, [1], [2], [7], [8], [20], [21], [2**30, 2**30, 2**30, 2**30, 2**30]):
+        yield _case("LOG_SUM", np.array(column, np.int64), 0)
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (*shape[:axis], *shape[axis:][1:])

@@ -1,0 +1,86 @@
+"""Cases of `softmax_rows`, `softmax_columns` and `softmax_apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir.ops import SoftmaxAttrs
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.rows import LINES, in_groups, taking
+from vkmnn.testing.cases.shapes import floats
+
+# Row sizes: what invocations hold in registers, up to all they can hold, and more than that. Few of
+# them, since each number of registers is a pipeline of its own.
+_SIZES = {4: (4, 36, 1024, 1100), 1: (1, 5, 19, 1021, 1101)}
+_COLUMNS: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {
+    1: (*LINES, ((31, 1), 0), ((4, 3, 5), 1), ((2, 7, 3, 11), 1), ((3, 6, 13, 5), 1)),
+    4: (((1, 4), 0), ((0, 4), 0), ((31, 2, 2), 0), ((2, 21, 3, 8), 1), ((5, 3, 64), 1)),
+}
+
+
+def _case(x: AnyArray, axis: int, log: bool, *, flatten: bool = False) -> Case:
+    attrs = SoftmaxAttrs(axis, log, flatten)
+    if x.dtype == np.float16:
+        return op_case("Softmax", attrs, [x], rtol=2e-3, atol=1e-3)
+    return op_case("Softmax", attrs, [x], rtol=3e-6, atol=1e-6 if log else 1e-30)
+
+
+def _special(*shape: int, axis: int) -> AnyArray:
+    """Return rows with infinities, NaN and numbers whose exponentials vanish, along an axis."""
+    x = floats(*shape, scale=30)
+    x[0, 1:3] = -np.inf
+    x[1] = -np.inf
+    x[2, shape[1] // 2] = np.inf
+    x[3, -1] = np.nan
+    x[4, :2] = 3e38, -3e38
+    x[5, :3] = 0, -86.9, -87.1
+    x[5, 3:] = -np.arange(shape[1] - 3)
+    return x if axis == 1 else np.ascontiguousarray(x.T)
+
+
+@shader_cases("softmax_rows")
+def softmax_rows(variant: Variant) -> Iterator[Case]:
+    """Rows held in registers or not, that start anywhere in a vec4."""
+    for case in in_groups(variant, _row_cases(variant)):
+        yield taking(case, {"softmax": "rows"})
+
+
+def _row_cases(variant: Variant) -> Iterator[Case]:
+    aligned = int(variant.axes["aligned"])
+    for size in _SIZES[aligned]:
+        # Two cases at a time: the first in a workgroup of one subgroup, the second of several.
+        yield _case(floats(5, size, scale=2), -1, size % 8 > 0)
+        yield _case(_special(7, size, axis=1) if size > 8 else floats(5, size), -1, size % 8 > 0)
+    long = _SIZES[aligned][-2:]
+    yield from (_case(floats(5, size, scale=2), -1, size % 8 == 0) for size in long)
+    yield from (_case(_special(7, size, axis=1), -1, size % 8 == 0) for size in long)
+    for shape, axis in LINES:
+        yield _case(floats(*shape), axis, False)
+    yield _case(floats(3, 4, 5 if aligned == 1 else 4), 1, False, flatten=True)
+    yield _case(floats(5, 20 + aligned).astype(np.float16), 1, False)
+
+
+@shader_cases("softmax_columns")
+def softmax_columns(variant: Variant) -> Iterator[Case]:
+    """Columns alone and side by side."""
+    width = int(variant.axes["width"])
+    for log in (False, True):
+        cases = [_case(floats(*s, scale=4), axis, log) for s, axis in _COLUMNS[width]]
+        special = _special(7 + width // 4, 9, axis=0)
+        cases.append(_case(special, 0, log))
+        cases.append(_case(floats(9, 8).astype(np.float16), 0, log))
+        yield from (taking(case, {"softmax": "columns"}) for case in cases)
+
+
+@shader_cases("softmax_apply")
+def softmax_apply(variant: Variant) -> Iterator[Case]:
+    """The last of the stages that long lines take."""
+    shapes = [*LINES, ((31, 2, 2), 0), ((4, 3, 5), 1), ((2, 21, 3, 8), 1), ((3, 131), 1)]
+    for log in (False, True):
+        cases = [_case(floats(*shape, scale=4), axis, log) for shape, axis in shapes]
+        cases.append(_case(_special(7, 13, axis=1), 1, log))
+        cases.append(_case(floats(5, 9).astype(np.float16), 1, log))
+        yield from (taking(case, {"softmax": "stages"}) for case in cases)
