@@ -17,6 +17,7 @@ from vkmnn.registry import Snapshot
 _PROMISES = {
     "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device fits", re.IGNORECASE),
     "VKMNN_REQUIRE_VALIDATION": re.compile(r"validation", re.IGNORECASE),
+    "VKMNN_REQUIRE_SPIRV_VAL": re.compile(r"spirv-val is not installed"),
 }
 
 

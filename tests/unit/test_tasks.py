@@ -275,10 +275,12 @@ def test_missing_driver_says_what_to_do(tasks, monkeypatch, capsys):
 @pytest.fixture
 def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the machine has; a test changes it before it runs a task."""
-    has: dict[str, Any] = {"vulkan": True, "validation": True, "swiftshader": Path("/icd.json")}
+    has: dict[str, Any] = dict.fromkeys(("vulkan", "validation", "spirv_val"), True)
+    has["swiftshader"] = Path("/icd.json")
     monkeypatch.setattr(tasks, "prepare", lambda *extras: Path("python"))
     monkeypatch.setattr(tasks, "ensure_vulkan", lambda: has["vulkan"])
     monkeypatch.setattr(tasks, "ensure_validation", lambda: has["validation"])
+    monkeypatch.setattr(tasks, "ensure_spirv_val", lambda: has["spirv_val"])
     monkeypatch.setattr(tasks, "ensure_swiftshader", lambda: has["swiftshader"])
     return has
 
@@ -307,6 +309,29 @@ def test_tests_may_not_skip_vulkan_where_it_is(tasks, machine, runs):
     assert default["VKMNN_REQUIRE_VULKAN"] == "1"
     assert "VK_DRIVER_FILES" not in default
     assert floor["VK_DRIVER_FILES"] == str(machine["swiftshader"])
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_shaders_are_validated_where_spirv_val_is(tasks, machine, runs, there):
+    machine["spirv_val"] = there
+    tasks.main(["test"])
+    assert ("VKMNN_REQUIRE_SPIRV_VAL" in runs[0][1]) == there
+
+
+def test_spirv_val_is_installed_where_that_is_allowed(tasks, monkeypatch, capsys):
+    there = [False]
+    monkeypatch.setattr(tasks.shutil, "which", lambda name: "/bin/it" if there[0] else None)
+    monkeypatch.setattr(tasks, "apt_install", lambda packages: False)
+    assert not tasks.ensure_spirv_val()
+    assert "package spirv-tools" in capsys.readouterr().out
+
+    def install(packages: list[str]) -> bool:
+        assert packages == ["spirv-tools"]
+        there[0] = True
+        return True
+
+    monkeypatch.setattr(tasks, "apt_install", install)
+    assert tasks.ensure_spirv_val()
 
 
 def test_tests_run_without_vulkan(tasks, machine, runs):
