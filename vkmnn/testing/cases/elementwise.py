@@ -141,7 +141,8 @@ def _overflows(kind: str, dtype: str) -> Iterator[Case]:
     fits = (exact >= -(2**31)) & (exact < 2**31)
     attrs = BinaryAttrs(kind)
     yield op_case("BinaryOp", attrs, [a[fits], b[fits]])
-    yield op_case("BinaryOp", attrs, [a[fits][:, None], np.full(1, kind in ("MUL", "POW"), np.int64)])
+    neutral = np.full(1, kind in ("MUL", "POW"), np.int64)
+    yield op_case("BinaryOp", attrs, [a[fits][:, None], neutral])
     beyond = np.flatnonzero(~fits & (np.abs(exact) < 2**33))
     for place, index in enumerate(beyond[:: max(1, len(beyond) // 6)]):
         x, y = np.ones(9, np.int64), np.ones(9, np.int64)
@@ -193,9 +194,7 @@ def binary(variant: Variant) -> Iterator[Case]:
             for a, b in blocked if kind == "ADD" else blocked[:1]:
                 x, y = _operands(kind, dtype, a, b)
                 constant = [1] if dtype == "i32" else []
-                yield blocked_case(
-                    "BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0
-                )
+                yield blocked_case("BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0)
         if kind == "ADD" and dtype == "f32":
             x = np.linspace(-9, 9, 77, dtype=np.float32).reshape(7, 11)
             x = np.concatenate([x, np.float32(0.01) * x], 1)
@@ -236,9 +235,9 @@ def select(variant: Variant) -> Iterator[Case]:
         y = x[:1, ::-1].copy()
         yield op_case("Select", OpAttrs(), [integers(4, 1) > 0, x, y], rtol=0, atol=0)
     if width == "4":
-        yield blocked_case(
-            "Select", OpAttrs(), [integers(2, 8, 3, low=0, high=1), floats(2, 8, 3), floats(1, 8, 1, seed=1)]
-        )
+        condition = integers(2, 8, 3, low=0, high=1)
+        operands = [condition, floats(2, 8, 3), floats(1, 8, 1, seed=1)]
+        yield blocked_case("Select", OpAttrs(), operands, rtol=0, atol=0)
 
 
 # By kernel type: element types that a cast can come from, and go to.

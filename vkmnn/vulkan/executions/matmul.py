@@ -15,8 +15,9 @@ from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions import conv_kernels
 from vkmnn.vulkan.storage import kernel_dtype
 
 MAX_BATCH_AXES = 3
@@ -171,7 +172,8 @@ def _kernels(
     tiles = [_Kernel("tile", 1), _Kernel("tile", 8)]
     if product.m > 1:
         tiles.reverse()
-    if dtype != "f32" or not _can_rotate(encoder.info):
+    info = encoder.info
+    if dtype != "f32" or not conv_kernels.can_rotate(info) or "texel" not in load_storages(info):
         return tiles
     sizes = sorted(ROTATE_COST, key=lambda rows: ceil_div(product.m, rows) * ROTATE_COST[rows])
     by_blocks = [_Kernel("rotate", rows, True) for rows in sizes]
@@ -179,10 +181,11 @@ def _kernels(
     work = prod(product.batch) * product.m * product.n * product.k
     worth = product.m > 8 and product.n >= PACKING_COLUMNS and work >= PACKING_WORK
     rotations = [*by_blocks, *as_it_lies] if worth else [*as_it_lies, *by_blocks]
-    return [*rotations, *tiles] if product.m > 1 else [*tiles, *rotations]
+    pays = product.m > 1 and can_rotate(info)
+    return [*rotations, *tiles] if pays else [*tiles, *rotations]
 
 
-def _can_rotate(info: DeviceInfo) -> bool:
+def can_rotate(info: DeviceInfo) -> bool:
     """Return whether the rotation kernel pays and runs: CPU devices with eight lanes."""
     needed = {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
     return info.type.value == "cpu" and info.subgroup_size == 8 and needed <= info.features

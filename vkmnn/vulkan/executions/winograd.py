@@ -16,7 +16,7 @@ from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
     ConvProblem,
@@ -79,11 +79,11 @@ def _grid(problem: ConvProblem, m: int) -> tuple[int, int]:
 def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> int:
     """Return the m of F(m, 3) if that is faster than a direct convolution, else 0.
 
-    Only for CPU devices: on GPUs a layer of a small batch is bound by latency, and two dispatches
-    more cost more than the products that they save.
+    The first choice on CPU devices alone: on GPUs a layer of a small batch is bound by latency, and
+    two dispatches more cost more than the products that they save.
     """
     info = encoder.info
-    ready = info.type is DeviceType.CPU and encoder.prefers_texel_loads and can_rotate(info)
+    ready = "texel" in load_storages(info)
     fits = (
         problem.group == 1
         and problem.kernel == (1, 3, 3)
@@ -104,7 +104,9 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
         transforms = tiles * (before * in_blocks + after * out_blocks)
         product = rank_tiles(product_problem(problem, m), rotate=True)[0][0]
         costs[m] = product + transforms + DISPATCH_NS
-    return encoder.choose("winograd", problem, sorted(costs, key=lambda m: costs[m]))
+    pays = info.type is DeviceType.CPU and encoder.prefers_texel_loads and can_rotate(info)
+    ranked = sorted(costs, key=lambda m: (m > 0 and not pays, costs[m]))
+    return encoder.choose("winograd", problem, ranked)
 
 
 def transform_weights(w: Array, m: int) -> Array:

@@ -1,0 +1,219 @@
+"""Cases of the convolution kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.shapes import whole
+
+Ints = tuple[int, ...]
+
+CLAMPS = (Activation(), Activation("CLIP", -5.0, 7.0), Activation("RELU"))
+# One kind: drivers take seconds over each specialization. `binary` tests all of them.
+SMOOTH = (Activation("LEAKY_RELU", 0.125),)
+
+
+class Maker:
+    """Makes convolutions with small whole numbers, so that every order of sums is exact.
+
+    Activations of the variant's axis act take turns. Cases have a residual and pads where they can:
+    without, the kernel is another specialization, which takes its time to compile.
+    """
+
+    def __init__(self, act: str) -> None:
+        self._turns = CLAMPS if act == "clip" else SMOOTH
+        self._count = count()
+
+    def __call__(
+        self,
+        x: Ints,
+        w: Ints,
+        *,
+        strides: Ints = (),
+        dilations: Ints = (),
+        pads: Ints = (),
+        group: int = 1,
+        bias: bool = True,
+        residual: bool = False,
+        constant: bool = True,
+        half: bool = False,
+        tolerance: float = 0.0,
+    ) -> Case:
+        """Return a case; shapes as of ONNX Conv, `half` for float16."""
+        turn = next(self._count)
+        axes = len(x) - 2
+        attrs = ConvolutionAttrs(
+            w[2:],
+            strides or (1,) * axes,
+            dilations or (1,) * axes,
+            pads or (0,) * 2 * axes,
+            group,
+            activation=self._turns[turn % len(self._turns)],
+        )
+        inputs: list[AnyArray | None] = [whole(*x), whole(*w, seed=1, low=-3, high=3)]
+        inputs.append(whole(w[0], seed=2) if bias else None)
+        if residual:
+            plain = replace(attrs, activation=Activation())
+            shape = op_case("Convolution", plain, inputs).graph.outputs[0].dims
+            inputs.append(whole(*shape, seed=3))
+        if half:
+            inputs = [None if array is None else array.astype(np.float16) for array in inputs]
+        known = [1, 2] if constant else []
+        return op_case("Convolution", attrs, inputs, constant=known, rtol=0, atol=tolerance)
+
+    def transposed(self, x: Ints, w: Ints, strides: Ints, group: int = 1) -> Case:
+        """Return a transposed convolution, which writes its output in phases."""
+        axes = len(x) - 2
+        attrs = DeconvolutionAttrs(
+            w[2:], strides, (1,) * axes, (0, 1) * axes, (0,) * axes, group=group
+        )
+        inputs = [whole(*x), whole(*w, seed=1), whole(w[1] * group, seed=2)]
+        return op_case("Deconvolution", attrs, inputs, constant=[1, 2], rtol=0, atol=0)
+
+
+def _tiles(variant: Variant) -> Iterator[Case]:
+    """Yield convolutions without groups, or with groups of whole channel blocks."""
+    make = Maker(str(variant.axes["act"]))
+    # Windows with asymmetric pads, every axis different; more than one panel of channels.
+    yield make(
+        (2, 7, 9, 5),
+        (38, 7, 3, 2),
+        strides=(2, 1),
+        dilations=(1, 2),
+        pads=(1, 0, 2, 3),
+        residual=True,
+    )
+    # Groups of several panels, one to three axes.
+    yield make((3, 16, 4, 3), (120, 8, 2, 2), pads=(0, 1, 1, 0), group=2, residual=True)
+    volume = (1, 0, 1, 0, 2, 0)
+    yield make((2, 5, 3, 4, 5), (3, 5, 2, 3, 2), pads=volume, strides=(1, 2, 2), residual=True)
+    yield make((2, 7, 11), (5, 7, 4), pads=(3, 2), residual=True, half=True)
+    yield make((0, 7, 5, 5), (4, 7, 3, 3))
+    if variant.axes["act"] == "any":
+        return
+    # One tap of one block; more pixels than a workgroup of any kernel takes.
+    yield make((1, 3, 19, 28), (6, 3, 1, 1))
+    yield make((1, 1, 1, 1), (2, 1, 1, 1), bias=False)
+    # One tap of several blocks; fewer pixels than a tile; many channels.
+    yield make((1, 13, 1, 3), (269, 13, 1, 1), bias=False, residual=True)
+    if variant.axes.get("pixels") == 1:
+        yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
+
+
+@shader_cases("conv_tile")
+def conv_tile(variant: Variant) -> Iterator[Case]:
+    """Windows, single taps, groups, one to three axes."""
+    return _tiles(variant)
+
+
+@shader_cases("conv_rotate")
+def conv_rotate(variant: Variant) -> Iterator[Case]:
+    """Windows, single taps, groups, one to three axes."""
+    return _tiles(variant)
+
+
+@shader_cases("conv_depthwise")
+def conv_depthwise(variant: Variant) -> Iterator[Case]:
+    """Windows of any shape."""
+    make = Maker(str(variant.axes["act"]))
+    yield make(
+        (2, 7, 9, 5),
+        (7, 1, 3, 2),
+        strides=(2, 1),
+        dilations=(1, 2),
+        pads=(1, 0, 2, 3),
+        group=7,
+        residual=True,
+    )
+    volume = (1, 0, 1, 0, 2, 0)
+    yield make((2, 5, 3, 4, 5), (5, 1, 2, 3, 2), pads=volume, group=5, bias=False, residual=True)
+    yield make((3, 9, 11), (9, 1, 4), pads=(3, 2), strides=(2,), group=9, residual=True, half=True)
+    yield make((2, 6, 17, 31), (6, 1, 2, 2), group=6)
+    yield make((1, 1, 1, 1), (1, 1, 1, 1))
+    yield make((2, 3, 0), (3, 1, 1), group=3)
+
+
+@shader_cases("conv_strip")
+def conv_strip(variant: Variant) -> Iterator[Case]:
+    """Square windows; widths on both sides of whole strips."""
+    make = Maker(str(variant.axes["act"]))
+    size, stride = int(variant.axes["size"]), int(variant.axes["stride"])
+    strides, w = (stride, stride), (1, size, size)
+    for x, pads in (
+        ((2, 7, 6, 9), (1, 0, 2, 1)),
+        ((1, 5, 13, 37), (0, 2, 1, 0)),
+        ((1, 3, 1, 1), (size, size - 1, size, size)),
+        ((3, 1, 29, 6), (2, 1, 0, 3)),
+    ):
+        yield make(x, (x[1], *w), strides=strides, pads=pads, group=x[1], residual=True)
+    # No pads, whole strips, and more invocations than a workgroup has.
+    x = (2, 4, 19, 3 * 8 * stride + size - stride)
+    yield make(x, (4, *w), strides=strides, group=4, bias=False)
+    yield make((0, 3, 7, 7), (3, *w), strides=strides, group=3)
+
+
+@shader_cases("conv_gather")
+def conv_gather(variant: Variant) -> Iterator[Case]:
+    """Groups of single channels and of odd numbers of them."""
+    make = Maker(str(variant.axes["act"]))
+    yield make(
+        (2, 6, 9, 5),
+        (9, 2, 3, 2),
+        strides=(2, 1),
+        dilations=(1, 2),
+        pads=(1, 0, 2, 3),
+        group=3,
+        residual=True,
+    )
+    volume = (1, 0, 1, 0, 2, 0)
+    yield make((2, 2, 3, 4, 5), (6, 1, 2, 3, 2), pads=volume, group=2, bias=False, residual=True)
+    yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, half=True)
+    yield make((1, 10, 19, 28), (6, 5, 1, 1), group=2)
+    yield make((0, 6, 3), (4, 3, 1), group=2)
+    if variant.axes["act"] == "clip":
+        yield make.transposed((1, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=3)
+
+
+@shader_cases("conv_weight")
+def conv_weight(variant: Variant) -> Iterator[Case]:
+    """Weights that are inputs: panels with and without gaps."""
+    make = Maker("clip")
+    yield make((1, 3, 5, 4), (5, 3, 2, 3), constant=False, residual=True)
+    yield make((1, 8, 2, 2), (16, 8, 1, 1), constant=False)
+    yield make((2, 6, 4, 3), (6, 1, 3, 3), group=6, constant=False)
+    yield make((2, 6, 4, 3), (9, 2, 2, 1), group=3, constant=False)
+
+
+def _winograd(variant: Variant, act: str) -> Iterator[Case]:
+    make = Maker(act)
+    # F(4, 3) has thirds in its weights.
+    tolerance = 2e-4 if variant.axes["m"] == 4 else 0.0
+
+    def case(x: Ints, w: Ints, pads: Ints = (), bias: bool = True, residual: bool = True) -> Case:
+        return make(x, w, pads=pads, residual=residual, bias=bias, tolerance=tolerance)
+
+    yield case((2, 7, 9, 5), (6, 7, 3, 3), pads=(1, 0, 2, 3))
+    yield case((1, 3, 7, 14), (5, 3, 3, 3), pads=(1, 1, 1, 1), residual=False)
+    yield case((3, 9, 10, 6), (12, 9, 3, 3), bias=False)
+    yield case((1, 2, 29, 31), (3, 2, 3, 3), pads=(0, 2, 0, 1))
+    yield case((1, 1, 1, 1), (2, 1, 3, 3), pads=(2, 1, 0, 1))
+
+
+@shader_cases("winograd_in")
+def winograd_in(variant: Variant) -> Iterator[Case]:
+    """Whole and broken tiles on every side."""
+    return _winograd(variant, "clip")
+
+
+@shader_cases("winograd_out")
+def winograd_out(variant: Variant) -> Iterator[Case]:
+    """Whole and broken tiles on every side."""
+    return _winograd(variant, str(variant.axes["act"]))
