@@ -5,6 +5,18 @@
 
 from __future__ import annotations
 
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 
 __all__ = ["Case", "Variant", "blocked_case", "op_case", "shader_cases"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the engine on first use: pytest imports this package in every project (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from vkmnn.testing import case
+
+    return getattr(case, name)

@@ -1,76 +1,200 @@
 """The pytest plug-in: `pytest --vkmnn-shaders [--vkmnn-device NAME|all]`.
 
-It adds `suite.py`, one test per device and kernel variant, to what is collected, and prints which
-variants no test dispatched. Results travel as `user_properties`, so that it works under
-pytest-xdist. vkmnn is imported only when the option is given.
+It adds `suite.py`, one test per device and kernel variant, and says at the end which variants no
+test dispatched. Results travel as `user_properties`, so that it works under pytest-xdist. vkmnn is
+imported only when the option is given.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from vkmnn.testing.results import Results
+    from vkmnn.testing.session import ShaderSession
 
 SUITE = Path(__file__).with_name("suite.py")
 PROPERTY = "vkmnn-variant"
+
+_ALONE = pytest.StashKey[bool]()
+_VALIDATION = pytest.StashKey[bool]()
+_WORKER = "vkmnn-shaders"
+
+_MAIN = "--vkmnn-shaders"
+_OPTIONS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "--vkmnn-device",
+        "append",
+        "NAME|all",
+        'device to test on (repeatable): as for InferenceSession, or "all"; default "auto"',
+    ),
+    (
+        "--vkmnn-kernel",
+        "append",
+        "PATTERN",
+        "test only variants whose name matches, as conv_* (repeatable)",
+    ),
+    ("--vkmnn-report", "store", "FILE.html", "write what was found as a page for the browser"),
+    ("--vkmnn-results", "store", "FILE.json", "write what was found for programs"),
+    (
+        "--vkmnn-perf-baseline",
+        "store",
+        "FILE.json",
+        "time every variant and compare with the times in this file; never fails",
+    ),
+    ("--vkmnn-perf", "store_true", "", "time every variant"),
+    (
+        "--vkmnn-perf-update",
+        "store_true",
+        "",
+        "write the times into the file of --vkmnn-perf-baseline instead of comparing",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of a run."""
+
+    devices: list[str]
+    patterns: list[str]
+    report: Path | None
+    results: Path | None
+    baseline: Path | None
+    update: bool
+    timed: bool
+    validation: bool
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Settings:
+        """Read the command line."""
+        get = config.getoption
+        report, results = get("--vkmnn-report"), get("--vkmnn-results")
+        baseline = get("--vkmnn-perf-baseline")
+        return cls(
+            devices=get("--vkmnn-device") or [],
+            patterns=get("--vkmnn-kernel") or [],
+            report=Path(report) if report else None,
+            results=Path(results) if results else None,
+            baseline=Path(baseline) if baseline else None,
+            update=get("--vkmnn-perf-update"),
+            timed=bool(baseline) or get("--vkmnn-perf"),
+            validation=config.stash[_VALIDATION],
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("vkmnn", "shader regression tests of vkmnn")
     group.addoption(
-        "--vkmnn-shaders",
-        action="store_true",
-        help="run every variant of every kernel against numpy",
+        _MAIN, action="store_true", help="run every variant of every kernel against numpy"
     )
-    group.addoption(
-        "--vkmnn-device",
-        action="append",
-        metavar="NAME|all",
-        help='device to test on (repeatable): as for InferenceSession, or "all"; default "auto"',
-    )
-    group.addoption(
-        "--vkmnn-kernel",
-        action="append",
-        metavar="PATTERN",
-        help="test only variants whose name matches, as conv_* (repeatable)",
-    )
+    for name, action, metavar, text in _OPTIONS:
+        extra = {"metavar": metavar} if metavar else {}
+        group.addoption(name, action=action, help=text, **extra)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the suite to what is collected."""
+    """Add the suite to what is collected; refuse at once what cannot work."""
     config.addinivalue_line("markers", "vkmnn_shader: a test of one kernel variant on one device")
-    if not config.getoption("--vkmnn-shaders"):
+    given = [name for name, *_ in _OPTIONS if config.getoption(name)]
+    if not config.getoption(_MAIN):
+        if given:
+            raise pytest.UsageError(f"{given[0]} needs {_MAIN}")
         return
-    if str(SUITE) not in config.args:
+    if SUITE not in [_path(config, arg) for arg in config.args]:
         config.args.append(str(SUITE))
-    if not hasattr(config, "workerinput"):  # the process that hears of all results
-        config.pluginmanager.register(_Collector(config), "vkmnn-results")
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None:  # the process that hears of all results
+        _configure_main(config)
+    else:
+        config.stash[_ALONE], config.stash[_VALIDATION] = worker[_WORKER]
 
 
-class _Collector:
-    """Gathers what the suite's tests report, and shows it at the end."""
+def _configure_main(config: pytest.Config) -> None:
+    from vkmnn.errors import VkmnnError
+    from vkmnn.testing.session import ShaderSession
 
-    def __init__(self, config: pytest.Config) -> None:
-        from vkmnn.testing.results import Results
+    config.stash[_ALONE] = config.args_source is not pytest.Config.ArgsSource.ARGS
+    config.stash[_VALIDATION] = False
+    try:
+        session = ShaderSession(Settings.of(config))
+    except VkmnnError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[_VALIDATION] = session.validation
+    if not config.getoption("collectonly"):
+        config.pluginmanager.register(_Reporter(config, session), "vkmnn-reporter")
 
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist what was found out before it started."""
+    stash = node.config.stash
+    if _VALIDATION in stash:
+        node.workerinput[_WORKER] = (stash[_ALONE], stash[_VALIDATION])
+
+
+def _path(config: pytest.Config, arg: str) -> Path:
+    return (config.invocation_params.dir / arg.split("::")[0]).resolve()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave a project's other tests alone when no paths are given: the suite was asked for.
+
+    Its folders are still looked into, since their conftest.py may register cases.
+    """
+    if not config.stash.get(_ALONE, False):
+        return None
+    return True if collection_path.is_file() and collection_path != SUITE else None
+
+
+class _Reporter:
+    """Hands on what the tests report, and shows the outcome."""
+
+    def __init__(self, config: pytest.Config, session: ShaderSession) -> None:
         self._config = config
-        self._results: Results = Results()
+        self._session = session
+
+    def pytest_report_header(self) -> list[str]:
+        """Name the devices."""
+        return self._session.header()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the results out of a test's report."""
         for name, value in report.user_properties:
             if name == PROPERTY and report.when == "call":
-                self._results.add(json.loads(str(value)), report.outcome)
+                self._session.add(json.loads(str(value)), report.outcome)
+                return
+        if report.failed and SUITE.name in report.nodeid:  # as when a worker crashed
+            self._session.crashed(report.nodeid, report.longreprtext)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Time the variants, write the files, and fail where a variant was not dispatched."""
+        if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+            return
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        say = terminal.write_line if terminal else lambda line: None
+        complete = self._session.finish(restricted=_restricted(self._config), say=say)
+        if not complete and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print the coverage table."""
-        if self._results:
+        """Print the coverage table, the times that changed and where the files are."""
+        lines = self._session.summary()
+        if lines:
             terminalreporter.section("kernel variants")
-            for line in self._results.coverage_lines():
+            for line in lines:
                 terminalreporter.line(line)
+
+
+def _restricted(config: pytest.Config) -> bool:
+    """Tell whether some tests were left out on purpose."""
+    options = ("--vkmnn-kernel", "keyword", "markexpr", "deselect", "maxfail", "lf", "stepwise")
+    return any(config.getoption(name, None) for name in options) or any(
+        "::" in arg for arg in config.args
+    )

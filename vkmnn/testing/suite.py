@@ -5,65 +5,87 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
-from fnmatch import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
-from vkmnn.runtime.device import Device, enumerate_devices, open_device
-from vkmnn.testing import cases
-from vkmnn.testing.case import Variant, variants
-from vkmnn.testing.pytest_plugin import PROPERTY
-from vkmnn.testing.runner import run_variant, unusable
+from vkmnn.runtime.device import Device
+from vkmnn.testing.case import Case, Variant
+from vkmnn.testing.devices import Target, targets
+from vkmnn.testing.emulation import bench_for
+from vkmnn.testing.pytest_plugin import PROPERTY, Settings
+from vkmnn.testing.runner import Picks, reach, run_case
+from vkmnn.testing.selection import chosen_variants, id_of
 
 
 @functools.cache
-def _device(wanted: str) -> Device:
-    return open_device(wanted, validation=True)
-
-
-def _wanted_devices(config: pytest.Config) -> list[str]:
-    chosen: list[str] = config.getoption("--vkmnn-device") or ["auto"]
-    if "all" in chosen:
-        return [info.name for info in enumerate_devices()]
-    return chosen
+def _device(target: Target, validation: bool) -> Device:
+    return target.open(validation=validation)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make one test per device and variant."""
-    cases.load_all()
-    patterns: list[str] = metafunc.config.getoption("--vkmnn-kernel") or ["*"]
-    chosen = [v for v in variants() if any(fnmatch(v.name, pattern) for pattern in patterns)]
-    devices = _wanted_devices(metafunc.config)
-    metafunc.parametrize("variant", chosen, ids=str)
-    metafunc.parametrize("wanted", devices, ids=[_slug(device) for device in devices])
-
-
-def _slug(name: str) -> str:
-    return name.split("(")[0].strip().replace(" ", "-").lower()
+    settings = Settings.of(metafunc.config)
+    pairs = [
+        pytest.param(target, variant, id=id_of(variant.name, target))
+        for target in targets(settings.devices)
+        for variant in chosen_variants(settings.patterns)
+    ]
+    metafunc.parametrize(("target", "variant"), pairs)
 
 
 @pytest.mark.vkmnn_shader
 def test_kernel(
-    wanted: str, variant: Variant, record_property: Callable[[str, object], None]
+    target: Target,
+    variant: Variant,
+    record_property: Callable[[str, object], None],
+    pytestconfig: pytest.Config,
 ) -> None:
     """A variant computes what numpy computes, in every case, and reports which kernels ran."""
-    device = _device(wanted)
-    reason = unusable(variant, device)
-    found: dict[str, object] = {
-        "device": device.info.name,
+    found: dict[str, Any] = {
+        "device": target.label,
         "variant": variant.name,
         "template": variant.template,
-        "reason": reason or "",
+        "axes": dict(variant.axes),
         "cases": [],
     }
     try:
-        if reason:
-            pytest.skip(reason)
-        result = run_variant(variant, device)
-        found["cases"] = [
-            {**dataclasses.asdict(case), "dispatched": sorted(case.dispatched)}
-            for case in result.cases
-        ]
+        device = _device(target, Settings.of(pytestconfig).validation)
+        bench = bench_for(variant, device)
+        if isinstance(bench, str):
+            found["reason"] = bench
+            pytest.skip(bench)
+        found["emulated"] = bench.emulated
+        _run(variant, bench.device, found)
+    except Exception as error:
+        found["message"] = f"{type(error).__name__}: {error}".strip()
+        raise
     finally:
         record_property(PROPERTY, json.dumps(found))
+
+
+def _run(variant: Variant, device: Device, found: dict[str, Any]) -> None:
+    """Run all cases, and note what is known when one of them fails."""
+    cases = reach(variant, device)
+    found["reached"] = True
+    most = -1
+    for case, picks in cases:
+        result = run_case(case, device, picks)
+        found["cases"].append(
+            {**dataclasses.asdict(result), "dispatched": sorted(result.dispatched)}
+        )
+        if found["emulated"]:
+            continue  # that takes another time than the kernel
+        if variant.name in result.dispatched and _elements(case) > most:
+            most = _elements(case)
+            found["largest"] = _job(case, picks)
+
+
+def _elements(case: Case) -> int:
+    arrays = [*case.feeds.values(), *case.graph.constants.values()]
+    return sum(int(array.size) for array in arrays)
+
+
+def _job(case: Case, picks: Picks) -> Mapping[str, Any]:
+    return {"case": str(case), "picks": dict(picks)}
