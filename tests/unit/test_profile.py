@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from vkmnn.core.profile import Profile, ProfileEntry
+from vkmnn.core.timeline import Span
 
 ROOT = Path(__file__).resolve().parents[2]
 X = np.random.default_rng(3).standard_normal((1, 3, 11, 7)).astype(np.float32)
@@ -154,7 +156,7 @@ def test_memory_of_a_plan() -> None:
 
 PROFILE = Profile(
     (
-        ProfileEntry("a", "Convolution", "node_a", "VULKAN", "conv_x", 30.0),
+        ProfileEntry("a", "Convolution", "node_a", "VULKAN", "conv_x", 30.0, "tuned", 6000, 300),
         ProfileEntry("b", "MatMul", "node_b", "CPU", "numpy", 10.0),
         ProfileEntry("c", "Convolution", "node_c", "VULKAN", "conv_x", 60.0),
     ),
@@ -163,6 +165,14 @@ PROFILE = Profile(
     90.0,
     130.0,
     30.0,
+    (
+        Span("Python", "write inputs", 0.0, 4.0),
+        Span("submit and wait", "submit", 4.0, 2.0),
+        Span("VULKAN", "a", 6.0, 30.0, 0),
+        Span("CPU", "b", 40.0, 10.0, 1),
+        Span("VULKAN", "c", 51.0, 60.0, 2),
+        Span("Python", "read outputs", 111.0, 9.0),
+    ),
 )
 
 
@@ -184,12 +194,81 @@ def test_chrome_trace(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     PROFILE.to_chrome_trace(path)
     events = json.loads(path.read_text("utf-8"))["traceEvents"]
-    steps = [event for event in events if event["ph"] == "X"]
-    assert [(step["name"], step["ts"], step["dur"]) for step in steps] == [
-        *(("a", 0.0, 30.0), ("b", 30.0, 10.0), ("c", 40.0, 60.0))
+    spans = [event for event in events if event["ph"] == "X"]
+    assert [(span["name"], span["ts"], span["dur"]) for span in spans] == [
+        (span.name, span.start_us, span.microseconds) for span in PROFILE.timeline
     ]
-    threads = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert [threads[step["tid"]] for step in steps] == ["VULKAN", "CPU", "VULKAN"]
+    named = {
+        (event["name"], event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["ph"] == "M"
+    }
+    places = [
+        (named["process_name", span["pid"], 0], named["thread_name", span["pid"], span["tid"]])
+        for span in spans
+    ]
+    assert places == [
+        *(("host", "Python"), ("host", "submit and wait"), ("device", "VULKAN")),
+        *(("host", "CPU"), ("device", "VULKAN"), ("host", "Python")),
+    ]
+    assert spans[2]["cat"] == "Convolution"
+    assert spans[2]["args"]["kernel"] == "conv_x"
+
+
+@pytest.mark.parametrize("model", ["convolution", "mixed"])
+def test_the_timeline_of_a_run(model: str) -> None:
+    """Nobody does two things at once, and the device works between submit and end of wait."""
+    need_device()
+    made, x = {
+        "convolution": (convolution_model, X),
+        "mixed": (mixed_model, np.linspace(-2, 2, 13, dtype=np.float32)),
+    }[model]
+    with vkmnn.InferenceSession(made(), "0") as session:
+        profile = session.profile({"x": x}, runs=3)
+    line = profile.timeline
+    assert [span.step for span in line if span.step is not None] == list(
+        range(len(profile.entries))
+    )
+    assert (line[0].name, line[-1].name) == ("write inputs", "read outputs")
+    assert line[0].start_us == 0
+    for track in {span.track for span in line}:
+        of_track = [span for span in line if span.track == track]
+        for one, other in pairwise(of_track):
+            assert one.end_us <= other.start_us + 1e-3, track
+    submits = [span for span in line if span.name == "submit"]
+    waits = [span for span in line if span.name == "wait"]
+    for span in line:
+        if span.track == "VULKAN":
+            assert any(
+                submit.start_us <= span.start_us and span.end_us <= wait.end_us + 1e-3
+                for submit, wait in zip(submits, waits, strict=True)
+            )
+    assert len(submits) == (2 if model == "mixed" else 1)
+
+
+def test_operations_and_bytes_of_an_op() -> None:
+    with vkmnn.InferenceSession(convolution_model(), "cpu") as session:
+        convolution, softmax = session.profile({"x": X}, runs=1)
+    pixels = 11 * 7
+    assert convolution.flops == 2 * 5 * pixels * 3 * 3 * 3
+    assert convolution.nbytes == 4 * (3 * pixels + 5 * 3 * 3 * 3 + 5 * pixels)
+    assert softmax.nbytes == 2 * 4 * 5 * pixels
+
+
+def test_an_op_that_moves_data_reads_what_it_writes() -> None:
+    table = numpy_helper.from_array(np.zeros((1000, 3), np.float32), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "x"], ["y"], name="look_up")],
+        "embedding",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, [7])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [7, 3])],
+        [table],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with vkmnn.InferenceSession(model, "cpu") as session:
+        (entry,) = session.profile({"x": np.arange(7)}, runs=1)
+    assert entry.flops == 0
+    assert entry.nbytes == 2 * 7 * 3 * 4
 
 
 # --- public names ------------------------------------------------------------------------------

@@ -17,12 +17,23 @@ class Timing:
     """Time of one step of a segment: name of the op ("" for a copy to the host), and its kernel.
 
     `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
+    `start_us` is when the step began, by the clock of `time.perf_counter_ns`.
     """
 
     op: str
     kernel: str
     microseconds: float
     choice: str = ""
+    start_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A call of the host into the device, "submit" or "wait": microseconds as in `Timing`."""
+
+    name: str
+    start_us: float
+    microseconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,10 @@ class Segment(ABC):
 
     def timings(self) -> list[Timing]:
         """Return the time of every step of the last run; needs a backend made by `timed`."""
+        return []
+
+    def calls(self) -> list[HostCall]:
+        """Return the calls into the device of the last run."""
         return []
 
     def memory(self) -> MemoryUse:

@@ -117,10 +117,9 @@ class Pipeline:
 
     def timings(self) -> list[tuple[str, Timing]]:
         """Return (backend, timing) of every step of the last run; see `Backend.timed`."""
-        owners = [key for key, _ in groupby(self.commands, lambda c: c.backend)]
         return [
             (owner, timing)
-            for owner, segment in zip(owners, self._segments, strict=True)
+            for owner, segment in self.owned_segments
             for timing in segment.timings()
         ]
 
@@ -128,6 +127,12 @@ class Pipeline:
     def segments(self) -> Sequence[Segment]:
         """The prepared segments in running order."""
         return self._segments
+
+    @property
+    def owned_segments(self) -> list[tuple[str, Segment]]:
+        """The segments with the types of their backends, in running order."""
+        owners = [key for key, _ in groupby(self.commands, lambda c: c.backend)]
+        return list(zip(owners, self._segments, strict=True))
 
     def close(self) -> None:
         """Release the plan's memory and command buffers."""

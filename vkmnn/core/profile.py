@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from math import prod
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vkmnn.core.backend import MemoryUse
+from vkmnn.core.timeline import Span, timeline, trace_events
 from vkmnn.ir import Array
+from vkmnn.shape import flops
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
+    from vkmnn.core.execution import Command
     from vkmnn.core.pipeline import Pipeline
+    from vkmnn.core.tensor import Tensor
 
 _COPY = "Copy"
 
@@ -25,6 +31,8 @@ class ProfileEntry:
 
     `name` is the op's, `source` the model's node that it came from, `microseconds` the median,
     `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
+    `flops` and `nbytes` are of the whole op, which may take several steps: its floating-point
+    operations, and the bytes of what it reads and writes, each tensor once.
     """
 
     name: str
@@ -34,6 +42,8 @@ class ProfileEntry:
     kernel: str
     microseconds: float
     choice: str = ""
+    flops: int = 0
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,8 @@ class Profile:
         gpu_us: all steps on the device together; 0 when the numpy backend runs everything.
         wall_us: one whole run without timestamps, from arrays to arrays.
         python_us: the part of `wall_us` that is neither submit and wait nor a numpy execution.
+        timeline: what happened when in one run with timestamps, that of median length.
+        memory: the device memory of the plan.
     """
 
     entries: tuple[ProfileEntry, ...]
@@ -57,6 +69,8 @@ class Profile:
     gpu_us: float
     wall_us: float
     python_us: float
+    timeline: tuple[Span, ...] = ()
+    memory: MemoryUse = field(default_factory=MemoryUse)
 
     def __iter__(self) -> Iterator[ProfileEntry]:
         """Iterate over the steps in running order."""
@@ -97,30 +111,12 @@ class Profile:
         return "\n".join([summary, *rows])
 
     def to_chrome_trace(self, path: str | Path) -> None:
-        """Write the steps, laid end to end, as a trace for chrome://tracing or Perfetto (JSON).
+        """Write the timeline as a trace for https://ui.perfetto.dev or chrome://tracing (JSON).
 
-        Source: "Trace Event Format", complete ("X") and metadata ("M") events.
+        One track for Python, one for its calls into the device, one for the steps of each backend.
         """
-        threads = {backend: number for number, (backend, _, _) in enumerate(self.totals("backend"))}
-        events: list[dict[str, Any]] = [
-            {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": backend}}
-            for backend, number in threads.items()
-        ]
-        now = 0.0
-        for entry in self.entries:
-            events.append(
-                {
-                    "name": entry.name,
-                    "cat": entry.type,
-                    "ph": "X",
-                    "ts": now,
-                    "dur": entry.microseconds,
-                    "pid": 0,
-                    "tid": threads[entry.backend],
-                    "args": {"kernel": entry.kernel, "type": entry.type, "source": entry.source},
-                }
-            )
-            now += entry.microseconds
+        details = [asdict(entry) for entry in self.entries]
+        events = trace_events(self.timeline, details, self.main)
         trace = {"traceEvents": events, "displayTimeUnit": "ms"}
         Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
@@ -137,16 +133,20 @@ def measure(plan: Pipeline, timed: Pipeline, feeds: Mapping[str, Array], runs: i
     walls, overheads = [], []
     plan.execute(feeds)
     for _ in range(runs):
-        start = time.perf_counter_ns()
+        start = time.perf_counter_ns() / 1000
         plan.execute(feeds)
-        wall = (time.perf_counter_ns() - start) / 1000
+        wall = time.perf_counter_ns() / 1000 - start
         walls.append(wall)
         overheads.append(wall - sum(segment.busy_us for segment in plan.segments))
     rows: list[list[tuple[str, Timing]]] = []
+    lines: list[tuple[float, tuple[Span, ...]]] = []
     timed.execute(feeds)
     for _ in range(runs):
+        start = time.perf_counter_ns() / 1000
         timed.execute(feeds)
+        end = time.perf_counter_ns() / 1000
         rows.append(timed.timings())
+        lines.append((end - start, timeline(timed.owned_segments, start, end)))
     commands = {command.op.name: command for command in timed.commands}
     entries = []
     for samples in zip(*rows, strict=True):
@@ -161,6 +161,8 @@ def measure(plan: Pipeline, timed: Pipeline, feeds: Mapping[str, Array], runs: i
                 kernel=step.kernel,
                 microseconds=median(timing.microseconds for _, timing in samples),
                 choice=step.choice,
+                flops=_flops(command) if command else 0,
+                nbytes=_nbytes(command) if command else 0,
             )
         )
     return Profile(
@@ -170,7 +172,25 @@ def measure(plan: Pipeline, timed: Pipeline, feeds: Mapping[str, Array], runs: i
         median(_device_us(row, timed.backup) for row in rows),
         median(walls),
         median(overheads),
+        sorted(lines, key=lambda line: line[0])[len(lines) // 2][1],
+        timed.memory(),
     )
+
+
+def _flops(command: Command) -> int:
+    inputs = [None if tensor is None else tensor.info for tensor in command.inputs]
+    return flops(command.op, inputs, [tensor.info for tensor in command.outputs])
+
+
+def _nbytes(command: Command) -> int:
+    """Count what an op reads and writes; one that computes nothing reads no more than it writes."""
+    read = [_size(tensor) for tensor in dict.fromkeys(command.inputs) if tensor is not None]
+    written = sum(map(_size, command.outputs))
+    return written + (sum(read) if _flops(command) else min(sum(read), written))
+
+
+def _size(tensor: Tensor) -> int:
+    return prod(tensor.shape) * tensor.dtype.numpy.itemsize
 
 
 def _device_us(row: Sequence[tuple[str, Timing]], backup: str) -> float:

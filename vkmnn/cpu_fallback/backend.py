@@ -28,7 +28,7 @@ class CpuSegment(Segment):
 
     def __init__(self, steps: Sequence[tuple[Command, Sequence[str]]]) -> None:
         self._steps = steps
-        self._times = [0.0] * len(steps)
+        self._times = [(0, 0)] * len(steps)  # start and end in nanoseconds
 
     def run(self, host: dict[str, Array]) -> None:
         """Run the ops in order on the arrays in `host`."""
@@ -46,18 +46,18 @@ class CpuSegment(Segment):
             infos = [tensor.info for tensor in command.outputs]
             start = time.perf_counter_ns()
             results = execution.on_execute(inputs, infos)
-            self._times[number] = (time.perf_counter_ns() - start) / 1000
+            self._times[number] = (start, time.perf_counter_ns())
             pairs = zip(command.op.outputs, results, strict=True)
             host.update((name, array) for name, array in pairs if name)
             for name in dead:
                 del host[name]
-        self.busy_us = sum(self._times)
+        self.busy_us = sum(end - start for start, end in self._times) / 1000
 
     def timings(self) -> list[Timing]:
         """Return the time of every op in the last run."""
         return [
-            Timing(command.op.name, "numpy", microseconds)
-            for (command, _), microseconds in zip(self._steps, self._times, strict=True)
+            Timing(command.op.name, "numpy", (end - start) / 1000, start_us=start / 1000)
+            for (command, _), (start, end) in zip(self._steps, self._times, strict=True)
         ]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
-from vkmnn.core.backend import MemoryUse, Segment, Timing
+from vkmnn.core.backend import HostCall, MemoryUse, Segment, Timing
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.encoder import CommandBuffer
@@ -41,6 +42,7 @@ class VulkanSegment(Segment):
         steps: Sequence[tuple[str, str, str]] | None = None,
     ) -> None:
         self._steps = steps
+        self._marks_ns = (0, 0, 0)  # of the last run: before submit, after it, after the wait
         self._memory = memory
         self._ranges = ranges
         self._status = status
@@ -77,19 +79,39 @@ class VulkanSegment(Segment):
             if self._status is not None:
                 self._status.reset()
             start = time.perf_counter_ns()
-            self._command.run()
-            self.busy_us = (time.perf_counter_ns() - start) / 1000
+            self._command.submit()
+            submitted = time.perf_counter_ns()
+            self._command.wait()
+            end = time.perf_counter_ns()
+            self._marks_ns = (start, submitted, end)
+            self.busy_us = (end - start) / 1000
             if self._status is not None:
                 self._status.raise_failed()
 
     def timings(self) -> list[Timing]:
-        """Return the device's time of every dispatch and copy of the last run."""
+        """Return the device's time of every dispatch and copy of the last run.
+
+        The clocks of device and host are not compared: the last step is said to have ended when
+        the wait for it did. Between the steps, the times are the device's.
+        """
         if self._command is None or self._steps is None:
             return []
-        times = self._command.timings()
+        times = [microseconds for _, microseconds in self._command.timings()]
+        ends = accumulate(times, initial=self._marks_ns[-1] / 1000 - sum(times))
         return [
-            Timing(op, kernel, microseconds, choice)
-            for (op, kernel, choice), (_, microseconds) in zip(self._steps, times, strict=True)
+            Timing(op, kernel, microseconds, choice, start)
+            for (op, kernel, choice), microseconds, start in zip(
+                self._steps, times, ends, strict=False
+            )
+        ]
+
+    def calls(self) -> list[HostCall]:
+        """Return when the host submitted and waited in the last run."""
+        if self._command is None:
+            return []
+        return [
+            HostCall(name, start / 1000, (end - start) / 1000)
+            for name, (start, end) in zip(("submit", "wait"), pairwise(self._marks_ns), strict=True)
         ]
 
     def memory(self) -> MemoryUse:
