@@ -163,11 +163,12 @@ def _load(source: _Source) -> Plugin:
     if source.module in _loaded:
         _check_same(source)
         return _loaded[source.module]
-    importlib.import_module(_API)  # everything of vkmnn's own is registered before
+    api = importlib.import_module(_API)  # everything of vkmnn's own is registered before
     before = Snapshot()
     modules = set(sys.modules)
     try:
         _import(source)
+        api.check_registrations(before)
     except Exception as error:
         before.restore()
         root = BUILT_IN if source.module == BUILT_IN else source.module.partition(".")[0]

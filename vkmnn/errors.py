@@ -81,7 +81,7 @@ class UnsupportedOpError(ConversionError):
             op=first.op if len(self.nodes) == 1 and first else None,
             node=first.node if len(self.nodes) == 1 and first else None,
             hint=hint
-            or "`vkmnn ops` lists the supported operators; docs/operators.md says how to add one",
+            or "`vkmnn ops` lists what is supported; docs/add-an-operator.md says how to add one",
         )
 
 

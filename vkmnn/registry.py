@@ -29,8 +29,14 @@ class Registry(Generic[K, T]):
         """Return a decorator that files its object under each name.
 
         Raises:
-            PluginError: one of the names is taken.
+            PluginError: one of the names is taken, or no name.
         """
+        given: tuple[object, ...] = names
+        if not given or not all(isinstance(name, (str, int)) and name for name in given):
+            raise PluginError(
+                f"the {self.what} what? {given} does not say",
+                hint='give the decorator a name: @size_computer("QuickGelu")',
+            )
 
         def add(entry: T) -> T:
             for name in names:
@@ -76,13 +82,17 @@ class Snapshot:
     def __init__(self) -> None:
         self._entries = {registry: dict(registry._entries) for registry in _REGISTRIES}
 
+    def names_added(self, registry: Registry[K, Any]) -> list[K]:
+        """Return the names that this registry has got since."""
+        before = self._entries.get(registry, {})
+        return [name for name in registry if name not in before]
+
     def added(self) -> list[str]:
         """Return what was registered since, as text such as "shape computer of Concat"."""
         return [
             f"{registry.what} {name}"
             for registry in _REGISTRIES
-            for name in registry
-            if name not in self._entries.get(registry, {})
+            for name in self.names_added(registry)
         ]
 
     def restore(self) -> None:

@@ -176,6 +176,29 @@ def test_a_plugin_that_takes_a_name_of_vkmnn(tmp_path: Path) -> None:
     assert caught.value.op == "Softmax"
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('@size_computer("{name}")', "", r"no shape computer of PlugOdd \(op PlugOdd\)\n.*@size"),
+        ('@cpu_execution("{name}")', "", r"no numpy execution of PlugOdd"),
+        ('@size_computer("{name}")', '@size_computer("{name}")\n@size_computer("PlugOd")',
+         r"PlugOd: there is no such op type .*\n.*did you mean PlugOdd"),
+        ('@geometry("Else")', "", None),
+        ("frozen=True, ", "", "cannot inherit non-frozen dataclass"),
+        ("inputs=2", "inputs=-1", "make no sense"),
+    ],
+)  # fmt: skip
+def test_registrations_that_do_not_fit(tmp_path: Path, old: str, new: str, message) -> None:
+    path = tmp_path / "plug_odd.py"
+    path.write_text(PLUGIN.replace(old, new).format(name="PlugOdd"), "utf-8")
+    if message is None:
+        vkmnn.load_plugin(path)
+        return
+    with pytest.raises(PluginError, match=message):
+        vkmnn.load_plugin(path)
+    assert "PlugOdd" not in OP_TYPES
+
+
 def test_announced_plugins_load_before_the_first_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,8 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": {"errors"},  # runs without the engine, and the engine without it
     "vulkan": {"errors", "ir", "registry", "shape", "geometry", "core", "runtime", "shaders"},
     "plugin": {  # what authors of operators import: it re-exports, and registers nothing itself
-        *("errors", "ir", "shape", "geometry", "converter", "core", "cpu_fallback"),
-        *("runtime", "shaders", "vulkan"),
+        *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),
+        *("cpu_fallback", "runtime", "shaders", "vulkan"),
     },
     "operators": {"plugin", "shaders"},  # nothing that a plug-in package may not import
     "interpreter": {

@@ -13,7 +13,14 @@ from vkmnn.geometry import geometry
 from vkmnn.ir import OP_TYPES, OpAttrs, op_type
 from vkmnn.registry import Registry, Snapshot
 from vkmnn.shape import size_computer
-from vkmnn.vulkan.execution import vulkan_execution
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+
+
+class Nothing(VulkanExecution):
+    """Does nothing, on a device."""
+
+    def on_encode(self, inputs, outputs, encoder) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,21 @@ from vkmnn.vulkan.execution import vulkan_execution
 @pytest.mark.usefixtures("registrations")
 def test_a_name_is_taken_once(decorator, name, what):
     with pytest.raises(PluginError, match=f"the {what} is there already: (vkmnn|OpType)"):
-        decorator(name)(OpAttrs)
+        decorator(name)(Nothing if decorator is vulkan_execution else OpAttrs)
+
+
+@pytest.mark.parametrize("decorator", [size_computer, geometry, vulkan_execution])
+def test_a_decorator_without_a_name(decorator):
+    with pytest.raises(PluginError, match="does not say"):
+        decorator(Nothing)
+    with pytest.raises(PluginError, match="does not say"):
+        decorator("")
+
+
+@pytest.mark.parametrize("wrong", [OpAttrs, VulkanExecution, print])
+def test_what_cannot_execute_on_a_device(wrong):
+    with pytest.raises(PluginError, match="cannot execute on a device"):
+        vulkan_execution("Thing")(wrong)
 
 
 def test_restoring_takes_registrations_back(registrations: Snapshot):

@@ -41,7 +41,7 @@ def list_ops(name: str | None) -> bool:
         show_error(
             InvalidInputError(
                 f"'{name}' is not supported: {reason}",
-                hint="`vkmnn ops` lists what is; docs/operators.md says how to add one",
+                hint="`vkmnn ops` lists what is; docs/add-an-operator.md says how to add one",
             )
         )
         return False

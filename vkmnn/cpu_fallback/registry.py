@@ -20,7 +20,7 @@ PlacedExecution = Callable[[Op, Inputs, Sequence[TensorInfo]], list[AnyArray]]
 
 _Entry = Callable[[Op, Inputs, Sequence[TensorInfo] | None], list[AnyArray]]
 
-_EXECUTIONS: Registry[str, _Entry] = Registry("numpy execution of")
+EXECUTIONS: Registry[str, _Entry] = Registry("numpy execution of")
 
 
 def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
@@ -39,7 +39,7 @@ def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
         def entry(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo] | None) -> list[AnyArray]:
             return function(op, inputs)
 
-        _EXECUTIONS.register(op_type)(entry)
+        EXECUTIONS.register(op_type)(entry)
         return function
 
     return register
@@ -59,7 +59,7 @@ def placed_execution(op_type: str) -> Callable[[PlacedExecution], PlacedExecutio
                 raise InvalidInputError(f"{op.type} needs the infos of its outputs")
             return function(op, inputs, outputs)
 
-        _EXECUTIONS.register(op_type)(entry)
+        EXECUTIONS.register(op_type)(entry)
         return function
 
     return register
@@ -67,7 +67,7 @@ def placed_execution(op_type: str) -> Callable[[PlacedExecution], PlacedExecutio
 
 def has_execution(op_type: str) -> bool:
     """True when `op_type` has a numpy execution."""
-    return op_type in _EXECUTIONS
+    return op_type in EXECUTIONS
 
 
 def run_op(
@@ -117,7 +117,7 @@ def run_op(
 
 
 def _execution(op: Op) -> _Entry:
-    execution = _EXECUTIONS.get(op.type)
+    execution = EXECUTIONS.get(op.type)
     if execution is None:
         raise ModelError(
             f"op type '{op.type}' has no numpy execution",

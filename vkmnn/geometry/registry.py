@@ -135,7 +135,7 @@ def compact_origins(
 
 GeometryComputer = Callable[[GeometryContext], None]
 
-_COMPUTERS: Registry[str, GeometryComputer] = Registry("geometry computer of")
+COMPUTERS: Registry[str, GeometryComputer] = Registry("geometry computer of")
 
 
 def geometry(op_type: str) -> Callable[[GeometryComputer], GeometryComputer]:
@@ -147,12 +147,12 @@ def geometry(op_type: str) -> Callable[[GeometryComputer], GeometryComputer]:
     Raises:
         PluginError: `op_type` has a computer already.
     """
-    return _COMPUTERS.register(op_type)
+    return COMPUTERS.register(op_type)
 
 
 def has_geometry(op_type: str) -> bool:
     """True when `op_type` has a geometry computer (it may still leave some ops as they are)."""
-    return op_type in _COMPUTERS
+    return op_type in COMPUTERS
 
 
 def lower(
@@ -175,7 +175,7 @@ def lower(
     Raises:
         ShapeError: the attributes or contents do not fit the shapes.
     """
-    computer = _COMPUTERS.get(op.type)
+    computer = COMPUTERS.get(op.type)
     if computer is None:
         return None
     context = GeometryContext(op, inputs, outputs, values)

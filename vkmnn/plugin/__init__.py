@@ -24,6 +24,7 @@ from vkmnn.errors import (
 )
 from vkmnn.geometry import GeometryContext, geometry
 from vkmnn.ir import Activation, DType, Layout, Op, OpAttrs, Region, TensorInfo, View, op_type, ops
+from vkmnn.plugin.check import check_registrations
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shape import size_computer
@@ -90,6 +91,7 @@ __all__ = [
     "attrs_of",
     "broadcast_shapes",
     "ceil_div",
+    "check_registrations",
     "content_of",
     "converter",
     "cpu_execution",

@@ -11,7 +11,7 @@ from vkmnn.shape.common import Infos, Outputs, Values
 
 SizeComputer = Callable[[Op, Infos, Values], Outputs]
 
-_COMPUTERS: Registry[str, SizeComputer] = Registry("shape computer of")
+COMPUTERS: Registry[str, SizeComputer] = Registry("shape computer of")
 
 _CHECK_INPUTS = "check the shapes given for the model's inputs, and the model itself at this node"
 
@@ -27,12 +27,12 @@ def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
     Raises:
         PluginError: `op_type` has a computer already.
     """
-    return _COMPUTERS.register(op_type)
+    return COMPUTERS.register(op_type)
 
 
 def has_size_computer(op_type: str) -> bool:
     """True when `op_type` has a shape computer."""
-    return op_type in _COMPUTERS
+    return op_type in COMPUTERS
 
 
 def content_inputs(op: Op) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ def compute_shapes(
         ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has
             no shape computer (Raster: whoever makes one knows its output).
     """
-    computer = _COMPUTERS.get(op.type)
+    computer = COMPUTERS.get(op.type)
     if computer is None:
         raise ShapeError(
             f"op type '{op.type}' has no shape computer",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
+from vkmnn.errors import PluginError
 from vkmnn.ir import Op
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
@@ -44,5 +46,29 @@ class VulkanExecution(Execution):
         """Record the op's dispatches; tensors have their final layouts here."""
 
 
+_E = TypeVar("_E", bound=VulkanExecution)
+
 EXECUTIONS: Registry[str, type[VulkanExecution]] = Registry("Vulkan execution of")
-vulkan_execution = EXECUTIONS.register
+
+
+def vulkan_execution(*op_types: str) -> Callable[[type[_E]], type[_E]]:
+    """Register a class as the Vulkan execution of each of `op_types`.
+
+    Raises:
+        PluginError: an op type has an execution already, or the class is no VulkanExecution with an
+            `on_encode`.
+    """
+    register = EXECUTIONS.register(*op_types)
+
+    def add(execution: type[_E]) -> type[_E]:
+        base = VulkanExecution
+        if base not in getattr(execution, "__mro__", ()) or execution.on_encode is base.on_encode:
+            raise PluginError(
+                f"{execution!r} cannot execute on a device",
+                op=op_types[0],
+                hint="derive a class from VulkanExecution and write its on_encode",
+            )
+        register(execution)
+        return execution
+
+    return add

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,20 +39,21 @@ _MIDDLE = """
 _TAIL = """
 ## Adding an operator
 
-Write a function that takes a `NodeContext` and emits ops of the vocabulary (`vkmnn.ir.ops`), in the
-module of its family under `vkmnn/converter/onnx/` or in your own code:
+[Add an operator in two files](add-an-operator.md) is about operators with a kernel of their own, in
+vkmnn or as a plug-in package. An operator that others express needs one function. It takes a
+`NodeContext` and emits ops of the vocabulary (`vkmnn.plugin.ops`). It stands in the module of its
+family under `vkmnn/converter/onnx/`, or in one of yours that `vkmnn.load_plugin` loads:
 
 ```python
-from vkmnn.converter.onnx import NodeContext, converter
-from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
+from vkmnn.plugin import NodeContext, converter, ops
 
 
 @converter("GeluTimesTwo", domain="my.domain", since=1)
 def gelu_times_two(node: NodeContext) -> None:
     x = node.input(0)
-    gelu = node.emit("UnaryOp", [x], UnaryAttrs("GELU"))
+    gelu = node.emit("UnaryOp", [x], ops.UnaryAttrs("GELU"))
     two = node.constant(2.0, node.dtype(x))
-    node.finish("BinaryOp", [gelu, two], BinaryAttrs("MUL"))
+    node.finish("BinaryOp", [gelu, two], ops.BinaryAttrs("MUL"))
 ```
 
 `since` is the first opset that the function understands; the newest entry that is not above the
@@ -93,4 +95,5 @@ def _rows(entries: tuple[OpSupport, ...]) -> Iterator[str]:
 if __name__ == "__main__":
     import vkmnn.converter.onnx  # noqa: F401 - fills the registry
 
+    os.environ["VKMNN_PLUGINS"] = "off"  # the page is about vkmnn alone
     Path(sys.argv[1]).write_text(operator_table(), encoding="utf-8")
