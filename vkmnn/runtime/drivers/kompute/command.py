@@ -46,6 +46,9 @@ class KomputeRecorder(DriverRecorder):
         if self._sequence is None:
             self._sequence = self._result.add_sequence()
         algorithm = self._algorithm(pipeline, ranges, groups)
+        self._device.collect_messages()
+        if self._device.messages:  # the encoder raises them; recording a faulty pipeline may crash
+            return
         try:
             if params:
                 operation = kp.OpAlgoDispatch(algorithm, np.frombuffer(params, np.uint32))
