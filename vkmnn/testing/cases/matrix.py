@@ -1,0 +1,110 @@
+"""Cases of the matrix product kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import MatMulAttrs
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.shapes import integers, whole
+
+Shape = tuple[int, ...]
+
+CLAMPS = (Activation(), Activation("CLIP", -9.0, 11.0), Activation("RELU"))
+SMOOTH = (Activation("LEAKY_RELU", 0.125),)
+
+# Shapes of a and b by whether rows of the result are whole vec4s: batches that alternate over three
+# axes, vectors, several panels, more rows than a tile.
+PRODUCTS: dict[int, tuple[tuple[Shape, Shape], ...]] = {
+    4: (
+        ((2, 1, 3, 5, 7), (1, 3, 1, 7, 4)),
+        ((45, 12), (12, 36)),
+        ((3, 11, 6), (3, 6, 300)),
+        ((8,), (8, 8)),
+        ((1, 5), (5, 4)),
+        ((2, 1, 4), (2, 4, 4)),
+        ((0, 3), (3, 4)),
+    ),
+    1: (
+        ((2, 1, 3, 5, 7), (1, 3, 1, 7, 5)),
+        ((45, 12), (12, 35)),
+        ((3, 11, 6), (3, 6, 299)),
+        ((8,), (8,)),
+        ((2, 5, 3), (3,)),
+        ((1, 1), (1, 1)),
+        ((1, 4), (4, 7)),
+        ((5, 3), (3, 0)),
+    ),
+}
+
+
+def _products(variant: Variant, dtype: str, act: str, columns: int) -> Iterator[Case]:
+    """Yield products of small whole numbers, which are exact, with all that an epilogue can do."""
+    turns = CLAMPS if act == "clip" and dtype == "f32" else SMOOTH if act == "any" else ()
+    make = whole if dtype == "f32" else integers
+    pairs = PRODUCTS[columns]
+    for number, (a, b) in enumerate(pairs[:4] if act == "any" else pairs):
+        inputs: list[AnyArray | None] = [make(*a), make(*b, seed=1)]
+        shape = np.matmul(*inputs).shape  # type: ignore[call-overload]
+        # Without bias and residual the kernel is another specialization, which takes its time to
+        # compile: only in the last ones, and only with a clamp.
+        if number < 4 and len(b) > 1:
+            inputs.append(make(b[-1], seed=2))
+            inputs.append(make(*shape, seed=3))
+        attrs = MatMulAttrs()
+        if dtype == "f32":
+            attrs = MatMulAttrs(alpha=0.5, activation=turns[number % len(turns)])
+        constant = [1] if number == 1 else [0] if number == 2 else []
+        yield op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
+    yield from _other_types(variant, dtype, columns)
+
+
+def _other_types(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
+    sizes = (5, 8, 8 if columns == 4 else 9)
+    names = ("float16",) if dtype == "f32" else ("int64", "int8", "uint8")
+    if variant.axes.get("act", "clip") == "any":
+        return
+    for name in names:
+        a, b = (integers(*shape, low=0).astype(name) for shape in (sizes[:2], sizes[1:]))
+        yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
+
+
+@shader_cases("matmul_tile")
+def matmul_tile(variant: Variant) -> Iterator[Case]:
+    """Batches, panels, broken tiles, bias, residual, scale and activation."""
+    dtype, act = str(variant.axes["dtype"]), str(variant.axes["act"])
+    return _products(variant, dtype, act, int(variant.axes["aligned"]))
+
+
+@shader_cases("matmul_rotate")
+def matmul_rotate(variant: Variant) -> Iterator[Case]:
+    """Batches, panels, broken tiles, bias, residual, scale and activation."""
+    return _products(variant, "f32", str(variant.axes["act"]), int(variant.axes["aligned"]))
+
+
+@shader_cases("matmul_pack")
+def matmul_pack(variant: Variant) -> Iterator[Case]:
+    """Operands that the kernels cannot read as they lie: transposed, of broken vec4s, by blocks."""
+    operand = variant.axes["operand"]
+    if operand == "a4":
+        # Read where they lie by some kernels, by blocks of k by others.
+        for a, b in (((2, 5, 12), (12, 8)), ((9, 28), (28, 3)), ((2, 3, 4), (2, 4, 4))):
+            yield op_case("MatMul", MatMulAttrs(), [whole(*a), whole(*b, seed=1)], rtol=0, atol=0)
+        yield op_case("MatMul", MatMulAttrs(), [whole(67, 52), whole(52, 4)], rtol=0, atol=0)
+        return
+    for a, b, transpose_a, transpose_b in (
+        ((3, 5, 7), (3, 7, 6), False, False),
+        ((3, 7, 5), (3, 6, 7), True, True),
+        ((2, 1, 8, 3), (2, 2, 8, 5), True, False),
+        ((22, 19), (37, 19), False, True),
+        ((1, 1), (1, 1), True, True),
+        ((70, 9), (70, 70), True, True),
+    ):
+        attrs = MatMulAttrs(transpose_a, transpose_b)
+        yield op_case("MatMul", attrs, [whole(*a), whole(*b, seed=1)], rtol=0, atol=0)
+    attrs = MatMulAttrs(transpose_a=True, transpose_b=True)
+    yield op_case("MatMul", attrs, [integers(7, 5), integers(6, 7, seed=1)])

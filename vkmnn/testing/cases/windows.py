@@ -1,0 +1,192 @@
+"""Cases of `pool`, `pool_index`, `interp` and `grid_sample`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs, PoolingAttrs
+from vkmnn.shape.resizing import GRID_PADDING_MODES, MODES
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.shapes import floats, integers, whole
+
+Ints = tuple[int, ...]
+
+# Shape, kernel, strides, dilations, pads: batches, asymmetric pads, one to three axes.
+WINDOWS: tuple[tuple[Ints, Ints, Ints, Ints, Ints], ...] = (
+    ((2, 7, 9, 8), (3, 2), (2, 1), (1, 3), (1, 0, 2, 1)),
+    ((1, 5, 3, 4, 5), (2, 3, 2), (1, 2, 1), (1, 1, 2), (1, 0, 1, 0, 2, 0)),
+    ((3, 2, 29), (4,), (3,), (1,), (3, 2)),
+    ((1, 1, 1, 1), (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)),
+    ((0, 3, 4, 4), (2, 2), (1, 1), (1, 1), (0, 0, 0, 0)),
+)
+
+
+def _pooled(window: tuple[Ints, Ints, Ints, Ints, Ints], kind: str, **more: object) -> PoolingAttrs:
+    return PoolingAttrs(kind, *window[1:], **more)  # type: ignore[arg-type]
+
+
+@shader_cases("pool")
+def pool(variant: Variant) -> Iterator[Case]:
+    """Maxima, averages and norms; windows at the border, long ones, global ones."""
+    if variant.axes["dtype"] == "i32":
+        for number, window in enumerate(WINDOWS):
+            x = integers(*window[0], low=-(2**31), high=2**31 - 1)
+            yield op_case("Pooling", _pooled(window, "MAX"), [x])
+            x = integers(*window[0], low=0).astype(("int8", "uint8")[number % 2])
+            yield op_case("Pooling", _pooled(window, "MAX"), [x])
+        return
+    for window in WINDOWS:
+        x = floats(*window[0])
+        yield op_case("Pooling", _pooled(window, "MAX"), [x], rtol=0, atol=0)
+        for pads in (False, True):
+            # Whole numbers: what is wrong with a count or a sum is far from what is right.
+            attrs = _pooled(window, "AVERAGE", count_include_pad=pads, ceil_mode=True)
+            yield op_case("Pooling", attrs, [whole(*window[0])], rtol=3e-7, atol=0)
+        for p in (1, 2, 3):
+            yield op_case("Pooling", _pooled(window, "LP", p=p), [x], rtol=3e-6, atol=1e-7)
+    special = np.float32([[[1, np.nan, -np.inf, -2, np.inf, 3, -np.inf, -np.inf, np.nan]]])
+    special = np.concatenate([special, -special, np.roll(special, 4), special[..., ::-1]], 1)
+    attrs = PoolingAttrs("MAX", (2,), (1,), (1,), (0, 0))
+    yield op_case("Pooling", attrs, [special], rtol=0, atol=0)
+    zeros = np.zeros((1, 5, 4), np.float32)
+    yield op_case("Pooling", PoolingAttrs("LP", (2,), (1,), (1,), (0, 1), p=3), [zeros])
+    for kind in ("MAX", "AVERAGE", "LP"):
+        attrs = PoolingAttrs(kind, is_global=True)
+        yield op_case("Pooling", attrs, [floats(2, 3, 23, 29)], rtol=3e-6, atol=1e-7)
+    attrs = PoolingAttrs("MAX", (2, 2), (2, 2), (1, 1), (0, 0, 0, 0))
+    yield op_case("Pooling", attrs, [floats(2, 6, 21, 40).astype(np.float16)], rtol=0, atol=0)
+
+
+@shader_cases("pool_strip")
+def pool_strip(variant: Variant) -> Iterator[Case]:
+    """Maxima and averages of square windows: pads, ends of rows and of channels, NaN."""
+    size, stride = int(variant.axes["size"]), int(variant.axes["stride"])
+    square = ((size, size), (stride, stride), (1, 1))
+    ends = [(0, 0, 0, 0), (1, 0, size - 1, 1), (size - 1, 1, 0, size - 1)]
+    for number, (shape, pads) in enumerate(product([(2, 7, 9, 21), (1, 4, 6, 5)], ends)):
+        x = floats(*shape)
+        x.flat[:: 11 + number] = (np.nan, -np.inf)[number % 2]
+        yield op_case("Pooling", PoolingAttrs("MAX", *square, pads), [x], rtol=0, atol=0)
+        for count in (False, True):
+            attrs = PoolingAttrs(
+                "AVERAGE", *square, pads, count_include_pad=count, ceil_mode=number % 2 == 1
+            )
+            # Whole numbers: what is wrong with a count or a sum is far from what is right.
+            yield op_case("Pooling", attrs, [whole(*shape)], rtol=3e-7, atol=0)
+    attrs = PoolingAttrs("MAX", *square, (size - 1,) * 4)
+    yield op_case("Pooling", attrs, [floats(3, 1, 1, 1)], rtol=0, atol=0)
+    yield op_case("Pooling", attrs, [floats(0, 3, 4, 4)], rtol=0, atol=0)
+
+
+@shader_cases("pool_index")
+def pool_index(variant: Variant) -> Iterator[Case]:
+    """Maxima and where they lie: ties, NaN, both orders."""
+    floating = variant.axes["dtype"] == "f32"
+    for window in WINDOWS:
+        for order in (0, 1):
+            # Few values: many ties.
+            x = whole(*window[0]) if floating else integers(*window[0], low=-2, high=2)
+            attrs = _pooled(window, "MAX", storage_order=order)
+            yield op_case("Pooling", attrs, [x], outputs=2, rtol=0, atol=0)
+    attrs = PoolingAttrs("MAX", (2, 3), (1, 2), (1, 1), (1, 1, 0, 1))
+    lowest = np.full((1, 2, 3, 5), -np.inf if floating else -(2**31))
+    lowest = lowest.astype(np.float32 if floating else np.int32)
+    yield op_case("Pooling", attrs, [lowest], outputs=2, rtol=0, atol=0)
+    if floating:
+        special = floats(1, 3, 4, 7)
+        special.flat[[0, 5, 9, 22, 23, 30, 60]] = np.nan
+        special.flat[[1, 6, 50, 61]] = np.inf
+        yield op_case("Pooling", attrs, [special], outputs=2, rtol=0, atol=0)
+    else:
+        yield op_case("Pooling", attrs, [integers(1, 3, 4, 7, low=0).astype(np.uint8)], outputs=2)
+
+
+def _resized(
+    attrs: InterpAttrs, x: AnyArray, sizes: Sequence[int], roi: Sequence[float] = ()
+) -> Case:
+    region = np.array(roi, np.float32) if roi else None
+    inputs = [x, region, None, np.array(sizes, np.int64)]
+    exact = attrs.mode == "nearest" or x.dtype.kind != "f"
+    # The extrapolation value is as large as it is so that it would show in a sum.
+    rtol, atol = (0.0, 0.0) if exact else (2e-6, 2e-6)
+    return op_case("Interp", attrs, inputs, constant=[1, 3], rtol=rtol, atol=atol)
+
+
+@shader_cases("interp")
+def interp(variant: Variant) -> Iterator[Case]:
+    """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
+    inner = int(variant.axes["width"])  # elements behind the resized axes
+    for mode in MODES:
+        two = InterpAttrs(mode, axes=(1, 3))
+        yield _resized(two, floats(3, 5, 3, 7, inner), (11, 4))
+        yield _resized(two, floats(2, 5, 1, 7, 2 * inner), (3, 13))
+        yield _resized(InterpAttrs(mode, axes=(0,)), floats(5, inner), (67,))
+        yield _resized(InterpAttrs(mode, axes=(0, 1)), floats(0, 1, inner), (0, 3))
+        roi = (0.4, -0.2, 0.6, 1.3)
+        crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=1e30, axes=(1, 2))
+        yield _resized(crop, floats(2, 13, 17, inner), (3, 7), roi)
+    yield _resized(InterpAttrs("linear"), floats(3, 2, 4, 3 * inner), (2, 3, 5, 4 * inner))
+    for exclude in (False, True):
+        smooth = InterpAttrs("cubic", antialias=True, exclude_outside=exclude, axes=(1, 2))
+        yield _resized(smooth, floats(2, 11, 17, inner), (4, 5))
+    roi = (0.0, 0.4, -0.2, 0.6, 1.0, 1.3)
+    for dtype, mode in (("uint8", "linear"), ("int8", "cubic"), ("int64", "nearest"),
+                        ("bool", "nearest"), ("int16", "linear"), ("uint16", "cubic")):  # fmt: skip
+        limits = np.iinfo("int32" if dtype in ("int64", "bool") else dtype)
+        x = np.random.default_rng(0).choice([limits.min, limits.max, 3], (1, 9, 15, inner))
+        crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=1.0, axes=(1, 2))
+        yield _resized(crop, x.astype(dtype), (4, 3), (0.4, -0.2, 0.6, 1.3))
+        if dtype in ("int8", "int16"):
+            smooth = InterpAttrs(mode, antialias=True, axes=(1, 2))
+            yield _resized(smooth, x.astype(dtype), (2, 5))
+    if inner == 4:
+        yield blocked_case(
+            "Interp",
+            InterpAttrs("linear", axes=(2, 3)),
+            [floats(2, 5, 3, 4), None, None, np.int64([5, 7])],
+            constant=[3],
+            rtol=2e-6,
+            atol=2e-6,
+        )
+
+
+@shader_cases("grid_sample")
+def grid_sample(variant: Variant) -> Iterator[Case]:
+    """All modes and paddings; points at elements, between them, at the border and far outside."""
+    half_steps = np.arange(-9, 16) / 2
+    for mode, padding, align in product(MODES, GRID_PADDING_MODES, (False, True)):
+        attrs = GridSampleAttrs(mode, padding, align)
+        rtol, atol = (0.0, 0.0) if mode == "nearest" else (1e-5, 3e-6)
+        rows, columns = (
+            half_steps / (size - 1) * 2 - 1 if align else (2 * half_steps + 1) / size - 1
+            for size in (3, 4)
+        )
+        # Exact halves, which both sides round alike, and any points.
+        exact = np.stack(np.meshgrid(columns[::2], rows[::2]), -1)
+        points = np.random.default_rng(1).uniform(-2.3, 2.3, (2, 13, 13, 2))
+        points[0] = exact if mode != "nearest" else points[0]
+        yield op_case(
+            "GridSample",
+            attrs,
+            [floats(2, 6, 3, 4), points.astype(np.float32)],
+            rtol=rtol,
+            atol=atol,
+        )
+    for padding, align in product(GRID_PADDING_MODES, (False, True)):
+        attrs = GridSampleAttrs("linear", padding, align)
+        for x, points in (((2, 5, 7), (2, 11, 1)), ((1, 3, 3, 1, 4), (1, 2, 3, 5, 3))):
+            where = np.random.default_rng(1).uniform(-2.3, 2.3, points).astype(np.float32)
+            yield op_case("GridSample", attrs, [floats(*x), where], rtol=1e-5, atol=3e-6)
+    wild = np.float32([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.1])
+    grid = np.stack(np.meshgrid(wild, wild), -1)[None]
+    nearest = GridSampleAttrs("nearest")
+    yield op_case("GridSample", nearest, [floats(1, 3, 5, 5), grid], rtol=0, atol=0)
+    where = np.random.default_rng(2).uniform(-1.2, 1.2, (1, 3, 5, 2)).astype(np.float32)
+    for dtype in ("int32", "int64", "uint8", "bool", "float16"):
+        x = integers(1, 5, 4, 3, low=0).astype(dtype)
+        yield op_case("GridSample", nearest, [x, where], rtol=0, atol=0)
+    yield op_case("GridSample", nearest, [floats(0, 3, 4, 3), where[:0]])
