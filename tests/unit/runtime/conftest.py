@@ -1,3 +1,8 @@
+"""What the tests of the runtime share: shaders, and devices of the driver `vulkan`.
+
+What holds for every driver is tested in tests/driver.
+"""
+
 from __future__ import annotations
 
 import dataclasses
@@ -166,6 +171,12 @@ def spin(make_shader: MakeShader) -> Shader:
         """,
         "y:rw:f32",
     )
+
+
+@pytest.fixture(autouse=True)
+def _vulkan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test the driver `vulkan`, whatever the environment asks the rest of the suite to run on."""
+    monkeypatch.delenv("VKMNN_DRIVER", raising=False)
 
 
 @pytest.fixture

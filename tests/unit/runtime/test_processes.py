@@ -92,78 +92,19 @@ def test_importing_opens_nothing() -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("validation", [False, True])
-def test_the_interpreter_ends_cleanly_with_everything_alive(validation: bool) -> None:
-    """Live buffers, views, commands and encoders when the interpreter ends."""
-    result = run(
-        f"""
-from vkmnn.errors import ValidationLayerError
-from vkmnn.runtime import *
-if not enumerate_devices():
-    raise SystemExit
-try:
-    device = open_device(validation={validation})
-except ValidationLayerError:
-    raise SystemExit
-memory = device.allocate(4096, MemoryKind.DEVICE)
-view = memory.host
-encoder = device.encoder()
-encoder.fill(BufferRange(memory, 0, 64), 7)
-commands = encoder.finish()
-commands.submit()
-unfinished = device.encoder()
-unfinished.fill(BufferRange(memory, 0, 64), 7)
-class Cycle: pass
-cycle = Cycle(); cycle.self = cycle; cycle.things = (memory, commands, unfinished)
-"""
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_leaves_the_device_alone() -> None:
-    result = run(
-        """
-import os
-import numpy as np
-from vkmnn.errors import InvalidInputError
-from vkmnn.runtime import *
-if not enumerate_devices():
-    raise SystemExit
-device = open_device()
-memory = device.allocate(4096, MemoryKind.DEVICE)
-memory.write(0, np.arange(10, dtype=np.uint8))
-child = os.fork()
-if child == 0:
-    try:
-        device.encoder()
-    except InvalidInputError as error:
-        assert "parent process" in str(error)
-    else:
-        os._exit(3)
-    memory.destroy()
-    device.close()
-    del memory, device
-    raise SystemExit
-assert os.waitpid(child, 0)[1] == 0
-encoder = device.encoder()
-encoder.fill(BufferRange(memory, 4, 4), 0)
-with encoder.finish() as commands:
-    commands.run()
-assert memory.read(0, 10).tolist() == [0, 1, 2, 3, 0, 0, 0, 0, 8, 9]
-"""
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-
-
 @pytest.mark.swiftshader
-@pytest.mark.parametrize("file", ["test_dispatch.py", "test_encoder.py", "test_device.py"])
-def test_the_same_on_swiftshader(file: str) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("tests/driver", "tests/unit/runtime/test_dispatch.py"),
+        *("tests/unit/runtime/test_encoder.py", "tests/unit/runtime/test_device.py"),
+    ],
+)
+def test_the_same_on_swiftshader(place: str) -> None:
     if not SWIFTSHADER.is_file():
         pytest.skip("SwiftShader is not installed")
-    path = Path(__file__).with_name(file)
     result = run_python(
-        ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)],
+        ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", place],
         **dict.fromkeys(_PICK_DRIVER, str(SWIFTSHADER)),
     )
     assert result.returncode == 0, result.stdout + result.stderr
