@@ -190,8 +190,10 @@ def profile(
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Runs to measure.")] = 10,
     by: Annotated[By, typer.Option("--by", help="What a row stands for.")] = By.STEP,
     trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write a trace for chrome://tracing (JSON).")
+        Path | None,
+        typer.Option("--trace", help="Write a trace for ui.perfetto.dev or chrome://tracing."),
     ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
     seed: SeedOption = 0,
 ) -> None:
     """Measure where the time of a model goes, op by op."""
@@ -199,7 +201,7 @@ def profile(
     from vkmnn.cli.run import RunOptions
 
     options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat)
-    profile_model(model, options, by.value, trace)
+    profile_model(model, options, by.value, trace, html)
 
 
 @app.command()

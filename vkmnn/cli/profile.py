@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.text import Text
@@ -11,27 +13,33 @@ from vkmnn.cli.console import (
     compiling,
     number_text,
     out,
+    shape_text,
     show,
     table,
     time_text,
 )
+from vkmnn.cli.profile_page import write_page
 from vkmnn.cli.run import RunOptions, introduce, opened
 from vkmnn.core.profile import Profile
 from vkmnn.errors import InvalidInputError
 
 
-def profile_model(model: Path, options: RunOptions, by: str, trace: Path | None) -> None:
+def profile_model(
+    model: Path, options: RunOptions, by: str, trace: Path | None, html: Path | None
+) -> None:
     """Profile a model and print a table by "step", "type" or "kernel", slowest first."""
     with opened(model, options) as here:
         with compiling():
             profile = here.session.profile(here.feeds, options.repeat)
         introduce(model, here)
-        memory = here.session.memory()
+        device = here.session.device.name
+        inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in here.feeds.items())
     if by == "step":
         _show_steps(profile)
     else:
         _show_totals(profile, by)
     out.print(Text(_summary(profile)))
+    memory = profile.memory
     if memory.activations or memory.constants:
         text = (
             f"device memory: weights {bytes_text(memory.constants)}, activations "
@@ -40,13 +48,23 @@ def profile_model(model: Path, options: RunOptions, by: str, trace: Path | None)
         )
         out.print(Text(text))
     if trace is not None:
-        try:
+        with _saving("--trace"):
             profile.to_chrome_trace(trace)
-        except OSError as error:
-            raise InvalidInputError(
-                f"the trace cannot be written: {error}", hint="give --trace another path"
-            ) from error
         out.print(Text(f"saved {trace}; open it in https://ui.perfetto.dev or chrome://tracing"))
+    if html is not None:
+        with _saving("--html"):
+            write_page(profile, html, model.name, f"{device}; inputs {inputs}")
+        out.print(Text(f"saved {html}; open it in a browser"))
+
+
+@contextmanager
+def _saving(option: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(
+            f"the file cannot be written: {error}", hint=f"give {option} another path"
+        ) from error
 
 
 def _summary(profile: Profile) -> str:

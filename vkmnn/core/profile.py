@@ -47,6 +47,19 @@ class ProfileEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class OpTime:
+    """All steps of one op; `kernel` is that of the longest, for the rest see `ProfileEntry`."""
+
+    name: str
+    type: str
+    kernel: str
+    steps: int
+    microseconds: float
+    flops: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Times of one plan in microseconds, medians over `runs` runs; `str()` gives a table.
 
@@ -80,6 +93,19 @@ class Profile:
     def total_us(self) -> float:
         """All steps together, on all backends."""
         return sum(entry.microseconds for entry in self.entries)
+
+    def ops(self) -> list[OpTime]:
+        """Return the ops in running order, each with all its steps."""
+        groups: dict[str, list[ProfileEntry]] = {}
+        for entry in self.entries:
+            groups.setdefault(entry.name, []).append(entry)
+        result = []
+        for name, steps in groups.items():
+            longest = max(steps, key=lambda step: step.microseconds)
+            spent = sum(step.microseconds for step in steps)
+            work = longest.flops, longest.nbytes
+            result.append(OpTime(name, longest.type, longest.kernel, len(steps), spent, *work))
+        return result
 
     def totals(self, key: str) -> list[tuple[str, int, float]]:
         """Return (value, number of steps, microseconds) by a field of the entries, slowest first.
