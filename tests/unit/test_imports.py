@@ -65,7 +65,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "flatbuffers": ("vkmnn.schema",),
     "typer": ("vkmnn.cli", "vkmnn.codegen"),
     "rich": ("vkmnn.cli", "vkmnn.codegen"),
-    "jinja2": ("vkmnn.codegen",),
+    "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
     "jsonschema": ("vkmnn.codegen",),
     "slangpy": ("vkmnn.codegen",),
     "onnxruntime": ("vkmnn.cli",),
