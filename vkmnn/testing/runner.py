@@ -19,11 +19,10 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.shader import BindingType, Shader
+from vkmnn.runtime.shader import Shader
 from vkmnn.testing.case import CASES, Case, Variant
 from vkmnn.testing.guarded import GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.encoder import load_storages
 
 T = TypeVar("T")
 Picks = Mapping[str, int]
@@ -242,15 +241,6 @@ def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
             reaching.append((case, found))
     assert picks is not None, f"no case reaches {variant} with any choice of kernels"
     return reaching + [(case, picks) for case in rest]
-
-
-def unusable(variant: Variant, device: Device) -> str | None:
-    """Return why a device cannot run a variant, or None when it can."""
-    shader = variant.library.load(variant.name)
-    texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
-    if texels and "texel" not in load_storages(device.info):
-        return f"{device.info.name} has no texel buffers that are long enough"
-    return device.supports(shader)
 
 
 def _reach(case: Case, variant: Variant, device: Device, picks: Picks | None) -> Picks | None:

@@ -1,0 +1,115 @@
+"""Devices that lack what a kernel needs, made to run it all the same.
+
+A kernel for subgroups of a size that a device does not have runs with its subgroups emulated in
+shared memory (see `vkmnn.codegen.emulation`): its logic is tested, not its speed. Kernels that load
+from texel buffers run, on small tensors, where those buffers are too short for ordinary ones.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from vkmnn.errors import ShaderError
+from vkmnn.runtime.device import Device
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.pipeline import Pipeline, SpecValues
+from vkmnn.runtime.shader import BindingType, Shader
+from vkmnn.shaders.library import BUILTIN, ShaderLibrary, shader_from_entry
+from vkmnn.testing.case import Variant
+from vkmnn.vulkan.encoder import MIN_TEXELS, load_storages
+
+
+class Bench(NamedTuple):
+    """Where a variant is tested: `emulated` says that something else than its SPIR-V runs."""
+
+    device: Device
+    emulated: bool
+
+
+class _WishedDevice(Device):
+    """A device that seems to be what `info` says; it runs stand-ins for what it cannot run."""
+
+    def __init__(self, real: Device, info: DeviceInfo, library: ShaderLibrary) -> None:
+        self.__dict__.update(vars(real))
+        self.info = info
+        self._real = real
+        self._libraries = (library, BUILTIN)
+
+    def create_pipelines(
+        self,
+        wanted: Iterable[tuple[Shader, SpecValues]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Pipeline]:
+        """Build pipelines as the real device does, of stand-ins where it needs them."""
+        return self._real.create_pipelines(
+            [(self._runnable(shader), spec) for shader, spec in wanted], progress
+        )
+
+    def _runnable(self, shader: Shader) -> Shader:
+        if not shader.subgroup_size or self._real.supports(shader) is None:
+            return shader
+        return next(
+            stand_in(library, shader.name)
+            for library in self._libraries
+            if shader.name in _templates(library)
+        )
+
+
+@functools.cache
+def _templates(library: ShaderLibrary) -> dict[str, str]:
+    return {name: template for name, template, _ in library.variants()}
+
+
+@functools.cache
+def stand_in(library: ShaderLibrary, name: str) -> Shader:
+    """Return a variant with its subgroups emulated, compiled from its template.
+
+    Raises:
+        ShaderError: there is no template or no compiler.
+    """
+    try:
+        from vkmnn.codegen.emulation import compile_emulated
+    except ModuleNotFoundError as error:
+        raise ShaderError(
+            f"{name} cannot be emulated: {error.name} is not installed",
+            hint="pip install 'vkmnn[codegen]'",
+        ) from None
+    entry, spirv = compile_emulated(library.folder / "glsl", _templates(library)[name], name)
+    return shader_from_entry(name, entry, lambda: spirv)
+
+
+def bench_for(variant: Variant, device: Device) -> Bench | str:
+    """Return where to test a variant, or why it cannot run on the device."""
+    shader = variant.library.load(variant.name)
+    info, emulated = device.info, False
+    reason = device.supports(shader)
+    if reason and not shader.subgroup_size:
+        return reason
+    if reason:
+        try:
+            other = device.supports(stand_in(variant.library, variant.name))
+        except ShaderError as error:
+            other = f"{reason}; {error}"
+        if other:
+            return other
+        info, emulated = _with_subgroups(info, shader.subgroup_size), True
+    texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
+    if texels and "texel" not in load_storages(info):
+        longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
+        info = replace(info, limits=replace(info.limits, max_texel_buffer_elements=longer))
+    if info is device.info:
+        return Bench(device, False)
+    return Bench(_WishedDevice(device, info, variant.library), emulated)
+
+
+def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
+    names = ("basic", "shuffle", "size_control")
+    return replace(
+        info,
+        subgroup_size=size,
+        features=info.features | {*(f"subgroup_{name}" for name in names), "full_subgroups"},
+        limits=replace(info.limits, subgroup_size_range=(size, size)),
+    )
