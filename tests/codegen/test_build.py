@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from vkmnn.codegen import build as building
 from vkmnn.codegen import outputs as writing
 from vkmnn.codegen.build import BuildFailedError
 from vkmnn.codegen.cache import Cache, cache_folder
-from vkmnn.codegen.compilers import Compiled, Compiler
+from vkmnn.codegen.compilers import Compiled, Compiler, ExternalGlslang
 from vkmnn.codegen.features import Target
 from vkmnn.errors import ShaderError
 
@@ -258,10 +259,20 @@ def test_check_finds_stale_outputs(
     assert expected in diff
 
 
-def test_check_with_another_compiler_compares_what_it_can(project: Project) -> None:
+def other_compiler(kind: str, real: Compiler) -> Compiler:
+    if kind == "fake":
+        return OtherCompiler(real)
+    program = shutil.which("glslangValidator") or shutil.which("glslang")
+    if program is None:
+        pytest.skip("no second glslang on PATH")
+    return ExternalGlslang(Path(program))
+
+
+@pytest.mark.parametrize("kind", ["fake", "real"])
+def test_check_with_another_compiler_compares_what_it_can(project: Project, kind: str) -> None:
     writing.write(project.build(), project.root)
     assert project._compiler is not None
-    other = OtherCompiler(project._compiler)
+    other = other_compiler(kind, project._compiler)
     diff, remarks = writing.check(building.build(project.glsl, other), project.root)
     assert diff == ""
     assert len(remarks) == 1

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.codegen.conftest import SCALE, SCALE_ENTRY, Project
+from vkmnn.codegen.cache import cache_folder
 from vkmnn.codegen.cli import app
 
 
@@ -43,6 +46,122 @@ def test_errors_end_with_status_one(project: Project) -> None:
     assert "does not list 'storage16'" in done.output
     assert "2 errors, nothing was written" in done.output
     assert not (project.root / "manifest.json").exists()
+
+
+def test_another_compiler_is_named(project: Project) -> None:
+    run(project)
+    path = project.root / "manifest.json"
+    real = path.read_text(encoding="utf-8")
+    older = re.sub(r'"compiler": ".*"', '"compiler": "glslang 11:9.0"', real)
+    path.write_text(older, encoding="utf-8")
+    done = run(project, "--check")
+    assert done.exit_code == 0
+    assert "committed by glslang 11:9.0" in done.output
+    assert "binaries are not" in done.output
+    project.write("scale.comp.j2", SCALE.replace("i >= pc.n4", "i > pc.n4"))
+    done = run(project, "--check")
+    assert done.exit_code == 1
+    assert '+      "glsl_sha256"' in done.output
+    assert "stale: run `python -m vkmnn.codegen` with glslang 11:9.0" in done.output
+    done = run(project, "--only", "scale")
+    assert (done.exit_code, "build everything" in done.output) == (1, True)
+    project.write("scale.comp.j2", SCALE)
+    assert "the shaders were by glslang 11:9.0: all are written anew" in run(project).output
+    assert path.read_text(encoding="utf-8") == real
+
+
+def test_report_against_a_revision(project: Project) -> None:
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("git is not installed")
+
+    def commit() -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        for command in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "x"]):
+            subprocess.run([git, *command], cwd=project.root, check=True)
+
+    assert "build first" in run(project, "report").output
+    run(project)
+    assert "name a commit, branch or tag" in run(project, "report").output
+    commit()
+    done = run(project, "report")
+    assert (done.exit_code, "no variant changed" in done.output) == (0, True)
+    project.write("scale.comp.j2", SCALE.replace("range(2)", 'range(9 if dtype == "f32" else 2)'))
+    project.macro({"scale.comp.j2": {**SCALE_ENTRY, "exclude": []}})
+    run(project)
+    output = run(project, "report").output
+    rows = {line.split(" | ")[0].strip("| "): line for line in output.splitlines() if "|" in line}
+    assert "added" in rows["scale_f16_texel"]
+    assert re.search(
+        r"changed \| \d+ \| \d+ \| \+\d+, \+\S+ % \| GLSL, SPIR-V", rows["scale_f32_ssbo"]
+    )
+    assert "scale_f16_ssbo" not in rows
+    assert "1 added, 2 changed; " in output
+    commit()
+    assert "1 added, 2 changed" in run(project, "report", "--against", "HEAD~1").output
+    assert "no variant changed" in run(project, "report").output
+
+
+def test_list_filters(project: Project) -> None:
+    def names(*words: str) -> list[str]:
+        return run(project, "list", *words, "--variants").output.split()
+
+    assert names("texel") == ["scale_f32_texel"]
+    assert names("*_f32_*") == ["scale_f32_ssbo", "scale_f32_texel"]
+    assert names("f32", "ssbo") == ["scale_f32_ssbo"]
+    assert names("--requires", "storage16") == ["scale_f16_ssbo"]
+    output = run(project, "list", "f16").output
+    assert "| scale | Scale | dtype (2) × storage (2) | 1 | storage16 (1) |" in output
+    assert "1 variants of 1 templates" in output
+    done = run(project, "list", "scal", "f64")
+    assert done.exit_code == 1
+    assert "no variant fits 'scal f64'" in done.output
+    assert "did you mean 'scale'?" in done.output
+
+
+def test_cache(project: Project) -> None:
+    run(project)
+    output = run(project, "cache").output
+    assert str(cache_folder()) in output
+    assert "entries   4, " in output
+    assert "unused    0, 0 bytes" in output
+    project.write("scale.comp.j2", SCALE.replace("SHIFT *", "2.0 * SHIFT *"))
+    output = run(project, "cache").output
+    assert "unused    4, " in output
+    assert "--prune" in output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(
+    ("arguments", "plain"),
+    [
+        (["show", "scale_f32_ssbo"], "#version 450"),
+        (["show", "scale_f32_ssbo", "--manifest"], '"template": "scale"'),
+        (["list"], "scale"),
+    ],
+)
+def test_colours_on_a_terminal_only(project: Project, arguments: list[str], plain: str) -> None:
+    import pty
+
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "vkmnn.codegen", "--shaders", str(project.root), *arguments]
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    env.pop("NO_COLOR", None)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(command, stdout=follower, cwd=root, env=env)
+    os.close(follower)
+    shown = b""
+    try:
+        while data := os.read(leader, 65536):
+            shown += data
+    except OSError:  # how Linux says that the other side has closed
+        pass
+    os.close(leader)
+    assert process.wait(60) == 0
+    assert b"\x1b[" in shown
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+    assert plain in text
+    assert "\x1b" not in run(project, *arguments).output
 
 
 def test_list(project: Project) -> None:

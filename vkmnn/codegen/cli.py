@@ -17,7 +17,7 @@ from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.console import err, fail, note, out, print_changes
 from vkmnn.codegen.outputs import check as compare_outputs
-from vkmnn.codegen.outputs import write
+from vkmnn.codegen.outputs import committed_compiler, write
 from vkmnn.codegen.places import SHADERS, TEMPLATE_SUFFIX
 from vkmnn.codegen.watch import watch
 from vkmnn.errors import ShaderError
@@ -96,16 +96,25 @@ def _build(
     for text in built.notes:
         note(text)
     summary = f"{len(built.variants)} variants, {len(built.compiled)} compiled, {compiler.identity}"
+    before = committed_compiler(settings.shaders)
+    another = before not in (None, built.compiler)
     if check:
         diff, remarks = compare_outputs(built, settings.shaders)
         for text in remarks:
             note(text)
         if diff:
             typer.echo(diff, nl=False)
-            err.print("[red]stale:[/] run `python -m vkmnn.codegen` and commit what it writes")
+            with_it = f" with {before}" if another else ""
+            err.print(
+                f"[red]stale:[/] run `python -m vkmnn.codegen`{with_it} and commit what it writes",
+                highlight=False,
+                soft_wrap=True,
+            )
             raise typer.Exit(1)
         out.print(f"up to date: {summary}", highlight=False)
         return
+    if another and not only:
+        note(f"the shaders were by {before}: all are written anew, by {built.compiler}")
     changes = write(built, settings.shaders)
     if changes.rows:
         print_changes(changes, _SHOWN_CHANGES)

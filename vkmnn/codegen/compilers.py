@@ -216,8 +216,8 @@ class ExternalGlslang:
             raise ShaderError(f"{program} does not answer --version like glslang")
         self._identity = f"glslang {match.group(1)}"
         if self._optimizer:
-            answer = self._run([self._optimizer, "--version"]).stdout
-            tools = re.search(r"v(\d+\.\d+\S*)", answer)
+            answer = self._run([self._optimizer, "--version"])
+            tools = re.search(r"v(\d+\.\d+\S*)", answer.stdout + answer.stderr)
             self._identity += f" + spirv-opt {tools.group(1) if tools else 'unknown'}"
 
     @staticmethod

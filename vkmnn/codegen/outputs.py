@@ -90,6 +90,12 @@ def _read_manifest(out: Path) -> Manifest | None:
     return load_manifest(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
+def committed_compiler(out: Path) -> str | None:
+    """Return what compiled the shaders under `out`, None when there are none."""
+    previous = _read_manifest(out)
+    return previous["compiler"] if previous else None
+
+
 def write(built: Built, out: Path) -> Changes:
     """Write the outputs under `out`; files that stay equal are not touched.
 
