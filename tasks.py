@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One command for each job of this repository, with Python's standard library alone.
 
-    python3 tasks.py demo | test | test-networks | codegen | bench | lint | help
+    python3 tasks.py demo | test | test-networks | codegen | bench | kompute | lint | help
 
 Each task first makes what it needs and no more: the environment `.venv`, this package with the
 right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
@@ -39,7 +39,39 @@ SWIFTSHADER_ICD = Path("/usr/lib/chromium/vk_swiftshader_icd.json")  # Debian's 
 SWIFTSHADER_LIBRARY = "./usr/lib/chromium/libvk_swiftshader.so"
 
 # What only a Vulkan device can show; run once more on SwiftShader, the feature floor.
-FLOOR_TESTS = ("tests/op/vulkan", "tests/op/operators", "tests/shader", "tests/model", "tests/memory")
+FLOOR_TESTS = (
+    "tests/op/vulkan",
+    "tests/op/operators",
+    "tests/shader",
+    "tests/model",
+    "tests/memory",
+)
+
+# What is run once more on the driver `kompute`, where `tasks.py kompute` has built its package.
+KOMPUTE_TESTS = (
+    *("tests/op/vulkan/test_checks.py", "tests/op/vulkan/test_convolution.py"),
+    *("tests/op/vulkan/test_gathering.py", "tests/op/vulkan/test_matmul.py"),
+    *("tests/op/vulkan/test_reduction.py", "tests/op/vulkan/test_softmax.py"),
+    *("tests/op/vulkan/test_splitting.py", "tests/model/test_light.py"),
+)
+KOMPUTE = "kp==0.9.0"
+KOMPUTE_PYBIND11 = "pybind11>=3,<4"  # older than 2.12: wrong data with numpy 2, without an error
+KOMPUTE_SWITCHES = {
+    "KOMPUTE_OPT_USE_BUILT_IN_FMT": "OFF",
+    "KOMPUTE_OPT_USE_BUILT_IN_VULKAN_HEADER": "OFF",
+    "KOMPUTE_OPT_USE_BUILT_IN_PYBIND11": "OFF",
+    "KOMPUTE_OPT_INSTALL": "OFF",
+    "KOMPUTE_OPT_DISABLE_VK_DEBUG_LAYERS": "ON",  # else it validates wherever the layer is
+}
+KOMPUTE_NEEDS = {  # a program or header of the build -> Debian's package
+    "cmake": "cmake",
+    "make": "make",
+    "c++": "g++",
+    "vulkan/vulkan.hpp": "libvulkan-dev",
+    "fmt/core.h": "libfmt-dev",
+}
+CANNOT = 3
+"""Exit status of a task that this machine lacks something for, which may not be installed."""
 
 NO_VULKAN_HINT = {
     "apt-get": "sudo apt-get install libvulkan1 mesa-vulkan-drivers",
@@ -52,7 +84,15 @@ NO_VULKAN_HINT = {
 
 
 class TaskError(Exception):
-    """A task that cannot go on; the message says what to do."""
+    """A task that cannot go on; the message says what to do, `status` is the exit status."""
+
+    status = 1
+
+
+class CannotError(TaskError):
+    """Something is missing here that may not or cannot be installed."""
+
+    status = CANNOT
 
 
 def say(message: str) -> None:
@@ -69,8 +109,10 @@ def step(message: str) -> Iterator[None]:
     say(f"{message}: done in {time.monotonic() - start:.0f} s")
 
 
-def run_quiet(command: Sequence[object], failure: str) -> None:
-    """Run a command without showing its output, unless it fails.
+def run_quiet(
+    command: Sequence[object], failure: str, env: Mapping[str, str] | None = None
+) -> None:
+    """Run a command without showing its output, unless it fails; `env` adds to its environment.
 
     Raises:
         TaskError: `failure` and the end of the output, when the exit status is not 0.
@@ -78,6 +120,7 @@ def run_quiet(command: Sequence[object], failure: str) -> None:
     done = subprocess.run(
         [str(part) for part in command],
         cwd=ROOT,
+        env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -365,6 +408,118 @@ def ensure_swiftshader() -> Path | None:
     return None
 
 
+# --- Kompute -------------------------------------------------------------------------------------
+
+# Run by the environment's Python: status 1 with the reason where the driver cannot be used.
+KOMPUTE_CHECK = """
+import sys
+from vkmnn.errors import VkmnnError
+from vkmnn.runtime.device import open_device
+try:
+    print(open_device(driver="kompute", validation=False).info.name)
+except VkmnnError as error:
+    sys.exit(str(error))
+"""
+
+
+def has_kompute(python: Path) -> bool:
+    """Tell whether the environment holds a `kp` of the wanted version that can be imported."""
+    wanted = KOMPUTE.partition("==")[2]
+    code = f"import kp, sys; sys.exit(kp.__version__ != {wanted!r})"
+    asked = subprocess.run([str(python), "-c", code], capture_output=True, check=False)
+    return asked.returncode == 0
+
+
+def kompute_folder(python: Path) -> Path:
+    """Return the cache folder of the wheel, named by all that decides what it holds."""
+    code = "import platform, sys; print(sys.version, platform.platform(), platform.machine())"
+    asked = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True)
+    libraries = sorted(path.name for path in Path("/usr/lib").glob("*/libfmt.so.*"))
+    recipe = (KOMPUTE, KOMPUTE_PYBIND11, KOMPUTE_SWITCHES, asked.stdout, libraries)
+    base = os.environ.get("VKMNN_CACHE_DIR") or Path(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vkmnn"
+    )
+    return Path(base, "kompute", hashlib.sha256(repr(recipe).encode()).hexdigest()[:16])
+
+
+def ensure_kompute_tools(python: Path) -> None:
+    """Find what the build needs, or install it.
+
+    Raises:
+        CannotError: something is missing and may not be installed.
+    """
+    include = "import sysconfig; print(sysconfig.get_path('include'))"
+    asked = subprocess.run([str(python), "-c", include], capture_output=True, text=True, check=True)
+    needs = {**KOMPUTE_NEEDS, asked.stdout.strip() + "/Python.h": "python3-dev"}
+
+    def missing() -> list[str]:
+        return [
+            package
+            for name, package in needs.items()
+            if not shutil.which(name) and not Path("/usr/include", name).is_file()
+        ]
+
+    if missing() and not (apt_install(missing()) and not missing()):
+        names = " ".join(missing())
+        raise CannotError(
+            f"Kompute cannot be built here: missing are {names}\n"
+            f"  On Debian and Ubuntu:  sudo apt-get install {names}"
+        )
+
+
+def build_kompute(python: Path, folder: Path) -> None:
+    """Compile `kp` into a wheel in `folder`.
+
+    Raises:
+        CannotError: what it is built from cannot be had.
+        TaskError: it does not compile.
+    """
+    ensure_kompute_tools(python)
+    pip = [python, "-m", "pip", "-q", "--disable-pip-version-check"]
+    with tempfile.TemporaryDirectory() as text:
+        scratch = Path(text)
+        headers = scratch / "pybind11"
+        try:
+            run_quiet([*pip, "install", "--target", headers, KOMPUTE_PYBIND11], "pip failed")
+        except TaskError as error:
+            raise CannotError(f"Kompute cannot be built here: no pybind11\n{error}") from error
+        # kp's setup.py loses this variable, and CMake would take any Python that it finds.
+        tools = scratch / "python.cmake"
+        tools.write_text(f'set(PYTHON_EXECUTABLE "{python}" CACHE FILEPATH "")\n', "utf-8")
+        env = {
+            **KOMPUTE_SWITCHES,
+            "CMAKE_TOOLCHAIN_FILE": str(tools),
+            "KOMPUTE_PYTHON_NUM_PARALLEL_THREADS": str(WORKERS),
+            "pybind11_DIR": str(headers / "pybind11" / "share" / "cmake" / "pybind11"),
+        }
+        wheel = [*pip, "wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", scratch, KOMPUTE]
+        with step(f"compiling {KOMPUTE} (minutes; the result is kept in {folder})"):
+            run_quiet(wheel, "Kompute does not compile; docs/kompute.md shows the steps", env)
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in scratch.glob("kp-*.whl"):
+            shutil.copy(made, folder)
+
+
+def install_kompute(python: Path) -> None:
+    """Put `kp` into the environment, compiled when no earlier run has done it.
+
+    Raises:
+        TaskError: it cannot be built.
+    """
+    folder = kompute_folder(python)
+    pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    for fresh in (False, True):
+        if fresh:
+            build_kompute(python, folder)
+        wheels = sorted(folder.glob("kp-*.whl"))
+        if wheels:
+            # It asks for numpy 1; built against pybind11 3 it works with numpy 2.
+            run_quiet([*pip, "--no-deps", "--force-reinstall", wheels[0]], "pip cannot install kp")
+            if has_kompute(python):
+                return
+    raise TaskError("Kompute was built, but cannot be imported; see docs/kompute.md")
+
+
 # --- the tasks -----------------------------------------------------------------------------------
 
 
@@ -385,6 +540,9 @@ def test(args: Sequence[str]) -> int:
             env["VKMNN_REQUIRE_VALIDATION"] = "1"
     if ensure_spirv_val():
         env["VKMNN_REQUIRE_SPIRV_VAL"] = "1"
+    kompute = has_kompute(python)
+    if kompute:
+        env["VKMNN_REQUIRE_KOMPUTE"] = "1"
     pytest = [python, "-m", "pytest"]
     if args:
         return run_loud([*pytest, *args], env)
@@ -395,6 +553,13 @@ def test(args: Sequence[str]) -> int:
     pytest += ["-q", "-n", str(WORKERS), "-m"]
     say("the whole suite on the default device")
     status = run_loud([*pytest, "not torch"], env)
+    if kompute:
+        say("operators and networks on the driver kompute")
+        present = [place for place in KOMPUTE_TESTS if (ROOT / place).exists()]
+        own = {**env, "VKMNN_DRIVER": "kompute"}
+        status = run_loud([*pytest, "not torch and not slow", *present], own) or status
+    else:
+        say("without the driver kompute; python3 tasks.py kompute adds it")
     if icd:
         env.update(VKMNN_REQUIRE_VULKAN="1", VK_DRIVER_FILES=str(icd), VK_ICD_FILENAMES=str(icd))
         say("the device tests on SwiftShader, the feature floor")
@@ -422,6 +587,15 @@ def bench(args: Sequence[str]) -> int:
     return run_loud([python, "-m", "benchmarks", *args])
 
 
+def kompute(args: Sequence[str]) -> int:
+    """Build Kompute's package `kp`, for the driver of that name, and try it."""
+    python = prepare()
+    ensure_vulkan()
+    if not has_kompute(python):
+        install_kompute(python)
+    return run_loud([python, "-c", KOMPUTE_CHECK])
+
+
 def lint(args: Sequence[str]) -> int:
     """Check style, format and types; --fix repairs what can be repaired."""
     python = prepare("lint")
@@ -442,6 +616,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "test-networks": test_networks,
     "codegen": codegen,
     "bench": bench,
+    "kompute": kompute,
     "lint": lint,
 }
 
@@ -468,7 +643,7 @@ def main(argv: Sequence[str]) -> int:
         return TASKS[argv[0]](argv[1:])
     except TaskError as error:
         say(str(error))
-        return 1
+        return error.status
     except KeyboardInterrupt:
         return 130
 

@@ -16,6 +16,7 @@ from vkmnn.registry import Snapshot
 # skipped for such a reason fails instead: a suite that lost its device must not look well.
 _PROMISES = {
     "VKMNN_REQUIRE_VULKAN": re.compile(r"no vulkan device|no device fits", re.IGNORECASE),
+    "VKMNN_REQUIRE_KOMPUTE": re.compile(r"kompute|'kp'", re.IGNORECASE),
     "VKMNN_REQUIRE_VALIDATION": re.compile(r"validation", re.IGNORECASE),
     "VKMNN_REQUIRE_SPIRV_VAL": re.compile(r"spirv-val is not installed"),
 }

@@ -276,12 +276,14 @@ def test_missing_driver_says_what_to_do(tasks, monkeypatch, capsys):
 def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the machine has; a test changes it before it runs a task."""
     has: dict[str, Any] = dict.fromkeys(("vulkan", "validation", "spirv_val"), True)
+    has["kompute"] = False
     has["swiftshader"] = Path("/icd.json")
     monkeypatch.setattr(tasks, "prepare", lambda *extras: Path("python"))
     monkeypatch.setattr(tasks, "ensure_vulkan", lambda: has["vulkan"])
     monkeypatch.setattr(tasks, "ensure_validation", lambda: has["validation"])
     monkeypatch.setattr(tasks, "ensure_spirv_val", lambda: has["spirv_val"])
     monkeypatch.setattr(tasks, "ensure_swiftshader", lambda: has["swiftshader"])
+    monkeypatch.setattr(tasks, "has_kompute", lambda python: has["kompute"])
     return has
 
 
@@ -346,6 +348,80 @@ def test_failure_of_either_run_fails_the_task(tasks, machine, runs, monkeypatch)
     monkeypatch.setattr(tasks, "FLOOR_TESTS", ("fails",))
     assert tasks.main(["test"]) == 5
     assert len(runs) == 2
+
+
+def test_kompute_is_tested_where_it_is(tasks, machine, runs, capsys):
+    tasks.main(["test"])
+    assert "tasks.py kompute" in capsys.readouterr().out
+    machine["kompute"] = True
+    runs.clear()
+    tasks.main(["test"])
+    default, kompute, floor = (env for _, env in runs)
+    assert kompute["VKMNN_DRIVER"] == "kompute"
+    assert "VKMNN_DRIVER" not in {**default, **floor}
+    assert {env["VKMNN_REQUIRE_KOMPUTE"] for _, env in runs} == {"1"}
+
+
+# --- Kompute -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wheels(tasks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that build and install `kp`; each works, and `pip wheel` leaves a wheel."""
+    commands: list[list[str]] = []
+
+    def record(command: Sequence[object], failure: str, env: Any = None) -> None:
+        commands.append([str(part) for part in command])
+        if "wheel" in commands[-1]:
+            assert env["KOMPUTE_OPT_USE_BUILT_IN_PYBIND11"] == "OFF"
+            assert sys.executable in Path(env["CMAKE_TOOLCHAIN_FILE"]).read_text()
+            folder = commands[-1][commands[-1].index("--wheel-dir") + 1]
+            Path(folder, "kp-0.9.0-any.whl").touch()
+
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tasks, "run_quiet", record)
+    monkeypatch.setattr(tasks, "ensure_kompute_tools", lambda python: None)
+    return commands
+
+
+def test_kompute_is_compiled_once(tasks, wheels, monkeypatch):
+    python = Path(sys.executable)
+    monkeypatch.setattr(tasks, "has_kompute", lambda python: True)
+    tasks.install_kompute(python)
+    assert [command[-1] for command in wheels][:2] == ["pybind11>=3,<4", "kp==0.9.0"]
+    assert wheels[2][-1].endswith("kp-0.9.0-any.whl")
+    tasks.install_kompute(python)
+    assert len(wheels) == 4
+    monkeypatch.setitem(tasks.KOMPUTE_SWITCHES, "KOMPUTE_OPT_INSTALL", "ON")
+    tasks.install_kompute(python)
+    assert len(wheels) == 7, "another recipe, another wheel"
+
+
+def test_a_wheel_that_cannot_be_imported_is_built_anew(tasks, wheels, monkeypatch):
+    monkeypatch.setattr(tasks, "has_kompute", lambda python: len(wheels) > 4)
+    with pytest.raises(tasks.TaskError, match="cannot be imported"):
+        tasks.install_kompute(Path(sys.executable))
+    tasks.install_kompute(Path(sys.executable))
+    assert [command[-1] for command in wheels].count("kp==0.9.0") == 2
+
+
+def test_kompute_without_a_compiler_says_what_to_install(tasks, monkeypatch, capsys):
+    monkeypatch.setattr(tasks, "prepare", lambda: Path(sys.executable))
+    monkeypatch.setattr(tasks, "ensure_vulkan", lambda: True)
+    monkeypatch.setattr(tasks, "has_kompute", lambda python: False)
+    monkeypatch.setattr(tasks, "apt_install", lambda packages: False)
+    monkeypatch.setattr(tasks, "KOMPUTE_NEEDS", {"no-such-compiler": "g++"})
+    assert tasks.main(["kompute"]) == tasks.CANNOT == 3
+    assert "apt-get install g++" in capsys.readouterr().out
+
+
+def test_kompute_without_a_network_cannot_be_built(tasks, wheels, monkeypatch):
+    def fails(*_: object) -> None:
+        raise tasks.TaskError("no network")
+
+    monkeypatch.setattr(tasks, "run_quiet", fails)
+    with pytest.raises(tasks.CannotError, match=r"(?s)no pybind11.*no network"):
+        tasks.install_kompute(Path(sys.executable))
 
 
 def test_lint_runs_every_tool_and_reports_a_failure(tasks, machine, runs, monkeypatch):
