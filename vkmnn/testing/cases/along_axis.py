@@ -68,8 +68,8 @@ def _arg_cases(source: str) -> Iterator[Case]:
                 for last in (False, True):
                     x = _ties("f32" if number % 2 else "i32", *shape)
                     yield op_case(kind, ArgReduceAttrs(axis, False, last), [x])
-        x = whole(5, 16_400, low=0)
-        x[0, 16_390], x[1, 3], x[2, [7, 16_399]], x[3, 16_383], x[4, 16_384] = 9, 9, 9, 9, 9
+        x = whole(3, 16_400, low=0)
+        x[0, 16_390], x[1, 3], x[2, [7, 16_399]] = 9, 9, 9
         for last in (False, True, False):
             yield op_case("ArgMax", ArgReduceAttrs(1, True, last), [x])
         return
