@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from vkmnn.errors import ShapeError
-from vkmnn.geometry import fuse_rasters, lower_graph
+from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.shape import compute_shapes
 
@@ -147,7 +147,8 @@ def lower(resolved: Resolved, outputs: set[str], evaluate: Evaluator) -> Resolve
             values.update(zip(op.outputs, arrays, strict=True))
         else:
             left.append(op)
-    return Resolved(fuse_rasters(left, infos, outputs), infos, values)
+    fused = fuse_views(fuse_rasters(left, infos, outputs), infos, outputs)
+    return Resolved(fused, infos, values)
 
 
 def _dtype(array: Array) -> DType:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from vkmnn.cpu_fallback.raster import strided
 from vkmnn.cpu_fallback.reduction import softmax
 from vkmnn.cpu_fallback.registry import (
     AnyArray,
     Inputs,
     cpu_execution,
     optional,
+    placed_execution,
     required,
     sum_dtype,
     widen,
 )
 from vkmnn.cpu_fallback.unary import activate
-from vkmnn.ir import Op
-from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs
+from vkmnn.ir import Op, TensorInfo, View
+from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs, StridedAttentionAttrs
 from vkmnn.shape.common import attrs_of
 from vkmnn.shape.einsum import parse_einsum
 
@@ -78,11 +81,20 @@ def _einsum(op: Op, inputs: Inputs) -> list[AnyArray]:
 @cpu_execution("Attention")
 def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
     attrs = attrs_of(op, AttentionAttrs)
-    given = [required(inputs, index) for index in range(3)]
-    dtype = sum_dtype(*given)
-    q, k, v = (item.astype(dtype) for item in given)
+    q, k, v = (required(inputs, index) for index in range(3))
+    return [_attend(q, k, v, optional(inputs, 3), attrs)]
+
+
+def _attend(
+    q: AnyArray,
+    k: AnyArray,
+    v: AnyArray,
+    mask: AnyArray | None,
+    attrs: AttentionAttrs | StridedAttentionAttrs,
+) -> AnyArray:
+    kept, dtype = q.dtype, sum_dtype(q, k, v)
+    q, k, v = (item.astype(dtype) for item in (q, k, v))
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(attrs.scale)
-    mask = optional(inputs, 3)
     if mask is not None:
         if mask.dtype == np.bool_:
             scores = np.where(mask, scores, scores.dtype.type(-np.inf))
@@ -95,4 +107,37 @@ def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
     if attrs.blind_zero:
         blind = (scores == -np.inf).all(axis=-1, keepdims=True)
         weights = np.where(blind, weights.dtype.type(0), weights)
-    return [np.matmul(weights, v).astype(required(inputs, 0).dtype, copy=False)]
+    result: AnyArray = np.matmul(weights, v).astype(kept, copy=False)
+    return result
+
+
+@placed_execution("StridedAttention")
+def _strided_attention(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo]) -> list[AnyArray]:
+    attrs = attrs_of(op, StridedAttentionAttrs)
+    q_view, k_view, v_view = attrs.views
+    places = [
+        (q_view, attrs.queries, attrs.depth),
+        (k_view, attrs.keys, attrs.depth),
+        (v_view, attrs.keys, attrs.width),
+    ]
+    if attrs.mask is not None:
+        places.append((attrs.mask, attrs.queries, attrs.keys))
+    operands = [
+        _matrices(np.ascontiguousarray(required(inputs, index)), view, attrs.batch, rows, columns)
+        for index, (view, rows, columns) in enumerate(places)
+    ]
+    q, k, v, mask = (*operands, None)[:4]
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    result = np.empty(outputs[0].dims, outputs[0].dtype.numpy)
+    target = _matrices(result, attrs.result, attrs.batch, attrs.queries, attrs.width)
+    target[...] = _attend(q, k, v, mask, attrs)
+    return [result]
+
+
+def _matrices(
+    array: AnyArray, view: View, batch: tuple[int, int, int], rows: int, columns: int
+) -> AnyArray:
+    whole = View(view.offset, (*view.strides, 1))
+    return strided(array.reshape(-1), whole, (*batch, rows, columns), "operand")

@@ -16,6 +16,7 @@ from vkmnn.geometry import (
 from vkmnn.geometry.fuse import fuse_rasters, view_source
 from vkmnn.geometry.lowering import lower_graph
 from vkmnn.geometry.registry import GeometryContext, Lowering, geometry, has_geometry, lower
+from vkmnn.geometry.views import fuse_views
 
 __all__ = [
     "GeometryContext",
@@ -23,6 +24,7 @@ __all__ = [
     "attention",
     "einsum",
     "fuse_rasters",
+    "fuse_views",
     "gathering",
     "generation",
     "geometry",

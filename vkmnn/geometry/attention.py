@@ -1,88 +1,102 @@
-"""Attention as two matrix products around a softmax."""
+"""Attention on views: every matrix of queries, keys, values and results lies where strides say."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
 import numpy as np
 
+from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
-from vkmnn.ir import Array, DType, OpAttrs, TensorInfo
-from vkmnn.ir.ops import (
-    AttentionAttrs,
-    BinaryAttrs,
-    CastAttrs,
-    MatMulAttrs,
-    ReductionAttrs,
-    SoftmaxAttrs,
-)
-from vkmnn.shape.common import attrs_of, broadcast_shapes
-from vkmnn.shape.matmul import matmul_shape
+from vkmnn.ir import DType, OpAttrs, TensorInfo, View
+from vkmnn.ir.ops import ATTENTION_AXES, AttentionAttrs, CastAttrs, StridedAttentionAttrs
+from vkmnn.shape.common import attrs_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A batch axis: its size, and how far each tensor steps along it."""
+
+    size: int
+    strides: tuple[int, ...]
 
 
 @geometry("Attention")
 def _attention(ctx: GeometryContext) -> None:
-    """Add the masks as a bias of 0 and -inf; where asked for, make rows that see no key zero."""
+    """Number the matrices over at most three axes; masks become numbers to add."""
     attrs = attrs_of(ctx.op, AttentionAttrs)
     query, key, value = (ctx.input(index) for index in range(3))
     output = ctx.outputs[0]
-    scores = ctx.temp(query.dtype, matmul_shape(query.dims, key.dims, transpose_b=True))
-    product = MatMulAttrs(transpose_b=True, alpha=attrs.scale)
-    ctx.emit("MatMul", [query.name, key.name], product, scores)
-    bias, seen = _masks(ctx, scores, attrs)
-    if bias is not None:
-        biased = ctx.temp(scores.dtype, broadcast_shapes(scores.dims, bias.dims))
-        ctx.emit("BinaryOp", [scores.name, bias.name], BinaryAttrs("ADD"), biased)
-        scores = biased
-    weights = ctx.temp(scores.dtype, scores.dims)
-    ctx.emit("Softmax", [scores.name], SoftmaxAttrs(-1), weights)
-    result = output if seen is None else ctx.temp(output.dtype, output.dims)
-    ctx.emit("MatMul", [weights.name, value.name], MatMulAttrs(), result)
-    if seen is not None:
-        zero = ctx.constant(np.zeros((), output.dtype.numpy))
-        ctx.emit("Select", [seen, result.name, zero], OpAttrs(), output)
+    queries, keys = query.dims[-2], key.dims[-2]
+    if keys == 0:
+        ctx.raster(output, [], [])
+        return
+    mask = ctx.optional_input(3)
+    tensors = [query, key, value]
+    if mask is not None:
+        tensors.append(_along_keys(ctx, _as_bias(ctx, mask, query.dtype), keys))
+    batch = output.dims[:-2]
+    axes = _axes(batch, [*tensors, output])
+    if len(axes) > ATTENTION_AXES:
+        tensors = [_expand(ctx, tensor, (*batch, *_matrix(tensor))) for tensor in tensors]
+        axes = _axes(batch, [*tensors, output])
+    axes = [_Axis(1, (0,) * (len(tensors) + 1))] * (ATTENTION_AXES - len(axes)) + axes
+    views = [
+        View(0, (*(axis.strides[place] for axis in axes), _row_stride(tensor)))
+        for place, tensor in enumerate([*tensors, output])
+    ]
+    lowered = StridedAttentionAttrs(
+        batch=(axes[0].size, axes[1].size, axes[2].size),
+        queries=queries,
+        keys=keys,
+        depth=query.dims[-1],
+        width=value.dims[-1],
+        views=(views[0], views[1], views[2]),
+        mask=views[3] if mask is not None else None,
+        result=views[-1],
+        scale=attrs.scale,
+        causal=attrs.causal,
+        blind_zero=attrs.blind_zero,
+    )
+    ctx.emit("StridedAttention", [tensor.name for tensor in tensors], lowered, output)
 
 
-def _masks(
-    ctx: GeometryContext, scores: TensorInfo, attrs: AttentionAttrs
-) -> tuple[TensorInfo | None, str | None]:
-    """Return the bias, and which rows see a key; None where there is none, or where all may count.
-
-    Rows that see none are asked for with `blind_zero` only.
-    """
-    mask, content = ctx.optional_input(3), ctx.value(3)
-    triangle = None
-    if attrs.causal:
-        triangle = _bias(np.tri(*scores.dims[-2:], dtype=np.bool_), scores.dtype)
-    if mask is None or content is not None:
-        known = triangle
-        if content is not None:
-            added = _bias(content, scores.dtype)
-            known = added if triangle is None else np.add(triangle, added)
-        if known is None:
-            return None, None
-        bias, seen = _known(ctx, known)
-        return bias, seen if attrs.blind_zero else None
-    bias = _as_bias(ctx, mask, scores.dtype)
-    if triangle is not None:
-        both = ctx.temp(scores.dtype, broadcast_shapes(bias.dims, triangle.shape))
-        ctx.emit("BinaryOp", [bias.name, ctx.constant(triangle)], BinaryAttrs("ADD"), both)
-        bias = both
-    return bias, _rows_with_keys(ctx, bias) if attrs.blind_zero else None
+def _matrix(tensor: TensorInfo) -> tuple[int, int]:
+    """Return rows and columns; masks may have fewer axes than two."""
+    rows, columns = (1, 1, *tensor.dims)[-2:]
+    return rows, columns
 
 
-def _bias(mask: Array, dtype: DType) -> Array:
-    if mask.dtype == np.bool_:
-        return np.where(mask, 0.0, -np.inf).astype(dtype.numpy)
-    return mask.astype(dtype.numpy)
+def _row_stride(tensor: TensorInfo) -> int:
+    rows, columns = _matrix(tensor)
+    return columns if rows > 1 else 0
 
 
-def _known(ctx: GeometryContext, bias: Array) -> tuple[TensorInfo, str | None]:
-    seen = np.asarray(bias != -np.inf).any(axis=-1, keepdims=True) if bias.ndim else bias != -np.inf
-    info = ctx.lowering.infos[ctx.constant(bias)]
-    return info, None if np.all(seen) else ctx.constant(np.asarray(seen))
+def _axes(batch: Sequence[int], tensors: Sequence[TensorInfo]) -> list[_Axis]:
+    """Return the batch axes; where they are too many, those merged that chain in every tensor."""
+    strides: list[list[int]] = []
+    for tensor in tensors:
+        dims = tensor.dims[:-2]
+        steps = [step * prod(_matrix(tensor)) for step in row_major(dims)]
+        steps = [step if size > 1 else 0 for size, step in zip(dims, steps, strict=True)]
+        strides.append([0] * (len(batch) - len(dims)) + steps)
+    axes = [
+        _Axis(size, tuple(steps)) for size, *steps in zip(batch, *strides, strict=True) if size != 1
+    ]
+    at = 0
+    while len(axes) > ATTENTION_AXES and at + 1 < len(axes):
+        outer, inner = axes[at : at + 2]
+        if all(a == b * inner.size for a, b in zip(outer.strides, inner.strides, strict=True)):
+            axes[at : at + 2] = [_Axis(outer.size * inner.size, inner.strides)]
+        else:
+            at += 1
+    return axes
 
 
 def _as_bias(ctx: GeometryContext, mask: TensorInfo, dtype: DType) -> TensorInfo:
-    """Return a run-time mask as a tensor to add to the scores."""
+    """Return the mask as numbers of the scores' type; a bool hides where it is false."""
     if mask.dtype is dtype:
         return mask
     bias = ctx.temp(dtype, mask.dims)
@@ -94,14 +108,15 @@ def _as_bias(ctx: GeometryContext, mask: TensorInfo, dtype: DType) -> TensorInfo
     return bias
 
 
-def _rows_with_keys(ctx: GeometryContext, bias: TensorInfo) -> str:
-    """Emit which rows of a run-time bias hold anything but -inf."""
-    best = bias
-    if bias.dims:
-        best = ctx.temp(bias.dtype, (*bias.dims[:-1], 1))
-        last = ctx.constant(np.array([len(bias.dims) - 1], np.int64))
-        ctx.emit("Reduction", [bias.name, last], ReductionAttrs("MAX"), best)
-    lowest = ctx.constant(np.array(np.finfo(bias.dtype.value).min))
-    seen = ctx.temp(DType.BOOL, best.dims)
-    ctx.emit("BinaryOp", [best.name, lowest], BinaryAttrs("GREATER_EQUAL"), seen)
-    return seen.name
+def _along_keys(ctx: GeometryContext, mask: TensorInfo, keys: int) -> TensorInfo:
+    """Return the mask with a column for every key."""
+    if _matrix(mask)[1] == keys:
+        return mask
+    return _expand(ctx, mask, (*mask.dims[:-1], keys))
+
+
+def _expand(ctx: GeometryContext, tensor: TensorInfo, shape: Sequence[int]) -> TensorInfo:
+    result = ctx.temp(tensor.dtype, shape)
+    target = ctx.constant(np.array(shape, np.int64))
+    ctx.emit("Expand", [tensor.name, target], OpAttrs(), result)
+    return result

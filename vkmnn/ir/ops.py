@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from vkmnn.errors import PluginError
 from vkmnn.ir.dtype import DType
-from vkmnn.ir.regions import Region
+from vkmnn.ir.regions import Region, View
 from vkmnn.registry import Registry
 
 
@@ -475,6 +475,33 @@ class AttentionAttrs(OpAttrs):
     blind_zero: bool = True
 
 
+ATTENTION_AXES = 3
+"""Over how many axes the matrices of a StridedAttention are numbered."""
+
+
+@dataclass(frozen=True, slots=True)
+class StridedAttentionAttrs(OpAttrs):
+    """Attention between views of tensors of any shape; what Attention becomes before it runs.
+
+    A view addresses element (b0, b1, b2, row, column) of a tensor in plain order; it leaves out
+    the stride of the column, which is 1. Rows and columns are queries·depth (q), keys·depth (k),
+    keys·width (v), queries·keys (the mask, which is added) and queries·width (the result, whose
+    view covers the output).
+    """
+
+    batch: tuple[int, int, int]
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    views: tuple[View, View, View]
+    mask: View | None
+    result: View
+    scale: float
+    causal: bool = False
+    blind_zero: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class RasterAttrs(OpAttrs):
     """Copy regions of the inputs into the output (MNN Raster); what no region writes gets `fill`.
@@ -603,6 +630,7 @@ _BUILT_IN: dict[str, OpType] = {
     "ConstantOfShape": OpType(ConstantOfShapeAttrs, 1, 1, (0,)),
     "Einsum": OpType(EinsumAttrs, 1, _MANY),
     "Attention": OpType(AttentionAttrs, 3, 4),
+    "StridedAttention": OpType(StridedAttentionAttrs, 3, 4),
     "Raster": OpType(RasterAttrs, 0, _MANY),
     "ConvertTensor": OpType(ConvertTensorAttrs, 1, 1),
 }

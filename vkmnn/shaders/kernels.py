@@ -157,6 +157,269 @@ def arg_reduce(
     )
 
 
+AttentionRotateRows: TypeAlias = Literal[
+    8,
+    16,
+]
+AttentionRotateAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_ATTENTION_ROTATE = struct.Struct("<2IIIIIfI3III3III3II3II3II")
+
+
+class AttentionRotateParams(Params):
+    """Push constants of `attention_rotate`: 120 bytes.
+
+    Values: 2 in batch_size, 3 in q_batch, 3 in k_batch, 3 in v_batch, 3 in mask_batch, 3 in
+    y_batch.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "queries",
+        "keys",
+        "depth",
+        "width",
+        "scale",
+        "q_start",
+        "q_batch",
+        "q_row",
+        "k_start",
+        "k_batch",
+        "k_row",
+        "v_start",
+        "v_batch",
+        "v_row",
+        "mask_batch",
+        "mask_row",
+        "y_batch",
+        "y_row",
+    )
+
+    def __init__(
+        self,
+        *,
+        batch_size: tuple[int, ...],
+        queries: int,
+        keys: int,
+        depth: int,
+        width: int,
+        scale: float,
+        q_start: int,
+        q_batch: tuple[int, ...],
+        q_row: int,
+        k_start: int,
+        k_batch: tuple[int, ...],
+        k_row: int,
+        v_start: int,
+        v_batch: tuple[int, ...],
+        v_row: int,
+        mask_batch: tuple[int, ...],
+        mask_row: int,
+        y_batch: tuple[int, ...],
+        y_row: int,
+    ) -> None:
+        self.batch_size: Final = batch_size
+        self.queries: Final = queries
+        self.keys: Final = keys
+        self.depth: Final = depth
+        self.width: Final = width
+        self.scale: Final = scale
+        self.q_start: Final = q_start
+        self.q_batch: Final = q_batch
+        self.q_row: Final = q_row
+        self.k_start: Final = k_start
+        self.k_batch: Final = k_batch
+        self.k_row: Final = k_row
+        self.v_start: Final = v_start
+        self.v_batch: Final = v_batch
+        self.v_row: Final = v_row
+        self.mask_batch: Final = mask_batch
+        self.mask_row: Final = mask_row
+        self.y_batch: Final = y_batch
+        self.y_row: Final = y_row
+
+    def pack(self) -> bytes:
+        try:
+            return _ATTENTION_ROTATE.pack(
+                *array(self.batch_size, 2),
+                self.queries,
+                self.keys,
+                self.depth,
+                self.width,
+                self.scale,
+                self.q_start,
+                *array(self.q_batch, 3),
+                self.q_row,
+                self.k_start,
+                *array(self.k_batch, 3),
+                self.k_row,
+                self.v_start,
+                *array(self.v_batch, 3),
+                self.v_row,
+                *array(self.mask_batch, 3),
+                self.mask_row,
+                *array(self.y_batch, 3),
+                self.y_row,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ATTENTION_ROTATE, error) from None
+
+
+def attention_rotate(
+    *,
+    rows: AttentionRotateRows,
+    aligned: AttentionRotateAligned,
+) -> Shader:
+    """Return a variant of `attention_rotate`.
+
+    Attention for CPU devices: a workgroup is one subgroup of eight invocations and makes `rows`
+    queries of up to 64 columns, 32 keys at a time, with a softmax that is corrected as its
+    maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022, FlashAttention). A lane loads the
+    vec4s of its own queries and of its own four keys; the others' queries reach it by a rotation
+    of the subgroup.
+    """
+    return _find(
+        "attention_rotate",
+        {
+            "rows": rows,
+            "aligned": aligned,
+        },
+    )
+
+
+AttentionTileStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+AttentionTileAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_ATTENTION_TILE = struct.Struct("<2IIIIIfI3III3III3II3II3II")
+
+
+class AttentionTileParams(Params):
+    """Push constants of `attention_tile`: 120 bytes.
+
+    Values: 2 in batch_size, 3 in q_batch, 3 in k_batch, 3 in v_batch, 3 in mask_batch, 3 in
+    y_batch.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "queries",
+        "keys",
+        "depth",
+        "width",
+        "scale",
+        "q_start",
+        "q_batch",
+        "q_row",
+        "k_start",
+        "k_batch",
+        "k_row",
+        "v_start",
+        "v_batch",
+        "v_row",
+        "mask_batch",
+        "mask_row",
+        "y_batch",
+        "y_row",
+    )
+
+    def __init__(
+        self,
+        *,
+        batch_size: tuple[int, ...],
+        queries: int,
+        keys: int,
+        depth: int,
+        width: int,
+        scale: float,
+        q_start: int,
+        q_batch: tuple[int, ...],
+        q_row: int,
+        k_start: int,
+        k_batch: tuple[int, ...],
+        k_row: int,
+        v_start: int,
+        v_batch: tuple[int, ...],
+        v_row: int,
+        mask_batch: tuple[int, ...],
+        mask_row: int,
+        y_batch: tuple[int, ...],
+        y_row: int,
+    ) -> None:
+        self.batch_size: Final = batch_size
+        self.queries: Final = queries
+        self.keys: Final = keys
+        self.depth: Final = depth
+        self.width: Final = width
+        self.scale: Final = scale
+        self.q_start: Final = q_start
+        self.q_batch: Final = q_batch
+        self.q_row: Final = q_row
+        self.k_start: Final = k_start
+        self.k_batch: Final = k_batch
+        self.k_row: Final = k_row
+        self.v_start: Final = v_start
+        self.v_batch: Final = v_batch
+        self.v_row: Final = v_row
+        self.mask_batch: Final = mask_batch
+        self.mask_row: Final = mask_row
+        self.y_batch: Final = y_batch
+        self.y_row: Final = y_row
+
+    def pack(self) -> bytes:
+        try:
+            return _ATTENTION_TILE.pack(
+                *array(self.batch_size, 2),
+                self.queries,
+                self.keys,
+                self.depth,
+                self.width,
+                self.scale,
+                self.q_start,
+                *array(self.q_batch, 3),
+                self.q_row,
+                self.k_start,
+                *array(self.k_batch, 3),
+                self.k_row,
+                self.v_start,
+                *array(self.v_batch, 3),
+                self.v_row,
+                *array(self.mask_batch, 3),
+                self.mask_row,
+                *array(self.y_batch, 3),
+                self.y_row,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ATTENTION_TILE, error) from None
+
+
+def attention_tile(
+    *,
+    storage: AttentionTileStorage,
+    aligned: AttentionTileAligned,
+) -> Shader:
+    """Return a variant of `attention_tile`.
+
+    Attention for any device: a workgroup of 128 invocations makes 16 queries of up to 64 columns,
+    32 keys at a time, with a softmax that is corrected as its maximum grows (Milakov and
+    Gimelshein 2018; Dao et al. 2022, FlashAttention). Queries and keys pass through shared memory
+    in pieces of 64 elements.
+    """
+    return _find(
+        "attention_tile",
+        {
+            "storage": storage,
+            "aligned": aligned,
+        },
+    )
+
+
 BinaryOp: TypeAlias = Literal[
     "ADD",
     "SUB",
@@ -2568,6 +2831,113 @@ def pool_index(
         "pool_index",
         {
             "dtype": dtype,
+            "storage": storage,
+        },
+    )
+
+
+PoolStripSize: TypeAlias = Literal[
+    2,
+    3,
+    5,
+]
+PoolStripStride: TypeAlias = Literal[
+    1,
+    2,
+]
+PoolStripPixels: TypeAlias = Literal[
+    2,
+    8,
+]
+PoolStripStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+]
+_POOL_STRIP = struct.Struct("<IiiIIiiiiII")
+
+
+class PoolStripParams(Params):
+    """Push constants of `pool_strip`: 44 bytes."""
+
+    __slots__ = (
+        "count",
+        "in_height",
+        "in_width",
+        "out_height",
+        "out_width",
+        "top",
+        "left",
+        "bottom",
+        "right",
+        "batch",
+        "channels",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        in_height: int,
+        in_width: int,
+        out_height: int,
+        out_width: int,
+        top: int,
+        left: int,
+        bottom: int,
+        right: int,
+        batch: int,
+        channels: int,
+    ) -> None:
+        self.count: Final = count
+        self.in_height: Final = in_height
+        self.in_width: Final = in_width
+        self.out_height: Final = out_height
+        self.out_width: Final = out_width
+        self.top: Final = top
+        self.left: Final = left
+        self.bottom: Final = bottom
+        self.right: Final = right
+        self.batch: Final = batch
+        self.channels: Final = channels
+
+    def pack(self) -> bytes:
+        try:
+            return _POOL_STRIP.pack(
+                self.count,
+                self.in_height,
+                self.in_width,
+                self.out_height,
+                self.out_width,
+                self.top,
+                self.left,
+                self.bottom,
+                self.right,
+                self.batch,
+                self.channels,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _POOL_STRIP, error) from None
+
+
+def pool_strip(
+    *,
+    size: PoolStripSize,
+    stride: PoolStripStride,
+    pixels: PoolStripPixels,
+    storage: PoolStripStorage,
+) -> Shader:
+    """Return a variant of `pool_strip`.
+
+    Maximum or average of a square window over channel-blocked texels, unrolled: an invocation
+    makes `pixels` neighbouring pixels of a row and loads every input texel once. Columns come
+    first: each is reduced over the window's rows, then each pixel over its columns.
+    """
+    return _find(
+        "pool_strip",
+        {
+            "size": size,
+            "stride": stride,
+            "pixels": pixels,
             "storage": storage,
         },
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from vkmnn.ir import Op, TensorInfo
-from vkmnn.ir.ops import EinsumAttrs, MatMulAttrs, PoolingAttrs
+from vkmnn.ir.ops import EinsumAttrs, MatMulAttrs, PoolingAttrs, StridedAttentionAttrs
 from vkmnn.shape.common import Infos, attrs_of, shape_of
 from vkmnn.shape.einsum import parse_einsum
 from vkmnn.shape.windows import pool_window
@@ -34,6 +34,12 @@ def _attention(op: Op, inputs: Infos, elements: int) -> int:
     q, k = shape_of(inputs, 0), shape_of(inputs, 1)
     rows = elements // max(shape_of(inputs, 2)[-1], 1)
     return 2 * rows * k[-2] * q[-1] + 5 * rows * k[-2] + 2 * elements * k[-2]
+
+
+def _strided_attention(op: Op, inputs: Infos, elements: int) -> int:
+    attrs = attrs_of(op, StridedAttentionAttrs)
+    scores = prod(attrs.batch) * attrs.queries * attrs.keys
+    return scores * (2 * attrs.depth + 5 + 2 * attrs.width)
 
 
 def _einsum(op: Op, inputs: Infos, elements: int) -> int:
@@ -64,6 +70,7 @@ _COUNTERS: dict[str, _Counter] = {
     "Deconvolution": _deconvolution,
     "MatMul": _matmul,
     "Attention": _attention,
+    "StridedAttention": _strided_attention,
     "Einsum": _einsum,
     "Pooling": _pooling,
     "Reduction": _per_input(1),

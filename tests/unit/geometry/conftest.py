@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from vkmnn.geometry import fuse_rasters, lower_graph
+from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.geometry.regions import validate
 from vkmnn.ir import OP_TYPES, Array, DType, Op, OpAttrs, Region, TensorInfo, View
 from vkmnn.ir.ops import (
@@ -18,6 +18,7 @@ from vkmnn.ir.ops import (
     RasterAttrs,
     ReductionAttrs,
     SoftmaxAttrs,
+    StridedAttentionAttrs,
     UnaryAttrs,
 )
 from vkmnn.shape import compute_shapes
@@ -51,6 +52,35 @@ def run_raster(attrs: RasterAttrs, inputs: Sequence[Array], info: TensorInfo) ->
     return result.reshape(info.dims)
 
 
+def run_attention(attrs: StridedAttentionAttrs, inputs: Sequence[Array], info: TensorInfo) -> Array:
+    def read(view: View, rows: int, columns: int, source: Array) -> Array:
+        return source.reshape(-1)[places(view, rows, columns)]
+
+    def places(view: View, rows: int, columns: int) -> Array:
+        return addresses(View(view.offset, (*view.strides, 1)), (*attrs.batch, rows, columns))
+
+    lengths = ((attrs.queries, attrs.depth), (attrs.keys, attrs.depth), (attrs.keys, attrs.width))
+    q, k, v = (
+        read(view, *length, source)
+        for view, length, source in zip(attrs.views, lengths, inputs[:3], strict=True)
+    )
+    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * np.asarray(attrs.scale, q.dtype)
+    if attrs.mask is not None:
+        assert inputs[3].dtype == q.dtype
+        scores = scores + read(attrs.mask, attrs.queries, attrs.keys, inputs[3])
+    if attrs.causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = weights / weights.sum(-1, keepdims=True)
+    if attrs.blind_zero:
+        weights = np.where((scores == -np.inf).all(-1, keepdims=True), 0, weights)
+    result = np.full(int(np.prod(info.dims)), np.nan, info.dtype.numpy)
+    written = places(attrs.result, attrs.queries, attrs.width)
+    assert len(set(written.reshape(-1).tolist())) == result.size
+    result[written] = np.matmul(weights, v)
+    return result.reshape(info.dims)
+
+
 REDUCTIONS: dict[str, Callable[..., Array]] = {
     "SUM": np.sum,
     "MEAN": np.mean,
@@ -71,6 +101,8 @@ def run_op(op: Op, inputs: Sequence[Array], info: TensorInfo) -> Array:
     attrs = op.attrs
     if isinstance(attrs, RasterAttrs):
         return run_raster(attrs, inputs, info)
+    if isinstance(attrs, StridedAttentionAttrs):
+        return run_attention(attrs, inputs, info)
     if isinstance(attrs, MatMulAttrs):
         a, b = inputs
         a = np.swapaxes(a, -1, -2) if attrs.transpose_a else a
@@ -151,7 +183,7 @@ class Network:
         assert set(self.constants) <= set(constants)
         for op in ops:
             assert op.source.startswith("node")
-        fused = fuse_rasters(ops, infos, set(keep))
+        fused = fuse_views(fuse_rasters(ops, infos, set(keep)), infos, set(keep))
         plain = run_ops(ops, infos, {**constants, **self.feeds})
         results = run_ops(fused, infos, {**constants, **self.feeds})
         for op in fused:

@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
     ReductionAttrs,
     ShapeAttrs,
     SoftmaxAttrs,
+    StridedAttentionAttrs,
 )
 
 Run = Callable[..., tuple[list[Array], list[Op]]]
@@ -318,24 +319,9 @@ def test_attention(run: Run, known: bool, causal: bool, kind: str, shape: tuple[
     assert not any(op.type == "Attention" for op in ops)
 
 
-def test_attention_without_masks_is_three_ops(run: Run) -> None:
-    q, k, v = floats(5, 3), floats(7, 3), floats(7, 2)
-    (result,), ops = run("Attention", AttentionAttrs(0.5), q, k, v)
-    np.testing.assert_allclose(result, attention(q, k, v, None, 0.5, False), rtol=1e-5)
-    assert [op.type for op in ops] == ["MatMul", "Softmax", "MatMul"]
-
-
-def test_a_known_mask_without_blind_rows_is_one_addition(run: Run) -> None:
-    q, k, v = floats(2, 5, 3), floats(1, 5, 3), floats(2, 5, 2)
-    mask = np.array([1, 0, 1, 1, 1], bool)
-    (result,), ops = run("Attention", AttentionAttrs(0.5, True), q, k, v, mask, constant=[3])
-    np.testing.assert_allclose(result, attention(q, k, v, mask, 0.5, True), rtol=1e-5)
-    assert [op.type for op in ops] == ["MatMul", "BinaryOp", "Softmax", "MatMul"]
-
-
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("known", [False, True])
-def test_blind_rows_that_may_be_nan_cost_nothing(run: Run, known: bool) -> None:
+def test_blind_rows_may_be_nan(run: Run, known: bool) -> None:
     q, k, v = floats(2, 5, 3), floats(2, 7, 3), floats(2, 7, 2)
     mask = np.where(np.arange(5)[:, None] > 1, np.float32(0), np.float32(-np.inf))
     mask = np.broadcast_to(mask, (5, 7)).copy()
@@ -345,7 +331,40 @@ def test_blind_rows_that_may_be_nan_cost_nothing(run: Run, known: bool) -> None:
         result[:, 2:], attention(q, k, v, mask, 0.5, False)[:, 2:], rtol=1e-5
     )
     assert np.isnan(result[:, :2]).all()
-    assert [op.type for op in ops] == ["MatMul", "BinaryOp", "Softmax", "MatMul"]
+    assert [op.type for op in ops] == ["StridedAttention"]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "mask", "axes"),
+    [
+        ((), (), (), 0),
+        ((3,), (1,), None, 1),
+        ((2, 3), (2, 3), (2, 1, 5, 7), 2),
+        ((2, 3, 4), (2, 1, 4), (3, 1, 1, 7), 3),
+        ((2, 3, 2, 3), (2, 1, 2, 1), (1, 1, 5, 1), 3),  # four axes: operands are expanded
+        ((2, 3, 2, 3), (2, 3, 2, 3), (2, 1, 1, 3, 5, 7), 3),
+        ((1,), (3,), (5, 1), 1),
+    ],
+)
+def test_attention_of_batches_that_broadcast(
+    run: Run,
+    queries: tuple[int, ...],
+    keys: tuple[int, ...],
+    mask: tuple[int, ...] | None,
+    axes: int,
+) -> None:
+    q, k, v = floats(*queries, 5, 3), floats(*keys, 7, 3), floats(*keys, 7, 2)
+    bias = None if mask is None else floats(*mask)
+    (result,), ops = run("Attention", AttentionAttrs(0.5), q, k, v, bias)
+    np.testing.assert_allclose(result, attention(q, k, v, bias, 0.5, False), rtol=1e-5)
+    (lowered,) = (op.attrs for op in ops if isinstance(op.attrs, StridedAttentionAttrs))
+    assert sum(size > 1 for size in lowered.batch) == axes
+
+
+def test_attention_without_keys_is_zero(run: Run) -> None:
+    q, k, v = floats(5, 3), floats(0, 3), floats(0, 2)
+    (result,), _ = run("Attention", AttentionAttrs(0.5), q, k, v)
+    np.testing.assert_array_equal(result, np.zeros((5, 2), np.float32))
 
 
 # --- what becomes a constant -------------------------------------------------------------------

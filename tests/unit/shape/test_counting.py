@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkmnn.ir import OP_TYPES, DType, Op, OpAttrs, TensorInfo
+from vkmnn.ir import OP_TYPES, DType, Op, OpAttrs, TensorInfo, View
 from vkmnn.ir.ops import (
     AttentionAttrs,
     AxisAttrs,
@@ -13,6 +13,7 @@ from vkmnn.ir.ops import (
     MatMulAttrs,
     PoolingAttrs,
     SoftmaxAttrs,
+    StridedAttentionAttrs,
 )
 from vkmnn.shape import compute_shapes, flops
 from vkmnn.shape.counting import _COUNTERS
@@ -53,6 +54,15 @@ def test_attention_is_two_products_and_a_softmax():
         for n, length in zip("qkv", (5, 7, 7), strict=True)
     ]
     outputs = compute_shapes(op, infos, [None] * 3)
+    assert flops(op, infos, outputs) == 3 * 5 * 7 * (2 * 8 + 5 + 2 * 8)
+
+
+def test_attention_counts_alike_before_and_after_it_is_lowered():
+    views = (View(0, (0, 0, 40, 8)), View(0, (0, 0, 56, 8)), View(0, (0, 0, 56, 8)))
+    attrs = StridedAttentionAttrs((1, 1, 3), 5, 7, 8, 8, views, None, views[0], 1.0)
+    op = Op("StridedAttention", "n", ["q", "k", "v"], ["y"], attrs)
+    infos = [TensorInfo(n, DType.FLOAT32, (3, 7, 8)) for n in "qkv"]
+    outputs = [TensorInfo("y", DType.FLOAT32, (3, 5, 8))]
     assert flops(op, infos, outputs) == 3 * 5 * 7 * (2 * 8 + 5 + 2 * 8)
 
 

@@ -113,7 +113,7 @@ GROWTH: dict[str, Callable[[Op, Inputs], int]] = {
 }
 """A bound on the elements of the result, for ops whose result may be larger than their inputs."""
 
-_NEVER = frozenset({"Raster", "ConvertTensor"})
+_NEVER = frozenset({"Raster", "ConvertTensor", "StridedAttention"})
 """Ops that exist for a device only."""
 
 

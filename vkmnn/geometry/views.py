@@ -1,0 +1,150 @@
+"""Attention reads and writes through Rasters: splitting and merging heads costs no copy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from math import prod
+
+from vkmnn.geometry.regions import compose, covers, region_elements, row_major
+from vkmnn.ir import Op, Region, TensorInfo, View
+from vkmnn.ir.ops import RasterAttrs, StridedAttentionAttrs
+
+
+def fuse_views(
+    ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
+) -> list[Op]:
+    """Let attention read what Rasters would copy for it, and write where a Raster would copy to.
+
+    Its rows must stay contiguous. A Raster that only attention reads goes.
+
+    Args:
+        ops: ops in topological order; they are not changed.
+        infos: every tensor, with static shapes.
+        keep: names that must still be produced (the graph's outputs).
+
+    Returns:
+        The ops in topological order.
+    """
+    copies = {op.outputs[0]: op for op in ops if _region(op, infos) is not None}
+    readers = Counter(name for op in ops for name in op.inputs)
+    sole = {name: op for op in copies.values() for name in op.inputs if readers[name] == 1}
+    result: list[Op] = []
+    moved: set[str] = set()
+    for op in ops:
+        if isinstance(op.attrs, StridedAttentionAttrs):
+            op = _read(op, copies, infos)
+            after = sole.get(op.outputs[0])
+            written = None
+            if after is not None and op.outputs[0] not in keep:
+                written = _write(op, after, infos)
+            if after is not None and written is not None:
+                op = written
+                moved.add(after.outputs[0])
+                del copies[after.outputs[0]]
+        elif isinstance(op.attrs, RasterAttrs) and op.outputs[0] in moved:
+            continue
+        result.append(op)
+    return _without_unread(result, copies, keep)
+
+
+def _region(op: Op, infos: Mapping[str, TensorInfo]) -> Region | None:
+    """Return the region of a Raster that fills its output with one."""
+    if not isinstance(op.attrs, RasterAttrs) or len(op.attrs.regions) != 1:
+        return None
+    region = op.attrs.regions[0]
+    elements = prod(infos[op.outputs[0]].dims)
+    return region if elements and covers([region], elements) else None
+
+
+def _read(op: Op, copies: Mapping[str, Op], infos: Mapping[str, TensorInfo]) -> Op:
+    """Return the attention with queries, keys and values read from where Rasters take them."""
+    attrs = op.attrs
+    assert isinstance(attrs, StridedAttentionAttrs)
+    inputs, views = list(op.inputs), list(attrs.views)
+    for index, rows, columns in (
+        (0, attrs.queries, attrs.depth),
+        (1, attrs.keys, attrs.depth),
+        (2, attrs.keys, attrs.width),
+    ):
+        copy = copies.get(inputs[index])
+        if copy is None or infos[copy.inputs[0]].dtype is not infos[inputs[index]].dtype:
+            continue
+        region = _region(copy, infos)
+        assert region is not None
+        size = (*attrs.batch, rows, columns)
+        view = _through(views[index], size, region)
+        if view is not None:
+            inputs[index], views[index] = copy.inputs[region.origin], view
+    q, k, v = views
+    return replace(op, inputs=inputs, attrs=replace(attrs, views=(q, k, v)))
+
+
+def _write(op: Op, copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:
+    """Return the attention that writes what the Raster behind it makes of its result."""
+    attrs, region = op.attrs, _region(copy, infos)
+    assert isinstance(attrs, StridedAttentionAttrs)
+    assert region is not None
+    if region_elements(region) != prod(infos[op.outputs[0]].dims):
+        return None
+    size = (*attrs.batch, attrs.queries, attrs.width)
+    view = _through(attrs.result, size, replace(region, src=region.dst, dst=region.src))
+    if view is None or view.offset:
+        return None
+    return replace(op, outputs=list(copy.outputs), attrs=replace(attrs, result=view))
+
+
+def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
+    """Return where the elements of a view lie before the copy `inner`.
+
+    Args:
+        view: strides of all axes of `size` but the last, whose stride is 1.
+        size: the axes.
+        inner: the copy that wrote the tensor which the view reads.
+
+    Returns:
+        None when they cannot be reached by one stride per axis, the last being 1.
+    """
+    weights = row_major(size)
+    outer = Region(View(view.offset, (*view.strides, 1)), View(0, weights), tuple(size))
+    parts = compose(outer, inner)
+    if parts is None or len(parts) != 1 or region_elements(parts[0]) != prod(size):
+        return None
+    part = parts[0]
+    strides: list[int] = []
+    for count, weight in zip(size, weights, strict=True):
+        stride = _stride(part, count, weight)
+        if stride is None:
+            return None
+        strides.append(stride)
+    if size[-1] > 1 and strides[-1] != 1:
+        return None
+    return View(part.src.offset, tuple(strides[:-1]))
+
+
+def _stride(part: Region, count: int, weight: int) -> int | None:
+    """Return the source's step along the axis of `count` places whose numbers differ by `weight`.
+
+    Axes of the region may cover several that chain.
+    """
+    if count == 1:
+        return 0
+    for size, number, step in zip(part.size, part.dst.strides, part.src.strides, strict=True):
+        if weight % number == 0 and number <= weight and weight * count <= number * size:
+            return step * (weight // number)
+    return None
+
+
+def _without_unread(
+    ops: Sequence[Op], copies: Mapping[str, Op], keep: AbstractSet[str]
+) -> list[Op]:
+    read = set(keep)
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if op.outputs[0] in copies and op.outputs[0] not in read and op.type == "Raster":
+            continue
+        read.update(op.inputs)
+        kept.append(op)
+    return kept[::-1]

@@ -1,0 +1,134 @@
+"""StridedAttention: products, masks and softmax in one dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Op, View
+from vkmnn.ir.ops import StridedAttentionAttrs
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.conv_kernels import can_rotate
+
+KEYS = 32  # that a kernel takes at a time
+COLUMNS = 64  # of the result, that a workgroup makes
+TILE_ROWS = 16
+# Some drivers end loops silently after 65,535 iterations of an invocation, all its loops together.
+MAX_ITERATIONS = 65_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel: its family, and the queries that a workgroup computes."""
+
+    family: Literal["rotate", "tile"]
+    rows: int
+
+
+@vulkan_execution("StridedAttention")
+class StridedAttentionExecution(VulkanExecution):
+    """One dispatch; no score ever reaches memory."""
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse what takes too many iterations, and heads without elements."""
+        attrs = op.attrs
+        assert isinstance(attrs, StridedAttentionAttrs)
+        if attrs.depth == 0:
+            return "the queries have no elements"
+        vectors = ceil_div(attrs.depth, 4)
+        steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
+        steps *= ceil_div(attrs.keys, KEYS)
+        if steps > MAX_ITERATIONS:
+            return f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations"
+        return None
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, StridedAttentionAttrs)
+        q, k, v, mask = (*inputs, None)[:4]
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        if 0 in outputs[0].shape:
+            return
+        views = (*attrs.views, attrs.result)
+        aligned = _aligned(attrs.depth, attrs.width, views)
+        kernel = encoder.choose("attention", (attrs, aligned), _kernels(attrs, encoder))
+        rotate = kernel.family == "rotate"
+        shader = (
+            kernels.attention_rotate(rows=kernel.rows, aligned=aligned)  # type: ignore[arg-type]
+            if rotate
+            else kernels.attention_tile(storage=encoder.load_storage, aligned=aligned)
+        )
+        q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in views)
+        seen = attrs.mask or View(0, (0, 0, 0, 0))
+        make_params = kernels.AttentionRotateParams if rotate else kernels.AttentionTileParams
+        params = make_params(
+            batch_size=attrs.batch[1:],
+            queries=attrs.queries,
+            keys=attrs.keys,
+            depth=attrs.depth,
+            width=attrs.width,
+            scale=attrs.scale,
+            q_start=q_at.offset,
+            q_batch=q_at.strides[:3],
+            q_row=q_at.strides[3],
+            k_start=k_at.offset,
+            k_batch=k_at.strides[:3],
+            k_row=k_at.strides[3],
+            v_start=v_at.offset,
+            v_batch=v_at.strides[:3],
+            v_row=v_at.strides[3],
+            mask_batch=seen.strides[:3],
+            mask_row=seen.strides[3],
+            y_batch=y_at.strides[:3],
+            y_row=y_at.strides[3],
+        )
+        spec: dict[str, int | bool] = {
+            "MASK": 0 if mask is None else 2 if seen.strides[3] else 1,
+            "CAUSAL": attrs.causal,
+            "BLIND_ZERO": attrs.blind_zero,
+        }
+        groups = (
+            ceil_div(attrs.queries, kernel.rows),
+            prod(attrs.batch),
+            ceil_div(attrs.width, COLUMNS),
+        )
+        # A binding that the specialization leaves out still needs a buffer; any will do.
+        encoder.dispatch(shader, [q, k, v, mask or q, outputs[0]], params, groups, spec)
+
+
+def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kernel]:
+    """Return the kernels that can do it, the likely fastest first."""
+    tile = _Kernel("tile", TILE_ROWS)
+    if not can_rotate(encoder.info) or "texel" not in load_storages(encoder.info):
+        return [tile]
+    rotations = [_Kernel("rotate", 16), _Kernel("rotate", 8)]
+    if attrs.queries <= 8:
+        rotations.reverse()
+    on_cpu = encoder.info.type is DeviceType.CPU
+    return [*rotations, tile] if on_cpu else [tile, *rotations]
+
+
+def _aligned(depth: int, width: int, views: Sequence[View]) -> Literal[1, 4]:
+    """Return 4 when every row consists of whole vec4s."""
+    numbers = [depth, width]
+    for view in views:
+        numbers += [view.offset, *view.strides]
+    return 4 if all(number % 4 == 0 for number in numbers) else 1
+
+
+def _in_units(view: View, unit: int) -> View:
+    return View(view.offset // unit, tuple(stride // unit for stride in view.strides))
