@@ -12,7 +12,7 @@ _EDGES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
 _NAMES = ("exact", "≤ 0.1 %", "≤ 1 %", "≤ 3 %", "≤ 10 %", "≤ 30 %", "≤ 100 %")
 _BAR_WIDTH, _BAR_GAP, _BARS_HEIGHT = 38, 6, 96
 _SIDE, _MARGIN = 190, 8
-_BAND_WIDTH, _BAND_REACH = 96, 2.0  # a ratio of 2 is at the edge
+_BAND_WIDTH, _BAND_REACH = 72, 2.0  # a ratio of 2 is at the edge
 
 
 @dataclass(frozen=True, slots=True)

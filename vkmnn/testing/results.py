@@ -64,6 +64,11 @@ class Entry:
     against: Comparison | None = None
 
     @property
+    def dispatching(self) -> int:
+        """How many cases dispatch the variant; the others run other kernels, or none."""
+        return sum(self.variant in case["dispatched"] for case in self.cases)
+
+    @property
     def worst(self) -> float:
         """The largest error of all cases, as a part of what is allowed."""
         return max((float(case["error"]) for case in self.cases), default=0.0)
