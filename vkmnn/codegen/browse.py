@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -82,7 +82,11 @@ def list_variants(
             rows.append([entry.name, entry.op_type or "", axes, str(len(mine)), _features(mine)])
     print_table(("template", "op type", "axes", "variants", "features (in how many)"), rows)
     names = {variant.template.name for variant in found}
-    out.print(f"{len(found)} variants of {len(names)} templates", highlight=False)
+    out.print(f"{_count(found, 'variant')} of {_count(names, 'template')}", highlight=False)
+
+
+def _count(things: Sized, word: str) -> str:
+    return f"{len(things)} {word}{'s' if len(things) != 1 else ''}"
 
 
 def _fits(variant: Variant, word: str) -> bool:

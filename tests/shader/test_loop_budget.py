@@ -1,0 +1,95 @@
+"""No invocation may make more than 65,535 loop iterations, all its loops together.
+
+Mesa's llvmpipe (22.3) ends every loop there, silently: results would be wrong without a message.
+How often a loop runs is not in the SPIR-V, so this is a rule with a table: a template whose modules
+hold a loop names what keeps the loop short. Whoever adds a loop is asked here.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from vkmnn.shaders.library import BUILTIN
+
+ROOT = Path(__file__).resolve().parents[2]
+T = "tests/op/vulkan/test_"
+EXECUTIONS = "vkmnn/vulkan/executions"
+_OP_LOOP_MERGE = 246
+
+# template -> the test that goes beyond the limit ("file::test"), the constant of the execution that
+# refuses or splits such sizes ("file:NAME"), or why the number is small whatever the shapes are.
+SHORT_BECAUSE = {
+    "arg_reduce": f"{T}along_axis.py::test_arg_reduce_of_a_line_longer_than_a_loop_may_be",
+    "attention_rotate": f"{T}attention.py::test_more_keys_than_loops_can_count",
+    "attention_tile": f"{T}attention.py::test_more_keys_than_loops_can_count",
+    "binary": "one iteration per bit of an exponent",
+    "conv_depthwise": f"{T}convolution.py::test_kernel_of_an_image",
+    "conv_gather": f"{T}convolution.py::test_more_taps_than_loop_iterations",
+    "conv_rotate": f"{T}convolution.py::test_split_covers_every_tap_once",
+    "conv_tile": f"{T}convolution.py::test_split_covers_every_tap_once",
+    "cum_sum": f"{T}along_axis.py::test_cum_sum_of_a_line_longer_than_a_loop_may_be",
+    "gather_nd": "one iteration per axis",
+    "grid_sample": "four taps along each of three axes",
+    "group_norm": f"{EXECUTIONS}/group_norm.py:MAX_STEPS",
+    "interp": f"{T}interp.py::test_long_sums",
+    "lrn": f"{EXECUTIONS}/lrn.py:MAX_ITERATIONS",
+    "matmul_rotate": f"{EXECUTIONS}/matmul.py:MAX_K",
+    "matmul_tile": f"{EXECUTIONS}/matmul.py:MAX_K",
+    "norm_rows": f"{T}layer_norm.py::test_long_rows",
+    "pool": f"{T}pooling.py::test_global_beyond_the_loop_limit",
+    "pool_index": f"{T}pooling.py::test_global_beyond_the_loop_limit",
+    "reduce_columns": f"{T}reduction.py::test_long_lines",
+    "reduce_exact": f"{T}reduction.py::test_long_lines_of_integers",
+    "reduce_rows": f"{T}reduction.py::test_long_lines",
+    "scatter_elements": f"{EXECUTIONS}/scattering.py:MAX_ITERATIONS",
+    "scatter_nd": f"{T}gathering.py::test_scatter_adds_more_updates_than_one_invocation_may_loop",
+    "softmax_columns": f"{T}softmax.py::test_long_lines",
+    "softmax_rows": f"{T}softmax.py::test_long_lines",
+    "top_k_merge": "a binary search",
+    "top_k_rank": f"{T}along_axis.py::test_top_k_of_a_line_longer_than_a_loop_may_be",
+}
+
+
+def loops(spirv: bytes) -> int:
+    """Count the loops that a module holds; unrolled ones are gone."""
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    position, found = 5, 0
+    while position < len(words):
+        found += words[position] & 0xFFFF == _OP_LOOP_MERGE
+        position += words[position] >> 16
+    return found
+
+
+def looping() -> set[str]:
+    variants = BUILTIN.variants()
+    return {template for name, template, _ in variants if loops(BUILTIN.load(name).spirv())}
+
+
+def test_every_loop_has_a_reason_to_be_short() -> None:
+    unexplained = looping() - SHORT_BECAUSE.keys()
+    assert not unexplained, (
+        f"say in {Path(__file__).name} what keeps the loops of {sorted(unexplained)} under 65,535 "
+        "iterations per invocation, or bound them (constants belong in the execution)"
+    )
+
+
+def test_nothing_is_explained_that_does_not_loop() -> None:
+    templates = {template for _, template, _ in BUILTIN.variants()}
+    assert not (SHORT_BECAUSE.keys() & templates) - looping()
+
+
+@pytest.mark.parametrize("template", SHORT_BECAUSE)
+def test_what_is_named_is_there(template: str) -> None:
+    reason = SHORT_BECAUSE[template]
+    file, name = re.fullmatch(r"(\S+\.py)::?(\w+)|.*", reason).groups()  # type: ignore[union-attr]
+    if file is None:
+        return
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if "::" in reason:
+        assert f"\ndef {name}(" in text
+    else:
+        assert len(re.findall(rf"\b{name}\b", text)) > 1  # defined or imported, and used
