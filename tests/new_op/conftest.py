@@ -9,7 +9,8 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -57,14 +58,15 @@ class Place:
         """Run tests where nothing of the generator can be imported."""
         return self.run(self.python, "-c", NO_COMPILER, "-q", *arguments, env=env)
 
-    def lint(self, *paths: str | Path, types: bool = True) -> None:
+    def lint(self, *paths: str, folder: str = ".", types: bool = True) -> None:
         """Check files as `tasks.py lint` would; for the types mypy takes ten seconds."""
         for tool in ("ruff", "mypy"):
             pytest.importorskip(tool, reason="the extra 'lint' is not installed")
-        self.run(self.python, "-m", "ruff", "check", "--no-cache", *paths)
-        self.run(self.python, "-m", "ruff", "format", "--check", "--no-cache", *paths)
+        place = replace(self, folder=self.folder / folder)
+        place.run(self.python, "-m", "ruff", "check", "--no-cache", *paths)
+        place.run(self.python, "-m", "ruff", "format", "--check", "--no-cache", *paths)
         if types:
-            self.run(self.python, "-m", "mypy", "--strict", *paths)
+            place.run(self.python, "-m", "mypy", "--strict", *paths)
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +109,10 @@ def fresh_environment(tmp_path: Path) -> Place:
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
     work = tmp_path / "work"
     work.mkdir()
-    return Place(work, python, {"PATH": path, "PYTHONPATH": ""})
+    env = {"PATH": path, "PYTHONPATH": ""}
+    if "vkmnn" not in metadata.entry_points(group="pytest11").names:  # vkmnn is not installed
+        env["PYTEST_PLUGINS"] = "vkmnn.testing.pytest_plugin"
+    return Place(work, python, env)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def test_as_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -
     assert "pip install -e my-ops" in said
     place.new_op("plain", "--plugin", "my-ops")
     place.new_op(*LONG, "--plugin", "my-ops")
+    place.lint(".", folder="my-ops")
     place.run("pip", "install", "./my-ops")
     (place.folder / "my-ops" / "my_ops").rename(place.folder / "gone")  # the installed one is used
     shown = place.run("vkmnn", "ops", "--plugins")
@@ -45,12 +46,3 @@ def test_as_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -
         said = place.pytest("my-ops/tests", env=env)
         assert "passed" in said
         assert "skipped" not in said or not env
-
-
-@pytest.mark.slow
-def test_the_package_is_clean(fresh_environment: Place) -> None:
-    place = fresh_environment
-    for arguments in (("plain",), ("gate", *GATE), LONG):
-        place.new_op(*arguments, "--plugin", "my-ops")
-    place.folder /= "my-ops"
-    place.lint(".")

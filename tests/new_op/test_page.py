@@ -61,6 +61,8 @@ def test_in_a_package(fresh_environment: Place) -> None:
     said = follow("In a package of your own", fresh_environment)
     assert "op type SwiGLU" in said[0]
     assert "passed" in said[0]
+    assert "swiglu_" in said[2]  # the table of variants names the worst
+    assert "swiglu_texel" in said[2] or "swiglu_ssbo" in said[2]
 
 
 def test_the_page_names_what_is_there() -> None:

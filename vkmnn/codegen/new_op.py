@@ -196,14 +196,13 @@ class Target:
 
     def files(self, new: NewOp) -> dict[Path, str]:
         """Return the operator's own files and the templates that make them."""
-        files = {
+        cases = self.root / "vkmnn" / "testing" / "cases" / f"{new.name}.py"
+        return {
             self.shaders / "glsl" / f"{new.name}{TEMPLATE_SUFFIX}": "kernel.comp.j2",
             self.modules / f"{new.name}.py": "operator.py.j2",
             self.tests / f"test_{new.name}.py": "test.py.j2",
+            self.tests / f"cases_{new.name}.py" if new.package else cases: "cases.py.j2",
         }
-        if not new.package:
-            files[_ROOT / "vkmnn" / "testing" / "cases" / f"{new.name}.py"] = "cases.py.j2"
-        return files
 
     def shared(self, new: NewOp) -> dict[Path, str]:
         """Return the files of a plug-in package that its operators share."""
@@ -213,6 +212,7 @@ class Target:
             self.root / "pyproject.toml": "pyproject.toml.j2",
             self.root / "README.md": "README.md.j2",
             self.modules / "__init__.py": "init.py.j2",
+            self.tests / "conftest.py": "conftest.py.j2",
         }
 
 
