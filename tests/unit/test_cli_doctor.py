@@ -35,6 +35,44 @@ def no_driver_variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+# --- Kompute -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kp_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Version 0.9.0 of the package `kp` is installed."""
+    monkeypatch.setattr(metadata, "version", lambda name: "0.9.0")
+
+
+def test_kompute_is_nothing_to_worry_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    (check,) = checks.check_kompute()
+    assert check.status is Status.INFO
+    assert "not installed" in check.detail
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_kompute_is_tried(kp_version: None, monkeypatch: pytest.MonkeyPatch, wrong: bool) -> None:
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    asked: list[tuple[int, str]] = []
+
+    def run_apart(index: int, driver: str) -> dict[str, Any]:
+        asked.append((index, driver))
+        error = "no device fits '0': wrong data\n  hint: build it" if wrong else None
+        return {"error": error, "difference": 1e-7}
+
+    monkeypatch.setattr(selftest, "run_apart", run_apart)
+    (check,) = checks.check_kompute()
+    assert asked == [(vkmnn.devices()[0].index, "kompute")]
+    assert check.status is (Status.WARNING if wrong else Status.OK)
+    assert check.detail.endswith("wrong data" if wrong else "1e-07")
+    assert ("tasks.py kompute" in check.remedy) == wrong
+
+
 # --- as a whole --------------------------------------------------------------------------------
 
 

@@ -261,6 +261,27 @@ def check_by_running() -> Iterator[Check]:
             yield Check(_TESTS, name, Status.WARNING if any_works else Status.FAILED, detail, fix)
 
 
+def check_kompute() -> Iterator[Check]:
+    """The package of the driver `kompute`, where it is installed; nothing else needs it."""
+    from vkmnn.cli.selftest import run_apart
+    from vkmnn.runtime.drivers.kompute.package import BUILD_HINT
+
+    try:
+        version = metadata.version("kp")
+    except metadata.PackageNotFoundError:
+        detail = "not installed (only the driver 'kompute' needs it)"
+        yield Check(_VULKAN, "kompute", Status.INFO, detail)
+        return
+    for device in vkmnn.devices()[:1]:
+        answer = run_apart(device.index, "kompute")
+        if answer["error"] is None:
+            detail = f"kp {version}: differs from numpy by {answer['difference']:.0e}"
+            yield Check(_VULKAN, "kompute", Status.OK, detail)
+        else:
+            detail = f"kp {version}: {answer['error'].partition('  hint:')[0].strip()}"
+            yield Check(_VULKAN, "kompute", Status.WARNING, detail, BUILD_HINT)
+
+
 def has_usable_device(found: Sequence[Check]) -> bool:
     """True when the self test passed on some device."""
     return any(check.group == _TESTS and check.status is Status.OK for check in found)
@@ -271,6 +292,7 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
     check_packages,
     check_environment,
     check_vulkan,
+    check_kompute,
     check_shaders,
     check_plugins,
     check_cache,

@@ -77,14 +77,19 @@ def run_here(device: str | int) -> dict[str, Any]:
     return {"error": None, "seconds": seconds, "difference": worst}
 
 
-def run_apart(index: int) -> dict[str, Any]:
-    """Run the test in a process of its own, and survive whatever the driver does there."""
+def run_apart(index: int, driver: str | None = None) -> dict[str, Any]:
+    """Run the test in a process of its own, and survive whatever the driver does there.
+
+    Args:
+        index: of the device.
+        driver: the binding by which to reach it; None for the one that holds here.
+    """
     package = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "vkmnn.cli.selftest", str(index)],
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths, **({"VKMNN_DRIVER": driver} if driver else {})},
             capture_output=True,
             text=True,
             errors="replace",
