@@ -79,7 +79,7 @@ def op_case(
     names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
     op = Op(op_type, "op", names, [f"out{i}" for i in range(outputs)], attrs)
     arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
-    constants = {names[i]: arrays[names[i]] for i in constant if names[i]}
+    constants = {n: arrays[n] for i, n in enumerate(names) if n and i in constant}
     infos = [
         tensor_info(name, array) for name, array in zip(op.outputs, run_op(op, inputs), strict=True)
     ]
@@ -110,7 +110,7 @@ def blocked_case(
     if result.ndim == x.ndim:
         ops.append(Op("Pooling", "behind", ["made"], ["out"], pooling))
     arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
-    constants = {names[i]: arrays[names[i]] for i in constant if names[i]}
+    constants = {n: arrays[n] for i, n in enumerate(names) if n and i in constant}
     infos = [tensor_info(ops[-1].outputs[0], result)]
     return _case(f"blocked {op_type}", ops, arrays, constants, infos, rtol, atol)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 
-import numpy as np
-
-from tests.op.vulkan.harness import run_graph
-from vkmnn.cpu_fallback import run_op
-from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
-from vkmnn.ir.ops import PoolingAttrs
+from tests.op.vulkan.harness import BY_RULE, check_case
+from vkmnn.ir import Array, OpAttrs
+from vkmnn.testing.case import blocked_case
 
 
 def check_blocked(
@@ -20,33 +18,12 @@ def check_blocked(
     constants: bool = True,
     rtol: float = 1e-5,
     atol: float = 1e-5,
+    takes: Mapping[str, Hashable] = BY_RULE,
 ) -> None:
     """Run the op between poolings of one pixel, which leave values alone and want NC4HW4.
 
     The first input is fed; the others are constants of the graph or, without `constants`, fed too.
     """
-    x = inputs[0]
-    assert x is not None
-    ones = (1,) * (x.ndim - 2)
-    pooling = PoolingAttrs("MAX", ones, ones, ones, (0,) * (2 * len(ones)))
-    names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
-    op = Op(op_type, "op", ["blocked", *names[1:]], ["made"], attrs)
-    expected = run_op(op, inputs)[0]
-    ops = [Op("Pooling", "before", ["in0"], ["blocked"], pooling), op]
-    if expected.ndim == x.ndim:
-        ops.append(Op("Pooling", "behind", ["made"], ["out"], pooling))
-    fed = {
-        n: a
-        for n, a in zip(names, inputs, strict=True)
-        if a is not None and (n == "in0" or not constants)
-    }
-    graph = Graph(
-        "blocked",
-        [TensorInfo(n, DType.from_numpy(a.dtype), a.shape) for n, a in fed.items()],
-        [TensorInfo(ops[-1].outputs[0], DType.from_numpy(expected.dtype), expected.shape)],
-        ops,
-        {n: a for n, a in zip(names, inputs, strict=True) if a is not None and n not in fed},
-    )
-    (result,) = run_graph(graph, fed)
-    assert result.shape == expected.shape
-    np.testing.assert_allclose(result, expected, rtol=rtol, atol=atol)
+    constant = range(1, len(inputs)) if constants else ()
+    case = blocked_case(op_type, attrs, inputs, constant=constant, rtol=rtol, atol=atol)
+    check_case(replace(case, takes=takes))

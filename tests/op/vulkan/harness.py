@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
-from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import Array, Graph, OpAttrs
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
+from vkmnn.testing.case import Case, op_case, tensor_info
+from vkmnn.testing.runner import Picker, compare
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+
+BY_RULE: Mapping[str, Hashable] = MappingProxyType({})
+ROW_GROUPS = (RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32))
+"""Workgroups of the kernels for rows, besides those that the rules pick on CPU devices."""
 
 
 @lru_cache(maxsize=1)
@@ -23,14 +32,24 @@ def device() -> Device:
     return open_device("auto", validation=True)
 
 
-def _info(name: str, array: Array) -> TensorInfo:
-    return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+def take_group(group: RowGroup) -> dict[str, Hashable]:
+    """Return what makes kernels for rows run in such workgroups; skips where none can."""
+    info = device().info
+    if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
+        pytest.skip(f"the device has no subgroups of {group.lanes}")
+    return {"row group": group}
 
 
-def run_graph(graph: Graph, feeds: dict[str, Array], *, on_device: bool = True) -> list[Array]:
+def run_graph(
+    graph: Graph,
+    feeds: dict[str, Array],
+    *,
+    on_device: bool = True,
+    takes: Mapping[str, Hashable] = BY_RULE,
+) -> list[Array]:
     """Run a graph on the device, twice, and return its outputs; checks that no op fell back."""
-    backend = VulkanBackend(device())
-    infos = {name: _info(name, array) for name, array in feeds.items()}
+    backend = VulkanBackend(device(), chooser=Picker({}, takes))
+    infos = {name: tensor_info(name, array) for name, array in feeds.items()}
     plan = Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
     try:
         if on_device:
@@ -42,6 +61,14 @@ def run_graph(graph: Graph, feeds: dict[str, Array], *, on_device: bool = True) 
         return [first[info.name] for info in graph.outputs]
     finally:
         plan.close()
+
+
+def check_case(case: Case, *, on_device: bool = True) -> list[Array]:
+    """Run a case on the device and on numpy; dtypes and shapes must be equal, values close."""
+    results = run_graph(case.graph, dict(case.feeds), on_device=on_device, takes=case.takes)
+    for result, want in zip(results, case.expected(), strict=True):
+        compare(result, want, case)
+    return results
 
 
 def run_on_device(
@@ -63,31 +90,8 @@ def run_on_device(
         outputs: how many outputs the op has.
         on_device: assert that the op and everything it was lowered to runs on the device.
     """
-    names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
-    outs = [f"out{i}" for i in range(outputs)]
-    op = Op(op_type, "op", names, outs, attrs)
-    expected = run_op(op, inputs)
-    graph = Graph(
-        "test",
-        [
-            _info(n, a)
-            for i, (n, a) in enumerate(zip(names, inputs, strict=True))
-            if a is not None and i not in constant
-        ],
-        [
-            TensorInfo(n, DType.from_numpy(a.dtype), a.shape)
-            for n, a in zip(outs, expected, strict=True)
-        ],
-        [op],
-        {names[i]: a for i, a in enumerate(inputs) if a is not None and i in constant},
-    )
-    feeds = {
-        info.name: array
-        for info in graph.inputs
-        for n, array in zip(names, inputs, strict=True)
-        if n == info.name and array is not None
-    }
-    return run_graph(graph, feeds, on_device=on_device)
+    case = op_case(op_type, attrs, inputs, constant=constant, outputs=outputs)
+    return run_graph(case.graph, dict(case.feeds), on_device=on_device)
 
 
 def check(
@@ -100,19 +104,11 @@ def check(
     rtol: float = 1e-5,
     atol: float = 1e-5,
     on_device: bool = True,
+    takes: Mapping[str, Hashable] = BY_RULE,
 ) -> list[Array]:
-    """Run one op on the device and on numpy; dtypes and shapes must be equal, values close."""
-    names = [f"in{i}" if array is not None else "" for i, array in enumerate(inputs)]
-    op = Op(op_type, "op", names, [f"out{i}" for i in range(outputs)], attrs)
-    expected = run_op(op, inputs)
-    results = run_on_device(
-        op_type, attrs, inputs, constant=constant, outputs=outputs, on_device=on_device
-    )
-    for result, want in zip(results, expected, strict=True):
-        assert result.dtype == want.dtype
-        assert result.shape == want.shape
-        if want.dtype.kind == "f":
-            np.testing.assert_allclose(result, want, rtol=rtol, atol=atol)
-        else:
-            np.testing.assert_array_equal(result, want)
-    return results
+    """Run one op on the device and on numpy; dtypes and shapes must be equal, values close.
+
+    Arguments as of `run_on_device`; `takes` holds kernels to take where there is a choice.
+    """
+    case = op_case(op_type, attrs, inputs, constant=constant, outputs=outputs, rtol=rtol, atol=atol)
+    return check_case(replace(case, takes=takes), on_device=on_device)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check, device, run_graph
+from tests.op.vulkan.harness import ROW_GROUPS, check, run_graph, take_group
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
-from vkmnn.vulkan.executions import arg_reduce
-from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+from vkmnn.vulkan.executions.row_kernels import RowGroup
 
 RNG = np.random.default_rng(3)
 
@@ -144,14 +143,11 @@ def test_arg_reduce_of_extreme_values() -> None:
             check(kind, ArgReduceAttrs(1, True, last), [y])
 
 
-@pytest.mark.parametrize("group", [RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32)], ids=str)
-def test_workgroups(group: RowGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = device().info
-    if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
-        pytest.skip(f"the device has no subgroups of {group.lanes}")
-    monkeypatch.setattr(arg_reduce, "row_group", lambda rows, size, encoder: group)
+@pytest.mark.parametrize("group", ROW_GROUPS, ids=str)
+def test_workgroups(group: RowGroup) -> None:
+    takes = take_group(group)
     for last in (False, True):
-        check("ArgMax", ArgReduceAttrs(1, True, last), [ties(3, 1_003)])
+        check("ArgMax", ArgReduceAttrs(1, True, last), [ties(3, 1_003)], takes=takes)
 
 
 @pytest.mark.parametrize("exclusive", [False, True])

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.blocked import check_blocked
-from tests.op.vulkan.harness import check, device
+from tests.op.vulkan.harness import ROW_GROUPS, check, take_group
 from vkmnn.ir import Activation, Array
 from vkmnn.ir.ops import ACTIVATION_KINDS, GroupNormAttrs
-from vkmnn.vulkan.executions import group_norm, norm_kernels
-from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+from vkmnn.vulkan.executions.row_kernels import RowGroup
 
 
 def operands(*shape: int) -> list[Array]:
@@ -83,14 +82,9 @@ def test_float16() -> None:
     check("GroupNorm", GroupNormAttrs(2), inputs, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("group", [RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32)], ids=str)
+@pytest.mark.parametrize("group", ROW_GROUPS, ids=str)
 @pytest.mark.parametrize("groups", [0, 2])
-def test_workgroups(groups: int, group: RowGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = device().info
-    if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
-        pytest.skip(f"the device has no subgroups of {group.lanes}")
-    monkeypatch.setattr(group_norm, "row_group", lambda rows, size, encoder: group)
-    monkeypatch.setattr(norm_kernels, "row_group", lambda rows, size, encoder: group)
-    inputs = operands(2, 8, 7, 23)
-    check("GroupNorm", GroupNormAttrs(groups), inputs, atol=4e-6)
-    check_blocked("GroupNorm", GroupNormAttrs(groups), inputs, atol=4e-6)
+def test_workgroups(groups: int, group: RowGroup) -> None:
+    takes, inputs = take_group(group), operands(2, 8, 7, 23)
+    check("GroupNorm", GroupNormAttrs(groups), inputs, atol=4e-6, takes=takes)
+    check_blocked("GroupNorm", GroupNormAttrs(groups), inputs, atol=4e-6, takes=takes)

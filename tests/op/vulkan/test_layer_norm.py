@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check, device
+from tests.op.vulkan.harness import ROW_GROUPS, check, take_group
 from vkmnn.ir import Array
 from vkmnn.ir.ops import LayerNormAttrs
-from vkmnn.vulkan.executions import norm_kernels
-from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+from vkmnn.vulkan.executions.row_kernels import RowGroup
 
 
 def random(*shape: int, offset: float = 0.5) -> Array:
@@ -99,12 +98,8 @@ def test_float16() -> None:
     check("LayerNorm", LayerNormAttrs(), inputs, outputs=3, rtol=2e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("group", [RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32)], ids=str)
+@pytest.mark.parametrize("group", ROW_GROUPS, ids=str)
 @pytest.mark.parametrize("size", [16, 197, 1100, 5003])
-def test_workgroups(size: int, group: RowGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = device().info
-    if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
-        pytest.skip(f"the device has no subgroups of {group.lanes}")
-    monkeypatch.setattr(norm_kernels, "row_group", lambda rows, size, encoder: group)
+def test_workgroups(size: int, group: RowGroup) -> None:
     inputs = [random(3, size), random(size), random(size)]
-    check("LayerNorm", LayerNormAttrs(), inputs, outputs=3, atol=2e-6)
+    check("LayerNorm", LayerNormAttrs(), inputs, outputs=3, atol=2e-6, takes=take_group(group))

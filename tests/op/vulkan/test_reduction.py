@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.blocked import check_blocked
-from tests.op.vulkan.harness import check, device, run_on_device
+from tests.op.vulkan.harness import ROW_GROUPS, check, run_on_device, take_group
 from vkmnn.ir import Array
 from vkmnn.ir.ops import REDUCTION_KINDS, ReductionAttrs
-from vkmnn.vulkan.executions import row_kernels
-from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+from vkmnn.vulkan.executions.row_kernels import RowGroup
 
 
 def floats(*shape: int, kind: str = "") -> Array:
@@ -149,13 +148,11 @@ def test_pixels_of_channel_blocked_images(kind: str, keepdims: bool) -> None:
     check_blocked("Reduction", attrs, [floats(2, 5, 3, 3, kind=kind), axes_of(1)])
 
 
-@pytest.mark.parametrize("group", [RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32)], ids=str)
+@pytest.mark.parametrize("group", ROW_GROUPS, ids=str)
 @pytest.mark.parametrize("size", [16, 197, 1100, 5003])
-def test_workgroups(size: int, group: RowGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = device().info
-    if group.lanes and not (info.features >= SHUFFLES and info.subgroup_size == group.lanes):
-        pytest.skip(f"the device has no subgroups of {group.lanes}")
-    monkeypatch.setattr(row_kernels, "row_group", lambda rows, size, encoder: group)
+def test_workgroups(size: int, group: RowGroup) -> None:
+    takes = take_group(group)
     for kind in ("SUM", "MAX", "LOG_SUM_EXP"):
         inputs = [floats(3, size), axes_of(1)]
-        check("Reduction", ReductionAttrs(kind), inputs, constant={1}, rtol=4e-6, atol=4e-6)
+        attrs = ReductionAttrs(kind)
+        check("Reduction", attrs, inputs, constant={1}, rtol=4e-6, atol=4e-6, takes=takes)

@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check, device
+from tests.op.vulkan.harness import ROW_GROUPS, check, take_group
 from vkmnn.ir import Array
 from vkmnn.ir.ops import SoftmaxAttrs
-from vkmnn.vulkan.executions import softmax
-from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+from vkmnn.vulkan.executions.row_kernels import RowGroup
 
 
 def random(*shape: int, scale: float = 3.0) -> Array:
@@ -96,12 +95,8 @@ def test_float16() -> None:
     check("Softmax", SoftmaxAttrs(-1), [x], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("group", [RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32)], ids=str)
+@pytest.mark.parametrize("group", ROW_GROUPS, ids=str)
 @pytest.mark.parametrize("size", [16, 197, 1100, 5003])
-def test_workgroups(size: int, group: RowGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    if group.lanes and not device().info.features >= SHUFFLES:
-        pytest.skip("the device has no shuffles")
-    if group.lanes and device().info.subgroup_size != group.lanes:
-        pytest.skip(f"the device has no subgroups of {group.lanes}")
-    monkeypatch.setattr(softmax, "row_group", lambda rows, size, encoder: group)
-    check("Softmax", SoftmaxAttrs(-1), [random(3, size)], rtol=2e-6, atol=1e-6)
+def test_workgroups(size: int, group: RowGroup) -> None:
+    takes, x = take_group(group), random(3, size)
+    check("Softmax", SoftmaxAttrs(-1), [x], rtol=2e-6, atol=1e-6, takes=takes)
