@@ -169,7 +169,7 @@ class _Reporter:
             if name == PROPERTY and report.when == "call":
                 self._session.add(json.loads(str(value)), report.outcome)
                 return
-        if report.failed and SUITE.name in report.nodeid:  # as when a worker crashed
+        if report.failed and "test_kernel[" in report.nodeid:  # as when a worker crashed
             self._session.crashed(report.nodeid, report.longreprtext)
 
     @pytest.hookimpl(trylast=True)
