@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One command for each job of this repository, with Python's standard library alone.
 
-    python3 tasks.py demo | test | test-networks | codegen | bench | kompute | lint | help
+    python3 tasks.py demo | test | test-networks | codegen | shaders | bench | kompute | lint | help
 
 Each task first makes what it needs and no more: the environment `.venv`, this package with the
 right extras in it, and a Vulkan driver where one can be installed. What follows the task's name is
@@ -33,6 +33,8 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "vkmnn-installed.json"
 OLDEST_PYTHON = (3, 10)
 WORKERS = min(os.cpu_count() or 1, 4)  # of the whole test-suite; a software driver is threaded too
+
+SHADER_REPORT = ROOT / "build" / "shader-report.html"
 
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 SWIFTSHADER_ICD = Path("/usr/lib/chromium/vk_swiftshader_icd.json")  # Debian's chromium-common
@@ -580,6 +582,19 @@ def codegen(args: Sequence[str]) -> int:
     return run_loud([prepare("codegen"), "-m", "vkmnn.codegen", *args])
 
 
+def shaders(args: Sequence[str]) -> int:
+    """Run every shader variant against numpy; a page shows the outcome (docs/shader-tests.md)."""
+    python = prepare("test")
+    if not ensure_vulkan():
+        return 1
+    ensure_validation()
+    suite = [python, "-m", "pytest", "-q", "-n", str(WORKERS), "--vkmnn-shaders"]
+    status = run_loud([*suite, "--vkmnn-report", SHADER_REPORT, *args])
+    if SHADER_REPORT.is_file():
+        say(f"the report: {SHADER_REPORT}")
+    return status
+
+
 def bench(args: Sequence[str]) -> int:
     """Measure; see docs/benchmarks.md."""
     python = prepare()
@@ -615,6 +630,7 @@ TASKS: dict[str, Callable[[Sequence[str]], int]] = {
     "test": test,
     "test-networks": test_networks,
     "codegen": codegen,
+    "shaders": shaders,
     "bench": bench,
     "kompute": kompute,
     "lint": lint,

@@ -343,6 +343,20 @@ def test_tests_run_without_vulkan(tasks, machine, runs):
     assert "VKMNN_REQUIRE_VULKAN" not in env
 
 
+def test_shader_suite_writes_its_report(tasks, machine, runs):
+    assert tasks.main(["shaders", "--vkmnn-device", "all"]) == 0
+    [(command, _)] = runs
+    assert "--vkmnn-shaders" in command
+    assert command[command.index("--vkmnn-report") + 1].endswith("shader-report.html")
+    assert command[-2:] == ["--vkmnn-device", "all"]
+
+
+def test_shader_suite_needs_a_device(tasks, machine, runs):
+    machine["vulkan"] = False
+    assert tasks.main(["shaders"]) == 1
+    assert not runs
+
+
 def test_failure_of_either_run_fails_the_task(tasks, machine, runs, monkeypatch):
     (tasks.ROOT / "fails").mkdir()
     monkeypatch.setattr(tasks, "FLOOR_TESTS", ("fails",))
