@@ -346,6 +346,13 @@ def test_a_mistake(made: Project, name: str) -> None:
     assert not (made.root / "manifest.json").exists()
 
 
+def test_what_follows_from_a_mistake_is_left_out(made: Project) -> None:
+    made.write("t.comp.j2", TEMPLATE.replace("pc.alpha", "pc.alhpa"))
+    output = run(made)[1]
+    assert "t.comp.j2:15: 'alhpa' : no such field" in output
+    assert output.count("error: ") == 1, output
+
+
 def test_all_of_them_at_once(made: Project) -> None:
     """One mistake in each of several templates, in an include and in macro.json: one run."""
     for name in "abc":

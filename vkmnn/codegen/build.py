@@ -59,7 +59,10 @@ def _compile_errors(
     error: CompileError, rendered: Rendered, variant: Variant
 ) -> Iterator[ShaderError]:
     lines = rendered.text.splitlines()
-    for message in error.messages:
+    first = {message.line: message for message in reversed(error.messages)}
+    for message in sorted(
+        first.values(), key=lambda message: message.line
+    ):  # others follow from it
         index = _blamed(lines, min(max(message.line, 1), len(lines)) - 1, message.text)
         file, line = rendered.lines[index]
         text = f"{message.text}\n  glsl: {lines[index].strip()}"
