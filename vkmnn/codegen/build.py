@@ -59,15 +59,14 @@ def _compile_errors(
     error: CompileError, rendered: Rendered, variant: Variant
 ) -> Iterator[ShaderError]:
     lines = rendered.text.splitlines()
-    first = {message.line: message for message in reversed(error.messages)}
-    for message in sorted(
-        first.values(), key=lambda message: message.line
-    ):  # others follow from it
+    errors = [message for message in error.messages if message.severity == "error"]
+    first = {message.line: message for message in reversed(errors)}  # the others follow from it
+    for _, message in sorted(first.items()):
         index = _blamed(lines, min(max(message.line, 1), len(lines)) - 1, message.text)
         file, line = rendered.lines[index]
         text = f"{message.text}\n  glsl: {lines[index].strip()}"
         yield ShaderError(text, template=file, line=line)
-    if not error.messages:
+    if not errors:
         yield ShaderError(error.log_text.strip(), template=variant.template.file, line=1)
 
 
