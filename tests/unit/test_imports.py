@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
         *("runtime", "vulkan"),
     },
     "inference_session": {"errors", "ir", "core", "runtime", "interpreter"},
+    "bench": {"errors", "ir", "runtime", "interpreter", "inference_session"},
     "onnx_backend": {"errors", "ir", "inference_session"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests
@@ -50,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "schema", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
-        *("interpreter", "inference_session"),
+        *("interpreter", "inference_session", "bench"),
     },
 }
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli
@@ -60,7 +61,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "vulkan": ("vkmnn.runtime.drivers",),
     "cffi": ("vkmnn.runtime.drivers",),
     "kp": ("vkmnn.runtime.drivers",),
-    "onnx": ("vkmnn.converter.onnx", "vkmnn.onnx_backend"),
+    "onnx": ("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.bench.engines"),
     "google": ("vkmnn.converter.onnx",),  # protobuf: the errors of onnx's parser
     "flatbuffers": ("vkmnn.schema",),
     "typer": ("vkmnn.cli", "vkmnn.codegen"),
@@ -68,7 +69,9 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
     "jsonschema": ("vkmnn.codegen",),
     "slangpy": ("vkmnn.codegen",),
-    "onnxruntime": ("vkmnn.cli",),
+    "onnxruntime": ("vkmnn.cli", "vkmnn.bench.engines"),
+    "ncnn": ("vkmnn.bench.engines",),
+    "pnnx": ("vkmnn.bench.engines",),
     "pytest": ("vkmnn.testing",),
     "numpy": ("vkmnn",),
 }

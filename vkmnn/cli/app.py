@@ -205,6 +205,35 @@ def profile(
 
 
 @app.command()
+def bench(
+    model: ModelArgument,
+    inputs: InputOption = None,
+    shape: ShapeOption = None,
+    device: DeviceOption = "auto",
+    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Turns an engine.")] = 7,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option("--engine", "-e", help="A part of the name of an engine (repeatable)."),
+    ] = None,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Compare with float16 too.")] = False,
+    threads: Annotated[
+        int, typer.Option("--threads", min=0, help="Of engines on the CPU; 0: one a core.")
+    ] = 0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds that an engine may take for one answer.")
+    ] = 900,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Compare vkmnn with other engines on a model: onnxruntime, ncnn's Vulkan."""
+    from vkmnn.cli.bench import bench_model
+    from vkmnn.cli.run import RunOptions
+
+    options = RunOptions(device, None, None, inputs or [], shape or [], seed, rounds)
+    bench_model(model, options, engine or [], fp16, threads, timeout, json)
+
+
+@app.command()
 def tune(
     model: ModelArgument,
     inputs: InputOption = None,

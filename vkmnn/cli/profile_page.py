@@ -224,7 +224,7 @@ def _bar(profile: Profile, span: Span, lane: int, length: float, colours: dict[s
 def _ticks(length: float, height: int) -> Iterable[str]:
     """Yield a ruler; the rank of a tick is how many there are when the finest are such as it."""
     coarsest = 10.0 ** floor(log10(length))
-    steps = [coarsest / 10**power / part for power in range(4) for part in (1, 2)]
+    steps = [coarsest / 10**power / part for power in range(-1, 4) for part in (1, 2)]
     steps = [step for step in steps if length / step <= _MOST_TICKS]
     placed: set[int] = set()
     for step in steps:
@@ -259,7 +259,7 @@ def _rows(profile: Profile, colours: dict[str, str]) -> Iterable[str]:
             _number(number + 1, str(number + 1)),
             _number(share, f"{share:.1f} %", f' style="--w:{share:.2f}"', "n share"),
             _number(entry.microseconds, f"{entry.microseconds:,.1f}"),
-            f'<td><i style="background:{colour}"></i>{escape(entry.type)}</td>',
+            f'<td class="op"><i style="background:{colour}"></i>{escape(entry.type)}</td>',
             f'<td class="text" title="{escape(entry.source)}">{escape(entry.name)}</td>',
             f'<td class="text">{escape(entry.kernel)}</td>',
             f"<td>{escape(entry.choice)}</td>",

@@ -1,0 +1,240 @@
+"""Comparing engines, each in its own process, whatever happens to them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import vkmnn
+from vkmnn.bench.compare import (
+    ENGINES,
+    Comparison,
+    EngineSpec,
+    Place,
+    Series,
+    compare,
+    difference,
+    engines,
+    geometric_mean,
+    job,
+    place,
+)
+from vkmnn.bench.document import document, networks
+from vkmnn.bench.peer import Peer
+from vkmnn.cli.app import run_cli
+
+X = {"x": np.linspace(-1, 1, 7, dtype=np.float32).reshape(1, 7)}
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Place:
+    return Place("cpu", "nothing", "", 0, 2, 3, 20.0, tmp_path)
+
+
+def toy(name: str, **options: float) -> EngineSpec:
+    return EngineSpec(options.pop("name", name), f"tests.bench.toys:{name}", options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["y"], name="double")],
+        "double",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 7])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    path = tmp_path / "double.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+def test_engines_take_turns(where: Place, model: Path) -> None:
+    specs = [
+        EngineSpec("vkmnn", "tests.bench.toys:Good", {"seconds": 0.06}),
+        EngineSpec("slow CPU", "tests.bench.toys:Good", {"seconds": 0.18, "error": 0.4}),
+    ]
+    told: list[str] = []
+    result = compare("double", model, X, specs, where, told.append)
+    own, slow = result.series
+    assert not own.error
+    assert not slow.error
+    assert len(own.seconds) == len(slow.seconds) == 3
+    assert min(own.seconds) >= 0.06
+    assert result.ratio("slow CPU") == pytest.approx(3, rel=0.4)
+    assert result.ratio("vkmnn") == 1
+    assert own.first_s >= 0.06
+    # 0.4 of the range of 4; the CPU's engine is the reference.
+    assert result.reference == "slow CPU"
+    assert own.difference == pytest.approx(0.1, rel=1e-3)
+    assert slow.difference is None
+    # The first run, and one a round: these runs are long enough.
+    assert own.facts == {"runs": 4, "threads": 2, "model": "double.onnx"}
+    assert told[-1] == "double: round 3 of 3"
+
+
+def test_an_engine_that_fails_ends_only_its_row(where: Place, model: Path) -> None:
+    names = ("Missing", "Good", "Crashes", "Raises", "OtherShape")
+    result = compare("double", model, X, [toy(name) for name in names], where)
+    by_name = {series.engine: series for series in result.series}
+    assert (by_name["Missing"].error, by_name["Missing"].hint) == (
+        "it is not installed",
+        "install it",
+    )
+    assert "its process ended with signal 9" in by_name["Crashes"].error
+    assert by_name["Raises"].error == "ValueError: no such operator"
+    assert not by_name["Good"].error
+    assert len(by_name["Good"].seconds) == where.rounds
+    assert by_name["OtherShape"].difference is None
+    assert by_name["Crashes"].median_s is None
+    assert result.ratio("Crashes") is None
+
+
+def test_an_engine_that_hangs_is_ended(where: Place, model: Path) -> None:
+    result = compare("double", model, X, [toy("Hangs")], replace(where, timeout_s=1.0))
+    assert result.series[0].error == "no answer within 1 s"
+
+
+def test_an_engine_that_cannot_be_imported(where: Place, model: Path) -> None:
+    result = compare("double", model, X, [EngineSpec("none", "tests.bench.none:None")], where)
+    assert "ModuleNotFoundError" in result.series[0].error
+
+
+def test_the_job_arrives_as_it_was_sent(where: Place, model: Path) -> None:
+    feeds = {"b": np.arange(3), "a": np.float16([1.5])}
+    sent = job(model, feeds, EngineSpec("", "", {"precision": "normal"}), where)
+    with Peer("tests.bench.toys:Good", sent, 20.0) as peer:
+        from vkmnn.bench.worker import Worker
+
+        read = Worker("tests.bench.toys:Good", Path(peer._folder.name))._job()
+    assert list(read.feeds) == ["b", "a"]
+    for name, array in feeds.items():
+        np.testing.assert_array_equal(read.feeds[name], array)
+        assert read.feeds[name].dtype == array.dtype
+    assert read.model == model
+    assert read.options == {"precision": "normal"}
+
+
+def test_statistics() -> None:
+    series = Series("a", [1.0, 2.0, 3.0, 4.0, 50.0])
+    assert series.median_s == 3.0
+    assert series.spread == pytest.approx(1 / 3)
+    assert Series("a", [2.0]).spread == 0
+    assert geometric_mean([1.0, 4.0]) == pytest.approx(2)
+    assert Comparison("n", [Series("b", [1.0])]).ratio("b") is None  # no vkmnn
+
+
+def test_difference() -> None:
+    a = np.float32([[0, 2]])
+    assert difference([a], [a.ravel()]) == 0
+    assert difference([a + 1], [a]) == 0.5
+    assert difference([a], [np.zeros(3)]) is None
+    assert difference([np.zeros(0)], [np.zeros(0)]) == 0
+
+
+def test_which_engines() -> None:
+    assert [spec.name for spec in engines(False)] == ["vkmnn", "onnxruntime CPU", "ncnn Vulkan"]
+    assert engines(True) == list(ENGINES)
+    assert [spec.name for spec in engines(True, ["NCNN"])] == ["ncnn Vulkan", "ncnn Vulkan fp16"]
+    assert not engines(True, ["no such"])
+
+
+def test_place() -> None:
+    here = place("cpu", 0, 3, 5.0)
+    assert here.device == "cpu"
+    assert here.threads >= 1
+    if vkmnn.devices():
+        there = place("0", 3, 1, 5.0)
+        assert there.device_name == vkmnn.devices()[0].name
+        assert there.threads == 3
+        assert there.twin == 0
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = run_cli(["bench", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_the_command(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = "0" if vkmnn.devices() else "cpu"
+    status, out, err = bench(capsys, model, "-d", device, "-n", 2, "-e", "vkmnn", "-e", "onnx")
+    assert status == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert any(line[:1] == ["vkmnn"] and "1.00" in line for line in lines)
+    assert "onnxruntime CPU" in out
+    assert "█" in out
+    assert "input x [N, 7] is taken as [1, 7]" in err
+
+
+def test_the_command_says_what_is_missing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = bench(capsys, model, "-d", "cpu", "-n", 1, "-e", "vkmnn fp16", "--fp16")
+    assert status == 0
+    assert "note: vkmnn fp16: " in err or "vkmnn fp16" in out
+    status, _, err = bench(capsys, model, "-e", "tensorrt")
+    assert status == 1
+    assert "engines: vkmnn, vkmnn fp16, onnxruntime CPU, ncnn Vulkan" in err
+
+
+def test_the_command_gives_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = bench(capsys, model, "-d", "cpu", "-n", 2, "-e", "vkmnn", "--json")
+    assert status == 0
+    data = json.loads(out)
+    assert data["device"] == "cpu (numpy)"
+    (engine,) = data["networks"][0]["engines"]
+    assert engine["engine"] == "vkmnn"
+    assert len(engine["rounds_ms"]) == 2
+    assert engine["facts"]["ops"] == 1
+
+
+def test_the_document_of_a_failure(where: Place) -> None:
+    failed = Comparison("n", [Series("a", error="it crashed", hint="install it")])
+    data = document(where) | {"networks": networks([failed])}
+    (engine,) = data["networks"][0]["engines"]
+    assert engine == {"engine": "a", "error": "it crashed", "hint": "install it"}
+    json.dumps(data)
+
+
+# --- ncnn ----------------------------------------------------------------------------------------
+
+
+def test_ncnn_converts_and_runs(where: Place, tmp_path: Path) -> None:
+    pytest.importorskip("ncnn")
+    pytest.importorskip("pnnx")
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((5, 3, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["c"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 11, 7])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 11, 7])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    path = tmp_path / "net.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    feeds = {"x": rng.standard_normal((1, 3, 11, 7)).astype(np.float32)}
+    here = replace(place("0", 2, 1, 120.0), folder=tmp_path)
+    result = compare("net", path, feeds, engines(False), here)
+    assert not result.series[2].error, result.series[2].error
+    assert all((series.difference or 0) < 1e-3 for series in result.series)
+    # A second time nothing is converted.
+    (converted,) = tmp_path.glob("ncnn-*/1/done")
+    before = converted.stat().st_mtime_ns
+    compare("net", path, feeds, engines(False, ["ncnn"]), here)
+    assert converted.stat().st_mtime_ns == before

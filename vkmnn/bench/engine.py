@@ -1,0 +1,64 @@
+"""What an engine is to the benchmarks, and the job that it gets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vkmnn.ir import Array
+
+
+class EngineMissingError(Exception):
+    """The engine cannot run here; the text says why, `hint` how to get it."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What an engine has to run.
+
+    Attributes:
+        model: an ONNX file.
+        feeds: one array per input of the model, in their order.
+        device: what selects vkmnn's device.
+        device_name: the device's name, by which other Vulkan engines find it.
+        twin: how many devices before it have the same name.
+        threads: of engines that run on the CPU.
+        folder: for files that are worth keeping between runs, such as converted models.
+        options: whatever else an engine knows, "precision" above all.
+    """
+
+    model: Path
+    feeds: Mapping[str, Array]
+    device: str
+    device_name: str
+    twin: int
+    threads: int
+    folder: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """One model on one engine, in a process of its own."""
+
+    @abstractmethod
+    def load(self, job: Job) -> None:
+        """Make the model ready to run.
+
+        Raises:
+            EngineMissingError: the engine is not installed, or cannot run here.
+        """
+
+    @abstractmethod
+    def run(self) -> list[Array]:
+        """Run once, from arrays to arrays, and return the outputs in the model's order."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what else there is to know after a run: memory, say."""
+        return {}

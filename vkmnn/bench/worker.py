@@ -1,0 +1,103 @@
+"""Runs one engine: `python -m vkmnn.bench.worker MODULE:CLASS FOLDER`, told what to do by lines.
+
+A line of JSON comes in for each command, one goes out for each answer. What engines and drivers
+print goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, TextIO
+
+import numpy as np
+
+from vkmnn.bench.engine import Engine, EngineMissingError, Job
+from vkmnn.errors import VkmnnError
+
+# A run is repeated in a turn while it is shorter; the first one of short runs does not count,
+# since the caches are still those of the engine before.
+SHORT_S = 0.05
+
+
+class Worker:
+    """Does what the commands say; `job.json` and `feeds.npz` in `folder` are the job."""
+
+    def __init__(self, target: str, folder: Path) -> None:
+        self._folder = folder
+        module, _, name = target.partition(":")
+        self._engine: Engine = getattr(importlib.import_module(module), name)()
+        self._last_s = 0.0
+
+    def load(self) -> dict[str, Any]:
+        """Load the model and run it once; answer the seconds of both."""
+        start = time.perf_counter()
+        self._engine.load(self._job())
+        loaded = time.perf_counter()
+        outputs = self._engine.run()
+        done = time.perf_counter()
+        np.savez(self._folder / "outputs.npz", *outputs)
+        self._last_s = done - loaded
+        return {"load_s": loaded - start, "first_s": done - loaded}
+
+    def _job(self) -> Job:
+        data = json.loads((self._folder / "job.json").read_text("utf-8"))
+        with np.load(self._folder / "feeds.npz") as arrays:
+            feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(data.pop("inputs"))}
+        data |= {name: Path(data[name]) for name in ("model", "folder")}
+        return Job(feeds=feeds, **data)
+
+    def turn(self) -> dict[str, Any]:
+        """Run for a while; answer the median seconds of a run."""
+        if self._last_s < SHORT_S:
+            self._engine.run()
+        spent: list[float] = []
+        while not spent or sum(spent) < SHORT_S:
+            start = time.perf_counter()
+            self._engine.run()
+            spent.append(time.perf_counter() - start)
+        self._last_s = median(spent)
+        return {"seconds": self._last_s}
+
+    def facts(self) -> dict[str, Any]:
+        """Answer what the engine tells of itself."""
+        return self._engine.facts()
+
+
+def answers(worker_of: tuple[str, Path], lines: TextIO) -> Iterator[dict[str, Any]]:
+    """Yield the answer to each command; after one that says an error, nothing more."""
+    worker: Worker | None = None
+    for line in lines:
+        try:
+            worker = worker or Worker(*worker_of)
+            yield {"ok": getattr(worker, json.loads(line))()}
+        except EngineMissingError as error:
+            yield {"error": str(error), "hint": error.hint}
+            return
+        except VkmnnError as error:
+            yield {"error": error.message, "hint": error.hint or ""}
+            return
+        except Exception as error:  # noqa: BLE001 - whatever another engine raises ends its row only
+            yield {"error": f"{type(error).__name__}: {error}", "hint": ""}
+            return
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    target, folder = sys.argv[1:]
+    # What a driver prints must not mix with the answers.
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:
+        os.dup2(2, 1)
+        for answer in answers((target, Path(folder)), sys.stdin):
+            answer_to.write(json.dumps(answer) + "\n")
+            answer_to.flush()
+
+
+if __name__ == "__main__":
+    main()

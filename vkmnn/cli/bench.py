@@ -1,0 +1,170 @@
+"""`vkmnn bench`: a model on vkmnn and on other engines, on the same device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from vkmnn.bench.compare import (
+    OWN,
+    Comparison,
+    EngineSpec,
+    Place,
+    Series,
+    compare,
+    engines,
+    geometric_mean,
+    place,
+)
+from vkmnn.bench.document import document, networks
+from vkmnn.cli.console import err, heading, note, out, show, table, time_text
+from vkmnn.cli.feeds import make_feeds
+from vkmnn.cli.run import RunOptions
+from vkmnn.errors import InvalidInputError
+from vkmnn.inference_session import InferenceSession
+
+_BAR = 40
+
+
+def bench_model(
+    model: Path,
+    options: RunOptions,
+    names: Sequence[str],
+    fp16: bool,
+    threads: int,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Compare engines on a model and print a table and bars, or JSON.
+
+    Args:
+        model: an ONNX file.
+        options: inputs and device; `repeat` is the number of rounds.
+        names: parts of the names of the engines wanted; none for all.
+        fp16: also compare the engines' float16.
+        threads: of engines on the CPU; 0 for one a core.
+        timeout_s: how long an engine may take for one answer.
+        as_json: print a document instead.
+
+    Raises:
+        InvalidInputError: no engine has such a name.
+    """
+    specs = engines(fp16, names)
+    if not specs:
+        known = ", ".join(spec.name for spec in engines(True))
+        raise InvalidInputError(f"no engine is called {', '.join(names)}", hint=f"engines: {known}")
+    where = place(options.device, threads, options.repeat, timeout_s)
+    with InferenceSession(model, "cpu") as session:
+        feeds, assumed = make_feeds(
+            session.get_inputs(), options.inputs, options.shapes, options.seed
+        )
+    for text in assumed:
+        note(f"input {text}; --shape sets it")
+    with progress() as report:
+        result = compare(model.stem, model, feeds, specs, where, report)
+    if as_json:
+        out.print_json(json.dumps(document(where) | {"networks": networks([result])}))
+        return
+    heading(f"{model.name} on {where.device_name}, {where.threads} threads on the CPU")
+    show(_engines(result))
+    show_failures([result])
+    show_bars([result])
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Show what happens now; yields what tells it."""
+    if not err.is_terminal:
+        yield lambda text: None
+        return
+    with err.status("") as status:
+        yield lambda text: status.update(Text(text))
+
+
+def _engines(result: Comparison) -> Table:
+    """Return one model's engines, one a row."""
+    numbers = ("ms", "spread", "time by vkmnn's", "difference", "load", "first run")
+    rows = table("engine", *numbers, right=numbers)
+    for series in result.series:
+        if series.median_s is not None:
+            rows.add_row(
+                series.engine,
+                f"{series.median_s * 1e3:.2f}",
+                f"±{100 * series.spread:.0f} %",
+                ratio_text(result.ratio(series.engine)),
+                "–" if series.difference is None else f"{series.difference:.0e}",
+                time_text(series.load_s),
+                time_text(series.first_s),
+            )
+    return rows
+
+
+def networks_table(results: Sequence[Comparison]) -> Table:
+    """Return many models, one a row: milliseconds of the engines, and their time by vkmnn's."""
+    names = [series.engine for series in results[0].series] if results else []
+    others = [name for name in names if name != OWN]
+    rows = table(
+        "network",
+        *(f"{name} ms" for name in names),
+        *(f"{name} / {OWN}" for name in others),
+        right=[f"{name} ms" for name in names] + [f"{name} / {OWN}" for name in others],
+    )
+    for result in results:
+        cells = [_milliseconds(result.of(name)) for name in names]
+        rows.add_row(result.name, *cells, *(ratio_text(result.ratio(name)) for name in others))
+    means = []
+    for name in others:
+        ratios = [ratio for result in results if (ratio := result.ratio(name)) is not None]
+        means.append(ratio_text(geometric_mean(ratios) if ratios else None))
+    rows.add_row(Text("geometric mean", style="bold"), *("" for _ in names), *means)
+    return rows
+
+
+def _milliseconds(series: Series | None) -> str:
+    if series is None or series.median_s is None:
+        return "–"
+    return f"{series.median_s * 1e3:.2f} ±{100 * series.spread:.0f} %"
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Return a ratio of times; "–" where there is none."""
+    return "–" if ratio is None else f"{ratio:.2f}"
+
+
+def show_bars(results: Sequence[Comparison]) -> None:
+    """Print the times as bars, each model on a scale of its own."""
+    rows = table("", "", "", "ms", right=("ms",))
+    for result in results:
+        times = [(one.engine, one.median_s) for one in result.series if one.median_s is not None]
+        longest = max((seconds for _, seconds in times), default=0.0)
+        for number, (name, seconds) in enumerate(times):
+            length = max(1, round(_BAR * seconds / longest))
+            bar = Text("█" * length, style="bold cyan" if name.startswith(OWN) else "dim")
+            rows.add_row(result.name if number == 0 else "", name, bar, f"{seconds * 1e3:.2f}")
+    show(rows)
+
+
+def show_failures(results: Sequence[Comparison]) -> None:
+    """Say which engines did not run, each reason once."""
+    failed: dict[tuple[str, str, str], list[str]] = {}
+    for result in results:
+        for series in result.series:
+            if series.error:
+                key = (series.engine, series.error, series.hint)
+                failed.setdefault(key, []).append(result.name)
+    for (engine, error, hint), models in failed.items():
+        where = "" if len(models) == len(results) else f" ({', '.join(models)})"
+        note(f"{engine}{where}: {error}" + (f"; to get it: {hint}" if hint else ""))
+
+
+def compared(name: str, model: Path, specs: Sequence[EngineSpec], where: Place) -> Comparison:
+    """Compare engines on made-up inputs, with what happens shown."""
+    with InferenceSession(model, "cpu") as session:
+        feeds, _ = make_feeds(session.get_inputs(), [], [], 0)
+    with progress() as report:
+        return compare(name, model, feeds, specs, where, report)
