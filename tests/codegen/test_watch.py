@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -116,13 +117,25 @@ def test_what_is_tested(tmp_path: Path) -> None:
     command = command_for(["b", "a"], None, SHADERS)
     assert command is not None
     assert command[-4:] == ["--vkmnn-kernel", "a", "--vkmnn-kernel", "b"]
-    assert (ROOT / "vkmnn" / "testing" / "suite.py").samefile(command[command.index("-x") + 3])
+    (suite,) = (word for word in command if word.endswith("suite.py"))
+    assert (ROOT / "vkmnn" / "testing" / "suite.py").samefile(suite)
     assert command_for([], None, SHADERS) is None
     assert command_for(["a"], None, tmp_path) is None
     assert command_for(["a"], "", SHADERS) is None
     chosen = command_for(["a"], "tests/x.py -k 'a or b'", tmp_path)
     assert chosen is not None
     assert chosen[-3:] == ["tests/x.py", "-k", "a or b"]
+
+
+def test_the_default_tests_run() -> None:
+    command = command_for(["unary_abs_f32_ssbo"], None, SHADERS)
+    assert command is not None
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    if "no vulkan device" in done.stdout.lower():
+        pytest.skip("no Vulkan device")
+    assert re.search(r"^1 passed", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
 class Child:

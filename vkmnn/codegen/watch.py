@@ -35,6 +35,8 @@ from vkmnn.errors import ShaderError
 _SETTLE = 0.05  # seconds in which nothing may change: editors write in several steps
 _SHOWN_CHANGES = 12
 _SUITE = SHADERS.parent / "testing" / "suite.py"
+# The suite's plug-in by its module: its entry point is there only where vkmnn is installed.
+_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:vkmnn", "-p", "vkmnn.testing.pytest_plugin")
 _PATIENCE = 5.0  # seconds for a test run to end when it is told to
 
 
@@ -130,7 +132,7 @@ def command_for(variants: Iterable[str], tests: str | None, shaders: Path) -> li
     if not names or shaders.resolve() != SHADERS:
         return None
     chosen = [argument for name in names for argument in ("--vkmnn-kernel", name)]
-    return [*pytest, "-p", "no:cacheprovider", str(_SUITE), "--vkmnn-shaders", *chosen]
+    return [*pytest, *_PLUGINS, str(_SUITE), "--vkmnn-shaders", *chosen]
 
 
 class _Tests:
