@@ -36,8 +36,10 @@ class Project:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def pytest(self, *args: object, **env: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(self.folder / "site"), str(ROOT)])
+    def pytest(
+        self, *args: object, at: Path = ROOT, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(self.folder / "site"), str(at)])
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, args)],
             cwd=self.folder,
@@ -84,6 +86,19 @@ def test_run_writes_what_it_found(project: Project):
     assert {"fill", "unary_abs_f32_ssbo"} <= set(found)
     assert all(entry["outcome"] in ("passed", "skipped") for entry in found.values())
     assert "fill" in (project.folder / "out" / "page.html").read_text("utf-8")
+
+
+@NEEDS_DEVICE
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_vkmnn_may_be_installed_in_the_project_folder(project: Project, workers: tuple[str, ...]):
+    """As in `.venv`, where pytest does not look for tests."""
+    (project.folder / "pytest.ini").write_text("[pytest]\n")  # no testpaths: the whole folder
+    installed = project.folder / ".venv" / "lib"
+    installed.mkdir(parents=True)
+    (installed / "vkmnn").symlink_to(ROOT / "vkmnn")
+    done = project.pytest(*FEW, *workers, at=installed)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
 
 
 @NEEDS_DEVICE

@@ -99,15 +99,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the suite to what is collected; refuse at once what cannot work."""
+    """Find the devices and the files; refuse at once what cannot work."""
     config.addinivalue_line("markers", "vkmnn_shader: a test of one kernel variant on one device")
     given = [name for name, *_ in _OPTIONS if config.getoption(name)]
     if not config.getoption(_MAIN):
         if given:
             raise pytest.UsageError(f"{given[0]} needs {_MAIN}")
         return
-    if SUITE not in [_path(config, arg) for arg in config.args]:
-        config.args.append(str(SUITE))
     worker: dict[str, Any] | None = getattr(config, "workerinput", None)
     if worker is None:  # the process that hears of all results
         _configure_main(config)
@@ -138,10 +136,6 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput[_WORKER] = (stash[_ALONE], stash[_VALIDATION])
 
 
-def _path(config: pytest.Config, arg: str) -> Path:
-    return (config.invocation_params.dir / arg.split("::")[0]).resolve()
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave a project's other tests alone when no paths are given: the suite was asked for.
 
@@ -150,6 +144,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.stash.get(_ALONE, False):
         return None
     return True if collection_path.is_file() and collection_path != SUITE else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the suite, unless its path was given.
+
+    It cannot be added to the paths: pytest leaves out what lies in a folder that is a path too, and
+    never looks into a virtual environment there.
+    """
+    if config.getoption(_MAIN) and not any(item.path == SUITE for item in items):
+        module = pytest.Module.from_parent(session, path=SUITE)
+        items.extend(session.genitems(module))
 
 
 class _Reporter:

@@ -88,8 +88,9 @@ class ShaderSession:
     def summary(self) -> list[str]:
         """Return what is said after the tests."""
         if not self._results.entries:
+            none = not chosen_variants(self._settings.patterns)
             wanted = " or ".join(self._settings.patterns)
-            return [f"no kernel variant matches {wanted}"] if wanted else []
+            return [f"no kernel variant matches {wanted}"] if none else []
         return summary_lines(self._results) + self._files
 
     def _expected(self) -> list[tuple[Target, Variant]]:
