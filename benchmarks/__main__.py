@@ -1,8 +1,12 @@
-"""`python -m benchmarks`: overheads and networks, as tables and as a JSON file."""
+"""`python -m benchmarks`: overheads and networks, as tables and as a JSON file.
+
+`python -m benchmarks drivers` compares the drivers instead.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import networks, overhead
+from benchmarks import drivers, networks, overhead
 from vkmnn.runtime.device import open_device
 
 
@@ -46,4 +50,8 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    if sys.argv[1:2] == ["drivers"]:
+        del sys.argv[1]
+        typer.run(drivers.main)
+    else:
+        typer.run(main)
