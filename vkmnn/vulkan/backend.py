@@ -139,7 +139,7 @@ class VulkanBackend(Backend):
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
         """Let the executions record; return the dispatches, and where those of each segment end."""
-        encoder = VulkanEncoder(self.device.info, self._chooser)
+        encoder = self.new_encoder()
         ends = []
         for commands in segments:
             for command in commands:
@@ -149,6 +149,10 @@ class VulkanBackend(Backend):
                 execution.on_encode(command.inputs, command.outputs, encoder)
             ends.append(len(encoder.dispatches))
         return encoder, ends
+
+    def new_encoder(self) -> VulkanEncoder:
+        """Return what the executions of a plan record into."""
+        return VulkanEncoder(self.device.info, self._chooser)
 
     def place(
         self, encoder: VulkanEncoder, kept: Sequence[Tensor], provided: Sequence[Tensor]

@@ -48,8 +48,9 @@ def _products(variant: Variant, dtype: str, act: str, columns: int) -> Iterator[
     make = whole if dtype == "f32" else integers
     pairs = PRODUCTS[columns]
     for number, (a, b) in enumerate(pairs[:4] if act == "any" else pairs):
-        inputs: list[AnyArray | None] = [make(*a), make(*b, seed=1)]
-        shape = np.matmul(*inputs).shape  # type: ignore[call-overload]
+        left, right = make(*a), make(*b, seed=1)
+        inputs: list[AnyArray | None] = [left, right]
+        shape = np.matmul(left, right).shape
         # Without bias and residual the kernel is another specialization, which takes its time to
         # compile: only in the last ones, and only with a clamp.
         if number < 4 and len(b) > 1:
@@ -86,24 +87,33 @@ def matmul_rotate(variant: Variant) -> Iterator[Case]:
     return _products(variant, "f32", str(variant.axes["act"]), int(variant.axes["aligned"]))
 
 
+_WHOLE: tuple[tuple[Shape, Shape], ...] = (
+    ((2, 5, 12), (12, 8)),
+    ((9, 28), (28, 3)),
+    ((2, 3, 4), (2, 4, 4)),
+    ((67, 52), (52, 4)),
+)
+# Shapes, and which are transposed.
+_PACKED: tuple[tuple[Shape, Shape, bool, bool], ...] = (
+    ((3, 5, 7), (3, 7, 6), False, False),
+    ((3, 7, 5), (3, 6, 7), True, True),
+    ((2, 1, 8, 3), (2, 2, 8, 5), True, False),
+    ((22, 19), (37, 19), False, True),
+    ((1, 1), (1, 1), True, True),
+    ((70, 9), (70, 70), True, True),
+)
+
+
 @shader_cases("matmul_pack")
 def matmul_pack(variant: Variant) -> Iterator[Case]:
     """Operands that the kernels cannot read as they lie: transposed, of broken vec4s, by blocks."""
     operand = variant.axes["operand"]
     if operand == "a4":
         # Read where they lie by some kernels, by blocks of k by others.
-        for a, b in (((2, 5, 12), (12, 8)), ((9, 28), (28, 3)), ((2, 3, 4), (2, 4, 4))):
+        for a, b in _WHOLE:
             yield op_case("MatMul", MatMulAttrs(), [whole(*a), whole(*b, seed=1)], rtol=0, atol=0)
-        yield op_case("MatMul", MatMulAttrs(), [whole(67, 52), whole(52, 4)], rtol=0, atol=0)
         return
-    for a, b, transpose_a, transpose_b in (
-        ((3, 5, 7), (3, 7, 6), False, False),
-        ((3, 7, 5), (3, 6, 7), True, True),
-        ((2, 1, 8, 3), (2, 2, 8, 5), True, False),
-        ((22, 19), (37, 19), False, True),
-        ((1, 1), (1, 1), True, True),
-        ((70, 9), (70, 70), True, True),
-    ):
+    for a, b, transpose_a, transpose_b in _PACKED:
         attrs = MatMulAttrs(transpose_a, transpose_b)
         yield op_case("MatMul", attrs, [whole(*a), whole(*b, seed=1)], rtol=0, atol=0)
     attrs = MatMulAttrs(transpose_a=True, transpose_b=True)

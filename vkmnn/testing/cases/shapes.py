@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from vkmnn.cpu_fallback.registry import AnyArray
 
@@ -21,6 +22,16 @@ SHAPES: tuple[tuple[int, ...], ...] = (
     (3, 1021),
 )
 """0-d, one element, empty, odd, prime, whole groups of four, and more than a workgroup."""
+
+
+def f32(values: npt.ArrayLike) -> AnyArray:
+    """Return nested lists of numbers as float32."""
+    return np.array(values, np.float32)
+
+
+def i32(values: npt.ArrayLike) -> AnyArray:
+    """Return nested lists of numbers as int32."""
+    return np.array(values, np.int32)
 
 
 def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> AnyArray:

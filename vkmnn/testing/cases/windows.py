@@ -11,7 +11,7 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs, PoolingAttrs
 from vkmnn.shape.resizing import GRID_PADDING_MODES, MODES
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
-from vkmnn.testing.cases.shapes import floats, integers, whole
+from vkmnn.testing.cases.shapes import f32, floats, integers, whole
 
 Ints = tuple[int, ...]
 
@@ -48,7 +48,7 @@ def pool(variant: Variant) -> Iterator[Case]:
             yield op_case("Pooling", attrs, [whole(*window[0])], rtol=3e-7, atol=0)
         for p in (1, 2, 3):
             yield op_case("Pooling", _pooled(window, "LP", p=p), [x], rtol=3e-6, atol=1e-7)
-    special = np.float32([[[1, np.nan, -np.inf, -2, np.inf, 3, -np.inf, -np.inf, np.nan]]])
+    special = f32([[[1, np.nan, -np.inf, -2, np.inf, 3, -np.inf, -np.inf, np.nan]]])
     special = np.concatenate([special, -special, np.roll(special, 4), special[..., ::-1]], 1)
     attrs = PoolingAttrs("MAX", (2,), (1,), (1,), (0, 0))
     yield op_case("Pooling", attrs, [special], rtol=0, atol=0)
@@ -126,14 +126,12 @@ def interp(variant: Variant) -> Iterator[Case]:
         yield _resized(two, floats(2, 5, 1, 7, 2 * inner), (3, 13))
         yield _resized(InterpAttrs(mode, axes=(0,)), floats(5, inner), (67,))
         yield _resized(InterpAttrs(mode, axes=(0, 1)), floats(0, 1, inner), (0, 3))
-        roi = (0.4, -0.2, 0.6, 1.3)
         crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=1e30, axes=(1, 2))
-        yield _resized(crop, floats(2, 13, 17, inner), (3, 7), roi)
+        yield _resized(crop, floats(2, 13, 17, inner), (3, 7), (0.4, -0.2, 0.6, 1.3))
     yield _resized(InterpAttrs("linear"), floats(3, 2, 4, 3 * inner), (2, 3, 5, 4 * inner))
     for exclude in (False, True):
         smooth = InterpAttrs("cubic", antialias=True, exclude_outside=exclude, axes=(1, 2))
         yield _resized(smooth, floats(2, 11, 17, inner), (4, 5))
-    roi = (0.0, 0.4, -0.2, 0.6, 1.0, 1.3)
     for dtype, mode in (("uint8", "linear"), ("int8", "cubic"), ("int64", "nearest"),
                         ("bool", "nearest"), ("int16", "linear"), ("uint16", "cubic")):  # fmt: skip
         limits = np.iinfo("int32" if dtype in ("int64", "bool") else dtype)
@@ -147,11 +145,18 @@ def interp(variant: Variant) -> Iterator[Case]:
         yield blocked_case(
             "Interp",
             InterpAttrs("linear", axes=(2, 3)),
-            [floats(2, 5, 3, 4), None, None, np.int64([5, 7])],
+            [floats(2, 5, 3, 4), None, None, np.array([5, 7])],
             constant=[3],
             rtol=2e-6,
             atol=2e-6,
         )
+
+
+# Shapes and grids of one and of three axes.
+_OTHER_AXES: tuple[tuple[Ints, Ints], ...] = (
+    ((2, 5, 7), (2, 11, 1)),
+    ((1, 3, 3, 1, 4), (1, 2, 3, 5, 3)),
+)
 
 
 @shader_cases("grid_sample")
@@ -178,15 +183,15 @@ def grid_sample(variant: Variant) -> Iterator[Case]:
         )
     for padding, align in product(GRID_PADDING_MODES, (False, True)):
         attrs = GridSampleAttrs("linear", padding, align)
-        for x, points in (((2, 5, 7), (2, 11, 1)), ((1, 3, 3, 1, 4), (1, 2, 3, 5, 3))):
-            where = np.random.default_rng(1).uniform(-2.3, 2.3, points).astype(np.float32)
-            yield op_case("GridSample", attrs, [floats(*x), where], rtol=1e-5, atol=3e-6)
-    wild = np.float32([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.1])
+        for shape, size in _OTHER_AXES:
+            where = np.random.default_rng(1).uniform(-2.3, 2.3, size).astype(np.float32)
+            yield op_case("GridSample", attrs, [floats(*shape), where], rtol=1e-5, atol=3e-6)
+    wild = f32([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.1])
     grid = np.stack(np.meshgrid(wild, wild), -1)[None]
     nearest = GridSampleAttrs("nearest")
     yield op_case("GridSample", nearest, [floats(1, 3, 5, 5), grid], rtol=0, atol=0)
     where = np.random.default_rng(2).uniform(-1.2, 1.2, (1, 3, 5, 2)).astype(np.float32)
     for dtype in ("int32", "int64", "uint8", "bool", "float16"):
-        x = integers(1, 5, 4, 3, low=0).astype(dtype)
-        yield op_case("GridSample", nearest, [x, where], rtol=0, atol=0)
+        image = integers(1, 5, 4, 3, low=0).astype(dtype)
+        yield op_case("GridSample", nearest, [image, where], rtol=0, atol=0)
     yield op_case("GridSample", nearest, [floats(0, 3, 4, 3), where[:0]])
