@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import quantiles
 
 from vkmnn.core.pipeline import Pipeline
@@ -16,9 +16,12 @@ from vkmnn.testing.case import CASES, Case, Variant
 from vkmnn.testing.runner import Picker, dispatched_by
 from vkmnn.vulkan.backend import VulkanBackend
 
-ROUNDS = 6
+PASSES = 3
+"""How often all variants are timed, one batch after the other; minutes may lie between."""
+ROUNDS = 2
+"""How often the variants of a batch are timed in a pass, one after the other."""
 RUNS = 5
-"""Runs of a variant in one round; the other variants of the batch run between two rounds."""
+"""Runs of a variant in a round."""
 _WARM_UP = 3
 _BATCH = 24
 """Variants that are timed together: their plans live in device memory at the same time."""
@@ -31,24 +34,6 @@ class Job:
     variant: Variant
     case: str
     picks: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class _Running:
-    job: Job
-    case: Case
-    plan: Pipeline
-    backend: VulkanBackend
-    times: list[float] = field(default_factory=list)
-
-    def run(self) -> float:
-        self.plan.execute(self.case.feeds)
-        name = self.job.variant.name
-        return sum(t.microseconds for _, t in self.plan.timings() if t.kernel == name)
-
-    def close(self) -> None:
-        self.plan.close()
-        self.backend.close()
 
 
 def measure(
@@ -68,41 +53,54 @@ def measure(
     Raises:
         VkmnnError: the device does not do what it did in the tests.
     """
-    found: dict[str, Measured] = {}
-    for start in range(0, len(jobs), _BATCH):
-        with ExitStack() as stack:
-            batch = []
-            for job in jobs[start : start + _BATCH]:
-                batch.append(_prepare(job, device))
-                stack.callback(batch[-1].close)
-                for _ in range(_WARM_UP):
-                    batch[-1].run()
-            for _ in range(ROUNDS):
-                for running in batch:
-                    running.times += [running.run() for _ in range(RUNS)]
-        found.update({running.job.variant.name: _measured(running) for running in batch})
-        progress(len(found))
-    return found
+    cases = [(job, _case(job, device)) for job in jobs]
+    times: list[list[float]] = [[] for _ in jobs]
+    for number in range(PASSES):
+        for start in range(0, len(jobs), _BATCH):
+            found = _batch(cases[start : start + _BATCH], device)
+            for mine, new in zip(times[start:], found, strict=False):
+                mine += new
+            progress((number * len(jobs) + start + len(found)) // PASSES)
+    return {job.variant.name: _measured(job, mine) for job, mine in zip(jobs, times, strict=True)}
 
 
-def _prepare(job: Job, device: Device) -> _Running:
-    """Plan the case; of several with the same description, the one that dispatches the variant."""
-    maker = CASES[job.variant.template][0]
-    for case in maker(job.variant):
-        if str(case) == job.case and job.variant.name in dispatched_by(
-            case, device, Picker(job.picks, case.takes)
-        ):
-            backend = VulkanBackend(device, chooser=Picker(job.picks, case.takes)).timed()
-            plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
-            return _Running(job, case, plan, backend)
+def _case(job: Job, device: Device) -> Case:
+    """Find the case; of several with the same description, one that dispatches the variant."""
+    name = job.variant.name
+    for case in CASES[job.variant.template][0](job.variant):
+        if str(case) == job.case and name in dispatched_by(case, device, Picker(job.picks)):
+            return case
     raise InvalidInputError(
-        f"{job.variant} cannot be timed: {job.case} is not there, or takes another kernel",
+        f"{name} cannot be timed: {job.case} is not there, or takes another kernel",
         hint="a function with @shader_cases must yield the same cases every time",
     )
 
 
-def _measured(running: _Running) -> Measured:
-    deciles = quantiles(running.times, n=10, method="inclusive")
-    shader = running.job.variant.library.load(running.job.variant.name)
+def _batch(cases: Sequence[tuple[Job, Case]], device: Device) -> list[list[float]]:
+    """Time some variants in turn; return the microseconds of each one's runs."""
+    times: list[list[float]] = [[] for _ in cases]
+    with ExitStack() as stack:
+        plans = []
+        for job, case in cases:
+            backend = VulkanBackend(device, chooser=Picker(job.picks)).timed()
+            stack.callback(backend.close)
+            plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+            stack.callback(plan.close)
+            plans.append(plan)
+            for _ in range(_WARM_UP):
+                plan.execute(case.feeds)
+        for _ in range(ROUNDS):
+            for (job, case), plan, mine in zip(cases, plans, times, strict=True):
+                for _ in range(RUNS):
+                    plan.execute(case.feeds)
+                    steps = [step for _, step in plan.timings()]
+                    own = [t.microseconds for t in steps if t.kernel == job.variant.name]
+                    mine.append(sum(own))
+    return times
+
+
+def _measured(job: Job, times: Sequence[float]) -> Measured:
+    deciles = quantiles(times, n=10, method="inclusive")
+    shader = job.variant.library.load(job.variant.name)
     low, middle, high = (round(deciles[i], 3) for i in (0, 4, 8))
-    return Measured(middle, low, high, running.job.case, shader.digest[:16])
+    return Measured(middle, low, high, job.case, shader.digest[:16])
