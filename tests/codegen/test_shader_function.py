@@ -236,7 +236,7 @@ def test_names_that_cannot_be_passed() -> None:
     ("change", "line", "message"),
     [
         (("i >= pc.count", "i >="), 10, "syntax error"),
-        (("x_load(i)", "x_lod(i)"), 13, "'x_lod' : no matching overloaded function"),
+        (("x_load(i)", "x_lod(i)"), 12, "'x_lod' : no matching overloaded function"),
         (("pc.alpha", "{{ alpha }}"), 12, "'alpha' is undefined"),
         (("local_size(64)", "local_size(0)"), 1, "three positive integers"),
         (('"y", element', '"y", "f33"'), 3, "unknown element type 'f33'"),
