@@ -64,8 +64,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "onnx": ("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.bench.engines"),
     "google": ("vkmnn.converter.onnx",),  # protobuf: the errors of onnx's parser
     "flatbuffers": ("vkmnn.schema",),
-    "typer": ("vkmnn.cli", "vkmnn.codegen"),
-    "rich": ("vkmnn.cli", "vkmnn.codegen"),
+    "typer": ("vkmnn.cli", "vkmnn.codegen", "vkmnn.testing.mutate"),
+    "rich": ("vkmnn.cli", "vkmnn.codegen", "vkmnn.testing.mutate"),
     "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
     "jsonschema": ("vkmnn.codegen",),
     "slangpy": ("vkmnn.codegen",),

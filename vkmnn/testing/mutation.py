@@ -31,6 +31,7 @@ from vkmnn.runtime.device import Device, open_device
 from vkmnn.runtime.shader import Shader
 from vkmnn.testing import cases as builtin_cases
 from vkmnn.testing.case import Case, Variant, variants
+from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.equivalents import EQUIVALENTS, Equivalent
 from vkmnn.testing.runner import Picks, reach, run_case
 
@@ -162,7 +163,7 @@ def _dead_lines(text: str) -> set[int]:
 
 def _changes(text: str) -> Iterator[tuple[int, int, str, str]]:
     """Yield (from, to, new text, description) of every change of a line."""
-    if _STATEMENT.fullmatch(text):
+    if _STATEMENT.fullmatch(text.split("//")[0]):
         yield 0, len(text), ";", "statement removed"
     signature = _SIGNATURE.match(text)
     for token in _TOKEN.finditer(text):
@@ -251,12 +252,17 @@ class Judge:
     """
 
     def __init__(self, variant: Variant, device: Device) -> None:
-        self._variant, self._device = variant, device
+        bench = bench_for(variant, device)
+        if isinstance(bench, str) or bench.emulated:
+            raise VkmnnError(
+                f"{variant} cannot be mutated on {device.info.name}: it does not run there as it is"
+            )
+        self._variant, self._device = variant, bench.device
         self._source, self._rendered = rendered_source(variant)
         self._target: Target = target_for(self._source.requires)
         self._cases: list[tuple[Case, Picks, list[Array] | None]] = []
-        for case, picks in reach(variant, device):
-            run_case(case, device, picks)
+        for case, picks in reach(variant, self._device):
+            run_case(case, self._device, picks)
             self._cases.append((case, picks, None if case.raises else case.expected()))
 
     @functools.cached_property
@@ -296,10 +302,11 @@ class Judge:
                 run_case(case, self._device, picks, {broken.name: broken}, expected)
             except DeviceLostError:
                 raise
-            except (AssertionError, VkmnnError) as error:
+            except Exception as error:  # noqa: BLE001 - a mutant may upset anything
                 # What has caught one will catch the next: try it first.
                 self._cases.insert(0, self._cases.pop(index))
-                return f"{case}: {str(error).strip().splitlines()[0]}"
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                return f"{case}: {lines[0]}"
         return ""
 
 

@@ -1,0 +1,133 @@
+"""Kernels broken on purpose: the suite's cases must notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from vkmnn.runtime.device import enumerate_devices
+from vkmnn.testing.equivalents import EQUIVALENTS, Equivalent
+from vkmnn.testing.mutation import (
+    Fate,
+    Mutant,
+    caught_part,
+    find,
+    mutants,
+    rendered_source,
+    run_mutants,
+    sample,
+)
+
+# Of different families; of each family one that drivers compile quickly.
+KERNELS = (
+    "binary_mul_f32_4_ssbo",
+    "conv_tile_pixels_1_1_clip_ssbo",
+    "gather_1_ssbo",
+    "matmul_tile_1_4_i32_clip_ssbo",
+    "softmax_columns_1_ssbo",
+)
+EACH = 20
+
+
+def changes(text: str) -> list[tuple[str, str]]:
+    """Return (change, new line) of every mutant of GLSL that stands in for a variant's."""
+    rendered = rendered_source(find("unary_abs_f32_ssbo"))[1]
+    lines = tuple(("unary.comp.j2", number) for number, _ in enumerate(text.splitlines(), 1))
+    found = mutants(replace(rendered, text=text, lines=lines), "unary")
+    return [(mutant.change, mutant.after.strip()) for mutant in found]
+
+
+def test_operators_constants_and_statements_change() -> None:
+    text = "void main()\n{\n    x = min(a, 3u) - b; // a + b\n}\n"
+    assert changes(text) == [
+        ("statement removed", ";"),
+        ("min → max", "x = max(a, 3u) - b; // a + b"),
+        ("3u → 4u", "x = min(a, 4u) - b; // a + b"),
+        ("3u → 2u", "x = min(a, 2u) - b; // a + b"),
+        ("- → +", "x = min(a, 3u) + b; // a + b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ("if (a < b && !c)", ["< → <=", "&& → ||", "! → nothing"]),
+        ("float y = 0.5;", ["0.5 → 1.5"]),
+        ("++i;", ["statement removed", "++ → --"]),
+        ("y_store(i, v);", ["statement removed"]),
+        ("return all(x);", ["all → any"]),
+        ("uint k = m & 0x7u;", ["& → |", "0x7u → 8u", "0x7u → 6u"]),
+    ],
+)
+def test_every_kind_of_change(line: str, change: list[str]) -> None:
+    assert [what for what, _ in changes(f"void main()\n{{\n    {line}\n}}\n")] == change
+
+
+def test_declarations_and_dead_functions_stay_as_they_are() -> None:
+    text = (
+        "layout(local_size_x = 64) in;\nlayout(set = 0) buffer Y\n{\n    uint y[3];\n} pc;\n"
+        "#define A (1 + 2)\nfloat dead(float x)\n{\n    return x + alive(x);\n}\n"
+        "float alive(float x)\n{\n    return x * x;\n}\n"
+        "void main()\n{\n    // 1 + 2\n    y = alive(z);\n}\n"
+    )
+    assert [what for what, _ in changes(text)] == ["* → /", "statement removed"]
+
+
+def test_samples_are_the_same_every_time() -> None:
+    found = [Mutant(number, "f", number, "a", "b", "c") for number in range(100)]
+    assert sample(found, 10) == sample(found, 10)
+    assert sample(found, 10) != sample(found, 10, seed=1)
+    assert len(sample(found, 10)) == 10
+    assert sample(found, 1000) == found
+
+
+def test_every_known_equivalent_is_still_a_mutant() -> None:
+    """Otherwise the entry is about a line that has changed since."""
+    names = {known.file for known in EQUIVALENTS}
+    seen: set[Equivalent] = set()
+    from vkmnn.testing.case import variants
+
+    find(KERNELS[0])
+    for variant in variants():
+        if f"{variant.template}.comp.j2" not in names and not any("include" in n for n in names):
+            continue
+        if seen == set(EQUIVALENTS):
+            break
+        for mutant in mutants(rendered_source(variant)[1], variant.template):
+            for known in EQUIVALENTS:
+                if known.fits(mutant.file, mutant.before, mutant.change):
+                    seen.add(known)
+    assert seen == set(EQUIVALENTS)
+
+
+@pytest.mark.slow
+def test_the_suite_notices_broken_kernels() -> None:
+    """95 of 100 mutants, the same ones every time, of five kernels."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    outcomes = []
+    for name in KERNELS:
+        variant = find(name)
+        found = list(mutants(rendered_source(variant)[1], variant.template))
+        outcomes += run_mutants(variant, sample(found, EACH))
+    survivors = [str(mutant) for mutant, fate, _ in outcomes if fate is Fate.SURVIVED]
+    assert len(outcomes) == EACH * len(KERNELS)
+    assert caught_part(outcomes) >= 0.95, "\n".join(survivors)
+
+
+def test_a_mutant_that_hangs_or_crashes_is_caught_and_the_rest_still_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    monkeypatch.setattr("vkmnn.testing.mutation.MUTANT_SECONDS", 2.0)
+    variant = find("unary_abs_f32_ssbo")
+    found = list(mutants(rendered_source(variant)[1], variant.template))
+    start = next(mutant for mutant in found if "i = global_index" not in mutant.before)
+    # Nothing that a kernel can do ends a process for sure: a line that is not there does.
+    dies = replace(start, number=10**6)
+    outcomes = run_mutants(variant, [dies, found[-1]])
+    assert outcomes[0].fate is Fate.CAUGHT
+    assert outcomes[0].why == "the process died"
+    assert outcomes[1].fate in (Fate.CAUGHT, Fate.SURVIVED)
