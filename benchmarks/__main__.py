@@ -1,57 +1,306 @@
-"""`python -m benchmarks`: overheads and networks, as tables and as a JSON file.
-
-`python -m benchmarks drivers` compares the drivers instead.
-"""
+"""`python -m benchmarks` (`python3 tasks.py bench`): see docs/benchmarks.md."""
 
 from __future__ import annotations
 
-import json
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import track
 
-from benchmarks import drivers, networks, overhead
+from benchmarks import drivers, kernels, networks, overhead, plots, results, scaling, start
+from benchmarks.networks import Network
+from benchmarks.results import Results
+from vkmnn.bench.compare import Place, engines, place
+from vkmnn.bench.document import networks as network_data
+from vkmnn.cli.bench import networks_table, progress, show_bars, show_failures
+from vkmnn.cli.console import err, heading, note, show
+from vkmnn.errors import VkmnnError
 from vkmnn.runtime.device import open_device
+from vkmnn.runtime.device_info import DeviceType
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Measure vkmnn. Results go to build/bench, or where --output says.",
+)
+
+ModelsArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="[MODEL]...", help="ONNX files instead of the known networks."),
+]
+DeviceOption = Annotated[str, typer.Option("--device", "-d", help="Index, name or UUID.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", "-n", min=1, help="Turns an engine.")]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", help="A part of a network's name (repeatable).")
+]
+LightOption = Annotated[
+    bool, typer.Option("--light", help="The networks of the onnx package: no PyTorch is needed.")
+]
+Fp16Option = Annotated[
+    bool | None, typer.Option("--fp16/--no-fp16", help="float16 too. Default: on GPUs.")
+]
+EngineOption = Annotated[
+    list[str] | None,
+    typer.Option("--engine", "-e", help="A part of the name of an engine (repeatable)."),
+]
+ThreadsOption = Annotated[
+    int, typer.Option("--threads", min=0, help="Of engines on the CPU; 0: one a core.")
+]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", help="Seconds that an engine may take for one answer.")
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for results.")]
+RecordOption = Annotated[
+    bool, typer.Option("--record", help="Also add to benchmarks/history.jsonl, to be committed.")
+]
 
 
-def main(
-    device: Annotated[str, typer.Option(help="Vulkan device: auto, index, name, UUID")] = "auto",
-    rounds: Annotated[int, typer.Option(help="timed rounds per candidate")] = 15,
-    models: Annotated[
-        list[Path] | None, typer.Argument(help="ONNX files; default: those of the onnx package")
-    ] = None,
-    only_overhead: Annotated[bool, typer.Option("--only-overhead")] = False,
-    output: Annotated[Path | None, typer.Option(help="write all figures as JSON")] = None,
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """On what a command runs, and where its results go."""
+
+    where: Place
+    fp16: bool
+    models: list[Network]
+    results: Results
+
+    @property
+    def title(self) -> str:
+        """Device and driver."""
+        return f"{self.where.device_name} ({self.where.driver})"
+
+    def drawing(self, name: str) -> Path | None:
+        """Return where a drawing goes; None, said once a run, where none can be made."""
+        return self.results.folder / f"{name}.png" if plots.available() else None
+
+
+def _setting(
+    models: list[Path] | None,
+    only: list[str] | None,
+    light: bool,
+    fp16: bool | None,
+    where: Place,
+    output: Path,
+    record: bool,
+) -> Setting:
+    if fp16 is None:
+        fp16 = open_device(where.device).info.type is not DeviceType.CPU
+    if models:
+        found = [networks.from_file(path) for path in models]
+    else:
+        try:
+            with progress() as report:
+                report("exporting networks")
+                found = networks.networks(only or [], light=light)
+        except ImportError as error:
+            note(f"{error}: taking the onnx package's networks; pip install 'vkmnn[networks]'")
+            found = networks.networks(only or [], light=True)
+    if not plots.available():
+        note(plots.HINT)
+    return Setting(where, fp16, found, Results(output, where, record))
+
+
+def _networks(setting: Setting, names: list[str]) -> None:
+    specs = engines(setting.fp16, names)
+    measured = []
+    for network in setting.models:
+        chosen = networks.specs_for(network, specs, setting.fp16) if not names else specs
+        with progress() as report:
+            measured.append(networks.measure(network, chosen, setting.where, report))
+        # What is there is kept: a later network may take hours, or the machine.
+        setting.results.save("networks", network_data(measured))
+    heading(f"Networks on {setting.title}, {setting.where.threads} threads on the CPU")
+    show(networks_table(measured))
+    show_bars(measured)
+    show_failures(measured)
+    drawing = setting.drawing("networks")
+    if drawing and measured:
+        plots.draw_networks(measured, setting.title, drawing)
+
+
+def _overhead(setting: Setting, rounds: int) -> None:
+    figures = overhead.measure(open_device(setting.where.device), rounds)
+    setting.results.save("overhead_us", figures)
+    heading(f"Overhead on {setting.title}")
+    show(overhead.figures_table(figures))
+
+
+def _kernels(setting: Setting, runs: int) -> None:
+    from benchmarks import ceilings
+
+    with progress() as report:
+        report("measuring the ceilings")
+        measured = ceilings.measure(open_device(setting.where.device))
+        rates = {}
+        for network in setting.models:
+            report(f"{network.name}: profile")
+            rates[network.name] = kernels.measure(network, setting.where.device, runs, measured)
+    setting.results.save("kernels", results.kernels_data(measured, rates))
+    heading(f"Ceilings of {setting.title}")
+    show(kernels.ceilings_table(measured))
+    for name, rows in rates.items():
+        heading(name)
+        show(kernels.rates_table(rows))
+    drawing = setting.drawing("roofline")
+    if drawing:
+        plots.draw_roofline(rates, measured, setting.title, drawing)
+
+
+def _scaling(setting: Setting, only: list[str], names: list[str], budget_s: float) -> None:
+    specs = engines(False, names or ["vkmnn", "onnxruntime"])
+    measured = []
+    for series in scaling.SERIES:
+        title = f"{series.network} {series.axis}".lower()
+        if only and not any(part.lower() in title for part in only):
+            continue
+        with progress() as report:
+            points = scaling.run_series(series, specs, setting.where, budget_s, report)
+        measured.append((series, points))
+        setting.results.save("scaling", results.scaling_data(measured))
+        heading(f"{series.network} by {series.axis}")
+        show(scaling.series_table(series, points))
+        show_failures([point.comparison for point in points])
+        drawing = setting.drawing(f"scaling-{title.replace('/', '-').replace(' ', '-')}")
+        if drawing:
+            plots.draw_scaling(series, points, drawing)
+
+
+def _start(setting: Setting) -> None:
+    rows = []
+    with progress() as report:
+        for network in setting.models:
+            report(f"{network.name}: start")
+            rows.append(start.measure(network, setting.where))
+    setting.results.save("start", results.start_data(rows))
+    heading(f"Time to the first result on {setting.title}")
+    show(start.start_table(rows))
+
+
+@app.command("networks")
+def networks_command(
+    models: ModelsArgument = None,
+    device: DeviceOption = "auto",
+    rounds: RoundsOption = 9,
+    only: OnlyOption = None,
+    light: LightOption = False,
+    engine: EngineOption = None,
+    fp16: Fp16Option = None,
+    threads: ThreadsOption = 0,
+    timeout: TimeoutOption = 900,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
 ) -> None:
-    """Measure vkmnn on a device; engines take turns, medians of several rounds are shown."""
-    console = Console()
-    opened = open_device(device)
-    console.print(f"[bold]{opened.info.name}[/] ({opened.info.driver_version})")
-    figures = overhead.measure(opened)
-    console.print(overhead.table(figures))
-    results = []
-    if not only_overhead:
-        paths = models or networks.light_models()
-        progress = track(paths, "networks", console=console)
-        results.extend(networks.measure(path, device, rounds) for path in progress)
-        console.print(networks.table(results))
-    if output is not None:
-        data = {
-            "device": opened.info.name,
-            "driver": opened.info.driver_version,
-            "overhead_us": figures,
-            "networks": networks.as_json(results),
-        }
-        output.write_text(json.dumps(data, indent=2) + "\n")
+    """Latency of networks, vkmnn beside onnxruntime, ncnn and PyTorch."""
+    where = place(device, threads, rounds, timeout)
+    _networks(_setting(models, only, light, fp16, where, output, record), engine or [])
+
+
+@app.command("overhead")
+def overhead_command(
+    device: DeviceOption = "auto",
+    rounds: RoundsOption = 30,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """What Python costs: a run, recording, planning a new shape."""
+    where = place(device, 0, rounds, 0)
+    _overhead(Setting(where, False, [], Results(output, where, record)), rounds)
+
+
+@app.command("kernels")
+def kernels_command(
+    models: ModelsArgument = None,
+    device: DeviceOption = "auto",
+    runs: Annotated[int, typer.Option("--runs", "-n", min=1, help="Profiled runs.")] = 10,
+    only: OnlyOption = None,
+    light: LightOption = False,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """FLOP/s and bytes a second of every kernel, against the device's ceilings."""
+    where = place(device, 0, 1, 0)
+    _kernels(_setting(models, only, light, False, where, output, record), runs)
+
+
+@app.command("scaling")
+def scaling_command(
+    device: DeviceOption = "auto",
+    rounds: RoundsOption = 5,
+    only: OnlyOption = None,
+    engine: EngineOption = None,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds for a series.")] = 240,
+    threads: ThreadsOption = 0,
+    timeout: TimeoutOption = 900,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """How latency grows with batch, image size and sequence length; needs PyTorch."""
+    where = place(device, threads, rounds, timeout)
+    setting = Setting(where, False, [], Results(output, where, record))
+    _scaling(setting, only or [], engine or [], budget)
+
+
+@app.command("start")
+def start_command(
+    models: ModelsArgument = None,
+    device: DeviceOption = "auto",
+    only: OnlyOption = None,
+    light: LightOption = False,
+    timeout: TimeoutOption = 900,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """Time to the first result without caches and with them; memory."""
+    where = place(device, 0, 1, timeout)
+    _start(_setting(models, only, light, False, where, output, record))
+
+
+@app.command("all")
+def all_command(
+    models: ModelsArgument = None,
+    device: DeviceOption = "auto",
+    rounds: RoundsOption = 9,
+    only: OnlyOption = None,
+    light: LightOption = False,
+    fp16: Fp16Option = None,
+    threads: ThreadsOption = 0,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds for a series.")] = 240,
+    timeout: TimeoutOption = 900,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """Everything, one after the other; what fails is said, and the rest goes on."""
+    where = place(device, threads, rounds, timeout)
+    setting = _setting(models, only, light, fp16, where, output, record)
+    parts = {
+        "overhead": lambda: _overhead(setting, 30),
+        "networks": lambda: _networks(setting, []),
+        "kernels": lambda: _kernels(setting, rounds),
+        "start": lambda: _start(setting),
+        "scaling": lambda: _scaling(setting, only or [], [], budget),
+    }
+    failed = []
+    for name, run in parts.items():
+        if name == "scaling" and (models or light):
+            continue  # grows networks that it knows
+        try:
+            run()
+        except (VkmnnError, ImportError, OSError) as error:
+            note(f"{name} failed: {error}")
+            failed.append(name)
+    note(f"results are in {output}")
+    if failed:
+        raise typer.Exit(1)
+
+
+app.command("drivers")(drivers.main)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["drivers"]:
-        del sys.argv[1]
-        typer.run(drivers.main)
-    else:
-        typer.run(main)
+    try:
+        app(prog_name="bench")
+    except VkmnnError as error:
+        err.print(f"error: {error}", markup=False)
+        raise SystemExit(1) from error

@@ -1,32 +1,105 @@
-"""Latency of ONNX models: vkmnn on a Vulkan device beside onnxruntime on the CPU."""
+"""Latency of networks: vkmnn beside other engines, on the same device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import exp, log
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.table import Table
 
 import vkmnn
-from benchmarks.timing import interleave
+from vkmnn.bench.compare import Comparison, EngineSpec, Place, compare
+from vkmnn.ir import Array
 
-THREADS = 2
+# Name -> case of tests/networks/cases.py, and sizes other than the case's first.
+KNOWN: dict[str, tuple[str, dict[str, int]]] = {
+    "ResNet-50": ("resnet50", {}),
+    "MobileNetV2": ("mobilenet_v2", {}),
+    "SqueezeNet 1.1": ("squeezenet1_1", {}),
+    "YOLOv5s-320": ("yolov5s", {"H": 320, "W": 320}),
+    "U-Net-256": ("unet", {}),
+    "ESPCN": ("espcn", {}),
+    "DeiT-tiny": ("vit_tiny", {}),
+    "ViT-B/16": ("vit_b16", {}),
+    "BERT-base 1×128": ("bert_base", {}),
+    "GPT-2 1×64": ("gpt2", {}),
+}
+
+TORCH = EngineSpec("PyTorch CUDA graph", "benchmarks.torch_graphs:CudaGraph")
+"""Runs what is known as a case: it gets "case" and "sizes" as options."""
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkResult:
-    """Median milliseconds of both engines, their ratio, and how far their outputs differ."""
+class Network:
+    """A model with inputs; `case` and `sizes` say what of tests/networks it is, "" for nothing."""
 
     name: str
-    vkmnn_ms: float
-    onnxruntime_ms: float
-    ratio: float
-    error: float
-    ops: int
+    path: Path
+    feeds: Mapping[str, Array]
+    case: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def networks(only: Sequence[str] = (), *, light: bool = False) -> list[Network]:
+    """Return the networks of the benchmark.
+
+    Args:
+        only: parts of the names of those wanted; none for all.
+        light: take those that the onnx package brings, which need no PyTorch.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    wanted = [name.lower() for name in only]
+
+    def is_wanted(name: str) -> bool:
+        return not wanted or any(part in name.lower() for part in wanted)
+
+    if light:
+        return [from_file(path) for path in light_models() if is_wanted(path.stem)]
+    return [exported(name) for name in KNOWN if is_wanted(name)]
+
+
+def exported(
+    name: str, sizes: Mapping[str, int] | None = None, *, dynamic: bool = False
+) -> Network:
+    """Return a known network as PyTorch exports it.
+
+    Args:
+        name: one of `KNOWN`.
+        sizes: other sizes of its inputs.
+        dynamic: leave the sizes open in the file.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+    """
+    from tests.networks.cases import CASES
+    from tests.networks.export import exported as export
+
+    key, changed = KNOWN[name]
+    case = CASES[key]
+    all_sizes = {**case.sizes[0], **changed, **(sizes or {})}
+    if not dynamic and all_sizes != case.sizes[0]:
+        case = replace(case, sizes=(all_sizes,))
+    path = export(key, case, "trace", dynamic=dynamic)
+    return Network(name, path, case.feeds(all_sizes), key, all_sizes)
+
+
+def light_models() -> list[Path]:
+    """Return the networks that the onnx package brings."""
+    import onnx
+
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return sorted(folder.glob("light_*.onnx"))
+
+
+def from_file(path: Path) -> Network:
+    """Return a model of the user's, with random inputs."""
+    with vkmnn.InferenceSession(path, "cpu") as session:
+        return Network(path.stem, path, feeds_for(session, 1))
 
 
 def feeds_for(session: vkmnn.InferenceSession, free: int) -> dict[str, npt.NDArray[np.generic]]:
@@ -40,71 +113,23 @@ def feeds_for(session: vkmnn.InferenceSession, free: int) -> dict[str, npt.NDArr
     return feeds
 
 
-def measure(path: Path, device: str, rounds: int) -> NetworkResult:
-    """Time one model, both engines in turn."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    options.log_severity_level = 3
-    reference = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    with vkmnn.InferenceSession(path, device) as session:
-        feeds = feeds_for(session, 1)
-        ours = session.run(None, feeds)[0]
-        theirs = reference.run(None, feeds)[0]
-        span = float(np.ptp(theirs)) or 1.0
-        times = interleave(
-            {
-                "vkmnn": lambda: session.run(None, feeds),
-                "onnxruntime": lambda: reference.run(None, feeds),
-            },
-            rounds,
-        )
-        ms = {name: timing.median * 1e3 for name, timing in times.items()}
-        return NetworkResult(
-            path.stem,
-            ms["vkmnn"],
-            ms["onnxruntime"],
-            ms["vkmnn"] / ms["onnxruntime"],
-            float(np.abs(ours - theirs).max()) / span,
-            len(session.placement().ops),
-        )
+def specs_for(network: Network, specs: Sequence[EngineSpec], fp16: bool) -> list[EngineSpec]:
+    """Return the engines, PyTorch among them where the network is one of its."""
+    if not network.case:
+        return list(specs)
+    options: dict[str, Any] = {"case": network.case, "sizes": dict(network.sizes)}
+    torch = [replace(TORCH, options=options)]
+    if fp16:
+        half = {**options, "precision": "normal"}
+        torch.append(replace(TORCH, name=f"{TORCH.name} fp16", options=half))
+    return [*specs, *torch]
 
 
-def light_models() -> list[Path]:
-    """Return the networks that the onnx package brings."""
-    import onnx
-
-    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    return sorted(folder.glob("light_*.onnx"))
-
-
-def table(results: Sequence[NetworkResult]) -> Table:
-    """Return the results as a table with the geometric mean of the ratios."""
-    result = Table(
-        "network",
-        "ops",
-        "vkmnn ms",
-        f"onnxruntime CPU ms ({THREADS} threads)",
-        "ratio",
-        "difference / range",
-        title="Networks, batch 1",
-    )
-    for row in results:
-        result.add_row(
-            row.name,
-            str(row.ops),
-            f"{row.vkmnn_ms:.1f}",
-            f"{row.onnxruntime_ms:.1f}",
-            f"{row.ratio:.2f}",
-            f"{row.error:.1e}",
-        )
-    if results:
-        mean = exp(sum(log(row.ratio) for row in results) / len(results))
-        result.add_row("geometric mean", "", "", "", f"{mean:.2f}", "")
-    return result
-
-
-def as_json(results: Sequence[NetworkResult]) -> list[Mapping[str, object]]:
-    """Return the results as plain data."""
-    return [asdict(result) for result in results]
+def measure(
+    network: Network,
+    specs: Sequence[EngineSpec],
+    where: Place,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Comparison:
+    """Compare engines on a network."""
+    return compare(network.name, network.path, network.feeds, specs, where, progress)

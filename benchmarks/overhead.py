@@ -12,6 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.timing import interleave
+from vkmnn.cli.console import table
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import DType, Graph, Op, TensorInfo
@@ -125,9 +126,9 @@ def measure(device: Device, rounds: int = 30) -> dict[str, float]:
     return figures
 
 
-def table(figures: dict[str, float]) -> Table:
+def figures_table(figures: dict[str, float]) -> Table:
     """Return the figures as a table."""
-    result = Table("what", "µs (median)", title="Overhead")
+    made = table("what", "µs (median)", right=("µs (median)",))
     for name, value in figures.items():
-        result.add_row(name, f"{value:,.1f}")
-    return result
+        made.add_row(name, f"{value:,.1f}")
+    return made
