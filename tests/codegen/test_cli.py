@@ -113,6 +113,7 @@ def test_list_filters(project: Project) -> None:
     output = run(project, "list", "f16").output
     assert "| scale | Scale | dtype (2) × storage (2) | 1 | storage16 (1) |" in output
     assert "1 variant of 1 template\n" in output
+    assert "did you mean 'storage16'?" in run(project, "list", "--requires", "storage61").output
     done = run(project, "list", "scal", "f64")
     assert done.exit_code == 1
     assert "no variant fits 'scal f64'" in done.output

@@ -16,6 +16,7 @@ from vkmnn.codegen.build import build
 from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.console import fail, out, print_changes, print_table
+from vkmnn.codegen.features import FEATURES
 from vkmnn.codegen.manifest import load_manifest
 from vkmnn.codegen.outputs import MANIFEST_FILE
 from vkmnn.codegen.places import TEMPLATE_SUFFIX
@@ -58,6 +59,8 @@ def list_variants(
     """List the templates, or the variants that fit every FILTER."""
     settings: Settings = ctx.obj
     try:
+        if requires is not None and requires not in FEATURES:
+            raise ShaderError(f"unknown feature '{requires}'", hint=closest(requires, FEATURES))
         entries = load_entries(settings.templates)
         found = [
             variant
