@@ -24,6 +24,7 @@ from vkmnn.converter.passes.layer_norm import FuseLayerNorm
 from vkmnn.converter.passes.matmul_reshape import UnwrapMatMul
 from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScale
 from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
+from vkmnn.converter.passes.merge_matmul import MergeMatMul
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
@@ -46,7 +47,8 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     2. Data movement: reshapes and transposes merge and cancel.
     3. Formulas that a model spells out, before other passes take parts of them away.
     4. Operands' scales and transposes into matrix products; constants into weights and biases.
-    5. Attention, which needs its scale folded, and would lose its mask to the residuals.
+    5. Attention, which needs its scale folded, and would lose its mask to the residuals; then the
+       products that make its operands become one.
     6. Residuals, then activations, which come last in an op's epilogue.
     """
     return (
@@ -76,6 +78,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FoldAffineInput(),
         FuseAttention(),
         DetectCausalMasks(),
+        MergeMatMul(),
         FuseResidual(),
         FuseActivation(),
     )
