@@ -94,6 +94,10 @@ def _row_cases(variant: Variant) -> Iterator[Case]:
         else:
             half = _case(kind, _numbers(kind, dtype, 5, 36).astype(np.float16), 1)
             yield _loose(half)
+    if variant.axes["op"] == "SUM" and dtype == "f32":  # sums of pieces
+        for shape in ((3, 16_387), (2, 16_392)):
+            yield _case("LOG_SUM_EXP", floats(*shape), 1)
+            yield _case("LOG_SUM_EXP", floats(*shape), 1)
     yield from _special_cases(variant, 1)
 
 
@@ -137,6 +141,10 @@ def reduce_columns(variant: Variant) -> Iterator[Case]:
         if width == 4 and kind in _EXACT and dtype == "f32":
             cases += [_pixels(kind, *shape) for shape in ((1, 7, 5, 3), (3, 5, 2, 2), (1, 3, 97))]
         yield from (taking(case, {"reduction": "columns"}) for case in cases)
+    if variant.axes["op"] == "SUM" and dtype == "f32":  # sums of pieces
+        for shape, axis in _COLUMNS[width][-3:]:
+            case = _case("LOG_SUM_EXP", floats(*shape), axis)
+            yield taking(case, {"reduction": "columns"})
     if width == 1:
         cases = list(_special_cases(variant, 0))
         yield from (taking(case, {"reduction": "columns"}) for case in cases)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +38,12 @@ def in_groups(variant: Variant, cases: Iterable[Case]) -> Iterator[Case]:
     sizes = _GROUPS[variant.axes["lanes"]]
     for number, case in enumerate(cases):
         yield taking(case, {"row group": sizes[number % 2]})
+
+
+def in_all_groups(variant: Variant, cases: Sequence[Case]) -> Iterator[Case]:
+    """Yield cases of a kernel with an axis `lanes`, all in small and in large workgroups."""
+    for group in _GROUPS[variant.axes["lanes"]]:
+        yield from (taking(case, {"row group": group}) for case in cases)
 
 
 def taking(case: Case, takes: Mapping[str, Hashable]) -> Case:
