@@ -1,0 +1,61 @@
+"""Cases of the attention kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir.ops import AttentionAttrs
+from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.shapes import floats
+
+# Batch, heads, queries, keys, elements of a key, columns; by whether rows are whole vec4s. More
+# than a tile of queries, rounds of keys, pieces of their elements, more than 64 columns.
+_SIZES: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
+    4: ((2, 3, 5, 7, 8, 4), (1, 2, 37, 70, 68, 72), (1, 1, 1, 33, 4, 4), (2, 1, 16, 32, 12, 64)),
+    1: ((2, 3, 5, 7, 7, 3), (1, 2, 37, 70, 67, 71), (1, 1, 1, 33, 1, 1), (2, 1, 16, 32, 5, 64)),
+}
+
+
+def _cases(variant: Variant) -> Iterator[Case]:
+    """Yield one size after the other, with masks of all kinds in turn.
+
+    Mask, triangle and zeros are specializations, slow to build: few combinations.
+    """
+    sizes = _SIZES[int(variant.axes["aligned"])]
+    for number, (batch, heads, queries, keys, depth, width) in enumerate(sizes):
+        operands: list[AnyArray | None] = [
+            floats(batch, heads, queries, depth),
+            floats(batch, heads, keys, depth, seed=1),
+            floats(batch, heads, keys, width, seed=2),
+        ]
+        masks = (
+            None,
+            floats(batch, heads, queries, keys, seed=3),
+            floats(batch, 1, 1, keys, seed=3),
+            floats(queries, keys, seed=3),
+        )
+        mask = masks[number % len(masks)]
+        inputs = operands if mask is None else [*operands, mask]
+        yield op_case("Attention", AttentionAttrs(0.5, blind_zero=False), inputs)
+        if number == 1:
+            yield op_case("Attention", AttentionAttrs(0.5, True, False), operands)
+            hidden = np.where(floats(queries, keys, seed=4) > 1, np.float32(0), np.float32(-np.inf))
+            hidden[3] = -np.inf
+            yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden])
+    same = floats(3, sizes[0][4], seed=5)
+    yield op_case("Attention", AttentionAttrs(0.5, blind_zero=False), [same, same, same])
+
+
+@shader_cases("attention_rotate")
+def attention_rotate(variant: Variant) -> Iterator[Case]:
+    """Broken tiles, masks per key and per query, triangles, queries that see nothing."""
+    return _cases(variant)
+
+
+@shader_cases("attention_tile")
+def attention_tile(variant: Variant) -> Iterator[Case]:
+    """Broken tiles, masks per key and per query, triangles, queries that see nothing."""
+    return _cases(variant)
