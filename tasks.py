@@ -596,10 +596,18 @@ def shaders(args: Sequence[str]) -> int:
 
 
 def bench(args: Sequence[str]) -> int:
-    """Measure; see docs/benchmarks.md."""
-    python = prepare()
+    """Measure networks, overhead, kernels, ... or all; see docs/benchmarks.md."""
+    python = prepare("bench")
+    try:
+        prepare("peers")
+    except TaskError as error:  # ncnn has no package for every system
+        say(f"{error}\n  the comparison goes without ncnn")
+    command = list(args) or ["networks"]
+    exports = command[0] not in ("overhead", "drivers") and "--light" not in command
+    if exports and not any(arg.endswith(".onnx") or arg == "--help" for arg in command):
+        prepare("networks")
     ensure_vulkan()
-    return run_loud([python, "-m", "benchmarks", *args])
+    return run_loud([python, "-m", "benchmarks", *command])
 
 
 def kompute(args: Sequence[str]) -> int:

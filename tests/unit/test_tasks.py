@@ -450,3 +450,47 @@ def test_lint_runs_every_tool_and_reports_a_failure(tasks, machine, runs, monkey
 def test_each_task_hands_back_its_status(tasks, machine, runs, name):
     assert tasks.main([name]) == 0
     assert tasks.main([name, "--fails"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extras", "command"),
+    [
+        ([], ["bench", "peers", "networks"], ["networks"]),
+        (["all", "--output", "folder"], ["bench", "peers", "networks"], None),
+        (["networks", "--light"], ["bench", "peers"], None),
+        (["overhead"], ["bench", "peers"], None),
+        (["kernels", "model.onnx"], ["bench", "peers"], None),
+    ],
+)
+def test_bench_installs_what_it_needs(
+    tasks: ModuleType,
+    ran: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    extras: list[str],
+    command: list[str] | None,
+) -> None:
+    prepared: list[str] = []
+    monkeypatch.setattr(tasks, "prepare", lambda *names: prepared.extend(names) or Path("python"))
+    monkeypatch.setattr(tasks, "ensure_vulkan", lambda: True)
+    assert tasks.main(["bench", *arguments]) == 0
+    assert prepared == extras
+    assert ran == [["python", "-m", "benchmarks", *(command or arguments)]]
+
+
+def test_bench_goes_without_ncnn_where_it_cannot_be_installed(
+    tasks: ModuleType,
+    ran: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def prepare(name: str) -> Path:
+        if name == "peers":
+            raise tasks.TaskError("no such package")
+        return Path("python")
+
+    monkeypatch.setattr(tasks, "prepare", prepare)
+    monkeypatch.setattr(tasks, "ensure_vulkan", lambda: True)
+    assert tasks.main(["bench", "overhead"]) == 0
+    assert "no such package" in capsys.readouterr().out
+    assert len(ran) == 1

@@ -1,0 +1,286 @@
+"""The folder benchmarks/: its commands on toy networks, what they write, and its arithmetic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import vkmnn
+from benchmarks import kernels, plots, results, scaling
+from benchmarks.__main__ import app
+from benchmarks.ceilings import Ceilings
+from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
+from vkmnn.bench.compare import Comparison, EngineSpec, Place, Series, compare, engines
+from vkmnn.core.profile import Profile, ProfileEntry
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "benchmarks" / "results.schema.json").read_text("utf-8"))
+CEILINGS = Ceilings({"f32": 1e9}, {1000: 1e8, 10_000: 5e8, 100_000: 5e8})
+
+
+def valid(data: Any) -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(data)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A convolution and a softmax, both very small."""
+    weight = np.random.default_rng(1).standard_normal((5, 3, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="convolve"),
+            helper.make_node("Softmax", ["c"], ["y"], name="normalise", axis=1),
+        ],
+        "toy",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 7, 11])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    path = tmp_path / "toy.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run a command that writes results; return the valid document."""
+
+    def run(*arguments: object) -> dict[str, Any]:
+        if not vkmnn.devices():
+            pytest.skip("no Vulkan device")
+        folder = tmp_path / "results"
+        done = CliRunner().invoke(app, [*map(str, arguments), "-o", str(folder)])
+        assert done.exit_code == 0, done.output
+        data: dict[str, Any] = json.loads((folder / "results.json").read_text("utf-8"))
+        valid(data)
+        lines = (folder / "history.jsonl").read_text("utf-8").splitlines()
+        for line in lines:
+            valid(json.loads(line))
+        assert data["device"] == vkmnn.devices()[0].name
+        return data
+
+    return run
+
+
+def test_networks(command: Callable[..., dict[str, Any]], toy: Path, tmp_path: Path) -> None:
+    data = command("networks", toy, "-d", 0, "-n", 2, "-e", "vkmnn", "-e", "onnxruntime")
+    (network,) = data["networks"]
+    assert network["name"] == "toy"
+    assert [one["engine"] for one in network["engines"]] == ["vkmnn", "onnxruntime CPU"]
+    assert network["engines"][0]["difference"] < 1e-4
+    assert (tmp_path / "results" / "networks.png").exists() == plots.available()
+
+
+def test_kernels(command: Callable[..., dict[str, Any]], toy: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("benchmarks.ceilings.SIZES", (4096, 65536))
+    monkeypatch.setattr("benchmarks.ceilings.LEAST_MS", 0.0)
+    data = command("kernels", toy, "-d", 0, "-n", 2)
+    assert [size for size, _ in data["kernels"]["ceilings"]["bandwidth"]] == [4096, 65536]
+    (network,) = data["kernels"]["networks"]
+    by_type = {row["type"]: row for row in network["kernels"]}
+    assert by_type["Convolution"]["flops"] == 2 * 5 * 5 * 9 * 3 * 9
+    assert sum(row["share"] for row in network["kernels"]) == pytest.approx(1)
+
+
+def test_start(command: Callable[..., dict[str, Any]], toy: Path) -> None:
+    data = command("start", toy, "-d", 0)
+    (row,) = data["start"]
+    assert row["cold"]["process_s"] > row["cold"]["load_s"] + row["cold"]["first_s"] > 0
+    assert row["facts"]["activations"] >= row["facts"]["lower_bound"] > 0
+    assert 0 < row["facts"]["python_us"] < 1e5
+
+
+def test_sections_of_earlier_runs_stay(tmp_path: Path) -> None:
+    def place(name: str) -> Place:
+        return Place("0", name, "driver", 0, 1, 1, 1.0, tmp_path)
+
+    results.Results(tmp_path, place("one"), False).save("overhead_us", {"a": 1.0})
+    results.Results(tmp_path, place("one"), False).save("networks", [])
+    data = json.loads((tmp_path / "results.json").read_text("utf-8"))
+    valid(data)
+    assert {"overhead_us", "networks"} <= set(data)
+    results.Results(tmp_path, place("other"), False).save("networks", [])
+    assert "overhead_us" not in json.loads((tmp_path / "results.json").read_text("utf-8"))
+    assert len((tmp_path / "history.jsonl").read_text("utf-8").splitlines()) == 3
+
+
+def test_only_record_touches_the_history_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept.jsonl"
+    monkeypatch.setattr(results, "HISTORY", kept)
+    where = Place("0", "one", "driver", 0, 1, 1, 1.0, tmp_path)
+    results.Results(tmp_path / "a", where, False).save("networks", [])
+    assert not kept.exists()
+    results.Results(tmp_path / "a", where, True).save("networks", [])
+    valid(json.loads(kept.read_text("utf-8")))
+
+
+def test_the_schema_refuses_what_is_wrong() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        valid({"format": 2})
+
+
+# --- scaling -------------------------------------------------------------------------------------
+
+
+def test_scaling_ends_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    asked: list[int] = []
+
+    def exported(name: str, sizes: dict[str, int], *, dynamic: bool) -> Network:
+        assert dynamic
+        asked.append(sizes["N"])
+        now[0] += sizes["N"]
+        return Network(name, tmp_path, {})
+
+    monkeypatch.setattr(scaling, "exported", exported)
+    monkeypatch.setattr(scaling.time, "perf_counter", lambda: now[0])
+    comparison = Comparison("n", [Series("vkmnn", [0.001]), Series("other", error="no")])
+    monkeypatch.setattr(scaling, "measure", lambda *_: comparison)
+    series = scaling.Series("net", "batch", ("N",), (1, 2, 4, 8, 16, 32))
+    where = Place("0", "one", "driver", 0, 1, 1, 1.0, tmp_path)
+    points = scaling.run_series(series, [], where, 20.0, lambda text: None)
+    assert [point.size for point in points] == asked == [1, 2, 4, 8]  # 15 s are spent then
+    data = results.scaling_data([(series, points)])
+    assert [point["size"] for point in data[0]["points"]] == asked
+    results.Results(tmp_path, where, False).save("scaling", data)
+    valid(json.loads((tmp_path / "results.json").read_text("utf-8")))
+    assert scaling.series_table(series, points).row_count == 4
+
+
+def test_every_series_grows_a_known_network() -> None:
+    from tests.networks.cases import CASES
+
+    for series in scaling.SERIES:
+        case = CASES[KNOWN[series.network][0]]
+        dims = {dim for item in case.inputs for dim in item.shape}
+        assert set(series.sizes) <= dims
+        for name, factor in case.multiples.items():
+            assert name not in series.sizes or all(n % factor == 0 for n in series.values)
+
+
+# --- ceilings and kernels ------------------------------------------------------------------------
+
+
+def test_bandwidth_between_the_sizes_that_were_measured() -> None:
+    assert CEILINGS.bandwidth_at(1000) == pytest.approx(1e8)
+    assert CEILINGS.bandwidth_at(10_000) == pytest.approx(5e8)
+    assert CEILINGS.bandwidth_at(1e7) == pytest.approx(5e8)
+    # As long as the smallest copy takes, 10 µs; then in a line to 20 µs.
+    assert 10 / CEILINGS.bandwidth_at(10) == pytest.approx(10e-6)
+    assert 5500 / CEILINGS.bandwidth_at(5500) == pytest.approx(15e-6)
+
+
+def test_the_least_time_of_a_step() -> None:
+    assert CEILINGS.least_seconds(1e6, 0) == pytest.approx(1e-3)
+    assert CEILINGS.least_seconds(1e3, 1e6) == pytest.approx(2e-3)
+    assert CEILINGS.least_seconds(0, 0) == 0
+
+
+def test_ops_are_counted_with_all_their_steps() -> None:
+    def step(op: str, kernel: str, microseconds: float, flops: int, nbytes: int) -> ProfileEntry:
+        return ProfileEntry(
+            op, "Convolution", op, "VULKAN", kernel, microseconds, "", flops, nbytes
+        )
+
+    entries = (
+        step("a", "winograd_in", 100.0, 1_000_000, 1000),
+        step("a", "gemm", 900.0, 1_000_000, 1000),
+        step("b", "gemm", 500.0, 500_000, 1000),
+        step("c", "copy", 500.0, 0, 100_000),
+    )
+    rows = kernels.rates(Profile(entries, "VULKAN", 1, 2000.0, 2000.0, 0.0), CEILINGS)
+    assert [(row.kernel, row.ops, row.microseconds) for row in rows] == [
+        ("gemm", 2, 1500.0),
+        ("copy", 1, 500.0),
+    ]
+    gemm, copy = rows
+    assert gemm.share == pytest.approx(0.75)
+    assert gemm.least_us == pytest.approx(1500)
+    assert gemm.part == pytest.approx(1)
+    assert gemm.intensity == pytest.approx(750)
+    assert (gemm.bound, copy.bound) == ("arithmetic", "memory")
+    assert copy.part == pytest.approx(0.4)
+    assert kernels.rates_table(rows).row_count == 2
+
+
+def test_drawings(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    comparison = Comparison(
+        "net", [Series("vkmnn", [0.001, 0.002]), Series("other", error="no"), Series("a", [0.1])]
+    )
+    plots.draw_networks([comparison] * 3, "device", tmp_path / "networks.png")
+    entry = ProfileEntry("a", "MatMul", "a", "VULKAN", "gemm", 9.0, "", 1000, 100)
+    rates = kernels.rates(Profile((entry,), "VULKAN", 1, 9.0, 9.0, 0.0), CEILINGS)
+    plots.draw_roofline({"net": rates}, CEILINGS, "device", tmp_path / "roofline.png")
+    series = scaling.Series("net", "batch", ("N",), (1, 2))
+    points = [scaling.Point(1, comparison), scaling.Point(2, comparison)]
+    plots.draw_scaling(series, points, tmp_path / "scaling.png")
+    for path in tmp_path.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size > 5000
+
+
+# --- which networks ------------------------------------------------------------------------------
+
+
+def test_known_networks_are_cases_of_the_tests() -> None:
+    from tests.networks.cases import CASES
+
+    for key, sizes in KNOWN.values():
+        assert set(sizes) <= set(CASES[key].sizes[0])
+
+
+def test_light_networks_need_no_torch() -> None:
+    (found,) = networks(["squeezenet"], light=True)
+    assert found.name == "light_squeezenet"
+    assert not found.case
+    assert [feed.shape for feed in found.feeds.values()] == [(1, 3, 224, 224)]
+
+
+def test_torch_runs_only_what_it_knows(toy: Path) -> None:
+    own = engines(False, ["vkmnn"])
+    assert specs_for(from_file(toy), own, True) == own
+    known = Network("n", toy, {}, "espcn", {"N": 1})
+    with_half = specs_for(known, own, True)
+    assert [spec.name for spec in with_half] == ["vkmnn", TORCH.name, f"{TORCH.name} fp16"]
+    assert with_half[1].options == {"case": "espcn", "sizes": {"N": 1}}
+
+
+def test_torch_without_a_gpu_says_so(
+    tmp_path: Path, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    where = Place("cpu", "none", "", 0, 1, 1, 60.0, tmp_path)
+    spec = EngineSpec(TORCH.name, TORCH.target, {"case": "espcn", "sizes": {"N": 1}})
+    feeds = {"x": np.zeros((1, 1, 8, 8), np.float32)}
+    (series,) = compare("espcn", toy, feeds, [spec], where).series
+    assert series.error in ("PyTorch is not installed", "PyTorch finds no CUDA device")
+
+
+def test_help_lists_the_commands() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in ("networks", "overhead", "kernels", "scaling", "start", "all", "drivers"):
+        assert name in done.stdout
