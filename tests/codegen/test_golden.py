@@ -20,7 +20,7 @@ from vkmnn.codegen.variants import expand, load_entries
 
 GOLDEN = Path(__file__).parent / "golden" / "shaders"
 NAMES = {
-    "copy": "copy_f32_ssbo",  # the least
+    "copy": "copy_ssbo",  # the least
     "cast": "cast_f32_f16_ssbo",  # packed halves
     "binary": "binary_add_f32_4_texel",  # the largest family; texel buffers, broadcasting
     "unary": "unary_gelu_f32_ssbo",  # the second; functions of our own

@@ -1368,10 +1368,6 @@ def convert_layout(
     )
 
 
-CopyDtype: TypeAlias = Literal[
-    "f32",
-    "i32",
-]
 CopyStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
@@ -1402,17 +1398,15 @@ class CopyParams(Params):
 
 def copy(
     *,
-    dtype: CopyDtype,
     storage: CopyStorage,
 ) -> Shader:
     """Return a variant of `copy`.
 
-    Copies n4 groups of four 32-bit elements.
+    Copies n4 groups of four 32-bit elements, whatever their type.
     """
     return _find(
         "copy",
         {
-            "dtype": dtype,
             "storage": storage,
         },
     )

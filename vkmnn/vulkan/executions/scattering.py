@@ -128,5 +128,5 @@ def _lines(op: Op, inputs: Sequence[Tensor | None]) -> Region:
 
 def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
     count = vec4_count(output)
-    shader = kernels.copy(dtype="i32", storage=encoder.load_storage)
+    shader = kernels.copy(storage=encoder.load_storage)
     encoder.dispatch_linear(shader, [data, output], kernels.CopyParams(n4=count), count)

@@ -2,12 +2,12 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1, local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(set = 0, binding = 0, std430) readonly buffer x_Buffer
 {
-    vec4 x_data[];
+    ivec4 x_data[];
 };
 #define x_load(i) x_data[i]
 layout(set = 0, binding = 1, std430) writeonly buffer y_Buffer
 {
-    vec4 y_data[];
+    ivec4 y_data[];
 };
 #define y_store(i, v) y_data[i] = (v)
 layout(push_constant, std430) uniform P
