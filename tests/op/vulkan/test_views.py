@@ -61,7 +61,7 @@ def blocked(*names: str) -> list[Op]:
 
 
 def copies() -> int:
-    """Return the kinds of copies to expect of parts of whole 256 bytes: none, if they can be bound."""
+    """Return the kinds of copies that parts of whole 256 bytes need: none if they can be bound."""
     limits = device().info.limits
     return int(limits.whole_buffers or limits.storage_offset_alignment > 256)
 
