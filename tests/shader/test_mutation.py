@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from vkmnn.runtime.device import enumerate_devices
-from vkmnn.testing.equivalents import EQUIVALENTS, Equivalent
+from vkmnn.testing.case import variants
+from vkmnn.testing.equivalents import EQUIVALENTS
 from vkmnn.testing.mutation import (
     Fate,
     Mutant,
@@ -21,7 +22,7 @@ from vkmnn.testing.mutation import (
 
 # Of different families; of each family one that drivers compile quickly.
 KERNELS = (
-    "binary_mul_f32_4_ssbo",
+    "binary_add_f32_4_ssbo",
     "conv_tile_pixels_1_1_clip_ssbo",
     "gather_1_ssbo",
     "matmul_tile_1_4_i32_clip_ssbo",
@@ -34,7 +35,7 @@ def changes(text: str) -> list[tuple[str, str]]:
     """Return (change, new line) of every mutant of GLSL that stands in for a variant's."""
     rendered = rendered_source(find("unary_abs_f32_ssbo"))[1]
     lines = tuple(("unary.comp.j2", number) for number, _ in enumerate(text.splitlines(), 1))
-    found = mutants(replace(rendered, text=text, lines=lines), "unary")
+    found = mutants(replace(rendered, text=text, lines=lines), "unary_abs_f32_ssbo")
     return [(mutant.change, mutant.after.strip()) for mutant in found]
 
 
@@ -84,21 +85,14 @@ def test_samples_are_the_same_every_time() -> None:
 
 def test_every_known_equivalent_is_still_a_mutant() -> None:
     """Otherwise the entry is about a line that has changed since."""
-    names = {known.file for known in EQUIVALENTS}
-    seen: set[Equivalent] = set()
-    from vkmnn.testing.case import variants
-
+    unseen = set(EQUIVALENTS)
     find(KERNELS[0])
     for variant in variants():
-        if f"{variant.template}.comp.j2" not in names and not any("include" in n for n in names):
-            continue
-        if seen == set(EQUIVALENTS):
+        if not unseen:
             break
-        for mutant in mutants(rendered_source(variant)[1], variant.template):
-            for known in EQUIVALENTS:
-                if known.fits(mutant.file, mutant.before, mutant.change):
-                    seen.add(known)
-    assert seen == set(EQUIVALENTS)
+        for mutant in mutants(rendered_source(variant)[1], variant.name):
+            unseen -= {k for k in unseen if k.fits(mutant.file, mutant.before, mutant.after)}
+    assert not unseen
 
 
 @pytest.mark.slow
@@ -109,7 +103,7 @@ def test_the_suite_notices_broken_kernels() -> None:
     outcomes = []
     for name in KERNELS:
         variant = find(name)
-        found = list(mutants(rendered_source(variant)[1], variant.template))
+        found = list(mutants(rendered_source(variant)[1], variant.name))
         outcomes += run_mutants(variant, sample(found, EACH))
     survivors = [str(mutant) for mutant, fate, _ in outcomes if fate is Fate.SURVIVED]
     assert len(outcomes) == EACH * len(KERNELS)
@@ -123,7 +117,7 @@ def test_a_mutant_that_hangs_or_crashes_is_caught_and_the_rest_still_runs(
         pytest.skip("no Vulkan device")
     monkeypatch.setattr("vkmnn.testing.mutation.MUTANT_SECONDS", 2.0)
     variant = find("unary_abs_f32_ssbo")
-    found = list(mutants(rendered_source(variant)[1], variant.template))
+    found = list(mutants(rendered_source(variant)[1], variant.name))
     start = next(mutant for mutant in found if "i = global_index" not in mutant.before)
     # Nothing that a kernel can do ends a process for sure: a line that is not there does.
     dies = replace(start, number=10**6)

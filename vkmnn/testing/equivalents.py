@@ -12,23 +12,87 @@ class Equivalent:
 
     Args:
         file: the template or include.
-        line: pattern of the GLSL line, to be found anywhere in it.
-        change: pattern of the whole change, as "< → <=".
+        after: pattern of a part of the changed line; of the original one when it was removed.
         reason: why nothing differs.
     """
 
     file: str
-    line: str
-    change: str
+    after: str
     reason: str
 
-    def fits(self, file: str, line: str, change: str) -> bool:
-        """Return whether a change is one of these."""
-        return (
-            file == self.file
-            and re.fullmatch(self.change, change) is not None
-            and re.search(self.line, line) is not None
-        )
+    def fits(self, file: str, before: str, after: str) -> bool:
+        """Return whether a change of a line is one of these."""
+        return file == self.file and bool(re.search(self.after, before if after == ";" else after))
 
 
-EQUIVALENTS: tuple[Equivalent, ...] = ()
+_CLAMP = "the clamp keeps an address inside; what is read there is not used"
+_CHECKED = "indices outside are refused; the clamp keeps the read inside where it must be"
+_AXIS = "an axis that a tensor does not have has size 1"
+
+EQUIVALENTS: tuple[Equivalent, ...] = (
+    Equivalent("binary.comp.j2", r"AXES >= [1-5]u", _AXIS),
+    Equivalent("select.comp.j2", r"AXES >= [1-5]u", _AXIS),
+    Equivalent("include/erf.glsl.j2", r"a > 11\.1|a >= 10\.1", "e * p has vanished before"),
+    Equivalent("include/activation.glsl.j2", r"y >= high|x <= low|x <= 0\.0 \?", "both sides meet"),
+    Equivalent(
+        "cast.comp.j2", r"magnitude <= 0x38800000u|magnitude < 947912705u", "both forms fit"
+    ),
+    Equivalent("cast.comp.j2", r"0x7f800000u\) *$|magnitude >= 213909503[89]u", "infinity stays"),
+    Equivalent("cast.comp.j2", r"BITS <= 32", "32 bits are kept either way"),
+    Equivalent(
+        "include/check.glsl.j2", r"2147483648 - int", "the number of the check still differs"
+    ),
+    Equivalent("conv_weight.comp.j2", r"source < 0 \? 1\.0", "meets channels that are zero"),
+    Equivalent("conv_tile.comp.j2", r"min\(first \+ \du, group_blocks (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_tile.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_rotate.comp.j2", r"min\(first, pc.group_blocks (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_rotate.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_depthwise.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_gather.comp.j2", r"min\(m, pc.pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_strip.comp.j2", r"min\(row, rows (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "conv_strip.comp.j2", r"clamp\(origin\.[yz] \+ \d+, (1|0), in_\w+ [-+] [012]\)", _CLAMP
+    ),
+    Equivalent(
+        "winograd_in.comp.j2",
+        r"clamp\((top|left) \+ \d, (0|1), (height|width) [-+] [012]\)",
+        _CLAMP,
+    ),
+    Equivalent("winograd_in.comp.j2", r"t = min\(t, tiles (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("winograd_out.comp.j2", r"t = min\(t, tiles (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "winograd_out.comp.j2", r"min\((top|left) \+ \du, (height|width) (\+ 1u|- 0u)\)", _CLAMP
+    ),
+    Equivalent(
+        "winograd_out.comp.j2", r"(top|left) \+ 0u <= ", "the first pixel of a tile is always there"
+    ),
+    Equivalent(
+        "winograd_out.comp.j2",
+        r"kept (\|\| top \+ 0u|&& top \+ 0u < height \|\| left)",
+        "the first pixel of a tile is always there; tiles too many write what the last one writes",
+    ),
+    Equivalent("matmul_rotate.comp.j2", r"min\(m \+ \d+u \+ lane, pc.rows (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("matmul_rotate.comp.j2", r"min\(n4, last4\) ", _CLAMP),
+    Equivalent("matmul_tile.comp.j2", r"min\(m \+ \d+u, pc.rows (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("matmul_tile.comp.j2", r"min\(n4 \+ 1u, columns4 (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "matmul_tile.comp.j2", r"pc.columns \+ 4u\) >> 2|n4 > columns4", "`put` checks again"
+    ),
+    Equivalent("matmul_tile.comp.j2", r"n4 & 6u", "n4 is even"),
+    Equivalent(
+        "include/matmul.glsl.j2", r"residual_load\(", "a residual behind the row is not stored"
+    ),
+    Equivalent(
+        "matmul_pack.comp.j2",
+        r"there && column \+ \du <= |there && column \+ \du < |there \|\| column",
+        "products with columns behind the last one are not stored",
+    ),
+    Equivalent("pool_index.comp.j2", r"found = -[02];|best = ", "the first element always counts"),
+    Equivalent("grid_sample.comp.j2", r"lessThanEqual\(d, vec4\(2\.0\)", "the cubic is zero at 2"),
+    Equivalent(
+        "grid_sample.comp.j2", r"c = reflected\(c, low, high\);", "each tap is reflected by itself"
+    ),
+    Equivalent("grid_sample.comp.j2", r"is_nan\(position\) \? 1\.0", "nothing is defined for NaN"),
+    Equivalent("interp.comp.j2", r"COLUMN_PAIRS >= 0u", "rows with weights come with columns"),
+    Equivalent("gather.comp.j2", r"at = clamp\(at", _CHECKED),
+)

@@ -1,6 +1,6 @@
 """Memory for kernel tests: every tensor lies alone, poisoned, with guard words behind it.
 
-What a kernel does not write, or reads behind a tensor, is then NaN or a large integer, and what it
+What a kernel does not write, or reads behind a tensor, is then NaN or a large number, and what it
 writes behind a tensor shows afterwards.
 """
 
@@ -17,7 +17,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Layout
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.memory import BufferRange, MemoryKind
+from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
@@ -25,8 +25,11 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory, constants_used
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
 
-POISON = np.int32(0x7FD5A5C3)
-"""Every word before a run: NaN as a float, large as an integer."""
+POISONS = (0x7FD5A5C3, 0x7F05A5C3)
+"""What is in every word before a run: NaN or a large float, large as an integer.
+
+Of each tensor another one, so that poison which is read here and written there shows.
+"""
 
 GUARD_BYTES = 4096
 """Behind each tensor, within the range that is bound, so that drivers let kernels write there."""
@@ -52,6 +55,7 @@ class GuardedBackend(VulkanBackend):
         super().__init__(device, chooser=chooser)
         self._replaced = replaced
         self._written: list[Tensor] = []
+        self._variable: list[Tensor] = []
         self._ranges: dict[Tensor, BufferRange] = {}
         self.dispatched: frozenset[str] = frozenset()
         """Names of the kernels that run."""
@@ -86,9 +90,7 @@ class GuardedBackend(VulkanBackend):
             array = constants.get(tensor)
             size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
             buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
-            # Its own kind, so that poison which is read here and written there shows.
-            poison = np.int32(POISON + len(ranges))
-            buffer.write(0, np.full(buffer.nbytes // 4, poison))
+            buffer.write(0, _filled(buffer, POISONS[0], len(ranges)))
             if array is not None and array.size:
                 buffer.write(0, np.ascontiguousarray(array))
             ranges[tensor] = BufferRange(buffer, 0, buffer.nbytes)
@@ -100,9 +102,16 @@ class GuardedBackend(VulkanBackend):
         ]
         self._written = list(dict.fromkeys(written))
         self._ranges = ranges
+        self._variable = [tensor for tensor in ranges if tensor not in constants]
         buffers = [place.buffer for place in ranges.values()]
         total = sum(buffer.nbytes for buffer in buffers)
         return PlanMemory(ranges, {}, buffers, [], total, total)
+
+    def poison(self, poison: int) -> None:
+        """Fill the memory of everything but constants; call it before a run."""
+        for number, tensor in enumerate(self._variable):
+            buffer = self._ranges[tensor].buffer
+            buffer.write(0, _filled(buffer, poison, number))
 
     def check_memory(self) -> None:
         """Check what the kernels wrote besides results; call it after a run, before `close`.
@@ -126,6 +135,10 @@ class GuardedBackend(VulkanBackend):
     def _words(self, tensor: Tensor) -> AnyArray:
         place = self._ranges[tensor]
         return place.buffer.read(0, place.nbytes).view(np.int32)
+
+
+def _filled(buffer: Buffer, poison: int, number: int) -> AnyArray:
+    return np.full(buffer.nbytes // 4, poison + number, np.int32)
 
 
 def _vectors(nbytes: int) -> int:

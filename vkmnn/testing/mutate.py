@@ -60,7 +60,7 @@ def main(
     with _progress() as progress:
         whole = progress.add_task("variants", total=len(chosen))
         for variant in chosen:
-            found = list(mutants(rendered_source(variant)[1], variant.template))
+            found = list(mutants(rendered_source(variant)[1], variant.name))
             picked = sample(found, count or len(found), seed)
             task = progress.add_task(variant.name, total=len(picked))
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatch
 from hashlib import sha256
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -36,12 +37,12 @@ from vkmnn.testing.equivalents import EQUIVALENTS, Equivalent
 from vkmnn.testing.runner import Picks, reach, run_case
 
 FUNCTION_LIBRARIES = {
-    "include/math.glsl.j2": "unary",
-    "include/power.glsl.j2": "unary",
-    "include/erf.glsl.j2": "binary",
-    "include/activation.glsl.j2": "binary",
+    "include/math.glsl.j2": "unary_*",
+    "include/power.glsl.j2": "unary_*",
+    "include/erf.glsl.j2": "binary_add_f32_*",
+    "include/activation.glsl.j2": "binary_add_f32_*",
 }
-"""Includes of functions that many kernels share, and the template whose cases test them."""
+"""Includes of functions that many kernels share, and the variants whose cases test them."""
 
 MUTANT_SECONDS = 30.0
 """How long a mutant may take before it counts as hanging."""
@@ -112,11 +113,11 @@ class Outcome(NamedTuple):
     why: str
 
 
-def mutants(rendered: Rendered, template: str) -> Iterator[Mutant]:
-    """Yield every change of a variant's own code.
+def mutants(rendered: Rendered, name: str) -> Iterator[Mutant]:
+    """Yield every change of the code of the variant called `name`.
 
     Declarations, preprocessor lines, comments and functions that nobody calls stay as they are, and
-    so do the includes of `FUNCTION_LIBRARIES` where the template is not the one that tests them.
+    so do the includes of `FUNCTION_LIBRARIES` where the variant is none of those that test them.
     """
     block = False
     dead = _dead_lines(rendered.text)
@@ -128,7 +129,7 @@ def mutants(rendered: Rendered, template: str) -> Iterator[Mutant]:
             block = not text.startswith("}") and (block or not text.rstrip().endswith((";", ")")))
             block = block and not text.startswith("#")
             continue
-        if number in dead or FUNCTION_LIBRARIES.get(file, template) != template:
+        if number in dead or not fnmatch(name, FUNCTION_LIBRARIES.get(file, "*")):
             continue
         for start, end, new, change in _changes(text):
             yield Mutant(number, file, line, text, text[:start] + new + text[end:], change)
@@ -279,7 +280,7 @@ class Judge:
             DeviceLostError: the device hangs and cannot be used any more.
         """
         for known in EQUIVALENTS:
-            if known.fits(mutant.file, mutant.before, mutant.change):
+            if known.fits(mutant.file, mutant.before, mutant.after):
                 return Outcome(mutant, Fate.KNOWN, known.reason)
         text = mutant.applied(self._rendered.text)
         try:

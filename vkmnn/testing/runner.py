@@ -21,7 +21,7 @@ from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
 from vkmnn.testing.case import CASES, Case, Variant
-from vkmnn.testing.guarded import GuardedBackend
+from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
 
 T = TypeVar("T")
@@ -151,20 +151,25 @@ def run_case(
     try:
         assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"
         if case.raises:
-            _check_refusal(case, plan)
+            for poison in POISONS:
+                backend.poison(poison)
+                _check_refusal(case, plan)
             device.raise_messages()
             return CaseResult(str(case), 0.0, 0.0, backend.dispatched)
-        first, second = plan.execute(case.feeds), plan.execute(case.feeds)
-        device.raise_messages()
-        backend.check_memory()
+        runs = []
+        for poison in POISONS:
+            backend.poison(poison)
+            runs.append(plan.execute(case.feeds))
+            device.raise_messages()
+            backend.check_memory()
     finally:
         plan.close()
         backend.close()
     worst = absolute = 0.0
     wanted = case.expected() if expected is None else expected
     for info, want in zip(case.graph.outputs, wanted, strict=True):
-        got = first[info.name]
-        assert np.array_equal(got, second[info.name], equal_nan=got.dtype.kind == "f"), (
+        got, again = (run[info.name] for run in runs)
+        assert np.array_equal(got, again, equal_nan=got.dtype.kind == "f"), (
             f"{case}, {dict(picks)}: two runs differ"
         )
         error, difference = compare(got, want, case)

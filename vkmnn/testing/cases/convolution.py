@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
+from typing import TypedDict
 
 import numpy as np
 
@@ -16,9 +17,21 @@ from vkmnn.testing.cases.shapes import whole
 
 Ints = tuple[int, ...]
 
+
+class Window(TypedDict):
+    """How a window slides."""
+
+    pads: Ints
+    strides: Ints
+    dilations: Ints
+
+
 CLAMPS = (Activation(), Activation("CLIP", -5.0, 7.0), Activation("RELU"))
 # One kind: drivers take seconds over each specialization. `binary` tests all of them.
 SMOOTH = (Activation("LEAKY_RELU", 0.125),)
+
+# Every axis different.
+VOLUME = Window(pads=(1, 0, 1, 0, 2, 0), strides=(2, 1, 3), dilations=(3, 1, 2))
 
 
 class Maker:
@@ -86,15 +99,14 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     yield make(
         (2, 7, 9, 5),
         (38, 7, 3, 2),
-        strides=(2, 1),
-        dilations=(1, 2),
+        strides=(3, 2),
+        dilations=(2, 3),
         pads=(1, 0, 2, 3),
         residual=True,
     )
     # Groups of several panels, one to three axes.
     yield make((3, 16, 4, 3), (120, 8, 2, 2), pads=(0, 1, 1, 0), group=2, residual=True)
-    volume = (1, 0, 1, 0, 2, 0)
-    yield make((2, 5, 3, 4, 5), (3, 5, 2, 3, 2), pads=volume, strides=(1, 2, 2), residual=True)
+    yield make((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), residual=True, **VOLUME)
     yield make((2, 7, 11), (5, 7, 4), pads=(3, 2), residual=True, half=True)
     yield make((0, 7, 5, 5), (4, 7, 3, 3))
     if variant.axes["act"] == "any":
@@ -127,14 +139,13 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
     yield make(
         (2, 7, 9, 5),
         (7, 1, 3, 2),
-        strides=(2, 1),
-        dilations=(1, 2),
+        strides=(3, 2),
+        dilations=(2, 3),
         pads=(1, 0, 2, 3),
         group=7,
         residual=True,
     )
-    volume = (1, 0, 1, 0, 2, 0)
-    yield make((2, 5, 3, 4, 5), (5, 1, 2, 3, 2), pads=volume, group=5, bias=False, residual=True)
+    yield make((2, 5, 5, 4, 7), (5, 1, 2, 3, 2), group=5, bias=False, residual=True, **VOLUME)
     yield make((3, 9, 11), (9, 1, 4), pads=(3, 2), strides=(2,), group=9, residual=True, half=True)
     yield make((2, 6, 17, 31), (6, 1, 2, 2), group=6)
     yield make((1, 1, 1, 1), (1, 1, 1, 1))
@@ -148,12 +159,15 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
     size, stride = int(variant.axes["size"]), int(variant.axes["stride"])
     strides, w = (stride, stride), (1, size, size)
     for x, pads in (
-        ((2, 7, 6, 9), (1, 0, 2, 1)),
+        ((2, 7, 6, 9), (1, 0, 2, 3)),
         ((1, 5, 13, 37), (0, 2, 1, 0)),
         ((1, 3, 1, 1), (size, size - 1, size, size)),
         ((3, 1, 29, 6), (2, 1, 0, 3)),
     ):
         yield make(x, (x[1], *w), strides=strides, pads=pads, group=x[1], residual=True)
+    around = (size // 2,) * 4
+    for width in range(1, 9 * stride, stride):
+        yield make((1, 4, 2, width), (4, *w), strides=strides, pads=around, group=4, residual=True)
     # No pads, whole strips, and more invocations than a workgroup has.
     x = (2, 4, 19, 3 * 8 * stride + size - stride)
     yield make(x, (4, *w), strides=strides, group=4, bias=False)
@@ -167,14 +181,13 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
     yield make(
         (2, 6, 9, 5),
         (9, 2, 3, 2),
-        strides=(2, 1),
-        dilations=(1, 2),
+        strides=(3, 2),
+        dilations=(2, 3),
         pads=(1, 0, 2, 3),
         group=3,
         residual=True,
     )
-    volume = (1, 0, 1, 0, 2, 0)
-    yield make((2, 2, 3, 4, 5), (6, 1, 2, 3, 2), pads=volume, group=2, bias=False, residual=True)
+    yield make((2, 2, 5, 4, 7), (6, 1, 2, 3, 2), group=2, bias=False, residual=True, **VOLUME)
     yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, half=True)
     yield make((1, 10, 19, 28), (6, 5, 1, 1), group=2)
     yield make((0, 6, 3), (4, 3, 1), group=2)
@@ -204,6 +217,9 @@ def _winograd(variant: Variant, act: str) -> Iterator[Case]:
     yield case((1, 3, 7, 14), (5, 3, 3, 3), pads=(1, 1, 1, 1), residual=False)
     yield case((3, 9, 10, 6), (12, 9, 3, 3), bias=False)
     yield case((1, 2, 29, 31), (3, 2, 3, 3), pads=(0, 2, 0, 1))
+    # The border of the input at every place in a tile.
+    for size, begin in product(range(5, 9), range(2)):
+        yield case((1, 3, size, size + 1), (4, 3, 3, 3), pads=(begin, 1 - begin, 3, 3))
     yield case((1, 1, 1, 1), (2, 1, 3, 3), pads=(2, 1, 0, 1))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir import Activation, DType
+from vkmnn.ir import Activation, DType, Op
 from vkmnn.ir.ops import BinaryAttrs, CastAttrs, OpAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 from vkmnn.testing.cases.shapes import SHAPES, f32, floats, i32, integers, whole
@@ -37,6 +38,8 @@ MORE_PAIRS: tuple[tuple[Shape, Shape], ...] = (
     ((5, 12), (12,)),
     ((5, 1), (5, 12)),
     ((3, 1, 4), (1, 7, 4)),
+    ((2, 1, 3, 1, 4), (1, 5, 1, 2, 4)),
+    ((1, 5, 1, 4), (2, 1, 3, 4)),
     ((2, 3, 5), (5,)),
     ((3, 1, 5), (1, 7, 5)),
     ((11, 1), (7,)),
@@ -213,12 +216,17 @@ SELECT_SHAPES: tuple[tuple[Shape, Shape, Shape], ...] = (
     ((5, 1), (5, 12), (12,)),
     ((5, 12), (5, 1), (1, 12)),
     ((12,), (5, 12), (5, 1)),
-    ((2, 1, 3, 1, 2, 4), (1, 3, 1, 2, 1, 4), (4,)),
-    ((1, 3, 1, 2, 1, 4), (2, 1, 3, 1, 2, 4), (2, 3, 3, 2, 2, 1)),
+    ((2, 1, 3, 1, 2, 1), (1, 3, 3, 1, 1, 8), (2, 3, 1, 1, 2, 8)),
+    ((1, 3, 3, 5, 1, 8), (2, 1, 3, 1, 2, 8), (2, 3, 1, 5, 2, 1)),
+    ((2, 1, 3, 1, 8), (1, 5, 1, 2, 8), (2, 1, 1, 2, 1)),
+    ((2, 1, 3, 8), (1, 5, 1, 8), (2, 5, 1, 1)),
+    ((2, 1, 8), (1, 5, 8), (2, 5, 1)),
     ((3, 5), (5,), (3, 1)),
     ((2, 3, 1), (1, 3, 5), (2, 1, 5)),
-    ((2, 1, 3, 1, 2, 5), (1, 3, 1, 2, 1, 5), (5,)),
-    ((1, 3, 1, 2, 1, 5), (2, 1, 3, 1, 2, 1), (1, 3, 1, 2, 1, 1)),
+    ((2, 1, 3, 1, 2, 1), (1, 3, 3, 1, 1, 5), (2, 3, 1, 1, 2, 5)),
+    ((1, 3, 3, 5, 1, 5), (2, 1, 3, 1, 2, 5), (2, 3, 1, 5, 2, 1)),
+    ((2, 1, 3, 1, 5), (1, 5, 1, 2, 5), (2, 1, 1, 2, 1)),
+    ((2, 1, 3, 5), (1, 5, 1, 5), (2, 5, 1, 1)),
 )
 
 
@@ -270,7 +278,7 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
                               1.5 * 2**-25, 2**-26, np.inf, -np.inf, np.nan])  # fmt: skip
         elif dest == "bool":
             yield f32([np.nan, np.inf, 1e-30, -1e-30, 0.0])
-        elif dest == "int32":
+        elif dest in ("int32", "int64"):
             yield f32([2147483520.0, -2147483648.0, -2147483520.0])
         elif dest in ("uint8", "int8", "uint16", "int16"):
             yield f32([127, 128, 255, 256, 511, 32767, 32768, 65535, 65536, 70001, -200.0])
@@ -279,6 +287,24 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
         yield np.array([*edges, -(2**31)], source)
         if dest in ("float16", "float32"):
             yield np.array([2047, 2049, 2051, 4095, 4097, 4098, 16777217, 16777219], source)
+
+
+_WIDE = {"f32": "float32", "f16": "float32", "i32": "int64"}
+
+
+def _widened(case: Case, dtype: str) -> Case:
+    """Cast the result of a case once more, to a type that shows what the device holds.
+
+    The host would round or wrap what it reads as a narrow type.
+    """
+    graph = case.graph
+    (out,) = graph.outputs
+    wide = DType(dtype)
+    if out.dtype in (wide, DType.BOOL, DType.UINT32):
+        return case
+    widen = Op("Cast", "widen", [out.name], ["wide"], CastAttrs(wide))
+    result = replace(out, name="wide", dtype=wide)
+    return replace(case, graph=replace(graph, ops=[*graph.ops, widen], outputs=[result]))
 
 
 @shader_cases("cast")
@@ -292,7 +318,8 @@ def cast(variant: Variant) -> Iterator[Case]:
             attrs = CastAttrs(DType(second))
             arrays = [*_values(first, second), integers(*SHAPES[index % len(SHAPES)], low=0)]
             for x in arrays:
-                yield op_case("Cast", attrs, [x.astype(first)], rtol=0, atol=0)
+                case = op_case("Cast", attrs, [x.astype(first)], rtol=0, atol=0)
+                yield _widened(case, _WIDE.get(dest, second))
         first, second = _SOURCES[source][0], _DESTS[dest][-1]
         for shape in SHAPES:
             x = (floats(*shape, scale=9) if source == "f32" else integers(*shape)).astype(first)
