@@ -55,9 +55,10 @@ def draw_networks(results: Sequence[Comparison], title: str, path: Path) -> None
             color=_COLOURS[names.index(name) % len(_COLOURS)],
             error_kw={"elinewidth": 0.8, "ecolor": "#555"},
         )  # fmt: skip
-        for y, value in zip(places, spent, strict=True):
+        for y, value, error in zip(places, spent, errors, strict=True):
             if not np.isnan(value):
-                axes.text(value * 1.06, y, f"{value:.3g}", va="center", fontsize=7)
+                text = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+                axes.text((value + error) * 1.04, y, text, va="center", fontsize=7)
     axes.set_xscale("log")
     axes.set_xlabel("milliseconds a run (log scale)")
     axes.set_yticks([row + 0.42 - height / 2 for row in range(len(results))])

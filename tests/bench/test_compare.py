@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from rich.console import Console
+from rich.table import Table
 
 import vkmnn
 from vkmnn.bench.compare import (
@@ -28,6 +31,7 @@ from vkmnn.bench.compare import (
 from vkmnn.bench.document import document, networks
 from vkmnn.bench.peer import Peer
 from vkmnn.cli.app import run_cli
+from vkmnn.cli.bench import networks_table, show_failures
 
 X = {"x": np.linspace(-1, 1, 7, dtype=np.float32).reshape(1, 7)}
 
@@ -238,3 +242,37 @@ def test_ncnn_converts_and_runs(where: Place, tmp_path: Path) -> None:
     before = converted.stat().st_mtime_ns
     compare("net", path, feeds, engines(False, ["ncnn"]), here)
     assert converted.stat().st_mtime_ns == before
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def text_of(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_of_networks() -> None:
+    results = [
+        Comparison("a", [Series("vkmnn", [0.1]), Series("x", [0.2]), Series("gone", error="no")]),
+        Comparison("b", [Series("vkmnn", [0.1]), Series("x", [0.8]), Series("gone", error="no")]),
+        Comparison(
+            "c", [Series("vkmnn", [0.1]), Series("x", error="no"), Series("gone", error="")]
+        ),
+    ]
+    lines = text_of(networks_table(results)).splitlines()
+    assert "gone" not in lines[0]
+    assert lines[2].split() == ["a", "100.00", "±0", "%", "200.00", "±0", "%", "2.00"]
+    assert lines[4].split() == ["c", "100.00", "±0", "%", "–", "–"]
+    assert lines[5].split() == ["geometric", "mean", "4.00"]
+
+
+def test_each_failure_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = Series("x", error="it is not installed", hint="install it")
+    both = [Comparison("a", [failed]), Comparison("b", [failed])]
+    show_failures(both)
+    assert capsys.readouterr().err == "note: x: it is not installed; to get it: install it\n"
+    show_failures([*both, Comparison("c", [Series("x", [1.0])])])
+    assert capsys.readouterr().err.startswith("note: x (a, b): it is")

@@ -13,8 +13,6 @@ from rich.text import Text
 from vkmnn.bench.compare import (
     OWN,
     Comparison,
-    EngineSpec,
-    Place,
     Series,
     compare,
     engines,
@@ -105,8 +103,15 @@ def _engines(result: Comparison) -> Table:
 
 
 def networks_table(results: Sequence[Comparison]) -> Table:
-    """Return many models, one a row: milliseconds of the engines, and their time by vkmnn's."""
-    names = [series.engine for series in results[0].series] if results else []
+    """Return models, one a row: milliseconds of the engines, and their time by vkmnn's.
+
+    All of them have the same engines; those that ran none of the models are left out.
+    """
+    names = [
+        one.engine
+        for rank, one in enumerate(results[0].series)
+        if any(result.series[rank].median_s is not None for result in results)
+    ]
     others = [name for name in names if name != OWN]
     rows = table(
         "network",
@@ -160,11 +165,3 @@ def show_failures(results: Sequence[Comparison]) -> None:
     for (engine, error, hint), models in failed.items():
         where = "" if len(models) == len(results) else f" ({', '.join(models)})"
         note(f"{engine}{where}: {error}" + (f"; to get it: {hint}" if hint else ""))
-
-
-def compared(name: str, model: Path, specs: Sequence[EngineSpec], where: Place) -> Comparison:
-    """Compare engines on made-up inputs, with what happens shown."""
-    with InferenceSession(model, "cpu") as session:
-        feeds, _ = make_feeds(session.get_inputs(), [], [], 0)
-    with progress() as report:
-        return compare(name, model, feeds, specs, where, report)
