@@ -169,10 +169,10 @@ def run_case(
     wanted = case.expected() if expected is None else expected
     for info, want in zip(case.graph.outputs, wanted, strict=True):
         got, again = (run[info.name] for run in runs)
+        error, difference = compare(got, want, case)
         assert np.array_equal(got, again, equal_nan=got.dtype.kind == "f"), (
             f"{case}, {dict(picks)}: two runs differ"
         )
-        error, difference = compare(got, want, case)
         worst, absolute = max(worst, error), max(absolute, difference)
     return CaseResult(str(case), worst, absolute, backend.dispatched)
 
