@@ -46,7 +46,9 @@ def results() -> Results:
                     against=compare(time, old if number else None),
                 )
             )
-        whole.add(Entry(label, "bad_1", "bad", "failed", reached=True, message=NASTY))
+        whole.add(
+            Entry(label, "bad_1", "bad", "failed", reached=True, emulated=True, message=NASTY)
+        )
         whole.add(Entry(label, "bad_2", "bad", "not run"))
         whole.add(Entry(label, "beyond_1", "beyond", "skipped", reason=NASTY))
     return whole
@@ -104,6 +106,7 @@ def test_verdicts_and_counts_are_shown():
     assert "<b>2</b> were never dispatched" in page
     assert '<span class="state slower">slower</span>' in page
     assert '<span class="state faster">faster</span>' in page
+    assert page.count(">emulated</span>") == 2
     assert "1 of 2</td>" in page  # one of the two cases dispatches the variant
 
 

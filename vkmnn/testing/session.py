@@ -120,6 +120,11 @@ class ShaderSession:
         except VkmnnError as error:
             results.notes.append(f"{label}: timing stopped: {error}")
             return
+        lost = [job.variant.name for job in jobs if job.variant.name not in times]
+        if lost:
+            results.notes.append(
+                f"{label}: not timed, since their cases did not come again: {' '.join(lost)}"
+            )
         self._compare(target, times)
 
     def _compare(self, target: Target, times: Mapping[str, Measured]) -> None:

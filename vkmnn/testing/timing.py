@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import quantiles
+from typing import NamedTuple
 
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
-from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import Device
 from vkmnn.testing.baseline import Measured
 from vkmnn.testing.case import CASES, Case, Variant
+from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import Picker, dispatched_by
 from vkmnn.vulkan.backend import VulkanBackend
 
@@ -47,42 +48,58 @@ def measure(
         progress: called with the number of variants that are done.
 
     Returns:
-        Times by the variant's name. The noise band goes from the 10th to the 90th percentile of
-        all runs.
+        Times by the variant's name, without those whose case does not come again. The noise band
+        goes from the 10th to the 90th percentile of all runs.
 
     Raises:
         VkmnnError: the device does not do what it did in the tests.
     """
-    cases = [(job, _case(job, device)) for job in jobs]
-    times: list[list[float]] = [[] for _ in jobs]
+    found = [ready for job in jobs if (ready := _ready(job, device))]
+    times: list[list[float]] = [[] for _ in found]
     for number in range(PASSES):
-        for start in range(0, len(jobs), _BATCH):
-            found = _batch(cases[start : start + _BATCH], device)
-            for mine, new in zip(times[start:], found, strict=False):
+        for start in range(0, len(found), _BATCH):
+            batch = _batch(found[start : start + _BATCH])
+            for mine, new in zip(times[start:], batch, strict=False):
                 mine += new
-            progress((number * len(jobs) + start + len(found)) // PASSES)
-    return {job.variant.name: _measured(job, mine) for job, mine in zip(jobs, times, strict=True)}
+            progress((number * len(found) + start + len(batch)) // PASSES)
+    return {
+        ready.job.variant.name: _measured(ready.job, mine)
+        for ready, mine in zip(found, times, strict=True)
+    }
 
 
-def _case(job: Job, device: Device) -> Case:
+class _Ready(NamedTuple):
+    job: Job
+    case: Case
+    device: Device
+
+    @property
+    def picker(self) -> Picker:
+        return Picker(self.job.picks, self.case.takes)
+
+
+def _ready(job: Job, device: Device) -> _Ready | None:
     """Find the case; of several with the same description, one that dispatches the variant."""
-    name = job.variant.name
+    bench = bench_for(job.variant, device)
+    if isinstance(bench, str) or bench.emulated:
+        return None
     for case in CASES[job.variant.template][0](job.variant):
-        if str(case) == job.case and name in dispatched_by(case, device, Picker(job.picks)):
-            return case
-    raise InvalidInputError(
-        f"{name} cannot be timed: {job.case} is not there, or takes another kernel",
-        hint="a function with @shader_cases must yield the same cases every time",
-    )
+        ready = _Ready(job, case, bench.device)
+        if str(case) == job.case and job.variant.name in dispatched_by(
+            case, bench.device, ready.picker
+        ):
+            return ready
+    return None
 
 
-def _batch(cases: Sequence[tuple[Job, Case]], device: Device) -> list[list[float]]:
+def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
     """Time some variants in turn; return the microseconds of each one's runs."""
-    times: list[list[float]] = [[] for _ in cases]
+    times: list[list[float]] = [[] for _ in batch]
     with ExitStack() as stack:
         plans = []
-        for job, case in cases:
-            backend = VulkanBackend(device, chooser=Picker(job.picks)).timed()
+        for ready in batch:
+            case = ready.case
+            backend = VulkanBackend(ready.device, chooser=ready.picker).timed()
             stack.callback(backend.close)
             plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
             stack.callback(plan.close)
@@ -90,12 +107,11 @@ def _batch(cases: Sequence[tuple[Job, Case]], device: Device) -> list[list[float
             for _ in range(_WARM_UP):
                 plan.execute(case.feeds)
         for _ in range(ROUNDS):
-            for (job, case), plan, mine in zip(cases, plans, times, strict=True):
+            for ready, plan, mine in zip(batch, plans, times, strict=True):
+                name = ready.job.variant.name
                 for _ in range(RUNS):
-                    plan.execute(case.feeds)
-                    steps = [step for _, step in plan.timings()]
-                    own = [t.microseconds for t in steps if t.kernel == job.variant.name]
-                    mine.append(sum(own))
+                    plan.execute(ready.case.feeds)
+                    mine.append(sum(t.microseconds for _, t in plan.timings() if t.kernel == name))
     return times
 
 
