@@ -550,6 +550,10 @@ def test(args: Sequence[str]) -> int:
     pytest += ["-q", "-n", str(WORKERS), "-m"]
     say("the whole suite on the default device")
     status = run_loud([*pytest, "not torch"], env)
+    kernels = [python, "-m", "pytest", "-q", "-n", str(WORKERS), "--vkmnn-shaders"]
+    if "VKMNN_REQUIRE_VULKAN" in env:
+        say("every variant of every kernel on the default device")
+        status = run_loud([*kernels, "--vkmnn-report", SHADER_REPORT], env) or status
     if kompute:
         say("operators and networks on the driver kompute")
         present = [place for place in KOMPUTE_TESTS if (ROOT / place).exists()]
@@ -562,6 +566,8 @@ def test(args: Sequence[str]) -> int:
         say("the device tests on SwiftShader, the feature floor")
         present = [folder for folder in FLOOR_TESTS if (ROOT / folder).is_dir()]
         status = run_loud([*pytest, "not torch and not slow", *present], env) or status
+        say("every variant of every kernel on SwiftShader")
+        status = run_loud(kernels, env) or status
     return status
 
 

@@ -307,10 +307,12 @@ def test_arguments_are_passed_on(tasks, machine, runs):
 
 def test_tests_may_not_skip_vulkan_where_it_is(tasks, machine, runs):
     tasks.main(["test"])
-    default, floor = (env for _, env in runs)
+    default, kernels, floor, floor_kernels = (env for _, env in runs)
     assert default["VKMNN_REQUIRE_VULKAN"] == "1"
-    assert "VK_DRIVER_FILES" not in default
+    assert "VK_DRIVER_FILES" not in {**default, **kernels}
     assert floor["VK_DRIVER_FILES"] == str(machine["swiftshader"])
+    assert floor_kernels == floor
+    assert ["--vkmnn-shaders" in command for command, _ in runs] == [False, True, False, True]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -361,7 +363,7 @@ def test_failure_of_either_run_fails_the_task(tasks, machine, runs, monkeypatch)
     (tasks.ROOT / "fails").mkdir()
     monkeypatch.setattr(tasks, "FLOOR_TESTS", ("fails",))
     assert tasks.main(["test"]) == 5
-    assert len(runs) == 2
+    assert len(runs) == 4
 
 
 def test_kompute_is_tested_where_it_is(tasks, machine, runs, capsys):
@@ -370,9 +372,9 @@ def test_kompute_is_tested_where_it_is(tasks, machine, runs, capsys):
     machine["kompute"] = True
     runs.clear()
     tasks.main(["test"])
-    default, kompute, floor = (env for _, env in runs)
+    default, kernels, kompute, floor, floor_kernels = (env for _, env in runs)
     assert kompute["VKMNN_DRIVER"] == "kompute"
-    assert "VKMNN_DRIVER" not in {**default, **floor}
+    assert "VKMNN_DRIVER" not in {**default, **kernels, **floor, **floor_kernels}
     assert {env["VKMNN_REQUIRE_KOMPUTE"] for _, env in runs} == {"1"}
 
 
