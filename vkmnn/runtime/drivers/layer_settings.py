@@ -27,7 +27,8 @@ khronos_validation.report_flags = error,warn
 khronos_validation.log_filename = {log}
 khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
-_TEXT = re.compile(r"\w\): msgNum: -?\d+ - (.*)")
+# A message: a line with these words, and the lines that follow it but the list of objects.
+_TEXT = re.compile(r"(Validation (?:Error|Warning): .*(?:\n(?! *Objects:|.*Validation ).*)*)")
 
 _folder: Path | None = None
 
@@ -90,4 +91,4 @@ class LayerLog:
         except FileNotFoundError:
             return []
         self._read += len(data)
-        return _TEXT.findall(data.decode(errors="replace"))
+        return [text.strip() for text in _TEXT.findall(data.decode(errors="replace"))]
