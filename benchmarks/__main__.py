@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks import drivers, kernels, networks, overhead, plots, results, scaling, start
+from benchmarks import (
+    ceilings,
+    drivers,
+    gemm,
+    kernels,
+    networks,
+    overhead,
+    plots,
+    results,
+    scaling,
+    start,
+)
 from benchmarks.networks import Network
 from benchmarks.results import Results
 from vkmnn.bench.compare import Place, engines, place
@@ -57,6 +68,11 @@ RecordOption = Annotated[
 ]
 
 
+LargestOption = Annotated[
+    int, typer.Option("--largest", help="Matrix products up to this M, N and K only.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """On what a command runs, and where its results go."""
@@ -85,8 +101,6 @@ def _setting(
     output: Path,
     record: bool,
 ) -> Setting:
-    if fp16 is None:
-        fp16 = open_device(where.device).info.type is not DeviceType.CPU
     if models:
         found = [networks.from_file(path) for path in models]
     else:
@@ -99,7 +113,14 @@ def _setting(
             found = networks.networks(only or [], light=True)
     if not plots.available():
         note(plots.HINT)
-    return Setting(where, fp16, found, Results(output, where, record))
+    halves = _default_fp16(fp16, where)
+    return Setting(where, halves, found, Results(output, where, record))
+
+
+def _default_fp16(fp16: bool | None, where: Place) -> bool:
+    if fp16 is not None:
+        return fp16
+    return open_device(where.device).info.type is not DeviceType.CPU
 
 
 def _networks(setting: Setting, names: list[str]) -> None:
@@ -128,24 +149,36 @@ def _overhead(setting: Setting, rounds: int) -> None:
 
 
 def _kernels(setting: Setting, runs: int) -> None:
-    from benchmarks import ceilings
-
     with progress() as report:
         report("measuring the ceilings")
-        measured = ceilings.measure(open_device(setting.where.device))
+        limits = ceilings.measure(open_device(setting.where.device))
         rates = {}
         for network in setting.models:
             report(f"{network.name}: profile")
-            rates[network.name] = kernels.measure(network, setting.where.device, runs, measured)
-    setting.results.save("kernels", results.kernels_data(measured, rates))
+            rates[network.name] = kernels.measure(network, setting.where.device, runs, limits)
+    setting.results.save("kernels", results.kernels_data(limits, rates))
     heading(f"Ceilings of {setting.title}")
-    show(kernels.ceilings_table(measured))
+    show(kernels.ceilings_table(limits))
     for name, rows in rates.items():
         heading(name)
         show(kernels.rates_table(rows))
     drawing = setting.drawing("roofline")
     if drawing:
-        plots.draw_roofline(rates, measured, setting.title, drawing)
+        plots.draw_roofline(rates, limits, setting.title, drawing)
+
+
+def _gemm(setting: Setting, runs: int, largest: int) -> None:
+    rows = []
+    with progress() as report:
+        for precision in gemm.STORED if setting.fp16 else ("high",):
+            for size in gemm.SIZES:
+                if max(size) <= largest:
+                    report(f"product {'×'.join(map(str, size))}, precision {precision}")
+                    row = gemm.measure(size, precision, setting.where.device, runs)
+                    rows += [row] if row else []
+    setting.results.save("gemm", [asdict(row) for row in rows])
+    heading(f"Matrix products on {setting.title}")
+    show(gemm.gemm_table(rows))
 
 
 def _scaling(setting: Setting, only: list[str], names: list[str], budget_s: float) -> None:
@@ -224,6 +257,21 @@ def kernels_command(
     _kernels(_setting(models, only, light, False, where, output, record), runs)
 
 
+@app.command("gemm")
+def gemm_command(
+    device: DeviceOption = "auto",
+    runs: Annotated[int, typer.Option("--runs", "-n", min=1, help="Profiled runs.")] = 10,
+    largest: LargestOption = 4096,
+    fp16: Fp16Option = None,
+    output: OutputOption = results.DEFAULT,
+    record: RecordOption = False,
+) -> None:
+    """FLOP/s of matrix products, beside cuBLAS where there is a CUDA device."""
+    where = place(device, 0, 1, 0)
+    halves = _default_fp16(fp16, where)
+    _gemm(Setting(where, halves, [], Results(output, where, record)), runs, largest)
+
+
 @app.command("scaling")
 def scaling_command(
     device: DeviceOption = "auto",
@@ -267,6 +315,7 @@ def all_command(
     fp16: Fp16Option = None,
     threads: ThreadsOption = 0,
     budget: Annotated[float, typer.Option("--budget", help="Seconds for a series.")] = 240,
+    largest: LargestOption = 4096,
     timeout: TimeoutOption = 900,
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
@@ -278,6 +327,7 @@ def all_command(
         "overhead": lambda: _overhead(setting, 30),
         "networks": lambda: _networks(setting, []),
         "kernels": lambda: _kernels(setting, rounds),
+        "gemm": lambda: _gemm(setting, rounds, largest),
         "start": lambda: _start(setting),
         "scaling": lambda: _scaling(setting, only or [], [], budget),
     }

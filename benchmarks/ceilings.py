@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Literal
 
-from vkmnn.codegen import compile_folder
+from benchmarks.shaders import kernels
 from vkmnn.runtime.device import Device
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.runtime.encoder import CommandBuffer, linear_groups
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.runtime.shader import Shader
-from vkmnn.shaders import shaders_from_build
 from vkmnn.vulkan.encoder import load_storages
 
-SHADERS = Path(__file__).parent / "shaders"
 INVOCATIONS = 1 << 18
-# Of one round of the shader: chains, unrolled steps, components, a multiplication and an addition.
-FLOPS_A_ROUND = 8 * 4 * 4 * 2
 MOST_ROUNDS = 1 << 15  # lavapipe ends loops at 65,535
 LEAST_MS = 20.0
 SIZES = tuple(1 << power for power in range(12, 30, 2))
@@ -57,37 +54,86 @@ class Ceilings:
 
 def measure(device: Device, largest: int = SIZES[-1]) -> Ceilings:
     """Measure a device that has timestamps; copies move up to `largest` bytes."""
-    shaders = shaders_from_build(compile_folder(SHADERS))
-    dtypes = ["f32", *(["f16"] if "float16" in device.info.features else [])]
-    storage = load_storages(device.info)[0]
+    flops = {"f32": _flops(device, _multiply_adds("f32"))}
+    if "float16" in device.info.features:
+        flops["f16"] = _flops(device, _multiply_adds("f16"))
+    shape = matrix_shape(device.info)
+    if shape is not None:
+        flops[f"f16 matrices {shape.m}×{shape.n}×{shape.k}"] = _flops(device, _products(shape))
     sizes = [size for size in SIZES if size <= largest]
-    return Ceilings(
-        {dtype: _flops(device, shaders[f"fma_{dtype}"]) for dtype in dtypes},
-        {size: _bandwidth(device, shaders[f"copy_{storage}"], size) for size in sizes},
+    storage = load_storages(device.info)[0]
+    return Ceilings(flops, {size: _bandwidth(device, storage, size) for size in sizes})
+
+
+def matrix_shape(info: DeviceInfo) -> CooperativeMatrixShape | None:
+    """Return the largest product of float16 matrices into float32 that a subgroup makes."""
+    shader = kernels.mma()
+    if not info.features.issuperset(shader.requires):
+        return None
+    kinds = ("f16", "f16", "f32", "f32", "subgroup")
+    found = [s for s in info.cooperative_matrices if (s.a, s.b, s.c, s.result, s.scope) == kinds]
+    return max(found, key=lambda shape: shape.m * shape.n * shape.k, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A shader of arithmetic: its push constants by rounds, and what a thread does in a round.
+
+    `team` is how many invocations share the work of one, 0 for a subgroup.
+    """
+
+    shader: Shader
+    spec: dict[str, int]
+    params: Callable[[int], bytes]
+    flops: int
+    team: int
+
+
+def _multiply_adds(dtype: Literal["f32", "f16"]) -> _Work:
+    # 8 chains, 4 steps unrolled, 4 components, a multiplication and an addition.
+    return _Work(
+        kernels.fma(dtype=dtype),
+        {},
+        lambda rounds: kernels.FmaParams(rounds=rounds).pack(),
+        8 * 4 * 4 * 2,
+        1,
     )
 
 
-def _flops(device: Device, shader: Shader) -> float:
-    pipeline = device.pipeline(shader)
-    groups = (INVOCATIONS // shader.local_size[0], 1, 1)
+def _products(shape: CooperativeMatrixShape) -> _Work:
+    # 8 chains.
+    return _Work(
+        kernels.mma(),
+        {"M": shape.m, "N": shape.n, "K": shape.k},
+        lambda rounds: kernels.MmaParams(rounds=rounds).pack(),
+        8 * 2 * shape.m * shape.n * shape.k,
+        0,
+    )
+
+
+def _flops(device: Device, work: _Work) -> float:
+    pipeline = device.pipeline(work.shader, work.spec)
+    groups = (INVOCATIONS // work.shader.local_size[0], 1, 1)
+    team = work.team or device.info.limits.subgroup_size_range[1]
     with device.allocate(4096, MemoryKind.DEVICE) as buffer:
         rounds = 64
         while True:
-            params = struct.pack("<Iff", rounds, 0.999, 0.001)
             encoder = device.encoder(timestamps=True)
-            encoder.dispatch(pipeline, [BufferRange(buffer, 0, 4096)], params, groups)
+            target = [BufferRange(buffer, 0, 4096)]
+            encoder.dispatch(pipeline, target, work.params(rounds), groups)
             with encoder.finish() as commands:
                 spent = _best_ms(commands)
             if spent >= LEAST_MS or rounds >= MOST_ROUNDS:
-                return INVOCATIONS * rounds * FLOPS_A_ROUND / spent * 1e3
+                return INVOCATIONS // team * rounds * work.flops / spent * 1e3
             rounds *= 4
 
 
-def _bandwidth(device: Device, shader: Shader, moved: int) -> float:
+def _bandwidth(device: Device, storage: Literal["ssbo", "texel"], moved: int) -> float:
     """Return the rate of a copy that reads and writes `moved` bytes in all."""
+    shader = kernels.copy(storage=storage)
     pipeline = device.pipeline(shader)
     size = moved // 2
-    params = struct.pack("<I", size // 16)
+    params = kernels.CopyParams(n4=size // 16).pack()
     groups = linear_groups(size // 16, shader.local_size[0], device.info.limits)
     with device.allocate(moved, MemoryKind.DEVICE) as buffer:
         halves = [BufferRange(buffer, 0, size), BufferRange(buffer, size, size)]

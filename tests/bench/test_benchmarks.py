@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from typer.testing import CliRunner
 import vkmnn
 from benchmarks import kernels, plots, results, scaling
 from benchmarks.__main__ import app
-from benchmarks.ceilings import Ceilings
+from benchmarks.ceilings import Ceilings, matrix_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
+from benchmarks.shaders import kernels as kernels_of_benchmarks
 from vkmnn.bench.compare import Comparison, EngineSpec, Place, Series, compare, engines
 from vkmnn.core.profile import Profile, ProfileEntry
+from vkmnn.runtime.device_info import CooperativeMatrixShape
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "benchmarks" / "results.schema.json").read_text("utf-8"))
@@ -92,6 +96,15 @@ def test_kernels(command: Callable[..., dict[str, Any]], toy: Path, monkeypatch:
     by_type = {row["type"]: row for row in network["kernels"]}
     assert by_type["Convolution"]["flops"] == 2 * 5 * 5 * 9 * 3 * 9
     assert sum(row["share"] for row in network["kernels"]) == pytest.approx(1)
+
+
+def test_gemm(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> None:
+    monkeypatch.setattr("benchmarks.gemm.SIZES", ((7, 13, 5), (3, 1000, 2)))
+    data = command("gemm", "-d", 0, "-n", 2, "--largest", 100)
+    (row,) = data["gemm"]
+    assert (row["m"], row["n"], row["k"], row["dtype"]) == (7, 13, 5, "f32")
+    assert row["error"] < 1e-5
+    assert "matmul" in row["kernel"]
 
 
 def test_start(command: Callable[..., dict[str, Any]], toy: Path) -> None:
@@ -193,6 +206,49 @@ def test_the_least_time_of_a_step() -> None:
     assert CEILINGS.least_seconds(0, 0) == 0
 
 
+def test_the_shaders_are_up_to_date() -> None:
+    folder = ROOT / "benchmarks" / "shaders"
+    done = subprocess.run(
+        [sys.executable, "-m", "vkmnn.codegen", "--shaders", str(folder), "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks" / "shaders" / "spirv").glob("*.spv")))
+def test_the_shaders_are_valid(path: Path) -> None:
+    tool = shutil.which("spirv-val")
+    if tool is None:
+        pytest.skip("no spirv-val")
+    target = "vulkan1.3" if path.stem == "mma" else "vulkan1.1"
+    done = subprocess.run(
+        [tool, "--target-env", target, str(path)], capture_output=True, text=True, check=False
+    )
+    if "Invalid capability operand: 6022" in done.stderr:
+        pytest.skip("this spirv-val is older than cooperative matrices")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_largest_fitting_product_of_matrices_is_taken() -> None:
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    info = vkmnn.devices()[0]
+    shapes = (
+        CooperativeMatrixShape(16, 8, 16, "f16", "f16", "f32", "f32", "subgroup", False),
+        CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False),
+        CooperativeMatrixShape(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup", False),
+        CooperativeMatrixShape(64, 64, 16, "f16", "f16", "f32", "f32", "workgroup", False),
+    )
+    able = info.features | kernels_of_benchmarks.mma().requires
+    assert matrix_shape(replace(info, features=able, cooperative_matrices=shapes)) == shapes[1]
+    assert matrix_shape(replace(info, features=able, cooperative_matrices=())) is None
+    without = able - {"cooperative_matrix"}
+    assert matrix_shape(replace(info, features=without, cooperative_matrices=shapes)) is None
+
+
 def test_ops_are_counted_with_all_their_steps() -> None:
     def step(op: str, kernel: str, microseconds: float, flops: int, nbytes: int) -> ProfileEntry:
         return ProfileEntry(
@@ -282,5 +338,5 @@ def test_help_lists_the_commands() -> None:
         text=True,
         check=True,
     )
-    for name in ("networks", "overhead", "kernels", "scaling", "start", "all", "drivers"):
+    for name in ("networks", "overhead", "kernels", "gemm", "scaling", "start", "all", "drivers"):
         assert name in done.stdout
