@@ -154,8 +154,9 @@ def _devices() -> Iterator[Check]:
     found = vkmnn.devices()
     if not found:
         variable = driver_files.override()
-        fix = f"correct or unset {variable}" if variable else remedy("driver")
-        yield Check(_VULKAN, "devices", Status.FAILED, why_none(None), fix)
+        reason, way_out = why_none(None)
+        fix = f"correct or unset {variable}" if variable else way_out
+        yield Check(_VULKAN, "devices", Status.FAILED, reason, fix)
     for device in found:
         detail = f"{device.name}, {type_text(device)}, {bytes_text(device.memory_bytes)}"
         yield Check(_VULKAN, f"device {device.index}", Status.OK, detail)

@@ -34,13 +34,14 @@ KEY_FEATURES = {
 }
 
 
-def why_none(driver: str | None) -> str:
-    """Say why no device was found."""
+def why_none(driver: str | None) -> tuple[str, str]:
+    """Say why no device was found, and what to do."""
+    name = driver or environment.driver()
     try:
-        get_driver(driver or environment.driver()).enumerate()
+        get_driver(name).enumerate()
     except DriverUnavailableError as error:
-        return str(error)
-    return "the Vulkan loader works, but no driver offers a device"
+        return str(error), remedy("driver") if name == "vulkan" else error.hint
+    return "the Vulkan loader works, but no driver offers a device", remedy("driver")
 
 
 def automatic(found: list[DeviceInfo]) -> tuple[int | str, str]:
@@ -86,8 +87,9 @@ def list_devices(driver: str | None, as_json: bool) -> None:
     show(rows, indent=0)
     out.print(verdict)
     if not found:
-        note(f"no Vulkan device: {why_none(driver)}")
-        note(f"to get one: {remedy('driver')}")
+        reason, way_out = why_none(driver)
+        note(f"no Vulkan device: {reason}")
+        note(f"to get one: {way_out}")
         note("`vkmnn doctor` looks closer")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vkmnn.cli.devices import why_none
 from vkmnn.errors import DeviceError, DeviceLostError, DeviceNotFoundError, OutOfDeviceMemoryError
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.drivers import DriverUnavailableError
@@ -72,6 +73,9 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(DeviceNotFoundError, match=r"'kp'.*cannot be imported") as caught:
         open_device(driver="kompute")
     assert "tasks.py kompute" in str(caught.value)
+    reason, way_out = why_none("kompute")
+    assert "cannot be imported" in reason
+    assert "tasks.py kompute" in way_out
 
 
 @pytest.mark.parametrize("version", ["0.8.1", "1.0", None])
