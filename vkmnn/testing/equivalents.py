@@ -26,12 +26,13 @@ class Equivalent:
 
 
 _CLAMP = "the clamp keeps an address inside; what is read there is not used"
+_LAST = "a pixel too many is the last one again: the same value goes to the same place"
 _CHECKED = "indices outside are refused; the clamp keeps the read inside where it must be"
 _AXIS = "an axis that a tensor does not have has size 1"
 
 EQUIVALENTS: tuple[Equivalent, ...] = (
-    Equivalent("binary.comp.j2", r"AXES >= [1-5]u", _AXIS),
-    Equivalent("select.comp.j2", r"AXES >= [1-5]u", _AXIS),
+    Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),
+    Equivalent("select.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),
     Equivalent("include/erf.glsl.j2", r"a > 11\.1|a >= 10\.1", "e * p has vanished before"),
     Equivalent("include/activation.glsl.j2", r"y >= high|x <= low|x <= 0\.0 \?", "both sides meet"),
     Equivalent(
@@ -49,6 +50,10 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("conv_rotate.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_depthwise.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_gather.comp.j2", r"min\(m, pc.pixels (\+ 1u|- 0u)\)", _CLAMP),
+    *(
+        Equivalent(f"{name}.comp.j2", r"(m\d+|\+ from\d+) <= pixels", _LAST)
+        for name in ("conv_tile", "conv_rotate", "conv_depthwise")
+    ),
     Equivalent("conv_strip.comp.j2", r"min\(row, rows (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
         "conv_strip.comp.j2", r"clamp\(origin\.[yz] \+ \d+, (1|0), in_\w+ [-+] [012]\)", _CLAMP
@@ -87,6 +92,10 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"there && column \+ \du <= |there && column \+ \du < |there \|\| column",
         "products with columns behind the last one are not stored",
     ),
+    Equivalent("pool.comp.j2", r"from\.z : 1\)", "what is read outside of the window is not used"),
+    Equivalent(
+        "pool_index.comp.j2", r"from\.z : 1\)", "what is read outside of the window is not used"
+    ),
     Equivalent("pool_index.comp.j2", r"found = -[02];|best = ", "the first element always counts"),
     Equivalent("grid_sample.comp.j2", r"lessThanEqual\(d, vec4\(2\.0\)", "the cubic is zero at 2"),
     Equivalent(
@@ -94,5 +103,10 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("grid_sample.comp.j2", r"is_nan\(position\) \? 1\.0", "nothing is defined for NaN"),
     Equivalent("interp.comp.j2", r"COLUMN_PAIRS >= 0u", "rows with weights come with columns"),
-    Equivalent("gather.comp.j2", r"at = clamp\(at", _CHECKED),
+    Equivalent("gather.comp.j2", r"clamp\(at", _CHECKED),
+    Equivalent("gather_elements.comp.j2", r"clamp\(at", _CHECKED),
+    Equivalent("gather_nd.comp.j2", r"clamp\(at, (0|1), pc.size\[k\] [-+] [012]\)", _CHECKED),
+    Equivalent("scatter_nd.comp.j2", r"clamp\(at, (0|1), pc.size\[k\] [-+] [012]\)", _CHECKED),
+    Equivalent("scatter_elements.comp.j2", r"clamp\(at, 0, axis [-+] [012]\)", _CHECKED),
+    Equivalent("convert_layout.comp.j2", r"min\(5u, pc.channels", "a block has four lanes"),
 )

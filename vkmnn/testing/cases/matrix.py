@@ -102,6 +102,8 @@ _PACKED: tuple[tuple[Shape, Shape, bool, bool], ...] = (
     ((1, 1), (1, 1), True, True),
     ((13, 3), (5, 13), True, True),
     ((29, 70), (70, 29), True, True),
+    ((32, 3), (5, 32), True, True),
+    ((5, 21), (21, 5), False, False),
 )
 
 

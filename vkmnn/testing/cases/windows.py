@@ -154,10 +154,11 @@ def interp(variant: Variant) -> Iterator[Case]:
         )
 
 
-# Shapes and grids of one and of three axes.
+# Shapes and grids of one and of three axes, and of axes of one and two elements.
 _OTHER_AXES: tuple[tuple[Ints, Ints], ...] = (
     ((2, 5, 7), (2, 11, 1)),
     ((1, 3, 3, 1, 4), (1, 2, 3, 5, 3)),
+    ((1, 3, 1, 2), (1, 5, 7, 2)),
 )
 
 
