@@ -124,12 +124,11 @@ def _default_fp16(fp16: bool | None, where: Place) -> bool:
 
 
 def _networks(setting: Setting, names: list[str]) -> None:
-    specs = engines(setting.fp16, names)
     measured = []
     for network in setting.models:
-        chosen = networks.specs_for(network, specs, setting.fp16) if not names else specs
+        specs = networks.specs_for(network, setting.fp16, names)
         with progress() as report:
-            measured.append(networks.measure(network, chosen, setting.where, report))
+            measured.append(networks.measure(network, specs, setting.where, report))
         # What is there is kept: a later network may take hours, or the machine.
         setting.results.save("networks", network_data(measured))
     heading(f"Networks on {setting.title}, {setting.where.threads} threads on the CPU")

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import vkmnn
-from vkmnn.bench.compare import Comparison, EngineSpec, Place, compare
+from vkmnn.bench.compare import Comparison, EngineSpec, Place, compare, engines
 from vkmnn.ir import Array
 
 # Name -> case of tests/networks/cases.py, and sizes other than the case's first.
@@ -113,16 +113,24 @@ def feeds_for(session: vkmnn.InferenceSession, free: int) -> dict[str, npt.NDArr
     return feeds
 
 
-def specs_for(network: Network, specs: Sequence[EngineSpec], fp16: bool) -> list[EngineSpec]:
-    """Return the engines, PyTorch among them where the network is one of its."""
-    if not network.case:
-        return list(specs)
-    options: dict[str, Any] = {"case": network.case, "sizes": dict(network.sizes)}
-    torch = [replace(TORCH, options=options)]
-    if fp16:
-        half = {**options, "precision": "normal"}
-        torch.append(replace(TORCH, name=f"{TORCH.name} fp16", options=half))
-    return [*specs, *torch]
+def specs_for(network: Network, fp16: bool, names: Sequence[str] = ()) -> list[EngineSpec]:
+    """Return the engines, PyTorch among them where the network is one of its.
+
+    Args:
+        network: what is to run.
+        fp16: also those that compute with float16.
+        names: parts of the names of those wanted; none for all.
+    """
+    torch: list[EngineSpec] = []
+    if network.case:
+        options: dict[str, Any] = {"case": network.case, "sizes": dict(network.sizes)}
+        torch.append(replace(TORCH, options=options))
+        if fp16:
+            half = {**options, "precision": "normal"}
+            torch.append(EngineSpec(f"{TORCH.name} fp16", TORCH.target, half))
+    wanted = [name.lower() for name in names]
+    fitting = [t for t in torch if not wanted or any(part in t.name.lower() for part in wanted)]
+    return [*engines(fp16, names), *fitting]
 
 
 def measure(

@@ -311,12 +311,13 @@ def test_light_networks_need_no_torch() -> None:
 
 
 def test_torch_runs_only_what_it_knows(toy: Path) -> None:
-    own = engines(False, ["vkmnn"])
-    assert specs_for(from_file(toy), own, True) == own
+    assert specs_for(from_file(toy), True) == engines(True)
     known = Network("n", toy, {}, "espcn", {"N": 1})
-    with_half = specs_for(known, own, True)
-    assert [spec.name for spec in with_half] == ["vkmnn", TORCH.name, f"{TORCH.name} fp16"]
-    assert with_half[1].options == {"case": "espcn", "sizes": {"N": 1}}
+    assert specs_for(known, False)[:-1] == engines(False)
+    with_half = specs_for(known, True, ["PyTorch"])
+    assert [spec.name for spec in with_half] == [TORCH.name, f"{TORCH.name} fp16"]
+    assert with_half[0].options == {"case": "espcn", "sizes": {"N": 1}}
+    assert with_half[1].options["precision"] == "normal"
 
 
 def test_torch_without_a_gpu_says_so(
