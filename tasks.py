@@ -566,8 +566,10 @@ def test(args: Sequence[str]) -> int:
         say("the device tests on SwiftShader, the feature floor")
         present = [folder for folder in FLOOR_TESTS if (ROOT / folder).is_dir()]
         status = run_loud([*pytest, "not torch and not slow", *present], env) or status
-        say("every variant of every kernel on SwiftShader")
-        status = run_loud(kernels, env) or status
+        say("kernel variants on SwiftShader")
+        # Kernels that rotate subgroups of eight are beyond it, and it takes minutes to compile an
+        # emulated one.
+        status = run_loud([*kernels, "-k", "not rotate"], env) or status
     return status
 
 
