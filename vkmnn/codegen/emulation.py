@@ -23,6 +23,9 @@ from vkmnn.codegen.render import Rendered, Renderer
 from vkmnn.codegen.variants import Condition, Variant, expand, load_entries
 from vkmnn.errors import ShaderError
 
+# Each exchange becomes two barriers: a driver takes minutes and gigabytes over hundreds of them.
+MAX_SHUFFLES = 64
+
 _TYPES = ("float", "vec2", "vec4", "int", "ivec2", "ivec4", "uint", "uvec2", "uvec4")
 _EXTENSION = re.compile(r"#extension GL_KHR_shader_subgroup_")
 _SIZE = re.compile(r"const uint SUBGROUP_SIZE = \d+u;")
@@ -86,7 +89,15 @@ def compile_emulated(folder: Path, template: str, name: str) -> tuple[dict[str, 
     rules = ((Condition(()), found.optimize),)
     entry = replace(found.template, requires=((Condition(()), needs),), optimize=rules)
     variant = Variant(name, entry, found.axes)
-    rendered = emulate_subgroups(Renderer(folder).render(found))
+    plain = Renderer(folder).render(found)
+    shuffles = plain.text.count("subgroupShuffle(")
+    if shuffles > MAX_SHUFFLES:
+        raise ShaderError(
+            f"{name} has {shuffles} shuffles, too many to emulate (at most {MAX_SHUFFLES})",
+            template=entry.file,
+            line=1,
+        )
+    rendered = emulate_subgroups(plain)
     try:
         compiled, _, _ = compile_rendered(rendered, variant, compiler, Cache(cache_folder()))
     except CompileError as error:
