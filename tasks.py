@@ -606,7 +606,7 @@ def bench(args: Sequence[str]) -> int:
     except TaskError as error:  # ncnn has no package for every system
         say(f"{error}\n  the comparison goes without ncnn")
     command = list(args) or ["networks"]
-    exports = command[0] not in ("overhead", "drivers") and "--light" not in command
+    exports = command[0] not in ("overhead", "gemm", "drivers") and "--light" not in command
     if exports and not any(arg.endswith(".onnx") or arg == "--help" for arg in command):
         prepare("networks")
     ensure_vulkan()

@@ -19,13 +19,14 @@ from benchmarks import (
     results,
     scaling,
     start,
+    weightless,
 )
 from benchmarks.networks import Network
 from benchmarks.results import Results
 from vkmnn.bench.compare import Place, engines, place
 from vkmnn.bench.document import networks as network_data
 from vkmnn.cli.bench import networks_table, progress, show_bars, show_failures
-from vkmnn.cli.console import err, heading, note, show
+from vkmnn.cli.console import bytes_text, err, heading, note, show
 from vkmnn.errors import VkmnnError
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.device_info import DeviceType
@@ -302,6 +303,16 @@ def start_command(
     """Time to the first result without caches and with them; memory."""
     where = place(device, 0, 1, timeout)
     _start(_setting(models, only, light, False, where, output, record))
+
+
+@app.command("export")
+def export_command(folder: Path, only: OnlyOption = None) -> None:
+    """Write the known networks without their weights, for machines that have no PyTorch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for network in networks.networks(only or []):
+        path = folder / f"{network.name.replace('/', '-')}.onnx"
+        weightless.strip(network.path, path)
+        note(f"{path}: {bytes_text(path.stat().st_size)}")
 
 
 @app.command("all")

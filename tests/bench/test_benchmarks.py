@@ -24,6 +24,7 @@ from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, matrix_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
 from benchmarks.shaders import kernels as kernels_of_benchmarks
+from benchmarks.weightless import strip
 from vkmnn.bench.compare import Comparison, EngineSpec, Place, Series, compare, engines
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.runtime.device_info import CooperativeMatrixShape
@@ -329,6 +330,42 @@ def test_torch_without_a_gpu_says_so(
     feeds = {"x": np.zeros((1, 1, 8, 8), np.float32)}
     (series,) = compare("espcn", toy, feeds, [spec], where).series
     assert series.error in ("PyTorch is not installed", "PyTorch finds no CUDA device")
+
+
+def test_models_without_weights_run_the_same_ops(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    weights = {"a": (37, 41), "b": (41, 37), "c": (37, 41), "small": (41,)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "a"], ["p"]),
+            helper.make_node("Add", ["p", "small"], ["q"]),
+            helper.make_node("MatMul", ["q", "b"], ["r"]),
+            helper.make_node("MatMul", ["r", "c"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [5, 37])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5, 41])],
+        [
+            numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+            for name, shape in weights.items()
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    whole, bare = tmp_path / "whole.onnx", tmp_path / "bare.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), whole)
+    strip(whole, bare)
+    onnx.checker.check_model(bare, full_check=True)
+    assert bare.stat().st_size < whole.stat().st_size / 10
+    x = rng.random((5, 37), dtype=np.float32)
+    placed = []
+    for path in (whole, bare):
+        with vkmnn.InferenceSession(path, "cpu") as session:
+            (y,) = session.run(None, {"x": x})
+            placed.append([op.type for op in session.placement()])
+    assert placed[0] == placed[1]
+    assert y.shape == (5, 41)
+    assert np.isfinite(y).all()
+    assert 0.01 < np.abs(y).max() < 100
 
 
 def test_help_lists_the_commands() -> None:

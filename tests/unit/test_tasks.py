@@ -461,6 +461,7 @@ def test_each_task_hands_back_its_status(tasks, machine, runs, name):
         (["all", "--output", "folder"], ["bench", "peers", "networks"], None),
         (["networks", "--light"], ["bench", "peers"], None),
         (["overhead"], ["bench", "peers"], None),
+        (["gemm", "--largest", "512"], ["bench", "peers"], None),
         (["kernels", "model.onnx"], ["bench", "peers"], None),
     ],
 )
