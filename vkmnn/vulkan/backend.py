@@ -163,9 +163,12 @@ class VulkanBackend(Backend):
     def timed(self) -> VulkanBackend:
         """Return a backend that records timestamps and shares this one's constants."""
         if "timestamps" not in self.device.info.features:
+            info = self.device.info
+            other = "another device" if info.driver == "vulkan" else 'driver="vulkan"'
             raise InvalidInputError(
-                f"{self.device.info.name} has no timestamps, so its ops cannot be timed",
-                hint='profile on another device, or with device="cpu"',
+                f"{info.name} has no timestamps by the driver {info.driver}, so its ops cannot be "
+                "timed",
+                hint=f'profile with {other}, or with device="cpu"',
             )
         return self._sibling(True, self._chooser)
 
