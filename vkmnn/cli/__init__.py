@@ -1,4 +1,4 @@
-"""The command line: `vkmnn devices | doctor | run | info | ops | profile`."""
+"""The command line: `vkmnn devices | doctor | run | info | ops | profile | bench | tune`."""
 
 from __future__ import annotations
 
