@@ -48,22 +48,22 @@ def profile_model(
         )
         out.print(Text(text))
     if trace is not None:
-        with _saving("--trace"):
+        with _saving("trace", "--trace"):
             profile.to_chrome_trace(trace)
         out.print(Text(f"saved {trace}; open it in https://ui.perfetto.dev or chrome://tracing"))
     if html is not None:
-        with _saving("--html"):
+        with _saving("page", "--html"):
             write_page(profile, html, model.name, f"{device}; inputs {inputs}")
         out.print(Text(f"saved {html}; open it in a browser"))
 
 
 @contextmanager
-def _saving(option: str) -> Iterator[None]:
+def _saving(what: str, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise InvalidInputError(
-            f"the file cannot be written: {error}", hint=f"give {option} another path"
+            f"the {what} cannot be written: {error}", hint=f"give {option} another path"
         ) from error
 
 

@@ -261,7 +261,7 @@ def _rows(profile: Profile, colours: dict[str, str]) -> Iterable[str]:
             _number(entry.microseconds, f"{entry.microseconds:,.1f}"),
             f'<td class="op"><i style="background:{colour}"></i>{escape(entry.type)}</td>',
             f'<td class="text" title="{escape(entry.source)}">{escape(entry.name)}</td>',
-            f'<td class="text">{escape(entry.kernel)}</td>',
+            f'<td class="kernel">{escape(entry.kernel)}</td>',
             f"<td>{escape(entry.choice)}</td>",
             *(_rate(count, spent[entry.name]) for count in _work(entry)),
         )
