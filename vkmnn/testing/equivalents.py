@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +15,21 @@ class Equivalent:
         file: the template or include.
         after: pattern of a part of the changed line; of the original one when it was removed.
         reason: why nothing differs.
+        variants: pattern of the variants of which that is true.
     """
 
     file: str
     after: str
     reason: str
+    variants: str = "*"
 
-    def fits(self, file: str, before: str, after: str) -> bool:
-        """Return whether a change of a line is one of these."""
-        return file == self.file and bool(re.search(self.after, before if after == ";" else after))
+    def fits(self, variant: str, file: str, before: str, after: str) -> bool:
+        """Return whether a change of a line of a variant is one of these."""
+        return (
+            file == self.file
+            and fnmatch(variant, self.variants)
+            and re.search(self.after, before if after == ";" else after) is not None
+        )
 
 
 _CLAMP = "the clamp keeps an address inside; what is read there is not used"
@@ -109,4 +116,24 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("scatter_nd.comp.j2", r"clamp\(at, (0|1), pc.size\[k\] [-+] [012]\)", _CHECKED),
     Equivalent("scatter_elements.comp.j2", r"clamp\(at, 0, axis [-+] [012]\)", _CHECKED),
     Equivalent("convert_layout.comp.j2", r"min\(5u, pc.channels", "a block has four lanes"),
+    Equivalent(
+        "group_norm.comp.j2",
+        r"base (- b \*|\+ b /) pitch|first - b|--b",
+        "channels with statistics of their own are groups of one block",
+        "group_norm_*_own",
+    ),
+    Equivalent(
+        "include/reduce.glsl.j2",
+        r"center|sqrt\(",
+        "only sums are finished this way",
+        "reduce_*_prod_*",
+    ),
+    Equivalent(
+        "reduce_columns.comp.j2", r"center = ", "only sums have a center", "reduce_*_prod_*"
+    ),
+    Equivalent(
+        "reduce_columns.comp.j2",
+        r"k - 4u <= length|k \+ 5u <= length",
+        "the next loop does the rest",
+    ),
 )

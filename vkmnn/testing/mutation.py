@@ -280,7 +280,7 @@ class Judge:
             DeviceLostError: the device hangs and cannot be used any more.
         """
         for known in EQUIVALENTS:
-            if known.fits(mutant.file, mutant.before, mutant.after):
+            if known.fits(self._variant.name, mutant.file, mutant.before, mutant.after):
                 return Outcome(mutant, Fate.KNOWN, known.reason)
         text = mutant.applied(self._rendered.text)
         try:

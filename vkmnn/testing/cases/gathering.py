@@ -223,7 +223,7 @@ def one_hot(variant: Variant) -> Iterator[Case]:
     dtype = str(variant.axes["dtype"])
     shapes: tuple[tuple[Shape, int], ...] = (
         ((), 0), ((1,), 0), ((0,), 0), ((7,), -1), ((5, 3), 0), ((5, 3), 1), ((5, 3), 2),
-        ((2, 3, 11), 1),
+        ((2, 3, 11), 1), ((4,), 0),
     )  # fmt: skip
     for number, (shape, axis) in enumerate(shapes):
         for depth in (1, 5):

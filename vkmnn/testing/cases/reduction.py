@@ -159,7 +159,7 @@ def _pixels(kind: str, *shape: int) -> Case:
 @shader_cases("reduce_exact")
 def reduce_exact(variant: Variant) -> Iterator[Case]:
     """Means, norms and logarithms of integers; sums that need more than a word."""
-    for shape, axis in (*LINES, ((2, 7, 5), 1), ((131, 3), 0), ((3, 7, 31), 1)):
+    for shape, axis in (*LINES, ((2, 7, 5), 1), ((131, 3), 0), ((3, 7, 31), 1), ((4, 3), 1)):
         x = integers(*shape, low=-10_000, high=10_000)
         for kind in ("MEAN", "L2", "LOG_SUM"):
             if x.size or 0 in _without(shape, axis):
