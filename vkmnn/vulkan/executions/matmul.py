@@ -172,7 +172,7 @@ def _kernels(
     tiles = [_Kernel("tile", 1), _Kernel("tile", 8)]
     if product.m > 1:
         tiles.reverse()
-    # Last, since no device is known that gains: a choice for the tuner and for tests of the packing.
+    # Last, since no device is known that gains: for the tuner, and for tests of the packing.
     tiles.append(_Kernel("tile", 8, True))
     info = encoder.info
     if dtype != "f32" or not conv_kernels.can_rotate(info) or "texel" not in load_storages(info):
