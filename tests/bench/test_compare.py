@@ -83,6 +83,18 @@ def test_engines_take_turns(where: Place, model: Path) -> None:
     assert told[-1] == "double: round 3 of 3"
 
 
+def test_slow_engines_have_fewer_turns(
+    where: Place, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkmnn.bench.compare.TURNS_S", 0.5)
+    specs = [
+        EngineSpec("vkmnn", "tests.bench.toys:Good", {"seconds": 0.06}),
+        EngineSpec("slow", "tests.bench.toys:Good", {"seconds": 0.2}),
+    ]
+    own, slow = compare("double", model, X, specs, replace(where, rounds=5)).series
+    assert (len(own.seconds), len(slow.seconds)) == (5, 3)
+
+
 def test_an_engine_that_fails_ends_only_its_row(where: Place, model: Path) -> None:
     names = ("Missing", "Good", "Crashes", "Raises", "OtherShape")
     result = compare("double", model, X, [toy(name) for name in names], where)

@@ -22,6 +22,10 @@ from vkmnn.runtime.selection import select
 
 OWN = "vkmnn"
 
+# An engine that is slow has fewer turns: at least so many, and then none beyond these seconds.
+LEAST_TURNS = 3
+TURNS_S = 20.0
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
@@ -132,6 +136,11 @@ class Series:
         return None if self.error or not self.seconds else median(self.seconds)
 
     @property
+    def enough(self) -> bool:
+        """Whether a slow engine has had its turns."""
+        return len(self.seconds) >= LEAST_TURNS and sum(self.seconds) > TURNS_S
+
+    @property
     def spread(self) -> float:
         """Half of what lies between the quartiles, as a part of the median."""
         if self.median_s is None or len(self.seconds) < 2:
@@ -196,7 +205,7 @@ def compare(
             # Another one begins each time, so that nobody always follows the same one.
             shift = number % len(result.series)
             for series in result.series[shift:] + result.series[:shift]:
-                if not series.error:
+                if not series.error and not series.enough:
                     answer = _ask(peers[series.engine], "turn", series)
                     series.seconds += [answer["seconds"]] if answer else []
         for series in result.series:
