@@ -23,8 +23,8 @@ from vkmnn.codegen.render import Rendered, Renderer
 from vkmnn.codegen.variants import Condition, Variant, expand, load_entries
 from vkmnn.errors import ShaderError
 
-# Each exchange becomes two barriers: a driver takes minutes and gigabytes over hundreds of them.
-MAX_SHUFFLES = 64
+# Each exchange becomes two barriers: a driver takes minutes and gigabytes over more of them.
+MAX_SHUFFLES = 32
 
 _TYPES = ("float", "vec2", "vec4", "int", "ivec2", "ivec4", "uint", "uvec2", "uvec4")
 _EXTENSION = re.compile(r"#extension GL_KHR_shader_subgroup_")
