@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from vkmnn.bench.compare import (
     job,
     place,
 )
-from vkmnn.bench.document import document, networks
+from vkmnn.bench.document import document, networks, processor
 from vkmnn.bench.peer import Peer
 from vkmnn.cli.app import run_cli
 from vkmnn.cli.bench import networks_table, show_failures
@@ -219,6 +220,13 @@ def test_the_document_of_a_failure(where: Place) -> None:
     (engine,) = data["networks"][0]["engines"]
     assert engine == {"engine": "a", "error": "it crashed", "hint": "install it"}
     json.dumps(data)
+
+
+def test_the_processor_is_told_with_its_vectors(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fma avx avx2 sse\n\n")
+    assert processor(cpuinfo) == "A CPU, avx2"
+    assert processor(tmp_path / "none") == platform.processor()
 
 
 # --- ncnn ----------------------------------------------------------------------------------------

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from vkmnn.bench.compare import Comparison, Place, Series
+from vkmnn.runtime import environment
 
 FORMAT = 1
 """Grows when the meaning of a field changes."""
 
+_VECTORS = ("avx2", "avx512f", "asimd", "sve")
 _PACKAGES = ("vkmnn", "numpy", "vulkan", "onnx", "onnxruntime", "ncnn", "pnnx", "torch")
 
 
@@ -26,9 +30,23 @@ def document(where: Place) -> dict[str, Any]:
         "driver": where.driver,
         "threads": where.threads,
         "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "tune": environment.tune(),
         "python": ".".join(map(str, sys.version_info[:3])),
         "versions": _versions(),
     }
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's name and its vectors: a software device depends on these most."""
+    try:
+        text = cpuinfo.read_text("utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    fields: dict[str, str] = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", text, re.MULTILINE))
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    vectors = " ".join(name for name in _VECTORS if name in flags)
+    return ", ".join(filter(None, (fields.get("model name", platform.processor()), vectors)))
 
 
 def _versions() -> dict[str, str]:
