@@ -284,7 +284,8 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
             yield f32([127, 128, 255, 256, 511, 32767, 32768, 65535, 65536, 70001, -200.0])
     elif source in ("int32", "int64"):
         edges = [0, 1, -1, 127, 128, -128, -129, 255, 256, 32767, 32768, 65535, 65536, 2**31 - 1]
-        yield np.array([*edges, -(2**31)], source)
+        numbers = np.array([*edges, -(2**31)], source)
+        yield np.abs(edges).astype(source) if dest in ("uint32", "uint64") else numbers
         if dest in ("float16", "float32"):
             yield np.array([2047, 2049, 2051, 4095, 4097, 4098, 16777217, 16777219], source)
 
@@ -322,7 +323,10 @@ def cast(variant: Variant) -> Iterator[Case]:
                 yield _widened(case, _WIDE.get(dest, second))
         first, second = _SOURCES[source][0], _DESTS[dest][-1]
         for shape in SHAPES:
-            x = (floats(*shape, scale=9) if source == "f32" else integers(*shape)).astype(first)
+            low = 0 if second == "uint32" else -9
+            x = (floats(*shape, scale=9) if source == "f32" else integers(*shape, low=low)).astype(
+                first
+            )
             if first != second:
                 yield op_case("Cast", CastAttrs(DType(second)), [x], rtol=0, atol=0)
         blocked = whole(2, 5, 3).astype(first)  # pooling takes no bools
@@ -333,3 +337,8 @@ def cast(variant: Variant) -> Iterator[Case]:
             x = np.ones(7, np.float32)
             x[6 - place] = value
             yield op_case("Cast", CastAttrs(DType.INT64), [x], raises=_OVERFLOW)
+    if source == dest == "i32":
+        for signed, wide in product(("int8", "int32", "int64"), (DType.UINT32, DType.UINT64)):
+            x = np.array([3, 2, 1, 0, -1], signed)
+            yield op_case("Cast", CastAttrs(wide), [x[:4]], rtol=0, atol=0)
+            yield op_case("Cast", CastAttrs(wide), [x], raises=_OVERFLOW)

@@ -19,6 +19,9 @@ _NARROW = {
     DType.INT16: (16, True),
     DType.UINT16: (16, False),
 }
+_SIGNED = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64})
+# Negative numbers become ones that a device word cannot hold.
+_WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 
 
 @vulkan_execution("Cast")
@@ -52,8 +55,10 @@ class CastExecution(VulkanExecution):
             dest=_kernel_dest(dest),  # type: ignore[arg-type]
             storage=encoder.load_storage,
         )
+        if source.dtype in _SIGNED and dest in _WIDE_UNSIGNED:
+            spec["NEGATIVE_FITS"] = False
         tensors, check = [source, output], 0
-        if kernel_dtype(source.dtype) == "f32" and _kernel_dest(dest) == "i32":
+        if _kernel_dest(dest) == "i32":
             status, check = encoder.check_overflow(self.op, output)
             tensors.append(status)
         count = storage_bytes(output) // 16
@@ -72,6 +77,6 @@ def _same_values(source: DType, dest: DType) -> bool:
     """Return whether a cast to `dest` leaves every stored value of `source` as it is."""
     if source is dest or kernel_dtype(source) != kernel_dtype(dest):
         return source is dest
-    if dest in (DType.FLOAT32, DType.INT32, DType.INT64, DType.UINT32, DType.UINT64):
-        return True
-    return source is DType.BOOL
+    if dest in _WIDE_UNSIGNED:
+        return source not in _SIGNED
+    return dest in (DType.FLOAT32, DType.INT32, DType.INT64) or source is DType.BOOL
