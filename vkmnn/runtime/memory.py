@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -147,15 +147,42 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
         The offset of every lifetime, the bytes needed in all, and a lower bound of any plan: the
         most bytes that are alive at one step.
 
-    The largest range is placed first, each into the smallest gap that holds it ("greedy by size,
+    Ranges are placed one after the other, each into the smallest gap that holds it: first those
+    that take most bytes times steps, and if that wastes memory, the largest first ("greedy by size,
     best fit": Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020).
     """
+    bound = _most_alive(lifetimes)
+    best: list[int] = []
+    least = -1
+    for key in (_area, _size):
+        offsets, total = _place_in_order(
+            lifetimes, sorted(range(len(lifetimes)), key=key(lifetimes))
+        )
+        if least < 0 or total < least:
+            best, least = offsets, total
+        if least <= bound:
+            break
+    return best, least, bound
+
+
+def _area(lifetimes: Sequence[Lifetime]) -> Callable[[int], tuple[int, int, int]]:
+    def key(i: int) -> tuple[int, int, int]:
+        item = lifetimes[i]
+        return -item.nbytes * (item.last - item.first + 1), item.first, i
+
+    return key
+
+
+def _size(lifetimes: Sequence[Lifetime]) -> Callable[[int], tuple[int, int, int]]:
+    return lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i)
+
+
+def _place_in_order(lifetimes: Sequence[Lifetime], order: Sequence[int]) -> tuple[list[int], int]:
     count = len(lifetimes)
     first = np.array([item.first for item in lifetimes], np.int64)
     last = np.array([item.last for item in lifetimes], np.int64)
     start = np.zeros(count, np.int64)
     end = np.zeros(count, np.int64)  # 0 for what has not been placed
-    order = sorted(range(count), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i))
     for i in order:
         item = lifetimes[i]
         if item.nbytes == 0:
@@ -164,7 +191,7 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
         taken = sorted(zip(start[others].tolist(), end[others].tolist(), strict=True))
         start[i] = _best_fit(taken, item.nbytes, item.alignment)
         end[i] = start[i] + item.nbytes
-    return start.tolist(), int(end.max(initial=0)), _most_alive(lifetimes)
+    return start.tolist(), int(end.max(initial=0))
 
 
 def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], int]:
@@ -180,10 +207,7 @@ def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], i
     sizes: list[int] = []
     users: list[list[Lifetime]] = []
     chosen = [0] * len(lifetimes)
-    order = sorted(
-        range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i)
-    )
-    for i in order:
+    for i in sorted(range(len(lifetimes)), key=_size(lifetimes)):
         item = lifetimes[i]
         free = [
             number
