@@ -19,7 +19,10 @@ from vkmnn.codegen.variants import Variant, expand, load_entries
 from vkmnn.errors import ShaderError
 
 SCHEMA = Path(places.__file__).with_name("macro.schema.json")
-IN_ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+IN_ONE_FOLDER = settings(  # slow machines are no failure of the generator
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 Entry = dict[str, Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -82,6 +83,16 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(folder, env={"PYTHONPATH": str(folder), "PATH": path})
 
 
+def can_build_wheels() -> bool:
+    """Tell whether this environment builds wheels by itself; else pip fetches what does."""
+    try:
+        version = importlib.metadata.version("setuptools")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    own = tuple(map(int, version.split(".")[:2])) >= (70, 1)  # has a bdist_wheel of its own
+    return own or importlib.util.find_spec("wheel") is not None
+
+
 @pytest.fixture
 def fresh_environment(tmp_path: Path) -> Place:
     """A fresh virtual environment: vkmnn and what it needs are there by reference, no plug-in is.
@@ -96,7 +107,7 @@ def fresh_environment(tmp_path: Path) -> Place:
     (packages / "by_reference.pth").write_text("\n".join(here) + "\n", "utf-8")
     python = scripts / "python"
     offline = ["--no-deps"]
-    if importlib.util.find_spec("setuptools"):
+    if can_build_wheels():
         offline.append("--no-build-isolation")
     commands = {
         "pip": f'"{sys.executable}" -m pip -q --disable-pip-version-check '
