@@ -161,4 +161,5 @@ def test_cum_sum_in_pieces(exclusive: bool, reverse: bool, shape: tuple[int, ...
     wide = x.astype(np.float64)
     (result,) = check("CumSum", attrs, [x, axis], constant={1}, rtol=1e-3)
     op = Op("CumSum", "op", ["x", "axis"], ["y"], attrs)
-    np.testing.assert_allclose(result, run_op(op, [wide, axis])[0], rtol=4e-6, atol=1e-6)
+    # 25 seeds gave up to 4.3e-6: long sums in float32.
+    np.testing.assert_allclose(result, run_op(op, [wide, axis])[0], rtol=1e-5, atol=1e-6)
