@@ -86,7 +86,7 @@ def test_windows_line_ends_do_not_matter(bare: Project) -> None:
         ("#version 460", 3, "'#version' is written by the generator"),
         ("x\n #extension GL_X : require", 4, "use {{ extension("),
         ('{{ tensor_in("a", "vec5") }}', 3, "unknown element type 'vec5'"),
-        ('{{ tensor_in("a", "f32", storage="image") }}', 3, "'ssbo' or 'texel', not 'image'"),
+        ('{{ tensor_in("a", "f32", storage="image") }}', 3, "half_texel, not 'image'"),
         ('{{ tensor_in("a", "f64", storage="texel") }}', 3, "has no texel format"),
         ('{{ tensor_in("y", "f32") }}', 3, "'y' is declared twice"),
         ('{{ tensor_in("a b", "f32") }}', 3, "not an identifier"),
@@ -165,3 +165,40 @@ def test_extensions_go_to_the_head_sorted_and_once(bare: Project) -> None:
         "#extension GL_EXT_shader_16bit_storage : require",
         "#extension GL_KHR_b : require",
     ]
+
+
+@pytest.mark.parametrize(
+    ("element", "storage", "element_stored", "type_", "computed"),
+    [
+        ("f32", "half", "f16", "storage", "float(x_data[i])"),
+        ("vec2", "half", "f16vec2", "storage", "vec2(x_data[i])"),
+        ("vec4", "half", "f16vec4", "storage", "vec4(x_data[i])"),
+        ("vec4", "half_texel", "f16vec4", "texel", "imageLoad(x_image, int(i))"),
+        ("ivec4", "half", "ivec4", "storage", "x_data[i]"),
+        ("i32", "half_texel", "i32", "texel", "imageLoad(x_image, int(i)).x"),
+    ],
+)
+def test_half_storage_narrows_floats_alone(
+    bare: Project, element: str, storage: str, element_stored: str, type_: str, computed: str
+) -> None:
+    """What is loaded and stored keeps its 32 bits."""
+    body = f'{{{{ tensor_in("x", "{element}", storage="{storage}") }}}}'
+    rendered = render(bare, body)
+    binding = rendered.declared.bindings[1]
+    assert (binding.element, binding.type) == (element_stored, type_)
+    assert f"#define x_load(i) {computed}" in rendered.text.splitlines()
+
+
+def test_the_element_of_an_output_follows_the_storage_axis(bare: Project) -> None:
+    body = '{{ tensor_out("z", stored("vec4", storage)) }}'
+    made = {
+        storage: render(bare, body, storage=storage).declared.bindings[1]
+        for storage in ("ssbo", "texel", "half", "half_texel")
+    }
+    assert {name: binding.element for name, binding in made.items()} == {
+        "ssbo": "vec4",
+        "texel": "vec4",
+        "half": "f16vec4",
+        "half_texel": "f16vec4",
+    }
+    assert {binding.type for binding in made.values()} == {"storage"}

@@ -23,7 +23,7 @@ FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
 RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
-        "enum", "vec", "compute_type", "subgroup_size", "fail", "range", "variant",
+        "enum", "vec", "compute_type", "stored", "subgroup_size", "fail", "range", "variant",
     }
 )  # fmt: skip
 
@@ -104,6 +104,10 @@ _VECTORS = {
     "f32": "vec", "i32": "ivec", "u32": "uvec", "f16": "f16vec", "i16": "i16vec", "u16": "u16vec",
     "i8": "i8vec", "u8": "u8vec",
 }  # fmt: skip
+
+# How an input is bound, by the word of a storage axis. In "half…", floats take 16 bits.
+STORAGES = {"ssbo": "storage", "texel": "texel", "half": "storage", "half_texel": "texel"}
+_HALVES = {"f32": "f16", "vec2": "f16vec2", "vec4": "f16vec4"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +223,20 @@ class Declarations:
                 f"tensor '{name}': unknown element type {element!r}",
                 f"one of: {', '.join(ELEMENTS)}",
             )
-        if storage not in ("ssbo", "texel"):
-            raise self._fail(f"tensor '{name}': storage must be 'ssbo' or 'texel', not {storage!r}")
-        kind = ELEMENTS[str(element)]
-        if storage == "texel" and kind.texel is None:
+        if storage not in STORAGES:
+            raise self._fail(
+                f"tensor '{name}': storage must be one of {', '.join(STORAGES)}, not {storage!r}"
+            )
+        element, how = self.do_stored(element, storage), STORAGES[str(storage)]
+        kind = ELEMENTS[element]
+        if how == "texel" and kind.texel is None:
             raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
         index = len(self.bindings)
-        binding = Binding(
-            name,
-            index,
-            "texel" if storage == "texel" else "storage",
-            access,
-            str(element),
-            self.where(),
-        )
+        binding = Binding(name, index, how, access, element, self.where())
         self.bindings.append(binding)
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
         qualifier += "restrict " if restrict else ""
-        if storage == "texel":
+        if how == "texel":
             return "\n".join(_texel(binding, kind, qualifier))
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
@@ -342,6 +342,11 @@ class Declarations:
         if element not in ELEMENTS:
             raise self._fail(f"compute_type: unknown element type {element!r}")
         return ELEMENTS[str(element)].computed
+
+    def do_stored(self, element: object, storage: object) -> str:
+        """Return the element type in a storage: stored("vec4", "half") → "f16vec4"."""
+        half = str(storage).startswith("half")
+        return _HALVES.get(str(element), str(element)) if half else str(element)
 
     def do_fail(self, message: object) -> str:
         """Stop: this combination of axis values must not be built."""
