@@ -8,7 +8,7 @@ import logging
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +80,8 @@ def tune(
 
     A trial runs the network with the candidates of one rank for all choices of a kind, so that as
     many trials as a choice has candidates measure all of them, with the caches as they will be.
-    A choice may open others, as Winograd's products do: these come next.
+    A choice may open others, as Winograd's products do: these come next. The least of many times
+    flatters who had luck, so what changed is measured once more beside the rules.
 
     Returns:
         The preferred candidates by choice, with those of before, and what was settled.
@@ -91,7 +92,7 @@ def tune(
     while True:
         todo = _next_kind(backend.choices_of(make_plan, table), settled)
         if not todo:
-            return table, list(settled.values())
+            break
         ranks = min(max(len(group[0].candidates) for group in todo.values()), MAX_CANDIDATES)
         counter.total += ranks
         trials = [_trial(table, todo, rank) for rank in range(ranks)]
@@ -104,6 +105,15 @@ def tune(
             ]
             settled[key] = _settle(group, times)
             table[key] = settled[key].taken
+    changed = {key for key, choice in settled.items() if choice.taken != choice.rule}
+    if changed:
+        rules = {**table, **{key: settled[key].rule for key in changed}}
+        counter.total += 2
+        spent = _measure(backend, make_plan, feeds, runs, [rules, table], counter)
+        for key in changed:
+            settled[key] = _confirm(settled[key], *spent)
+            table[key] = settled[key].taken
+    return table, list(settled.values())
 
 
 @dataclass(slots=True)
@@ -177,6 +187,21 @@ def _least(rows: list[list[Timing]]) -> dict[str, float]:
     for samples in zip(*rows, strict=True):
         spent[samples[0].op] += min(timing.microseconds for timing in samples)
     return spent
+
+
+def _confirm(
+    choice: TunedChoice, rules: Mapping[str, float], tuned: Mapping[str, float]
+) -> TunedChoice:
+    """Return the choice with the times of its ops in both plans; by rule, unless it gained again.
+
+    Choices that the same op faces stand or fall together: their times are those of the whole op.
+    """
+    before, after = (
+        sum(spent.get(op, 0.0) for op in choice.ops) / len(choice.ops) for spent in (rules, tuned)
+    )
+    if after > (1 - LEAST_GAIN) * before:
+        return replace(choice, taken=choice.rule, rule_us=before, taken_us=before)
+    return replace(choice, rule_us=before, taken_us=after)
 
 
 def _settle(group: list[Choice], times: list[float]) -> TunedChoice:

@@ -106,6 +106,28 @@ def test_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {entry.choice for entry in profile if entry.type == "Convolution"} == {"tuned"}
 
 
+def test_luck_is_not_taken_for_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are made up: rank 1 seems fast among the trials, and slow beside the rules."""
+
+    def measured(*arguments: object) -> list[dict[str, float]]:
+        trials = arguments[4]
+        assert isinstance(trials, list)
+        ops = ("Conv_0", "Conv_1", "MatMul_2")
+        if len(trials) == 2:
+            return [dict.fromkeys(ops, 60.0), {**dict.fromkeys(ops, 70.0), "MatMul_2": 40.0}]
+        return [dict.fromkeys(ops, 100.0 if rank != 1 else 50.0) for rank in range(len(trials))]
+
+    monkeypatch.setattr(tuning, "_measure", measured)
+    with session(model()) as tuned:
+        settled = tuned.tune(feeds())
+    by_ops = {choice.ops: choice for choice in settled if choice.what != "lanes"}
+    kept = {ops for ops, choice in by_ops.items() if choice.taken == choice.rule}
+    assert ("Conv_0", "Conv_1") in kept
+    product = by_ops["MatMul_2",]
+    assert product.taken != product.rule
+    assert (product.rule_us, product.taken_us) == (60.0, 40.0)
+
+
 def test_off_uses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     data, arrays = model(), feeds()
     with session(data) as tuned:
