@@ -1,0 +1,86 @@
+"""Networks on a device that seems to be a discrete GPU: its rules, its memory, no bounds checks.
+
+The software device runs what a GPU would run: kernels ranked for GPUs, weights and activations in
+memory that the host does not see, inputs and outputs through staging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import vkmnn
+from tests.model.networks import NETWORKS, make_feeds
+from tests.model.oracle import assert_agree, open_oracle
+from tests.model.test_light import FOLDER, QUICK, with_random_weights
+from vkmnn.runtime import device as devices
+from vkmnn.runtime import drivers
+from vkmnn.runtime.device_info import DeviceType
+from vkmnn.runtime.drivers.vulkan import device as vulkan_device
+from vkmnn.runtime.drivers.vulkan.features import query
+from vkmnn.runtime.drivers.vulkan.memory import VISIBLE, VulkanBuffer
+from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
+from vkmnn.runtime.memory import MemoryKind
+
+
+@pytest.fixture(scope="module")
+def discrete(validation: bool) -> Iterator[bool]:
+    """Let devices seem discrete; say whether networks run under the validation layer."""
+    patch = pytest.MonkeyPatch()
+    allocate = VulkanBuffer._allocate
+
+    def seen_as_discrete(*arguments: Any) -> Any:
+        found = query(*arguments)
+        if found is not None:
+            found.info = replace(found.info, type=DeviceType.DISCRETE)
+        return found
+
+    def hidden(buffer: VulkanBuffer, requirements: Any, kind: MemoryKind) -> tuple[Any, int]:
+        memory, flags = allocate(buffer, requirements, kind)
+        local = kind in (MemoryKind.DEVICE, MemoryKind.WEIGHTS)
+        return memory, flags & ~VISIBLE if local else flags
+
+    patch.setattr("vkmnn.runtime.drivers.vulkan_driver.query", seen_as_discrete)
+    patch.setattr(VulkanBuffer, "_allocate", hidden)
+    patch.setattr(drivers, "_loaded", {"vulkan": VulkanDriver()})
+    patch.setattr(devices, "_devices", {})
+    opened = devices.open_device("auto", driver="vulkan", validation=validation)
+    assert opened.info.type is DeviceType.DISCRETE
+    assert isinstance(opened.driver_device, vulkan_device.VulkanDevice)
+    yield validation
+    opened.close()
+    patch.undo()
+
+
+def session(model: onnx.ModelProto, validation: bool) -> vkmnn.InferenceSession:
+    return vkmnn.InferenceSession(
+        model, driver="vulkan", validation=validation, require_device=True
+    )
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_small_network(name: str, discrete: bool):
+    model = NETWORKS[name].build()
+    oracle = open_oracle(model)
+    with session(model, discrete) as opened:
+        for size in NETWORKS[name].sizes[:2]:
+            feeds = make_feeds(model, size)
+            expected = oracle.run(None, feeds)
+            for _ in range(2):  # what a run leaves behind must not disturb the next
+                assert_agree(opened.run(None, feeds), expected, what=f"{name} {size}")
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_light_network(name: str, discrete: bool):
+    model = with_random_weights(onnx.load(FOLDER / f"light_{name}.onnx"))
+    with session(model, discrete) as opened:
+        (info,) = opened.get_inputs()
+        assert info.shape is not None
+        x = np.random.default_rng(1).standard_normal(info.shape, dtype=np.float32)
+        results = opened.run(None, {info.name: x})
+    assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
