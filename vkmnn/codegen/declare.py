@@ -23,7 +23,8 @@ FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
 RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
-        "enum", "vec", "compute_type", "stored", "subgroup_size", "fail", "range", "variant",
+        "enum", "vec", "compute_type", "stored", "full", "words",
+        "subgroup_size", "fail", "range", "variant",
     }
 )  # fmt: skip
 
@@ -107,6 +108,7 @@ _VECTORS = {
 
 # How an input is bound, by the word of a storage axis. In "half…", floats take 16 bits.
 STORAGES = {"ssbo": "storage", "texel": "texel", "half": "storage", "half_texel": "texel"}
+STORAGES_IN_FULL = {"half": "ssbo", "half_texel": "texel"}
 _HALVES = {"f32": "f16", "vec2": "f16vec2", "vec4": "f16vec4"}
 
 
@@ -214,7 +216,13 @@ class Declarations:
         return f"const uint SUBGROUP_SIZE = {size}u;"
 
     def do_tensor(
-        self, access: str, name: object, element: object, storage: object, restrict: bool
+        self,
+        access: str,
+        name: object,
+        element: object,
+        storage: object,
+        restrict: bool,
+        coherent: bool,
     ) -> str:
         """Declare the next binding and its accessor macros."""
         name = self._name(name, "tensor")
@@ -236,6 +244,7 @@ class Declarations:
         self.bindings.append(binding)
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
         qualifier += "restrict " if restrict else ""
+        qualifier += "coherent " if coherent else ""
         if how == "texel":
             return "\n".join(_texel(binding, kind, qualifier))
         if kind.extension:
@@ -345,8 +354,15 @@ class Declarations:
 
     def do_stored(self, element: object, storage: object) -> str:
         """Return the element type in a storage: stored("vec4", "half") → "f16vec4"."""
-        half = str(storage).startswith("half")
-        return _HALVES.get(str(element), str(element)) if half else str(element)
+        return _HALVES.get(str(element), str(element)) if _is_half(storage) else str(element)
+
+    def do_full(self, storage: object) -> str:
+        """Return the storage that loads the same way but keeps 32 bits: "half_texel" → "texel"."""
+        return STORAGES_IN_FULL.get(str(storage), str(storage))
+
+    def do_words(self, lanes: object, storage: object) -> str:
+        """Return the element that a storage moves whatever its type: ivec4, and vec4 of halves."""
+        return self.do_vec("f32" if _is_half(storage) else "i32", int(str(lanes)))
 
     def do_fail(self, message: object) -> str:
         """Stop: this combination of axis values must not be built."""
@@ -356,6 +372,10 @@ class Declarations:
     def push_constant_size(self) -> int:
         """Bytes of the parameter block."""
         return sum(param.bytes for param in self.params)
+
+
+def _is_half(storage: object) -> bool:
+    return storage in STORAGES_IN_FULL
 
 
 def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:

@@ -118,10 +118,15 @@ class Renderer:
     def _helpers(self) -> dict[str, Callable[..., object]]:
         def tensor(access: str) -> Callable[..., str]:
             def declare(
-                name: object, element: object, *, storage: object = "ssbo", restrict: bool = False
+                name: object,
+                element: object,
+                *,
+                storage: object = "ssbo",
+                restrict: bool = False,
+                coherent: bool = False,
             ) -> str:
                 return self._current.do_tensor(
-                    access, _clean(name), _clean(element), _clean(storage), restrict
+                    access, _clean(name), _clean(element), _clean(storage), restrict, coherent
                 )
 
             return declare

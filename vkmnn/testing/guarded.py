@@ -56,6 +56,7 @@ class GuardedBackend(VulkanBackend):
         self._replaced = replaced
         self._written: list[Tensor] = []
         self._variable: list[Tensor] = []
+        self._counters: list[Tensor] = []
         self._ranges: dict[Tensor, BufferRange] = {}
         self.dispatched: frozenset[str] = frozenset()
         """Names of the kernels that run."""
@@ -102,13 +103,17 @@ class GuardedBackend(VulkanBackend):
         ]
         self._written = list(dict.fromkeys(written))
         self._ranges = ranges
-        self._variable = [tensor for tensor in ranges if tensor not in constants]
+        self._counters = encoder.counters
+        for tensor in encoder.counters:
+            ranges[tensor].buffer.write(0, np.zeros(storage_bytes(tensor), np.uint8))
+        lasting = {*constants, *encoder.counters}
+        self._variable = [tensor for tensor in ranges if tensor not in lasting]
         buffers = [place.buffer for place in ranges.values()]
         total = sum(buffer.nbytes for buffer in buffers)
         return PlanMemory(ranges, {}, buffers, [], total, total)
 
     def poison(self, poison: int) -> None:
-        """Fill the memory of everything but constants; call it before a run."""
+        """Fill the memory of everything but constants and counters; call it before a run."""
         for number, tensor in enumerate(self._variable):
             buffer = self._ranges[tensor].buffer
             buffer.write(0, _filled(buffer, poison, number))
@@ -117,8 +122,8 @@ class GuardedBackend(VulkanBackend):
         """Check what the kernels wrote besides results; call it after a run, before `close`.
 
         Raises:
-            AssertionError: something was written behind a tensor, or lanes of a channel-blocked
-                tensor behind its last channel are not zero.
+            AssertionError: something was written behind a tensor, lanes of a channel-blocked tensor
+                behind its last channel are not zero, or a counter is not zero again.
         """
         for tensor in self._written:
             words = self._words(tensor)
@@ -131,6 +136,9 @@ class GuardedBackend(VulkanBackend):
                 blocks = words[:size].reshape(-(-tensor.shape[1] // 4), -1, 4)
                 tail = blocks[-1, :, tensor.shape[1] % 4 :] & 0x7FFFFFFF
                 assert not tail.any(), f"lanes behind the last channel of '{tensor.name}' are set"
+        for tensor in self._counters:
+            words = self._words(tensor)[: storage_bytes(tensor) // 4]
+            assert not words.any(), f"'{tensor.name}' is not zero again"
 
     def _words(self, tensor: Tensor) -> AnyArray:
         place = self._ranges[tensor]

@@ -68,8 +68,9 @@ class VulkanEncoder:
     `packed` maps constant tensors to their packed form; `aliases` maps a tensor to the one in
     whose storage it lies, and to the byte where it begins there. `written` holds the tensors that
     dispatches write. `ranges` are what the host checks of index tensors that it provides;
-    `checks` are made on the device, which reports failures in `status`. `chooser` decides between
-    kernels that do the same, and `choices` holds what it decided where there was a choice.
+    `checks` are made on the device, which reports failures in `status`. `counters` are zero before
+    every run. `chooser` decides between kernels that do the same, and `choices` holds what it
+    decided where there was a choice.
     """
 
     info: DeviceInfo
@@ -82,6 +83,7 @@ class VulkanEncoder:
     checks: list[Check] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
     status: Tensor | None = None
+    counters: list[Tensor] = field(default_factory=list)
     label: str = ""
     _scratch: int = 0
 
@@ -230,6 +232,15 @@ class VulkanEncoder:
         """Return a temporary that lives from its first to its last dispatch."""
         self._scratch += 1
         return Tensor(TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,)))
+
+    def counter(self, count: int) -> Tensor:
+        """Return `count` words that are zero before the first run; kernels must leave them so.
+
+        They keep their content between runs, so no other tensor takes their place.
+        """
+        name = f"{self.label}:counter{len(self.counters)}"
+        self.counters.append(Tensor(TensorInfo(name, DType.INT32, (count,))))
+        return self.counters[-1]
 
     def alias(self, tensor: Tensor, storage: Tensor, offset: int = 0) -> None:
         """Let `tensor` lie in the storage of another: a view costs no dispatch.

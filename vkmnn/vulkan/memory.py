@@ -200,6 +200,10 @@ def plan_memory(
     if encoder.status is not None:
         status = [encoder.status]
         ranges.update(_separate(device, status, MemoryKind.READBACK, alignment, buffers))
+    counters = _separate(device, encoder.counters, MemoryKind.DEVICE, alignment, buffers)
+    for place in counters.values():
+        place.buffer.write(place.offset, np.zeros(place.nbytes, np.uint8))
+    ranges.update(counters)
     lifetimes = _lifetimes(encoder, ranges, copied, alignment)
     spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
     shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
