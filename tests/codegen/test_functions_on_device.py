@@ -255,6 +255,7 @@ void main()
 }
 """
 ALL = {**FUNCTIONS, **SMOOTH, "NONE": (np.array, 0.0)}
+ALL["QUICK_GELU"] = (lambda x: x / (1 + np.exp(-ALPHA * x)), 0.0)
 
 
 @pytest.fixture(scope="module")

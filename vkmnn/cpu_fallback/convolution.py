@@ -17,9 +17,9 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.unary import activate
+from vkmnn.cpu_fallback.unary import activate, finish
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Activation, Op
+from vkmnn.ir import Op
 from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
 from vkmnn.shape.common import attrs_of
 from vkmnn.shape.windows import Window, conv_window, deconv_window
@@ -85,14 +85,8 @@ def _grouped(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:
     return result.reshape(batch, w.shape[0], *window.output)
 
 
-def _finish(
-    result: AnyArray, bias: AnyArray | None, residual: AnyArray | None, activation: Activation
-) -> AnyArray:
-    if bias is not None:
-        result = result + widen(bias).reshape(-1, *(1,) * (result.ndim - 2))
-    if residual is not None:
-        result = result + widen(residual)
-    return activate(result, activation)
+def _add_bias(result: AnyArray, bias: AnyArray | None) -> AnyArray:
+    return result if bias is None else result + widen(bias).reshape(-1, *(1,) * (result.ndim - 2))
 
 
 @cpu_execution("Convolution")
@@ -109,7 +103,8 @@ def _convolution(op: Op, inputs: Inputs) -> list[AnyArray]:
         result = _depthwise(x, w, window)
     else:
         result = _grouped(x, w, window, attrs.group)
-    result = _finish(result, optional(inputs, 2), optional(inputs, 3), attrs.activation)
+    result = _add_bias(result, optional(inputs, 2))
+    result = finish(result, optional(inputs, 3), attrs.residual, attrs.activation)
     return [result.astype(required(inputs, 0).dtype, copy=False)]
 
 
@@ -164,5 +159,5 @@ def _deconvolution(op: Op, inputs: Inputs) -> list[AnyArray]:
         result = np.zeros(shape, dtype=x.dtype)
     else:
         result = _deconvolve(x, w, window, attrs.group)
-    result = _finish(result, optional(inputs, 2), None, attrs.activation)
+    result = activate(_add_bias(result, optional(inputs, 2)), attrs.activation)
     return [result.astype(required(inputs, 0).dtype, copy=False)]

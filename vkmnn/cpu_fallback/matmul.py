@@ -19,7 +19,7 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.unary import activate
+from vkmnn.cpu_fallback.unary import finish
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs, StridedAttentionAttrs
 from vkmnn.shape.common import attrs_of
@@ -53,12 +53,11 @@ def _matmul(op: Op, inputs: Inputs) -> list[AnyArray]:
     result = _product(a, b)
     if attrs.alpha != 1.0:
         result = (attrs.alpha * result).astype(result.dtype, copy=False)
-    for index in (2, 3):
-        extra = optional(inputs, index)
-        if extra is not None:
-            result = result + widen(extra)
-    dtype = required(inputs, 0).dtype
-    return [activate(result, attrs.activation).astype(dtype, copy=False)]
+    bias, residual = optional(inputs, 2), optional(inputs, 3)
+    if bias is not None:
+        result = result + widen(bias)
+    result = finish(result, residual, attrs.residual, attrs.activation)
+    return [result.astype(required(inputs, 0).dtype, copy=False)]
 
 
 @cpu_execution("Einsum")

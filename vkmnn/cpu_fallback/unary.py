@@ -116,6 +116,7 @@ _FUNCTIONS: dict[str, _Function] = {
     "GELU_TANH": lambda x, a, b: _gelu_tanh(x),
     "SILU": lambda x, a, b: x * _sigmoid(x),
     "MISH": lambda x, a, b: x * np.tanh(_softplus(x)),
+    "QUICK_GELU": lambda x, a, b: x * _sigmoid(a * x),
     "THRESHOLDED_RELU": lambda x, a, b: np.where(x > a, x, x.dtype.type(0)),
 }
 
@@ -123,9 +124,10 @@ _BOOL_KINDS = ("NOT", "ISNAN", "ISINF")
 
 
 def unary(kind: str, x: AnyArray, alpha: float = 0.0, beta: float = 0.0) -> AnyArray:
-    """Apply a `UnaryOp` kind; the result has the type of `x`, or bool for NOT, ISNAN and ISINF.
+    """Apply a kind of a `UnaryOp` or an activation.
 
-    float16 is computed in float32, ERF and GELU in float64.
+    The result has the type of `x`, or bool for NOT, ISNAN and ISINF. float16 is computed
+    in float32, ERF and GELU in float64.
 
     Raises:
         InvalidInputError: the kind is unknown.
@@ -140,6 +142,16 @@ def unary(kind: str, x: AnyArray, alpha: float = 0.0, beta: float = 0.0) -> AnyA
 def activate(x: AnyArray, activation: Activation) -> AnyArray:
     """Apply an op's activation to its result."""
     return unary(activation.kind, x, activation.alpha, activation.beta)
+
+
+def finish(x: AnyArray, residual: AnyArray | None, kind: str, activation: Activation) -> AnyArray:
+    """Apply an op's residual, in one of RESIDUAL_KINDS, and its activation to its result."""
+    if residual is None:
+        return activate(x, activation)
+    if kind == "ADD_BEFORE":
+        return activate(x + widen(residual), activation)
+    result = activate(x, activation)
+    return result + widen(residual) if kind == "ADD_AFTER" else result * widen(residual)
 
 
 @cpu_execution("UnaryOp")

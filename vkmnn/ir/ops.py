@@ -29,7 +29,8 @@ class Activation:
     """A `UnaryOp` kind and its parameters, applied to an op's result before it is stored.
 
     kind: NONE, RELU, CLIP (alpha = min, beta = max), LEAKY_RELU (alpha), SIGMOID, SILU, GELU,
-    GELU_TANH, HARD_SIGMOID (alpha, beta), HARD_SWISH, TANH, ELU (alpha), SOFTPLUS.
+    GELU_TANH, HARD_SIGMOID (alpha, beta), HARD_SWISH, TANH, ELU (alpha), SOFTPLUS. QUICK_GELU
+    (alpha) is the op QuickGelu.
     """
 
     kind: str = "NONE"
@@ -53,7 +54,11 @@ ACTIVATION_KINDS = (
     "TANH",
     "ELU",
     "SOFTPLUS",
+    "QUICK_GELU",
 )
+
+RESIDUAL_KINDS = ("ADD_BEFORE", "ADD_AFTER", "MUL_AFTER")
+"""How a result takes a residual r in: act(y + r), act(y) + r, act(y) · r."""
 
 UNARY_KINDS = (
     "ABS",
@@ -143,6 +148,7 @@ REDUCTION_KINDS = (
 class ConvolutionAttrs(OpAttrs):
     """y = act(conv(x, w) + b + residual); x [N, C, *S], w [O, C/group, *kernel], b [O].
 
+    The residual has the shape of y; `residual`, of RESIDUAL_KINDS, says where it comes in.
     Tuples have one entry per spatial axis; `pads` holds the begins, then the ends. With `auto_pad`
     SAME_UPPER, SAME_LOWER or VALID the pads are worked out from the input's shape (ONNX Conv).
     """
@@ -154,6 +160,7 @@ class ConvolutionAttrs(OpAttrs):
     group: int = 1
     auto_pad: str = "NOTSET"
     activation: Activation = NO_ACTIVATION
+    residual: str = "ADD_BEFORE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +187,15 @@ class MatMulAttrs(OpAttrs):
 
     `transpose_a`/`transpose_b` swap the last two axes of operands of rank >= 2. `bias` (input 2)
     has
-    shape [N] (the last axis of y); `residual` (input 3) has the shape of y.
+    shape [N] (the last axis of y); `residual` (input 3) has the shape of y, and the attribute, of
+    RESIDUAL_KINDS, says where it comes in.
     """
 
     transpose_a: bool = False
     transpose_b: bool = False
     alpha: float = 1.0
     activation: Activation = NO_ACTIVATION
+    residual: str = "ADD_BEFORE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +222,13 @@ class UnaryAttrs(OpAttrs):
     kind: str
     alpha: float = 0.0
     beta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuickGeluAttrs(OpAttrs):
+    """y = x · sigmoid(alpha · x): onnxruntime's contrib operator QuickGelu, ONNX Swish 24."""
+
+    alpha: float = 1.702
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,6 +604,7 @@ _BUILT_IN: dict[str, OpType] = {
     "MatMul": OpType(MatMulAttrs, 2, 4),
     "BinaryOp": OpType(BinaryAttrs, 2, 2),
     "UnaryOp": OpType(UnaryAttrs, 1, 1),
+    "QuickGelu": OpType(QuickGeluAttrs, 1, 1),
     "Select": OpType(OpAttrs, 3, 3),
     "Cast": OpType(CastAttrs, 1, 1),
     "Reduction": OpType(ReductionAttrs, 1, 2, (1,)),

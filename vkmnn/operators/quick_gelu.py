@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from vkmnn.plugin import (
     Layout,
     NodeContext,
     Op,
-    OpAttrs,
     Outputs,
     Tensor,
     Values,
@@ -24,7 +22,6 @@ from vkmnn.plugin import (
     attrs_of,
     converter,
     cpu_execution,
-    op_type,
     operands,
     ops,
     refuse_integers,
@@ -39,14 +36,6 @@ from vkmnn.plugin import (
 from vkmnn.shaders import kernels
 
 
-@op_type("QuickGelu", inputs=1)
-@dataclass(frozen=True, slots=True)
-class QuickGeluAttrs(OpAttrs):
-    """y = x · sigmoid(alpha · x): onnxruntime's contrib operator QuickGelu, ONNX Swish 24."""
-
-    alpha: float = 1.702
-
-
 @size_computer("QuickGelu")
 def _shape(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0), same_shape(inputs, 0))]
@@ -56,7 +45,7 @@ def _shape(op: Op, inputs: Infos, values: Values) -> Outputs:
 def _compute(op: Op, inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
     wide = widen(x)
-    alpha = wide.dtype.type(attrs_of(op, QuickGeluAttrs).alpha)
+    alpha = wide.dtype.type(attrs_of(op, ops.QuickGeluAttrs).alpha)
     return [np.asarray(wide / (1 + np.exp(-alpha * wide))).astype(x.dtype, copy=False)]
 
 
@@ -82,7 +71,7 @@ class QuickGeluExecution(VulkanExecution):
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
     ) -> None:
         """Record the dispatch."""
-        attrs = attrs_of(self.op, QuickGeluAttrs)
+        attrs = attrs_of(self.op, ops.QuickGeluAttrs)
         count = vec4_count(outputs[0])
         shader = kernels.quick_gelu(storage=encoder.load_storage)
         params = kernels.QuickGeluParams(
@@ -94,15 +83,15 @@ class QuickGeluExecution(VulkanExecution):
 
 @converter("QuickGelu", domain="com.microsoft")
 def _quick_gelu(node: NodeContext) -> None:
-    _finish(node, node.attributes(QuickGeluAttrs))
+    _finish(node, node.attributes(ops.QuickGeluAttrs))
 
 
 @converter("Swish", since=24)
 def _swish(node: NodeContext) -> None:
-    _finish(node, QuickGeluAttrs(node.float("alpha", 1.0)))
+    _finish(node, ops.QuickGeluAttrs(node.float("alpha", 1.0)))
 
 
-def _finish(node: NodeContext, attrs: QuickGeluAttrs) -> None:
+def _finish(node: NodeContext, attrs: ops.QuickGeluAttrs) -> None:
     if attrs.alpha == 1:  # an activation, which other operators may take over
         node.finish("UnaryOp", node.inputs, ops.UnaryAttrs("SILU"))
     else:

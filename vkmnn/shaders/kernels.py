@@ -32,6 +32,7 @@ class Activation(IntEnum):
     TANH = 10
     ELU = 11
     SOFTPLUS = 12
+    QUICK_GELU = 13
 
 
 class ExactKind(IntEnum):
@@ -59,6 +60,14 @@ class ReduceFinish(IntEnum):
     LOG = 3
     LOG_ADD = 4
     INVERSE_STD = 5
+
+
+class Residual(IntEnum):
+    """The numbers `RESIDUAL_…` of GLSL."""
+
+    ADD_BEFORE = 0
+    ADD_AFTER = 1
+    MUL_AFTER = 2
 
 
 class SampleMode(IntEnum):

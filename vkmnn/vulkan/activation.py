@@ -7,12 +7,24 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.shaders import kernels
 
 # Kinds with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
 _KEEP_ZERO = frozenset(
-    {"NONE", "RELU", "LEAKY_RELU", "SILU", "GELU", "GELU_TANH", "HARD_SWISH", "TANH", "ELU"}
+    {
+        "NONE",
+        "RELU",
+        "LEAKY_RELU",
+        "SILU",
+        "GELU",
+        "GELU_TANH",
+        "HARD_SWISH",
+        "TANH",
+        "ELU",
+        "QUICK_GELU",
+    }
 )
 
 
@@ -42,6 +54,14 @@ def epilogue_of(activation: Activation) -> Epilogue:
     if activation.kind in _CLAMPS:
         return Epilogue("clip", *_CLAMPS[activation.kind], {})
     return Epilogue("any", activation.alpha, activation.beta, activation_spec(activation))
+
+
+def residual_spec(residual: Tensor | None, kind: str) -> dict[str, int | bool]:
+    """Return how kernels take a residual in, in one of RESIDUAL_KINDS."""
+    spec: dict[str, int | bool] = {"HAS_RESIDUAL": residual is not None}
+    if residual is not None and kind != "ADD_BEFORE":
+        spec["RESIDUAL"] = kernels.Residual[kind].value
+    return spec
 
 
 def keeps_zero(activation: Activation) -> bool:

@@ -6,6 +6,7 @@ from math import pi, sqrt
 import numpy as np
 import pytest
 
+import vkmnn.operators.quick_gelu  # noqa: F401  # registers the op
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.ir.ops import Activation
 
@@ -67,6 +68,21 @@ def test_gates(net, check, swap):
     swish = mul(net, silu, net.unary("HARD_SIGMOID", silu, 1 / 6, 0.5), swap)
     mish = mul(net, swish, net.unary("TANH", net.unary("SOFTPLUS", swish)), swap)
     assert check(mish, FUSE).kinds == ["SILU", "HARD_SWISH", "MISH"]
+
+
+@pytest.mark.parametrize("swap", ORDERS)
+def test_quick_gelu(net, check, swap):
+    x = net.input(3, 5, 7)
+    gate = net.unary("SIGMOID", mul(net, x, net.const(1.702), swap))
+    done = check(mul(net, x, gate, swap), FUSE)
+    assert done.only.type == "QuickGelu"
+    assert done.only.attrs.alpha == 1.702
+
+
+def test_another_sharpness_is_no_quick_gelu(net, check):
+    x = net.input(3, 5)
+    gate = net.unary("SIGMOID", mul(net, x, net.const(1.7)))
+    assert check(mul(net, x, gate), FUSE).rewrites == 0
 
 
 @pytest.mark.parametrize("form", range(3))

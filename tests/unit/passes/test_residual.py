@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.refine_shapes import RefineShapes
-from vkmnn.converter.passes.residual import FuseResidual
+from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
 from vkmnn.ir.ops import Activation
 
 FUSE = FuseResidual()
+LATE = FuseLateResidual()
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -101,3 +103,41 @@ def test_integers(net, check):
     a, b = net.input(3, 5, dtype="int32"), net.input(5, 7, dtype="int32")
     out = net.binary("ADD", net.op("MatMul", a, b), net.input(3, 7, dtype="int32"))
     assert check(out, FUSE).rewrites == 0
+
+
+@pytest.mark.parametrize("kind", ["ADD", "MUL"])
+@pytest.mark.parametrize("left", [False, True])
+def test_behind_the_activation_of_a_convolution(net, check, kind, left):
+    x = net.input(1, 3, 5, 7)
+    conv = net.conv(x, net.weights(3, 3, 3, 3), pads=1, activation=Activation("SILU"))
+    done = check(net.binary(kind, *((x, conv) if left else (conv, x))), LATE)
+    assert done.only.inputs[3] == x
+    assert done.only.attrs.residual == f"{kind}_AFTER"
+
+
+def test_a_gate_and_what_it_lets_through(net, check):
+    x = net.input(2, 3, 5)
+    gate = net.op("MatMul", x, net.weights(5, 7), activation=Activation("SILU"))
+    up = net.op("MatMul", x, net.weights(5, 7))
+    done = check(net.binary("MUL", gate, up), LATE)
+    assert done.types == ["MatMul", "MatMul"]
+    assert done.attrs(1).residual == "MUL_AFTER"
+
+
+def test_late_residuals_that_stay(net, check):
+    x, w = net.input(1, 3, 5), net.weights(3, 3, 1)
+    silu = Activation("SILU")
+    followed = net.binary("ADD", net.conv(x, w, activation=silu), x, activation=Activation("RELU"))
+    taken = net.binary("ADD", net.conv(x, w, "", x, activation=silu), x)
+    smaller = net.binary("MUL", net.conv(x, w), net.input(1, 3, 1))
+    difference = net.binary("SUB", net.conv(x, w), x)
+    conv = net.conv(x, w)
+    read = net.binary("MUL", conv, x)
+    outputs = (followed, taken, smaller, difference, conv, read)
+    assert check(outputs, LATE).rewrites == 0
+
+
+def test_nothing_goes_behind_a_late_residual(net, check):
+    x, w = net.input(1, 3, 5), net.weights(3, 3, 1)
+    late = net.conv(x, w, "", x, residual="ADD_AFTER")
+    assert check(net.unary("RELU", late), FuseActivation()).rewrites == 0

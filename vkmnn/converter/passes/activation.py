@@ -18,6 +18,8 @@ from vkmnn.ir.ops import (
     DeconvolutionAttrs,
     GroupNormAttrs,
     MatMulAttrs,
+    OpAttrs,
+    QuickGeluAttrs,
     ScaleAttrs,
     UnaryAttrs,
 )
@@ -40,18 +42,17 @@ class _Match:
 
 
 class FuseActivation(PatternPass[_Match]):
-    """UnaryOp after an op that can apply an activation itself; a clamp may follow a clamp.
+    """UnaryOp or QuickGelu after an op that can apply it itself; a clamp may follow a clamp.
 
     Ops that only move elements may come between.
     """
 
     name = "fuse_activation"
-    roots = frozenset({"UnaryOp"})
+    roots = frozenset({"UnaryOp", "QuickGelu"})
 
     def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
-        unary = op.attrs
-        assert isinstance(unary, UnaryAttrs)
-        if unary.kind not in ACTIVATION_KINDS:
+        activation = _as_activation(op.attrs)
+        if activation is None:
             return Refusal("not a function that ops apply before they store")
         value, movement = op.inputs[0], []
         producer = index.producer(value)
@@ -65,7 +66,8 @@ class FuseActivation(PatternPass[_Match]):
             return Refusal("the value before the activation is used elsewhere")
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
             return Refusal("not known to be of a floating-point type")
-        activation = Activation(unary.kind, unary.alpha, unary.beta)
+        if any(producer.inputs[3:]) and _residual_comes_last(producer.attrs):
+            return Refusal("a residual comes between")
         if producer.attrs.activation.kind != "NONE":
             clamp = compose_clamps(producer.attrs.activation, activation)
             if clamp is None:
@@ -89,6 +91,19 @@ class FuseActivation(PatternPass[_Match]):
             new.append(Op(step.type, step.name, inputs, [result], step.attrs, step.source))
             value = result
         index.replace(op, *new)
+
+
+def _as_activation(attrs: OpAttrs) -> Activation | None:
+    """Return the activation that does what an op with these attributes does."""
+    if isinstance(attrs, QuickGeluAttrs):
+        return Activation("QUICK_GELU", attrs.alpha)
+    assert isinstance(attrs, UnaryAttrs)
+    known = attrs.kind in ACTIVATION_KINDS
+    return Activation(attrs.kind, attrs.alpha, attrs.beta) if known else None
+
+
+def _residual_comes_last(attrs: FusedAttrs) -> bool:
+    return isinstance(attrs, ConvolutionAttrs | MatMulAttrs) and attrs.residual != "ADD_BEFORE"
 
 
 def _copy_info(source: str, dest: str, index: GraphIndex) -> None:

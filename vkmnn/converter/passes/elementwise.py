@@ -10,7 +10,7 @@ from vkmnn.converter.passes.algebra import TOLERANCE, Expression, Polynomial, sa
 from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
+from vkmnn.ir.ops import BinaryAttrs, OpAttrs, QuickGeluAttrs, UnaryAttrs
 
 _DEPTH = 6
 """How many ops below the last one a pattern's function may stand."""
@@ -47,6 +47,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern("GELU", _HALVES, (Function("ERF", {("x",): sqrt(0.5)}),)),
     Pattern("GELU_TANH", _HALVES, (Function("TANH", _CUBIC),)),
     Pattern("SILU", _GATED, (Function("SIGMOID", _X),)),
+    Pattern("QUICK_GELU", _GATED, (Function("SIGMOID", {("x",): 1.702}),), 1.702),
     Pattern("HARD_SWISH", _GATED, (Function("HARD_SIGMOID", _X, 1 / 6, 0.5),)),
     Pattern("HARD_SWISH", {("f", "x"): 1 / 6}, (_RELU6_OF_X_PLUS_3,)),
     Pattern("HARD_SIGMOID", {("f",): 1 / 6}, (_RELU6_OF_X_PLUS_3,), 1 / 6, 0.5),
@@ -58,7 +59,8 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
 )
 """GELU: Hendrycks and Gimpel 2016; SiLU: Elfwing et al. 2017; MISH: Misra 2019; HARD_SWISH: Howard
-et al. 2019. All kinds are those of `UnaryOp`."""
+et al. 2019. All kinds are those of `UnaryOp`, but for QUICK_GELU: Hendrycks and Gimpel's
+approximation of GELU by a sigmoid, an op of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class _Match:
 
 
 class FuseElementwise(PatternPass[_Match]):
-    """Sums, products and functions that spell out an activation function: one UnaryOp.
+    """Sums, products and functions that spell out an activation function: one op.
 
     Matching is up to the order of operands and the grouping of constants.
     """
@@ -94,9 +96,15 @@ class FuseElementwise(PatternPass[_Match]):
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         pattern = match.pattern
-        attrs = UnaryAttrs(pattern.kind, pattern.alpha, pattern.beta)
+        kind, attrs = _as_op(pattern)
         source = merged_source(match.ops)
-        index.replace(op, Op("UnaryOp", op.name, [match.value], list(op.outputs), attrs, source))
+        index.replace(op, Op(kind, op.name, [match.value], list(op.outputs), attrs, source))
+
+
+def _as_op(pattern: Pattern) -> tuple[str, OpAttrs]:
+    if pattern.kind == "QUICK_GELU":
+        return "QuickGelu", QuickGeluAttrs(pattern.alpha)
+    return "UnaryOp", UnaryAttrs(pattern.kind, pattern.alpha, pattern.beta)
 
 
 def _may_end(op: Op) -> bool:

@@ -28,7 +28,7 @@ from vkmnn.converter.passes.merge_matmul import MergeMatMul
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
-from vkmnn.converter.passes.residual import FuseResidual
+from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
@@ -84,16 +84,25 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     )
 
 
+def late_passes() -> tuple[Pass, ...]:
+    """Return the passes that run when the others find nothing more, in their order.
+
+    They make what others take for formulas, residuals and activations into parts of other ops.
+    """
+    return (FuseLateResidual(),)
+
+
 def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None = None) -> Graph:
     """Return an equivalent graph that computes the same outputs with fewer ops.
 
-    The passes run in order, again and again, until none of them finds anything. Results are equal
-    up to the rounding of the graph's element types. Names of graph inputs and outputs stay.
+    The passes run in order, again and again, until none of them finds anything; then the late
+    passes do. Results are equal up to the rounding of the graph's element types. Names of graph
+    inputs and outputs stay.
 
     Args:
         graph: a valid graph; it is not changed (arrays of constants are shared with the result).
         evaluate: computes an op on constant inputs, for constant folding.
-        passes: the passes in their order; None = `default_passes(evaluate)`.
+        passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes()`.
     """
     result = Graph(
         graph.name,
@@ -106,20 +115,27 @@ def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None
         dict(graph.constants),
         dict(graph.infos),
     )
-    table = default_passes(evaluate) if passes is None else tuple(passes)
     before = len(result.ops)
+    for table in (default_passes(evaluate), late_passes()) if passes is None else (passes,):
+        _run(result, table)
+    log.debug("graph '%s': %d ops before the passes, %d after", graph.name, before, len(result.ops))
+    return result
+
+
+def _run(graph: Graph, table: Sequence[Pass]) -> None:
+    """Run passes until none of them finds anything."""
     for number in range(1, MAX_ROUNDS + 1):
         changes = 0
         index: GraphIndex | None = None
         for one in table:
             start = time.perf_counter()
             if isinstance(one, IndexedPass):
-                index = index or GraphIndex(result)
+                index = index or GraphIndex(graph)
                 count = one.apply(index)
                 if count:
                     index.commit()
             else:
-                count = one.run(result)
+                count = one.run(graph)
                 index = None
             changes += count
             if count:
@@ -134,5 +150,3 @@ def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None
             graph.name,
             MAX_ROUNDS,
         )
-    log.debug("graph '%s': %d ops before the passes, %d after", graph.name, before, len(result.ops))
-    return result

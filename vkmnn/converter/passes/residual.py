@@ -1,4 +1,4 @@
-"""Residual additions into the convolution or matrix product before them."""
+"""Residual additions, and products, into the convolution or matrix product before them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ class _Match:
     attrs: ConvolutionAttrs | MatMulAttrs
 
 
-class FuseResidual(PatternPass[_Match]):
-    """ADD of a Convolution's or MatMul's result and a tensor of provably the same shape.
+class _IntoProducer(PatternPass[_Match]):
+    """BinaryOp of a Convolution's or MatMul's result and a tensor of provably the same shape.
 
-    The activation of the ADD moves along. When both operands could take the other in, the later one
-    in the graph's order does: the other is ready before it.
+    When both operands could take the other in, the later one in the graph's order does: the other
+    is ready before it.
     """
 
-    name = "fuse_residual"
     roots = frozenset({"BinaryOp"})
+
+    def joined(
+        self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
+    ) -> ConvolutionAttrs | MatMulAttrs | Refusal:
+        """Return the attributes of a producer that takes the other operand in as its residual."""
+        raise NotImplementedError
 
     def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
         assert isinstance(op.attrs, BinaryAttrs)
-        if op.attrs.kind != "ADD":
-            return Refusal("not an ADD")
+        if op.attrs.kind not in ("ADD", "MUL"):
+            return Refusal("neither ADD nor MUL")
         if op.inputs[0] == op.inputs[1]:
             return Refusal("both operands are the same")
         best: _Match | None = None
@@ -41,18 +46,19 @@ class FuseResidual(PatternPass[_Match]):
                 continue
             attrs = producer.attrs
             assert isinstance(attrs, ConvolutionAttrs | MatMulAttrs)
+            joined = self.joined(attrs, op.attrs)
             if not index.read_once(name):
-                refusal = Refusal("the value before the sum is used elsewhere")
-            elif attrs.activation.kind != "NONE":
-                refusal = Refusal("an activation comes between")
+                refusal = Refusal("the value before is used elsewhere")
             elif any(producer.inputs[3:]):
                 refusal = Refusal("it has a residual already")
+            elif isinstance(joined, Refusal):
+                refusal = joined
             elif not index.is_float(name):
                 refusal = Refusal("not known to be of a floating-point type")
             elif not index.same_shape(name, other):
                 refusal = Refusal("the shapes differ, or are not known well enough")
             elif best is None or index.is_later(producer, best.producer):
-                best = _Match(producer, other, replace(attrs, activation=op.attrs.activation))
+                best = _Match(producer, other, joined)
         return best or refusal
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
@@ -62,3 +68,31 @@ class FuseResidual(PatternPass[_Match]):
         source = merged_source((producer, op))
         outputs = list(op.outputs)
         index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
+
+
+class FuseResidual(_IntoProducer):
+    """ADD with a tensor of the same shape; the activation of the ADD moves along."""
+
+    name = "fuse_residual"
+
+    def joined(
+        self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
+    ) -> ConvolutionAttrs | MatMulAttrs | Refusal:
+        if binary.kind != "ADD":
+            return Refusal("not an ADD")
+        if attrs.activation.kind != "NONE":
+            return Refusal("an activation comes between")
+        return replace(attrs, activation=binary.activation)
+
+
+class FuseLateResidual(_IntoProducer):
+    """ADD behind an activation, and MUL: x + silu(conv(x)), silu(gate(x)) · up(x)."""
+
+    name = "fuse_late_residual"
+
+    def joined(
+        self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
+    ) -> ConvolutionAttrs | MatMulAttrs | Refusal:
+        if binary.activation.kind != "NONE":
+            return Refusal("an activation follows")
+        return replace(attrs, residual=f"{binary.kind}_AFTER")

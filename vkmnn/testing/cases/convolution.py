@@ -11,7 +11,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.ir.ops import RESIDUAL_KINDS, ConvolutionAttrs, DeconvolutionAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import whole
 
@@ -37,8 +37,9 @@ VOLUME = Window(pads=(1, 0, 1, 0, 2, 0), strides=(2, 1, 3), dilations=(3, 1, 2))
 class Maker:
     """Makes convolutions with small whole numbers, so that every order of sums is exact.
 
-    Activations of the variant's axis act take turns. Cases have a residual and pads where they can:
-    without, the kernel is another specialization, which takes its time to compile.
+    Activations of the variant's axis act take turns, and so do kinds of residuals. Cases have a
+    residual and pads where they can: without, the kernel is another specialization, which takes its
+    time to compile.
     """
 
     def __init__(self, act: str) -> None:
@@ -74,9 +75,11 @@ class Maker:
         inputs: list[AnyArray | None] = [whole(*x), whole(*w, seed=1, low=-3, high=3)]
         inputs.append(whole(w[0], seed=2) if bias else None)
         if residual:
-            plain = replace(attrs, activation=Activation())
+            kind = RESIDUAL_KINDS[turn % len(RESIDUAL_KINDS)]
+            plain, attrs = replace(attrs, activation=Activation()), replace(attrs, residual=kind)
             shape = op_case("Convolution", plain, inputs).graph.outputs[0].dims
             inputs.append(whole(*shape, seed=3))
+            tolerance *= 4 if kind == "MUL_AFTER" else 1  # 4: the largest factor
         if half:
             inputs = [None if array is None else array.astype(np.float16) for array in inputs]
         known = [1, 2] if constant else []

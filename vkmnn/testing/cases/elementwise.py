@@ -64,6 +64,7 @@ ACTIVATIONS = (
     Activation("TANH"),
     Activation("ELU", 0.7),
     Activation("SOFTPLUS"),
+    Activation("QUICK_GELU", 1.702),
 )
 # Relative error of float kinds that are not exact.
 _RTOL = {"DIV": 4e-7, "POW": 4e-6}

@@ -8,7 +8,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import MatMulAttrs
+from vkmnn.ir.ops import RESIDUAL_KINDS, MatMulAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import integers, whole
 
@@ -58,7 +58,8 @@ def _products(variant: Variant, dtype: str, act: str, columns: int) -> Iterator[
             inputs.append(make(*shape, seed=3))
         attrs = MatMulAttrs()
         if dtype == "f32":
-            attrs = MatMulAttrs(alpha=0.5, activation=turns[number % len(turns)])
+            kind = RESIDUAL_KINDS[number % len(RESIDUAL_KINDS)]
+            attrs = MatMulAttrs(alpha=0.5, activation=turns[number % len(turns)], residual=kind)
         constant = [1] if number == 1 else [0] if number == 2 else []
         yield op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
     yield from _other_types(variant, dtype, columns)

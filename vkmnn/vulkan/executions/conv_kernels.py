@@ -12,10 +12,11 @@ import numpy as np
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array, DType, Layout, Op
+from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of
+from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.storage import pack_nc4hw4
@@ -356,6 +357,7 @@ def encode_convolution(
     y: Tensor,
     activation: Activation,
     encoder: VulkanEncoder,
+    join: str = "ADD_BEFORE",
 ) -> None:
     """Record a convolution: one dispatch, or several that add up where loops would grow too long.
 
@@ -368,6 +370,8 @@ def encode_convolution(
         y: NC4HW4.
         activation: applied at the end.
         encoder: takes the dispatches.
+        join: how the residual is taken in, of RESIDUAL_KINDS; before the activation when the
+            convolution is computed in parts.
     """
     if 0 in (problem.pixels, problem.channels):
         return
@@ -382,6 +386,7 @@ def encode_convolution(
         kernel.why,
     )
     parts = split_taps(problem.kernel, _inner_iterations(problem, kernel))
+    assert len(parts) == 1 or join == "ADD_BEFORE"
     total = residual
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
@@ -400,6 +405,7 @@ def encode_convolution(
             target,
             activation if last else Activation(),
             encoder,
+            join,
         )
         total = target
 
@@ -439,6 +445,7 @@ def dispatch_convolution(
     y: Tensor,
     activation: Activation,
     encoder: VulkanEncoder,
+    join: str,
 ) -> None:
     """Record one dispatch; `operands` are x, packed weights and bias."""
     single = kernel.family in SINGLE
@@ -471,7 +478,7 @@ def dispatch_convolution(
     spec: dict[str, int | bool] = {
         **epilogue.spec,
         "PADDED": problem.padded,
-        "HAS_RESIDUAL": residual is not None,
+        **residual_spec(residual, join),
         "ONE_TAP": problem.kernel == (1, 1, 1),
         "ONE_BLOCK": problem.inputs <= 4,
     }
@@ -545,6 +552,11 @@ class ConvolutionBase(VulkanExecution):
         for tensor in inputs:
             if tensor is not None and tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
                 return f"convolution of {tensor.dtype.value} tensors"
+        joins = isinstance(op.attrs, ConvolutionAttrs) and op.attrs.residual != "ADD_BEFORE"
+        w = inputs[1]
+        assert w is not None
+        if joins and prod(w.shape[1:]) > MAX_ITERATIONS:
+            return f"{prod(w.shape[1:])} products per element before a late residual"
         return None
 
     def layouts(

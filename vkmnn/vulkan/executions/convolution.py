@@ -60,9 +60,13 @@ class ConvolutionExecution(ConvolutionBase):
         weights = Weights(w, "plain", view)
         source = blocked(x, encoder)
         added = blocked(residual, encoder) if residual is not None else None
-        activation = attrs.activation
+        activation, join = attrs.activation, attrs.residual
         m = choose_winograd(problem, weights, encoder)
         if m:
-            encode_winograd(problem, m, weights, source, bias, added, output, activation, encoder)
+            encode_winograd(
+                problem, m, weights, source, bias, added, output, activation, encoder, join
+            )
         else:
-            encode_convolution(problem, weights, source, bias, added, output, activation, encoder)
+            encode_convolution(
+                problem, weights, source, bias, added, output, activation, encoder, join
+            )

@@ -14,7 +14,7 @@ from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of
+from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import conv_kernels
@@ -131,7 +131,7 @@ class MatMulExecution(VulkanExecution):
         )
         spec: dict[str, int | bool] = {
             "HAS_BIAS": bias is not None,
-            "HAS_RESIDUAL": residual is not None,
+            **residual_spec(residual, attrs.residual),
             **epilogue.spec,
         }
         # Bindings that the specialization leaves out still need a buffer; any will do.

@@ -15,7 +15,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of
+from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
@@ -130,6 +130,7 @@ def encode_winograd(
     y: Tensor,
     activation: Activation,
     encoder: VulkanEncoder,
+    join: str,
 ) -> None:
     """Record the three dispatches of F(m, 3); arguments as of `encode_convolution`."""
     grid = _grid(problem, m)
@@ -179,5 +180,5 @@ def encode_winograd(
             act_beta=epilogue.beta,
         ),
         (ceil_div(groups, folds), out_blocks, folds),
-        {**epilogue.spec, "HAS_RESIDUAL": residual is not None},
+        {**epilogue.spec, **residual_spec(residual, join)},
     )
