@@ -32,7 +32,10 @@ from vkmnn.runtime.pipeline_cache import PipelineCacheFile
 from vkmnn.runtime.selection import select
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
     from vkmnn.runtime.drivers.base import DriverDevice
     from vkmnn.runtime.shader import Shader
@@ -151,30 +154,25 @@ class Device:
             wanted: (shader, specialization constants) pairs.
             progress: called with (done, total) after each, from the calling thread.
         """
+        with self.start_pipelines(wanted) as batch:
+            return batch.result(progress)
+
+    def start_pipelines(
+        self, wanted: Iterable[tuple[Shader, SpecValues]], *, warm_up: bool = False
+    ) -> PipelineBatch:
+        """Begin to build pipelines in parallel, and return at once.
+
+        Args:
+            wanted: (shader, specialization constants) pairs.
+            warm_up: also do what `warm_up` does, with each as soon as it is there.
+        """
         pairs = list(wanted)
         new = sum(
             _key(shader, complete_spec(shader, spec)) not in self._pipelines
             for shader, spec in pairs
         )
-        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, new)
-        if threads <= 1:
-            made = []
-            for pair in pairs:
-                made.append(self.pipeline(*pair))
-                if progress:
-                    progress(len(made), len(pairs))
-            return made
-        with ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pipeline") as pool:
-            futures = [pool.submit(self.pipeline, *pair) for pair in pairs]
-            try:
-                for done, future in enumerate(as_completed(futures), 1):
-                    future.result()
-                    if progress:
-                        progress(done, len(pairs))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-            return [future.result() for future in futures]
+        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, max(new, 1))
+        return PipelineBatch(self, pairs, threads, warm_up)
 
     def warm_up(self, pipelines: Sequence[Pipeline]) -> None:
         """Make a CPU device compile to machine code now, not in the first run.
@@ -182,12 +180,13 @@ class Device:
         Such devices compile when a pipeline is first dispatched; a dispatch of no workgroups is
         enough. Does nothing on other devices, where pipeline creation compiles.
         """
-        if self.info.type is not DeviceType.CPU or not pipelines:
+        cold = [pipeline for pipeline in pipelines if not pipeline.warm]
+        if self.info.type is not DeviceType.CPU or not cold:
             return
         self.raise_unusable()
         with self.allocate(4096, MemoryKind.DEVICE) as buffer:
             recorder = self.driver_device.recorder(False)
-            for pipeline in pipelines:
+            for pipeline in cold:
                 ranges = [BufferRange(buffer, 0, 4096)] * len(pipeline.slots)
                 params = bytes(pipeline.params_size)
                 recorder.dispatch(pipeline.driver_pipeline, ranges, params, (0, 1, 1))
@@ -202,6 +201,8 @@ class Device:
             finally:
                 commands.destroy()
         self.raise_messages()
+        for pipeline in cold:
+            pipeline.warm = True
 
     def encoder(self, *, timestamps: bool = False) -> Encoder:
         """Begin to record; with `timestamps`, the commands' times can be read after a run.
@@ -325,6 +326,60 @@ class Device:
             text = "\n".join(messages)
             messages.clear()
             raise ValidationLayerError(text)
+
+
+class PipelineBatch:
+    """Pipelines that are being built by other threads; made by `Device.start_pipelines`.
+
+    The end of a `with` block waits for what has begun and leaves out the rest.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        pairs: Sequence[tuple[Shader, SpecValues]],
+        threads: int,
+        warm_up: bool,
+    ) -> None:
+        self._builders = ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pipeline")
+        # One: the queue of the device compiles one after the other anyway.
+        self._warmer = ThreadPoolExecutor(1, thread_name_prefix="vkmnn-warm-up")
+        self._built = [self._builders.submit(device.pipeline, *pair) for pair in pairs]
+        self._warmed = [self._warmer.submit(_warm_up, device, f) for f in self._built if warm_up]
+
+    def result(self, progress: Callable[[int, int], None] | None = None) -> list[Pipeline]:
+        """Wait for all and return them in the order asked for.
+
+        Args:
+            progress: called with (done, total) after each, from the calling thread.
+
+        Raises:
+            ShaderError, InvalidInputError: as `Device.pipeline`.
+        """
+        for done, future in enumerate(as_completed(self._built), 1):
+            future.result()
+            if progress:
+                progress(done, len(self._built))
+        for warmed in self._warmed:
+            warmed.result()
+        return [future.result() for future in self._built]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._builders.shutdown(cancel_futures=True)
+        self._warmer.shutdown(cancel_futures=True)
+
+
+def _warm_up(device: Device, built: Future[Pipeline]) -> None:
+    if not built.cancelled() and built.exception() is None:
+        device.warm_up([built.result()])
 
 
 FLOOR_FEATURES = frozenset(

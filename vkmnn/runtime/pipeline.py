@@ -33,7 +33,8 @@ class Slot(NamedTuple):
 class Pipeline:
     """A shader with its specialization constants fixed, ready to be dispatched.
 
-    Made by `Device.pipeline`, which also keeps it: pipelines live as long as the device.
+    Made by `Device.pipeline`, which also keeps it: pipelines live as long as the device. `warm`
+    says that `Device.warm_up` has been there.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Pipeline:
         "shader",
         "slots",
         "spec",
+        "warm",
     )
 
     def __init__(
@@ -53,6 +55,7 @@ class Pipeline:
         self.spec = spec
         self.driver_pipeline = driver_pipeline
         self.params_size = shader.push_constant_size
+        self.warm = False
         accesses = "".join(binding.access for binding in shader.bindings)
         self.scope = COMPUTE_READ * ("r" in accesses) | COMPUTE_WRITE * ("w" in accesses)
         self.slots = tuple(_slot(binding, limits) for binding in shader.bindings)

@@ -8,14 +8,14 @@ from texel buffers run, on small tensors, where those buffers are too short for 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from vkmnn.errors import ShaderError
-from vkmnn.runtime.device import Device
+from vkmnn.runtime.device import Device, PipelineBatch
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.pipeline import Pipeline, SpecValues
+from vkmnn.runtime.pipeline import SpecValues
 from vkmnn.runtime.shader import BindingType, Shader
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary, shader_from_entry
 from vkmnn.testing.case import Variant
@@ -38,14 +38,12 @@ class _WishedDevice(Device):
         self._real = real
         self._libraries = (library, BUILTIN)
 
-    def create_pipelines(
-        self,
-        wanted: Iterable[tuple[Shader, SpecValues]],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[Pipeline]:
-        """Build pipelines as the real device does, of stand-ins where it needs them."""
-        return self._real.create_pipelines(
-            [(self._runnable(shader), spec) for shader, spec in wanted], progress
+    def start_pipelines(
+        self, wanted: Iterable[tuple[Shader, SpecValues]], *, warm_up: bool = False
+    ) -> PipelineBatch:
+        """Begin to build pipelines as the real device does, of stand-ins where it needs them."""
+        return self._real.start_pipelines(
+            [(self._runnable(shader), spec) for shader, spec in wanted], warm_up=warm_up
         )
 
     def _runnable(self, shader: Shader) -> Shader:

@@ -18,7 +18,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
-from vkmnn.vulkan.plan import PlanRecorder
+from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
 from vkmnn.vulkan.splitting import split_products, too_large
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype
 from vkmnn.vulkan.tuning import TuningFile, tune
@@ -114,14 +114,18 @@ class VulkanBackend(Backend):
         """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder, ends = self.encode(segments)
         self.choices = encoder.choices
-        memory = self.place(encoder, list(kept.values()), list(inputs.values()))
+        used = pipelines_used(encoder)
+        # The driver compiles while the constants are packed.
+        with self.device.start_pipelines(used.values(), warm_up=True) as batch:
+            memory = self.place(encoder, list(kept.values()), list(inputs.values()))
+            pipelines = dict(zip(used, batch.result(self._progress), strict=True))
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
             len(encoder.dispatches),
             memory.activation_bytes,
             memory.activation_lower_bound,
         )
-        recorder = PlanRecorder(self.device, encoder, memory, self._progress, self._timestamps)
+        recorder = PlanRecorder(self.device, encoder, memory, pipelines, self._timestamps)
         result: list[Segment] = []
         uploaded: set[str] = set()
         for commands, first, end in zip(segments, [0, *ends], ends, strict=False):

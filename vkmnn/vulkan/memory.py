@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,6 +28,13 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
 
 # One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
 MAX_ARENA_BYTES = 512 << 20
+# What is packed at a time: packed forms that wait for their place take host memory.
+BATCH_BYTES = 64 << 20
+# Threads cost more than they save below this; beyond a few, memory is the limit.
+PARALLEL_BYTES = 1 << 20
+MAX_THREADS = 4
+
+T = TypeVar("T")
 
 
 class ConstantArena:
@@ -61,41 +71,66 @@ class ConstantStore:
     def place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
         """Upload what is not there yet and return where each constant lies."""
         placed: dict[Tensor, ConstantStorage] = {}
-        missing: dict[tuple[int, str], tuple[PackedConstant, Array]] = {}
+        missing: dict[_Key, tuple[PackedConstant, str]] = {}
         for tensor, constant in constants.items():
-            key = (id(constant.source), constant.key)
-            stored = self._stored.get(key)
+            stored = self._stored.get(_key(constant))
             if stored is not None:
                 placed[tensor] = stored
-            elif key not in missing:
-                array = to_storage(constant.pack(constant.source), tensor.name)
-                missing[key] = (constant, array)
-        fresh = self._upload(missing)
+            else:
+                missing.setdefault(_key(constant), (constant, tensor.name))
+        fresh: dict[_Key, ConstantStorage] = {}
+        total = sum(constant.source.nbytes for constant, _ in missing.values())
+        threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 1
+        with ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pack") as pool:
+            for batch in _batches(missing.values(), _source_bytes, BATCH_BYTES):
+                fresh.update(self._upload(list(pool.map(_pack, batch)), pool))
         for tensor, constant in constants.items():
             if tensor not in placed:
-                placed[tensor] = fresh[id(constant.source), constant.key]
+                placed[tensor] = fresh[_key(constant)]
         return placed
 
     def _upload(
-        self, missing: Mapping[tuple[int, str], tuple[PackedConstant, Array]]
-    ) -> dict[tuple[int, str], ConstantStorage]:
+        self, packed: Sequence[tuple[PackedConstant, Array]], pool: Executor
+    ) -> dict[_Key, ConstantStorage]:
         alignment = _alignment(self._device)
-        stored: dict[tuple[int, str], ConstantStorage] = {}
+        stored: dict[_Key, ConstantStorage] = {}
         limit = 0 if self._device.info.limits.whole_buffers else MAX_ARENA_BYTES
-        for group in _groups(missing, alignment, limit):
-            total = sum(
-                _aligned(max(array.nbytes, VECTOR_BYTES), alignment) for _, (_, array) in group
-            )
+        writes: list[tuple[Buffer, int, Array]] = []
+        for group in _batches(packed, lambda item: _room(item[1], alignment), limit):
+            total = sum(_room(array, alignment) for _, array in group)
             arena = ConstantArena(self._device.allocate(total, MemoryKind.WEIGHTS))
             offset = 0
-            for key, (constant, array) in group:
-                _write(arena.buffer, offset, array)
+            for constant, array in group:
+                writes.append((arena.buffer, offset, array))
                 size = max(array.nbytes, VECTOR_BYTES)
                 place = BufferRange(arena.buffer, offset, _aligned(size, VECTOR_BYTES))
-                stored[key] = ConstantStorage(place, arena, constant.source)
-                self._stored[key] = stored[key]
-                offset += _aligned(size, alignment)
+                key = _key(constant)
+                self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
+                offset += _room(array, alignment)
+        for done in [pool.submit(_write, *write) for write in writes]:
+            done.result()
         return stored
+
+
+_Key = tuple[int, str]
+
+
+def _key(constant: PackedConstant) -> _Key:
+    return id(constant.source), constant.key
+
+
+def _source_bytes(item: tuple[PackedConstant, str]) -> int:
+    return item[0].source.nbytes
+
+
+def _pack(item: tuple[PackedConstant, str]) -> tuple[PackedConstant, Array]:
+    """Return a constant with its packed form; the text names the tensor."""
+    constant, name = item
+    return constant, to_storage(constant.pack(constant.source), name)
+
+
+def _room(array: Array, alignment: int) -> int:
+    return _aligned(max(array.nbytes, VECTOR_BYTES), alignment)
 
 
 def _write(buffer: Buffer, offset: int, array: Array) -> None:
@@ -110,24 +145,18 @@ def _write(buffer: Buffer, offset: int, array: Array) -> None:
     np.copyto(raw.view(array.dtype).reshape(array.shape), array)
 
 
-_Missing = tuple[tuple[int, str], tuple[PackedConstant, Array]]
-
-
-def _groups(
-    missing: Mapping[tuple[int, str], tuple[PackedConstant, Array]], alignment: int, limit: int
-) -> Iterable[list[_Missing]]:
-    """Cut the constants into arenas of at most `limit` bytes, or of a single constant."""
-    group: list[_Missing] = []
+def _batches(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterable[list[T]]:
+    """Cut items into batches of at most `limit` bytes, or of a single item."""
+    batch: list[T] = []
     total = 0
-    for item in missing.items():
-        size = _aligned(max(item[1][1].nbytes, VECTOR_BYTES), alignment)
-        if group and total + size > limit:
-            yield group
-            group, total = [], 0
-        group.append(item)
-        total += size
-    if group:
-        yield group
+    for item in items:
+        if batch and total + size(item) > limit:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size(item)
+    if batch:
+        yield batch
 
 
 @dataclass(slots=True)

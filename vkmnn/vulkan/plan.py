@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
 from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Status
 from vkmnn.vulkan.choice import NOT_TUNED
-from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
+from vkmnn.vulkan.encoder import Dispatch, Spec, VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.segment import VulkanSegment
 from vkmnn.vulkan.storage import storage_bytes
 
 PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
+
+
+def pipelines_used(encoder: VulkanEncoder) -> dict[PipelineKey, tuple[Shader, Spec]]:
+    """Return what the recorded dispatches need, each pipeline once."""
+    return {_pipeline_key(d): (d.shader, d.spec) for d in encoder.dispatches}
 
 
 class PlanRecorder:
@@ -26,7 +32,7 @@ class PlanRecorder:
         device: where they run.
         encoder: the dispatches of all segments.
         memory: where every tensor lies; closed with the segments.
-        progress: called with (done, all) while pipelines are made.
+        pipelines: those of the dispatches.
         timestamps: record GPU time per dispatch.
     """
 
@@ -35,16 +41,14 @@ class PlanRecorder:
         device: Device,
         encoder: VulkanEncoder,
         memory: PlanMemory,
-        progress: Callable[[int, int], None] | None,
+        pipelines: Mapping[PipelineKey, Pipeline],
         timestamps: bool,
     ) -> None:
         self._device = device
         self._encoder = encoder
         self._memory = memory
         self._timestamps = timestamps
-        unique = {_pipeline_key(d): (d.shader, d.spec) for d in encoder.dispatches}
-        made = device.create_pipelines(list(unique.values()), progress)
-        self._pipelines: dict[PipelineKey, Pipeline] = dict(zip(unique, made, strict=True))
+        self._pipelines = pipelines
 
     def segment(
         self, first: int, end: int, uploads: Sequence[Tensor], downloads: Sequence[Tensor]

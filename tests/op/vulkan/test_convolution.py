@@ -24,7 +24,7 @@ from vkmnn.vulkan.executions.conv_kernels import (
     rank_kernels,
     split_taps,
 )
-from vkmnn.vulkan.executions.winograd import WEIGHT_MATRIX, transform_weights
+from vkmnn.vulkan.executions.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 
 
 def attrs(
@@ -258,6 +258,14 @@ def test_winograd_weights(m: int, points: tuple[int, ...]) -> None:
     want = matrix @ w[4, 2, 0] @ matrix.T
     np.testing.assert_allclose(transformed[:, :, 4, 2], want, rtol=1e-5, atol=1e-6)
     assert not transformed[:, :, 5:].any()
+
+
+def test_winograd_weights_of_many_channels() -> None:
+    w = random(70, 3 * TRANSFORM_PAIRS // 64 + 1, 1, 3, 3)
+    want = np.einsum("ia,jb,ocab->ijoc", WEIGHT_MATRIX[4], WEIGHT_MATRIX[4], w[:, :, 0])
+    transformed = transform_weights(w, 4).reshape(6, 6, 72, -1)
+    np.testing.assert_allclose(transformed[:, :, :70], want, rtol=1e-5, atol=1e-6)
+    assert not transformed[:, :, 70:].any()
 
 
 def test_half_precision() -> None:

@@ -178,6 +178,43 @@ def test_pipelines_are_made_in_parallel_and_once(device: Device, make_shader: Ma
     assert device.create_pipelines(wanted[:1]) == made[:1]
 
 
+def test_pipelines_are_made_and_warmed_up_in_the_background(
+    device: Device, make_shader: MakeShader
+) -> None:
+    shader = make_shader(
+        "background",
+        """
+        layout(constant_id = 0) const uint n = 1;
+        layout(binding = 0) writeonly buffer Y { uint y[]; };
+        void main() { y[0] = n; }
+        """,
+        "y:w:i32",
+        spec=(SpecConstant("n", 0, "uint", 1),),
+    )
+    on_cpu = device.info.type is DeviceType.CPU
+    wanted = [(shader, {"n": i % 3}) for i in range(6)]
+    for warm_up in (False, True, True):
+        with device.start_pipelines(wanted, warm_up=warm_up) as batch:
+            made = batch.result()
+        assert [pipeline.spec["n"] for pipeline in made] == [i % 3 for i in range(6)]
+        assert all(pipeline.warm == (warm_up and on_cpu) for pipeline in made)
+
+
+def test_pipelines_that_nobody_waits_for_do_no_harm(
+    own_device: Device, scale: Shader, make_shader: MakeShader
+) -> None:
+    broken = dataclasses.replace(scale, name="broken", spirv=lambda: b"not SPIR-V" * 4)
+    with pytest.raises(KeyError), own_device.start_pipelines([(broken, {})] * 3, warm_up=True):
+        raise KeyError
+    with (
+        own_device.start_pipelines([(scale, {}), (broken, {})], warm_up=True) as batch,
+        pytest.raises(ShaderError, match="digest"),
+    ):
+        batch.result()
+    own_device.wait_idle()
+    assert own_device.create_pipelines([(scale, {})])
+
+
 def test_a_failing_pipeline_fails_the_lot_and_can_be_tried_again(
     own_device: Device, scale: Shader
 ) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
+_LARGE_PAGE = 2 << 20
+
 
 class MappedMemory:
     """`nbytes` bytes at an address; arrays made of it by `np.asarray` keep this object alive."""
@@ -15,3 +20,17 @@ class MappedMemory:
             "typestr": "|u1",
             "version": 3,
         }
+
+
+def prefer_large_pages(pointer: int, nbytes: int) -> None:
+    """Ask the system to back memory of the process that nobody has touched by large pages.
+
+    Where it agrees, touching the memory first and computing on it take less time.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None or nbytes < _LARGE_PAGE:
+        return
+    first = -(-pointer // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (pointer + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    # A refusal is no loss: the pages stay small.
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), advice)

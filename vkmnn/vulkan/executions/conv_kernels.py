@@ -247,10 +247,14 @@ def pack_weights(w: Array, kernel: ConvKernel, group: int) -> Array:
     depth = ceil_div(inputs, 4) * 4 if blocked else inputs
     width = kernel.lanes * 4
     panels = ceil_div(outputs, width)
-    padded = np.zeros((groups, panels * width, depth, taps), w.dtype)
-    padded[:, :outputs, :inputs] = w.reshape(groups, outputs, inputs, taps)
+    padded = w.reshape(groups, outputs, inputs, taps)
+    if (outputs, inputs) != (panels * width, depth):
+        padded = np.zeros((groups, panels * width, depth, taps), w.dtype)
+        padded[:, :outputs, :inputs] = w.reshape(groups, outputs, inputs, taps)
+    # A view: the copy to the device's memory puts the elements in order.
     split = padded.reshape(groups, panels, width, depth, taps)
-    return np.ascontiguousarray(split.transpose(0, 1, 4, 3, 2))
+    ordered: Array = split.transpose(0, 1, 4, 3, 2)
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)

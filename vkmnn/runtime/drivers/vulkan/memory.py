@@ -9,7 +9,7 @@ import numpy as np
 from vkmnn.errors import DeviceError, OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES, DriverBuffer
-from vkmnn.runtime.drivers.mapped import MappedMemory
+from vkmnn.runtime.drivers.mapped import MappedMemory, prefer_large_pages
 from vkmnn.runtime.drivers.vulkan.api import NULL, address, check, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.tables import TEXEL_FORMATS
 from vkmnn.runtime.memory import MemoryKind
@@ -81,6 +81,8 @@ class VulkanBuffer(DriverBuffer):
             if flags & VISIBLE:
                 # Views may outlive the buffer object: the memory belongs to what they refer to.
                 pointer = _map(device.handle, self._memory, requirements.size)
+                if device.info.type is DeviceType.CPU:
+                    prefer_large_pages(pointer, nbytes)
                 owner = MappedMemory(pointer, nbytes)
                 self.host = np.asarray(owner)
             check(
