@@ -78,6 +78,7 @@ class DeviceInfo:
 
     `features` holds only what `open_device` really enables; the names are listed in
     `drivers/vulkan/tables.py`. `memory_bytes` is the size of the largest device-local heap.
+    `multiprocessors` is how many workgroups can run without sharing one, 0 where it is unknown.
     """
 
     index: int
@@ -97,3 +98,4 @@ class DeviceInfo:
     limits: Limits
     cooperative_matrices: tuple[CooperativeMatrixShape, ...] = ()
     driver: str = "vulkan"
+    multiprocessors: int = 0

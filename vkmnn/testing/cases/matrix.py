@@ -88,6 +88,65 @@ def matmul_rotate(variant: Variant) -> Iterator[Case]:
     return _products(variant, "f32", str(variant.axes["act"]), int(variant.axes["aligned"]))
 
 
+def _staged(variant: Variant, sizes: tuple[tuple[Shape, Shape], ...]) -> Iterator[Case]:
+    """Yield products, nearly all with one specialization: these take their time to compile."""
+    turns = CLAMPS if variant.axes["act"] == "clip" else SMOOTH
+    for number, (a, b) in enumerate(sizes):
+        left, right = whole(*a), whole(*b, seed=1)
+        shape = np.matmul(left, right).shape
+        inputs: list[AnyArray | None] = [left, right]
+        last = number == len(sizes) - 1
+        if not last:
+            inputs += [whole(b[-1], seed=2), whole(*shape, seed=3)]
+        elif variant.axes["act"] == "any":
+            return
+        attrs = MatMulAttrs(alpha=0.5, activation=turns[number % len(turns)])
+        constant = [[1], [0], []][number % 3]
+        yield op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
+
+
+@shader_cases("matmul_shared")
+def matmul_shared(variant: Variant) -> Iterator[Case]:
+    """Several tiles and steps, none of them whole; single rows, columns and products."""
+    rows, columns, groups = (*map(int, str(variant.axes["tile"]).split("x")), 1)[:3]
+    depth = 32 if (rows, groups) == (32, 1) else 16 * groups
+    n = columns + (4 if variant.axes["aligned"] == 4 else 3)
+    small = 4 if variant.axes["aligned"] == 4 else 1
+    long = 5 * depth - 3
+    return _staged(
+        variant,
+        (
+            ((2, 1, rows + 5, long), (1, 3, long, n)),
+            ((rows - 1, 2 * depth), (2 * depth, n - 4)),
+            ((2 * rows + 1, 1), (1, small)),
+            ((1, long), (long, small)),
+            ((1, 1), (1, small)),
+            ((0, 3), (3, small)),
+            ((3, rows, 2 * depth + 4), (3, 2 * depth + 4, 2 * columns)),
+        ),
+    )
+
+
+@shader_cases("matmul_gemv")
+def matmul_gemv(variant: Variant) -> Iterator[Case]:
+    """Row counts up to the variant's; columns and K on both sides of what a workgroup takes."""
+    rows = int(variant.axes["rows"])
+    n = 36 if variant.axes["aligned"] == 4 else 35
+    small = 4 if variant.axes["aligned"] == 4 else 1
+    return _staged(
+        variant,
+        (
+            ((2, 1, rows, 299), (1, 3, 299, n)),
+            ((max(rows - 2, 1), 1031), (1031, n)),
+            ((rows, 1), (1, small)),
+            ((rows, 13), (13, 3036 + n)),
+            ((1, 1), (1, small)),
+            ((0, 3), (3, small)),
+            ((rows, 64), (64, 64 + small)),
+        ),
+    )
+
+
 _WHOLE: tuple[tuple[Shape, Shape], ...] = (
     ((2, 5, 12), (12, 8)),
     ((9, 28), (28, 3)),

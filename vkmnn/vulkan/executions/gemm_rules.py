@@ -1,0 +1,231 @@
+"""Which of the kernels for GPUs makes a matrix product: tables and the rules over them.
+
+Convolutions are products too: pixels are the rows, taps times input channels the inner axis. Where
+the numbers come from, docs/decisions/gemm-families.md says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.vulkan.encoder import ceil_div
+
+# Where a device does not tell.
+MULTIPROCESSORS = 128
+# A tile is large enough when it still makes as many workgroups per multiprocessor,
+FILLED = 0.75
+# and its padding less than so many times the least that is possible.
+MOST_PADDING = 1.4
+# With fewer workgroups per multiprocessor, groups of invocations share the K of a tile.
+GROUPED_BELOW = 2.0
+# With fewer than FEW workgroups per multiprocessor and so long a K, workgroups share a tile: as
+# many as make at most MOST of them per multiprocessor, each with no less than LEAST_PART of K.
+FEW = 60 / 132
+MOST = 140 / 132
+LONG_K = 1024
+LEAST_PART = 256
+# Products of at most so many rows are bound by the loads of the matrix.
+GEMV_ROWS = 8
+
+# lavapipe ends the loops of an invocation after 65,535 iterations in all, without a word.
+MAX_ITERATIONS = 60_000
+VEC4_BYTES = 16
+# What a split product keeps beside its tiles, in whole vec4s.
+ARRIVAL_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile of results in shared memory; sizes follow as in `include/staged.glsl.j2`.
+
+    `groups` of invocations share each step along K.
+    """
+
+    rows: int
+    columns: int
+    groups: int = 1
+
+    @property
+    def name(self) -> str:
+        """The value of the axis `tile`."""
+        grouped = f"x{self.groups}" if self.groups > 1 else ""
+        return f"{self.rows}x{self.columns}{grouped}"
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of a workgroup."""
+        tm, tn = 8 if self.rows > 32 else 4, 8 if self.rows > 64 else 4
+        return self.rows * self.columns // (tm * tn) * self.groups
+
+    @property
+    def depth(self) -> int:
+        """Length of a step along K."""
+        return 32 if (self.rows, self.groups) == (32, 1) else 16 * self.groups
+
+    def shared_bytes(self, buffers: int) -> int:
+        """Shared memory of a workgroup."""
+        vectors = self.depth * (self.rows // 4 + 1 + self.columns // 4)
+        return buffers * vectors * VEC4_BYTES + ARRIVAL_BYTES
+
+    def buffers(self, info: DeviceInfo) -> int:
+        """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""
+        limits = info.limits
+        if self.invocations > min(limits.max_workgroup_invocations, limits.max_workgroup_size[0]):
+            return 0
+        fitting = (n for n in (2, 1) if self.shared_bytes(n) <= limits.max_shared_memory)
+        return next(fitting, 0)
+
+    def grid(self, product: Product) -> tuple[int, int]:
+        """Return how many tiles there are down and across."""
+        return ceil_div(product.rows, self.rows), ceil_div(product.columns, self.columns)
+
+    def steps(self, k: int) -> int:
+        """Return how many steps an inner axis takes."""
+        return ceil_div(k, self.depth)
+
+    def iterations(self, k: int) -> int:
+        """Return how often an invocation goes round its loops.
+
+        A loop of lavapipe counts the round in which it finds out that it is done.
+        """
+        return self.steps(k) * (self.depth // self.groups + 2) + 1
+
+
+# The largest first.
+TILES = (Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(32, 32))
+# Tiles whose K is shared: by groups of invocations, and by workgroups on top of these.
+GROUPED = {Tile(64, 64): Tile(64, 64, 2), Tile(32, 32): Tile(32, 32, 4)}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Sizes of a product: so many times rows by columns, with an inner axis of `k`."""
+
+    rows: int
+    columns: int
+    k: int
+    batches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKernel:
+    """Tiles in shared memory; so many `parts` of K, a workgroup each, that meet at the end."""
+
+    tile: Tile
+    parts: int = 1
+
+    @property
+    def split(self) -> Literal[0, 1]:
+        """The value of the axis `split`."""
+        return 1 if self.parts > 1 else 0
+
+    def walk(self, product: Product) -> dict[str, Any]:
+        """Return the parameters that say how workgroups go over a product."""
+        steps = ceil_div(self.tile.steps(product.k), self.parts)
+        return {"tiles": workgroups(self.tile, product), "steps": steps, "parts": self.parts}
+
+
+@dataclass(frozen=True, slots=True)
+class GemvKernel:
+    """Few rows by a matrix; `width` vec4s of a row and `local` invocations per workgroup."""
+
+    rows: int
+    width: int
+    local: int
+
+
+def multiprocessors(info: DeviceInfo) -> int:
+    """Return how many workgroups can run without sharing a multiprocessor, at a guess."""
+    return info.multiprocessors or MULTIPROCESSORS
+
+
+def workgroups(tile: Tile, product: Product) -> int:
+    """Return how many tiles a product has."""
+    down, across = tile.grid(product)
+    return down * across * product.batches
+
+
+def rank_shared(product: Product, info: DeviceInfo) -> list[SharedKernel]:
+    """Return the kernels that fit the device, the likely fastest first; all of them last.
+
+    The largest tile that fills the device without much padding, else the smallest one; with few
+    workgroups its K is shared inside of the workgroup, and with very few by workgroups as well.
+    """
+    most = multiprocessors(info)
+    fitting = [tile for tile in TILES if tile.buffers(info)]
+    padded = {tile: workgroups(tile, product) * tile.rows * tile.columns for tile in fitting}
+    lean = [tile for tile in fitting if padded[tile] <= MOST_PADDING * min(padded.values())]
+    filling = [tile for tile in lean if workgroups(tile, product) >= FILLED * most]
+    ranked: list[SharedKernel] = []
+    for tile in [*filling, *reversed(lean), *fitting]:
+        ranked += _alternatives(tile, product, info)
+    ranked += (kernel for tile in fitting for kernel in _every(tile, product, info))
+    unique = list(dict.fromkeys(ranked))
+    return [kernel for kernel in unique if kernel.tile.iterations(product.k) <= MAX_ITERATIONS]
+
+
+def _alternatives(tile: Tile, product: Product, info: DeviceInfo) -> list[SharedKernel]:
+    """Return the ways to share the K of a tile, the likely fastest first."""
+    count = workgroups(tile, product)
+    grouped = GROUPED.get(tile)
+    if grouped is None or not grouped.buffers(info):
+        return [SharedKernel(tile)]
+    plain, shared = SharedKernel(tile), SharedKernel(grouped)
+    if count >= GROUPED_BELOW * multiprocessors(info) or product.k < 2 * grouped.depth:
+        return [plain, shared]
+    parts = parts_of(count, product.k, info)
+    split = [SharedKernel(grouped, _used(grouped, product.k, parts))] if parts > 1 else []
+    return [*split, shared, plain]
+
+
+def parts_of(count: int, k: int, info: DeviceInfo) -> int:
+    """Return how many workgroups should share the K of each of `count` tiles."""
+    most = multiprocessors(info)
+    if count >= FEW * most or k < LONG_K:
+        return 1
+    return max(1, min(int(MOST * most) // max(count, 1), k // LEAST_PART))
+
+
+def _every(tile: Tile, product: Product, info: DeviceInfo) -> Iterator[SharedKernel]:
+    """Yield all that a tile can do, for the tests and for devices that no rule knows."""
+    yield SharedKernel(tile)
+    grouped = GROUPED.get(tile)
+    if grouped is not None and grouped.buffers(info):
+        yield SharedKernel(grouped)
+        parts = _used(grouped, product.k, 3)
+        if parts > 1:
+            yield SharedKernel(grouped, parts)
+
+
+def _used(tile: Tile, k: int, parts: int) -> int:
+    """Return how many parts have steps to do when all but the last have the same number."""
+    steps = tile.steps(k)
+    return ceil_div(steps, ceil_div(steps, min(parts, steps))) if steps else 1
+
+
+def rank_gemv(product: Product, info: DeviceInfo) -> list[GemvKernel]:
+    """Return the kernel for few rows, when it is one that the product can have."""
+    if product.rows > GEMV_ROWS:
+        return []
+    rows = next(count for count in (1, 4, GEMV_ROWS) if product.rows <= count)
+    limits = info.limits
+    vectors = ceil_div(product.columns, 4)
+    enough = FILLED * multiprocessors(info)
+    width = next((w for w in (8, 4, 2) if ceil_div(vectors, w) * product.batches >= enough), 1)
+    most = min(
+        limits.max_workgroup_invocations,
+        limits.max_workgroup_size[0],
+        limits.max_shared_memory // (rows * VEC4_BYTES),
+    )
+    # No more invocations than there are vec4s of K, but one for each result.
+    useful = max(ceil_div(product.k, 4), rows) * width
+    local = next((n for n in (256, 128) if n <= most and n <= useful), 64)
+    return [GemvKernel(rows, width, local)]
+
+
+def is_gpu(info: DeviceInfo) -> bool:
+    """Return whether shared memory is what it is for on this device."""
+    return info.type is not DeviceType.CPU
