@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vkmnn.codegen.emulation import compile_emulated, emulate_subgroups
+from vkmnn.codegen.emulation import compile_emulated, emulate
 from vkmnn.codegen.render import Renderer
 from vkmnn.codegen.variants import expand, load_entries
 from vkmnn.errors import ShaderError
@@ -45,7 +45,7 @@ def test_what_is_rendered_has_no_subgroups_and_keeps_its_places() -> None:
         v for v in expand(load_entries(GLSL, frozenset(["softmax_rows"]))) if v.axes["lanes"] == 32
     )
     rendered = Renderer(GLSL).render(found)
-    emulated = emulate_subgroups(rendered)
+    emulated = emulate(rendered)
     assert "GL_KHR_shader_subgroup" in rendered.text
     assert "GL_KHR_shader_subgroup" not in emulated.text
     assert emulated.declared.subgroup_size == 0

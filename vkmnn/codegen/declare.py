@@ -24,7 +24,7 @@ RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
         "enum", "vec", "compute_type", "stored", "full", "words",
-        "subgroup_size", "fail", "range", "variant",
+        "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
 

@@ -1,8 +1,11 @@
-"""Subgroups that a device does not have, emulated: shuffles go through shared memory.
+"""Subgroups and cooperative matrices that a device does not have, emulated.
 
 For tests only: a kernel for subgroups of 32 then computes the same on a device whose subgroups have
-4 or 8 invocations, slowly. All it asks for is what `include/group.glsl.j2` keeps to as well:
-shuffles stand in control flow that is uniform in the workgroup, and workgroups are rows along x.
+4 or 8 invocations, slowly. Shuffles go through shared memory. All they ask for is what
+`include/group.glsl.j2` keeps to as well: they stand in control flow that is uniform in the
+workgroup, and workgroups are rows along x. Matrices are those of `include/coop.glsl.j2`: the
+operands of a product are read from shared memory when they are multiplied, not when they are
+loaded, so that they need no storage; each invocation holds and computes eight of the 256 sums.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ from vkmnn.errors import ShaderError
 MAX_SHUFFLES = 32
 
 _TYPES = ("float", "vec2", "vec4", "int", "ivec2", "ivec4", "uint", "uvec2", "uvec4")
-_EXTENSION = re.compile(r"#extension GL_KHR_shader_subgroup_")
+_EXTENSION = re.compile(
+    r"#extension GL_(KHR_(shader_subgroup|cooperative_matrix|memory_scope_semantics)|"
+    r"EXT_shader_explicit_arithmetic_types_float16)"
+)
 _SIZE = re.compile(r"const uint SUBGROUP_SIZE = \d+u;")
 _NAMES = """\
 #define gl_SubgroupSize SUBGROUP_SIZE
@@ -45,31 +51,114 @@ shared {type} emulated_{type}[gl_WorkGroupSize.x];
     return emulated_{type}[gl_SubgroupID * SUBGROUP_SIZE + id];
 }}"""
 
+# Cooperative matrices: what a variable is, and what is done to it.
+_MATRIX = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, 16, 16, gl_MatrixUse(\w+)>")
+_DECLARED = re.compile(rf"{_MATRIX.pattern} (\w+)")
+_FILLED = re.compile(r"(coopmat<[^>]*Accumulator>)\(([^()]*)\)")
+_ACCESSED = re.compile(r"coopMat(?:Load|Store)\((\w+), (\w+), .*Layout(\w+)Major\)")
+_SHARED = re.compile(r"shared uvec4 (\w+)\[")
+_TYPES_OF_USES = {"A": "EmulatedOperand", "B": "EmulatedOperand", "Accumulator": "EmulatedSums"}
+_LAYOUTS = {"A": "Row", "B": "Column", "Accumulator": "Row"}
+_COLUMN = """\
+        column = MEMORY[right + {number}u * b.stride + k];
+        sums.first.{lane} += emulated_dot(row0, column);
+        sums.second.{lane} += emulated_dot(row1, column);"""
+_COLUMNS = "\n".join(_COLUMN.format(number=i, lane=lane) for i, lane in enumerate("xyzw"))
+_MATRICES = f"""\
+struct EmulatedOperand
+{{
+    uint at;
+    uint stride;
+}};
+struct EmulatedSums
+{{
+    vec4 first;
+    vec4 second;
+}};
+#define coopMatLoad(matrix, memory, place, stride, layout) matrix = EmulatedOperand(place, stride)
+#define coopMatStore(matrix, memory, place, stride, layout) emulated_store(matrix, place, stride)
+void emulated_store(EmulatedSums sums, uint place, uint stride)
+{{
+    uint lane = gl_SubgroupInvocationID;
+    uint at = place + (lane >> 2) * 2u * stride + (lane & 3u);
+    MEMORY[at] = floatBitsToUint(sums.first);
+    MEMORY[at + stride] = floatBitsToUint(sums.second);
+}}
+float emulated_dot(uvec4 a, uvec4 b)
+{{
+    vec2 sum = unpackHalf2x16(a.x) * unpackHalf2x16(b.x);
+    sum += unpackHalf2x16(a.y) * unpackHalf2x16(b.y);
+    sum += unpackHalf2x16(a.z) * unpackHalf2x16(b.z);
+    sum += unpackHalf2x16(a.w) * unpackHalf2x16(b.w);
+    return sum.x + sum.y;
+}}
+EmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
+{{
+    uint lane = gl_SubgroupInvocationID;
+    uint left = a.at + (lane >> 2) * 2u * a.stride;
+    uint right = b.at + (lane & 3u) * 4u * b.stride;
+    [[dont_unroll]] for (uint k = 0u; k < 2u; ++k)
+    {{
+        uvec4 row0 = MEMORY[left + k];
+        uvec4 row1 = MEMORY[left + a.stride + k];
+        uvec4 column;
+{_COLUMNS}
+    }}
+    return sums;
+}}"""
+# What comes with cooperative matrices: emulated ones are structures of floats.
+_OF_MATRICES = frozenset(
+    {"cooperative_matrix", "float16", "vulkan_memory_model", "spirv_1_6", "maintenance4"}
+)
 
-def is_of_subgroups(feature: str) -> bool:
-    """Say whether a kernel does without a feature once its subgroups are emulated."""
-    return feature.startswith("subgroup_") or feature == "full_subgroups"
+
+def is_emulated(feature: str) -> bool:
+    """Say whether a kernel does without a feature once subgroups and matrices are emulated."""
+    return feature.startswith("subgroup_") or feature in {"full_subgroups", *_OF_MATRICES}
 
 
-def emulate_subgroups(rendered: Rendered) -> Rendered:
-    """Return a rendered variant that declares `subgroup_size` with its subgroups emulated."""
+def emulate(rendered: Rendered) -> Rendered:
+    """Return a rendered variant that declares `subgroup_size` with its subgroups emulated.
+
+    Raises:
+        ShaderError: it uses matrices in another way than `include/coop.glsl.j2`.
+    """
+    _check_matrices(rendered)
     text: list[str] = []
     places: list[tuple[str, int]] = []
+    shuffles = "subgroupShuffle(" in rendered.text
+    matrices = "coopmat<" in rendered.text
     for line, place in zip(rendered.text.splitlines(), rendered.lines, strict=True):
         if _EXTENSION.match(line):
             continue
         lines = [line]
         if _SIZE.fullmatch(line):
-            shuffles = (_SHUFFLE.format(type=name) for name in _TYPES)
-            lines += "\n".join([_NAMES, *shuffles]).splitlines()
+            functions = (_SHUFFLE.format(type=name) for name in _TYPES if shuffles)
+            lines += "\n".join([_NAMES, *functions]).splitlines()
+        elif matrices and (memory := _SHARED.match(line)):
+            lines += _MATRICES.replace("MEMORY", memory.group(1)).splitlines()
+        elif matrices:
+            filled = _FILLED.sub(r"\1(vec4(\2), vec4(\2))", line)
+            lines = [_MATRIX.sub(lambda found: _TYPES_OF_USES[found.group(1)], filled)]
         text += lines
         places += [place] * len(lines)
     declared = replace(rendered.declared, subgroup_size=0)
     return Rendered("\n".join(text) + "\n", tuple(places), declared)
 
 
+def _check_matrices(rendered: Rendered) -> None:
+    """Refuse other memory than one shared array of uvec4, and other layouts than are emulated."""
+    uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
+    memory = set(_SHARED.findall(rendered.text))
+    for number, line in enumerate(rendered.text.splitlines()):
+        for matrix, array, layout in _ACCESSED.findall(line):
+            if memory != {array} or layout != _LAYOUTS[uses[matrix]]:
+                file, place = rendered.lines[number]
+                raise ShaderError(f"'{line.strip()}' cannot be emulated", template=file, line=place)
+
+
 def compile_emulated(folder: Path, template: str, name: str) -> tuple[dict[str, Any], bytes]:
-    """Compile a variant with its subgroups emulated, through the cache.
+    """Compile a variant with its subgroups and matrices emulated, through the cache.
 
     Args:
         folder: templates, includes and macro.json.
@@ -81,15 +170,15 @@ def compile_emulated(folder: Path, template: str, name: str) -> tuple[dict[str, 
 
     Raises:
         ShaderError: there is no such variant or no compiler, or what the variant does with
-            subgroups cannot be emulated.
+            subgroups or matrices cannot be emulated.
     """
     compiler = find_compiler(None)
     (found,) = (v for v in expand(load_entries(folder, frozenset([template]))) if v.name == name)
-    needs = tuple(sorted(need for need in found.requires if not is_of_subgroups(need)))
+    needs = tuple(sorted(need for need in found.requires if not is_emulated(need)))
     rules = ((Condition(()), found.optimize),)
     entry = replace(found.template, requires=((Condition(()), needs),), optimize=rules)
     variant = Variant(name, entry, found.axes)
-    plain = Renderer(folder).render(found)
+    plain = Renderer(folder).render(found, emulated=True)
     shuffles = plain.text.count("subgroupShuffle(")
     if shuffles > MAX_SHUFFLES:
         raise ShaderError(
@@ -97,12 +186,12 @@ def compile_emulated(folder: Path, template: str, name: str) -> tuple[dict[str, 
             template=entry.file,
             line=1,
         )
-    rendered = emulate_subgroups(plain)
+    rendered = emulate(plain)
     try:
         compiled, _, _ = compile_rendered(rendered, variant, compiler, Cache(cache_folder()))
     except CompileError as error:
         raise ShaderError(
-            f"the subgroups of {name} cannot be emulated: {error.log_text.strip()}",
+            f"{name} cannot be emulated: {error.log_text.strip()}",
             template=entry.file,
             line=1,
         ) from None

@@ -138,7 +138,8 @@ class Renderer:
 
             return call
 
-        names = RESERVED_NAMES - {"range", "variant", "tensor_in", "tensor_out", "tensor_inout"}
+        variables = {"range", "variant", "emulated"}
+        names = RESERVED_NAMES - variables - {"tensor_in", "tensor_out", "tensor_inout"}
         return {
             "range": range,
             "tensor_in": tensor("r"),
@@ -152,10 +153,15 @@ class Renderer:
         match = _DOC.match((self.folders[0] / file).read_text(encoding="utf-8"))
         return " ".join(match.group(1).split()) if match else ""
 
-    def render(self, variant: Variant) -> Rendered:
-        """Render one variant; raises `ShaderError` with file and line."""
+    def render(self, variant: Variant, *, emulated: bool = False) -> Rendered:
+        """Render one variant; raises `ShaderError` with file and line.
+
+        `emulated` says that it is to run where it lacks something (see `vkmnn.codegen.emulation`).
+        """
         spec = variant.template.spec
-        return self.render_file(variant.template.file, variant.axes, variant.name, spec)
+        return self.render_file(
+            variant.template.file, variant.axes, variant.name, spec, emulated=emulated
+        )
 
     def render_file(
         self,
@@ -163,11 +169,13 @@ class Renderer:
         axes: dict[str, AxisValue],
         name: str,
         spec: Mapping[str, SpecValue] = _NO_DEFAULTS,
+        *,
+        emulated: bool = False,
     ) -> Rendered:
         """Render `file` with these axis values and spec defaults under a variant name."""
         self._current = Declarations(self._where, spec)
         try:
-            marked = self._env.get_template(file).render(**axes, variant=name)
+            marked = self._env.get_template(file).render(**axes, variant=name, emulated=emulated)
         except ShaderError as error:
             raise _in_variant(error, name) from None
         except jinja2.TemplateSyntaxError as error:
