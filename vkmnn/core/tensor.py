@@ -19,12 +19,16 @@ class Usage(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A tensor of one plan: static shape, layout, usage, and its value when that is constant."""
+    """A tensor of one plan: static shape, layout, usage, and its value when that is constant.
+
+    `half` says that its floats take 16 bits on the device.
+    """
 
     info: TensorInfo
     usage: Usage = Usage.NORMAL
     layout: Layout = Layout.NCHW
     value: Array | None = None
+    half: bool = False
 
     @property
     def name(self) -> str:

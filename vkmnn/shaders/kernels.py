@@ -174,6 +174,10 @@ AttentionRotateAligned: TypeAlias = Literal[
     1,
     4,
 ]
+AttentionRotateStorage: TypeAlias = Literal[
+    "texel",
+    "half_texel",
+]
 _ATTENTION_ROTATE = struct.Struct("<2IIIIIfI3III3III3II3II3II")
 
 
@@ -280,6 +284,7 @@ def attention_rotate(
     *,
     rows: AttentionRotateRows,
     aligned: AttentionRotateAligned,
+    storage: AttentionRotateStorage,
 ) -> Shader:
     """Return a variant of `attention_rotate`.
 
@@ -294,6 +299,7 @@ def attention_rotate(
         {
             "rows": rows,
             "aligned": aligned,
+            "storage": storage,
         },
     )
 
@@ -301,6 +307,8 @@ def attention_rotate(
 AttentionTileStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 AttentionTileAligned: TypeAlias = Literal[
     1,
@@ -460,6 +468,8 @@ BinaryWidth: TypeAlias = Literal[
 BinaryStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _BINARY = struct.Struct("<I5I6I6IffII")
 
@@ -610,6 +620,137 @@ def cast(
     )
 
 
+ConvCoopTile: TypeAlias = Literal[
+    "128x128w64x64k1",
+    "64x128w32x64k1",
+    "64x64w32x32k1",
+    "64x64w32x32k2",
+    "64x32w32x32k4",
+    "32x32w16x16k2",
+    "32x32w32x32k8",
+    "16x32w16x32k4",
+]
+ConvCoopStep: TypeAlias = Literal[
+    64,
+    128,
+    256,
+]
+_CONV_COOP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+
+
+class ConvCoopParams(Params):
+    """Push constants of `conv_coop`: 128 bytes.
+
+    Values: 3 in in_size, 3 in out_size, 3 in kernel, 3 in stride, 3 in dilation, 3 in pad, 4 in
+    out_stride.
+    """
+
+    __slots__ = (
+        "pixels",
+        "in_size",
+        "out_size",
+        "kernel",
+        "stride",
+        "dilation",
+        "pad",
+        "in_block",
+        "in_blocks",
+        "out_block",
+        "out_stride",
+        "out_offset",
+        "group_blocks",
+        "group_panels",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...],
+        pad: tuple[int, ...],
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.kernel: Final = kernel
+        self.stride: Final = stride
+        self.dilation: Final = dilation
+        self.pad: Final = pad
+        self.in_block: Final = in_block
+        self.in_blocks: Final = in_blocks
+        self.out_block: Final = out_block
+        self.out_stride: Final = out_stride
+        self.out_offset: Final = out_offset
+        self.group_blocks: Final = group_blocks
+        self.group_panels: Final = group_panels
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_COOP.pack(
+                self.pixels,
+                *array(self.in_size, 3),
+                *array(self.out_size, 3),
+                *array(self.kernel, 3),
+                *array(self.stride, 3),
+                *array(self.dilation, 3),
+                *array(self.pad, 3),
+                self.in_block,
+                self.in_blocks,
+                self.out_block,
+                *array(self.out_stride, 4),
+                self.out_offset,
+                self.group_blocks,
+                self.group_panels,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_COOP, error) from None
+
+
+def conv_coop(
+    *,
+    tile: ConvCoopTile,
+    step: ConvCoopStep,
+) -> Shader:
+    """Return a variant of `conv_coop`.
+
+    Convolution of float16 tensors as an implicit GEMM by cooperative matrices, summed in float32.
+    k counts pairs of channel blocks, tap by tap: `taps` says for each pair which texel it is,
+    counted from a pixel's first tap, how far the second block is (0: there is none), and the
+    tap's place as depth and height · 65536 + width. Weights are rows [group][channel][pair] of
+    eight elements.
+    """
+    return _find(
+        "conv_coop",
+        {
+            "tile": tile,
+            "step": step,
+        },
+    )
+
+
 ConvDepthwisePixels: TypeAlias = Literal[
     4,
     1,
@@ -621,6 +762,8 @@ ConvDepthwiseAct: TypeAlias = Literal[
 ConvDepthwiseStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _CONV_DEPTHWISE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -744,6 +887,8 @@ ConvGatherAct: TypeAlias = Literal[
 ConvGatherStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _CONV_GATHER = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -869,6 +1014,10 @@ ConvRotateAct: TypeAlias = Literal[
     "clip",
     "any",
 ]
+ConvRotateStorage: TypeAlias = Literal[
+    "texel",
+    "half_texel",
+]
 _CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
 
@@ -968,6 +1117,7 @@ def conv_rotate(
     rows: ConvRotateRows,
     lanes: ConvRotateLanes,
     act: ConvRotateAct,
+    storage: ConvRotateStorage,
 ) -> Shader:
     """Return a variant of `conv_rotate`.
 
@@ -982,6 +1132,153 @@ def conv_rotate(
             "rows": rows,
             "lanes": lanes,
             "act": act,
+            "storage": storage,
+        },
+    )
+
+
+ConvSharedTile: TypeAlias = Literal[
+    "128x128",
+    "128x64",
+    "64x64",
+    "64x64x2",
+    "32x32",
+    "32x32x4",
+]
+ConvSharedSplit: TypeAlias = Literal[
+    0,
+    1,
+]
+ConvSharedAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
+ConvSharedStorage: TypeAlias = Literal[
+    "ssbo",
+    "half",
+]
+_CONV_SHARED = struct.Struct("<I3i3I3i3iIIIIiiI4IIIIIff")
+
+
+class ConvSharedParams(Params):
+    """Push constants of `conv_shared`: 120 bytes.
+
+    Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
+    """
+
+    __slots__ = (
+        "pixels",
+        "in_size",
+        "out_size",
+        "stride",
+        "pad",
+        "k4",
+        "tiles",
+        "steps",
+        "parts",
+        "in_block",
+        "in_blocks",
+        "out_block",
+        "out_stride",
+        "out_offset",
+        "group_blocks",
+        "group_panels",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        k4: int,
+        tiles: int,
+        steps: int,
+        parts: int,
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.stride: Final = stride
+        self.pad: Final = pad
+        self.k4: Final = k4
+        self.tiles: Final = tiles
+        self.steps: Final = steps
+        self.parts: Final = parts
+        self.in_block: Final = in_block
+        self.in_blocks: Final = in_blocks
+        self.out_block: Final = out_block
+        self.out_stride: Final = out_stride
+        self.out_offset: Final = out_offset
+        self.group_blocks: Final = group_blocks
+        self.group_panels: Final = group_panels
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_SHARED.pack(
+                self.pixels,
+                *array(self.in_size, 3),
+                *array(self.out_size, 3),
+                *array(self.stride, 3),
+                *array(self.pad, 3),
+                self.k4,
+                self.tiles,
+                self.steps,
+                self.parts,
+                self.in_block,
+                self.in_blocks,
+                self.out_block,
+                *array(self.out_stride, 4),
+                self.out_offset,
+                self.group_blocks,
+                self.group_panels,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_SHARED, error) from None
+
+
+def conv_shared(
+    *,
+    tile: ConvSharedTile,
+    split: ConvSharedSplit,
+    act: ConvSharedAct,
+    storage: ConvSharedStorage,
+) -> Shader:
+    """Return a variant of `conv_shared`.
+
+    Convolution as implicit GEMM for GPUs: pixels are rows, taps times input channels the inner
+    axis, and tiles of both operands pass through shared memory. Weights are [panel][K][columns of
+    a tile]. `taps` has an entry for every four channels of every tap: its position in the window
+    and its distance in x. split: several workgroups share a tile, each a part of K.
+    """
+    return _find(
+        "conv_shared",
+        {
+            "tile": tile,
+            "split": split,
+            "act": act,
+            "storage": storage,
         },
     )
 
@@ -1005,6 +1302,8 @@ ConvStripAct: TypeAlias = Literal[
 ConvStripStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _CONV_STRIP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1146,6 +1445,8 @@ ConvTileAct: TypeAlias = Literal[
 ConvTileStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _CONV_TILE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1271,6 +1572,8 @@ def conv_tile(
 ConvWeightStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _CONV_WEIGHT = struct.Struct("<I")
 
@@ -1319,6 +1622,12 @@ ConvertLayoutDest: TypeAlias = Literal[
 ConvertLayoutStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
+]
+ConvertLayoutWidth: TypeAlias = Literal[
+    "full",
+    "half",
 ]
 _CONVERT_LAYOUT = struct.Struct("<IIII")
 
@@ -1362,16 +1671,65 @@ def convert_layout(
     *,
     dest: ConvertLayoutDest,
     storage: ConvertLayoutStorage,
+    width: ConvertLayoutWidth,
 ) -> Shader:
     """Return a variant of `convert_layout`.
 
     Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation moves
-    one channel block of one pixel.
+    one channel block of one pixel. The result has 32-bit words (width full) or halves.
     """
     return _find(
         "convert_layout",
         {
             "dest": dest,
+            "storage": storage,
+            "width": width,
+        },
+    )
+
+
+ConvertWidthStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
+_CONVERT_WIDTH = struct.Struct("<I")
+
+
+class ConvertWidthParams(Params):
+    """Push constants of `convert_width`: 4 bytes."""
+
+    __slots__ = ("n4",)
+
+    def __init__(
+        self,
+        *,
+        n4: int,
+    ) -> None:
+        self.n4: Final = n4
+
+    def pack(self) -> bytes:
+        try:
+            return _CONVERT_WIDTH.pack(
+                self.n4,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONVERT_WIDTH, error) from None
+
+
+def convert_width(
+    *,
+    storage: ConvertWidthStorage,
+) -> Shader:
+    """Return a variant of `convert_width`.
+
+    Copies n4 groups of four floats from 32 bits to 16, or from 16 to 32 where the storage of x is
+    half.
+    """
+    return _find(
+        "convert_width",
+        {
             "storage": storage,
         },
     )
@@ -1495,6 +1853,10 @@ def cum_sum(
     )
 
 
+FillStorage: TypeAlias = Literal[
+    "ssbo",
+    "half",
+]
 _FILL = struct.Struct("<II")
 
 
@@ -1525,12 +1887,21 @@ class FillParams(Params):
             raise params_error(self, _FILL, error) from None
 
 
-def fill() -> Shader:
+def fill(
+    *,
+    storage: FillStorage,
+) -> Shader:
     """Return a variant of `fill`.
 
-    Sets count vec4s to one value, given as the bits of a 32-bit word.
+    Sets count groups of four elements to one value, given as the bits of a 32-bit word: of one
+    element, or of two halves.
     """
-    return _find("fill", {})
+    return _find(
+        "fill",
+        {
+            "storage": storage,
+        },
+    )
 
 
 GatherWidth: TypeAlias = Literal[
@@ -1540,6 +1911,8 @@ GatherWidth: TypeAlias = Literal[
 GatherStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _GATHER = struct.Struct("<IIIiI")
 
@@ -1605,6 +1978,8 @@ def gather(
 GatherElementsStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _GATHER_ELEMENTS = struct.Struct("<I5I6IiII")
 
@@ -1674,6 +2049,8 @@ def gather_elements(
 GatherNdStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _GATHER_ND = struct.Struct("<IIIII6i6II")
 
@@ -1751,6 +2128,8 @@ def gather_nd(
 GridSampleStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _GRID_SAMPLE = struct.Struct("<IIII3i")
 
@@ -1823,6 +2202,12 @@ GroupNormMode: TypeAlias = Literal[
     "own",
     "joint",
 ]
+GroupNormStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
 _GROUP_NORM = struct.Struct("<IIIIIffff")
 
 
@@ -1885,6 +2270,7 @@ def group_norm(
     *,
     lanes: GroupNormLanes,
     mode: GroupNormMode,
+    storage: GroupNormStorage,
 ) -> Shader:
     """Return a variant of `group_norm`.
 
@@ -1897,6 +2283,7 @@ def group_norm(
         {
             "lanes": lanes,
             "mode": mode,
+            "storage": storage,
         },
     )
 
@@ -1908,6 +2295,8 @@ InterpWidth: TypeAlias = Literal[
 InterpStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _INTERP = struct.Struct("<IIIIIIIiff")
 
@@ -1979,7 +2368,7 @@ def interp(
     """Return a variant of `interp`.
 
     Resizes two axes of y[outer][rows][middle][columns][inner]; an invocation makes one element of
-    `width` 32-bit words.
+    `width` words.
     """
     return _find(
         "interp",
@@ -1998,6 +2387,8 @@ LrnForm: TypeAlias = Literal[
 LrnStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _LRN = struct.Struct("<Iiiiiff")
 
@@ -2070,6 +2461,241 @@ def lrn(
     )
 
 
+MatmulCoopTile: TypeAlias = Literal[
+    "128x128w64x64k1",
+    "64x128w32x64k1",
+    "64x64w32x32k1",
+    "64x64w32x32k2",
+    "64x32w32x32k4",
+    "32x32w16x16k2",
+    "32x32w32x32k8",
+    "16x32w16x32k4",
+]
+MatmulCoopStep: TypeAlias = Literal[
+    64,
+    128,
+    256,
+]
+MatmulCoopAligned: TypeAlias = Literal[
+    4,
+    1,
+]
+_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3Ifff")
+
+
+class MatmulCoopParams(Params):
+    """Push constants of `matmul_coop`: 72 bytes.
+
+    Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
+    """
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "a_row",
+        "a_step",
+        "b_panel",
+        "b_row",
+        "batch_size",
+        "a_batch",
+        "b_batch",
+        "alpha",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        a_row: int,
+        a_step: int,
+        b_panel: int,
+        b_row: int,
+        batch_size: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        alpha: float,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.a_row: Final = a_row
+        self.a_step: Final = a_step
+        self.b_panel: Final = b_panel
+        self.b_row: Final = b_row
+        self.batch_size: Final = batch_size
+        self.a_batch: Final = a_batch
+        self.b_batch: Final = b_batch
+        self.alpha: Final = alpha
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_COOP.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.a_row,
+                self.a_step,
+                self.b_panel,
+                self.b_row,
+                *array(self.batch_size, 2),
+                *array(self.a_batch, 3),
+                *array(self.b_batch, 3),
+                self.alpha,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_COOP, error) from None
+
+
+def matmul_coop(
+    *,
+    tile: MatmulCoopTile,
+    step: MatmulCoopStep,
+    aligned: MatmulCoopAligned,
+) -> Shader:
+    """Return a variant of `matmul_coop`.
+
+    Matrix product of float16 operands by cooperative matrices, summed in float32. Both operands
+    are rows of uvec4s along k, eight elements each: the strides of `a` and `b` count those.
+    """
+    return _find(
+        "matmul_coop",
+        {
+            "tile": tile,
+            "step": step,
+            "aligned": aligned,
+        },
+    )
+
+
+MatmulGemvRows: TypeAlias = Literal[
+    1,
+    4,
+    8,
+]
+MatmulGemvAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+MatmulGemvAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
+MatmulGemvStorage: TypeAlias = Literal[
+    "ssbo",
+    "half",
+]
+_MATMUL_GEMV = struct.Struct("<IIIIIII2I3I3Ifff")
+
+
+class MatmulGemvParams(Params):
+    """Push constants of `matmul_gemv`: 72 bytes.
+
+    Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
+    """
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "a_row",
+        "a_step",
+        "b_panel",
+        "b_row",
+        "batch_size",
+        "a_batch",
+        "b_batch",
+        "alpha",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        a_row: int,
+        a_step: int,
+        b_panel: int,
+        b_row: int,
+        batch_size: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        alpha: float,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.a_row: Final = a_row
+        self.a_step: Final = a_step
+        self.b_panel: Final = b_panel
+        self.b_row: Final = b_row
+        self.batch_size: Final = batch_size
+        self.a_batch: Final = a_batch
+        self.b_batch: Final = b_batch
+        self.alpha: Final = alpha
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_GEMV.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.a_row,
+                self.a_step,
+                self.b_panel,
+                self.b_row,
+                *array(self.batch_size, 2),
+                *array(self.a_batch, 3),
+                *array(self.b_batch, 3),
+                self.alpha,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_GEMV, error) from None
+
+
+def matmul_gemv(
+    *,
+    rows: MatmulGemvRows,
+    aligned: MatmulGemvAligned,
+    act: MatmulGemvAct,
+    storage: MatmulGemvStorage,
+) -> Shader:
+    """Return a variant of `matmul_gemv`.
+
+    Product of up to `rows` rows by a matrix: bound by the loads of b, so that neighbours load
+    neighbouring vec4s of it. A workgroup makes WIDTH vec4s of every row; its invocations share K,
+    and a tree in shared memory adds what they have.
+    """
+    return _find(
+        "matmul_gemv",
+        {
+            "rows": rows,
+            "aligned": aligned,
+            "act": act,
+            "storage": storage,
+        },
+    )
+
+
 MatmulPackOperand: TypeAlias = Literal[
     "a",
     "a4",
@@ -2078,6 +2704,8 @@ MatmulPackOperand: TypeAlias = Literal[
 MatmulPackStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _MATMUL_PACK = struct.Struct("<IIIIIIIIII")
 
@@ -2176,6 +2804,10 @@ MatmulRotateAct: TypeAlias = Literal[
     "clip",
     "any",
 ]
+MatmulRotateStorage: TypeAlias = Literal[
+    "texel",
+    "half_texel",
+]
 _MATMUL_ROTATE = struct.Struct("<IIIIIII2I3I3Ifff")
 
 
@@ -2258,6 +2890,7 @@ def matmul_rotate(
     rows: MatmulRotateRows,
     aligned: MatmulRotateAligned,
     act: MatmulRotateAct,
+    storage: MatmulRotateStorage,
 ) -> Shader:
     """Return a variant of `matmul_rotate`.
 
@@ -2271,6 +2904,146 @@ def matmul_rotate(
             "rows": rows,
             "aligned": aligned,
             "act": act,
+            "storage": storage,
+        },
+    )
+
+
+MatmulSharedTile: TypeAlias = Literal[
+    "128x128",
+    "128x64",
+    "64x64",
+    "64x64x2",
+    "32x32",
+    "32x32x4",
+]
+MatmulSharedSplit: TypeAlias = Literal[
+    0,
+    1,
+]
+MatmulSharedAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+MatmulSharedAct: TypeAlias = Literal[
+    "clip",
+    "any",
+]
+MatmulSharedStorage: TypeAlias = Literal[
+    "ssbo",
+    "half",
+]
+_MATMUL_SHARED = struct.Struct("<IIIIIII2I3I3IfffIII")
+
+
+class MatmulSharedParams(Params):
+    """Push constants of `matmul_shared`: 84 bytes.
+
+    Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
+    """
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "a_row",
+        "a_step",
+        "b_panel",
+        "b_row",
+        "batch_size",
+        "a_batch",
+        "b_batch",
+        "alpha",
+        "act_alpha",
+        "act_beta",
+        "tiles",
+        "steps",
+        "parts",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        a_row: int,
+        a_step: int,
+        b_panel: int,
+        b_row: int,
+        batch_size: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        alpha: float,
+        act_alpha: float,
+        act_beta: float,
+        tiles: int,
+        steps: int,
+        parts: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.a_row: Final = a_row
+        self.a_step: Final = a_step
+        self.b_panel: Final = b_panel
+        self.b_row: Final = b_row
+        self.batch_size: Final = batch_size
+        self.a_batch: Final = a_batch
+        self.b_batch: Final = b_batch
+        self.alpha: Final = alpha
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+        self.tiles: Final = tiles
+        self.steps: Final = steps
+        self.parts: Final = parts
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_SHARED.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.a_row,
+                self.a_step,
+                self.b_panel,
+                self.b_row,
+                *array(self.batch_size, 2),
+                *array(self.a_batch, 3),
+                *array(self.b_batch, 3),
+                self.alpha,
+                self.act_alpha,
+                self.act_beta,
+                self.tiles,
+                self.steps,
+                self.parts,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_SHARED, error) from None
+
+
+def matmul_shared(
+    *,
+    tile: MatmulSharedTile,
+    split: MatmulSharedSplit,
+    aligned: MatmulSharedAligned,
+    act: MatmulSharedAct,
+    storage: MatmulSharedStorage,
+) -> Shader:
+    """Return a variant of `matmul_shared`.
+
+    Matrix product for GPUs: tiles of both operands pass through shared memory, every invocation
+    keeps a tile of results in registers. split: several workgroups share a tile, each a part of
+    K.
+    """
+    return _find(
+        "matmul_shared",
+        {
+            "tile": tile,
+            "split": split,
+            "aligned": aligned,
+            "act": act,
+            "storage": storage,
         },
     )
 
@@ -2294,6 +3067,8 @@ MatmulTileAct: TypeAlias = Literal[
 MatmulTileStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _MATMUL_TILE = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -2403,6 +3178,8 @@ NormApplyForm: TypeAlias = Literal[
 NormApplyStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _NORM_APPLY = struct.Struct("<IIIIIIIIIff")
 
@@ -2499,6 +3276,12 @@ NormRowsForm: TypeAlias = Literal[
     "rows",
     "channels",
 ]
+NormRowsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
 _NORM_ROWS = struct.Struct("<IIIIIIIIIfff")
 
 
@@ -2573,6 +3356,7 @@ def norm_rows(
     *,
     lanes: NormRowsLanes,
     form: NormRowsForm,
+    storage: NormRowsStorage,
 ) -> Shader:
     """Return a variant of `norm_rows`.
 
@@ -2588,6 +3372,7 @@ def norm_rows(
         {
             "lanes": lanes,
             "form": form,
+            "storage": storage,
         },
     )
 
@@ -2660,6 +3445,8 @@ PoolDtype: TypeAlias = Literal[
 PoolStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _POOL = struct.Struct("<I3i3I3i3i3i3i3iIIff")
 
@@ -2761,6 +3548,8 @@ PoolIndexDtype: TypeAlias = Literal[
 PoolIndexStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _POOL_INDEX = struct.Struct("<I3i3I3i3i3i3i3i")
 
@@ -2855,6 +3644,8 @@ PoolStripPixels: TypeAlias = Literal[
 PoolStripStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _POOL_STRIP = struct.Struct("<IiiIIiiiiII")
 
@@ -2949,6 +3740,8 @@ def pool_strip(
 QuickGeluStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _QUICK_GELU = struct.Struct("<If")
 
@@ -3003,6 +3796,8 @@ RasterWidth: TypeAlias = Literal[
 RasterStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _RASTER = struct.Struct("<Iii5I6i6i")
 
@@ -3061,7 +3856,7 @@ def raster(
     """Return a variant of `raster`.
 
     Copies one region of up to six axes, the innermost last; each invocation moves one element of
-    `width` 32-bit words, whatever their type.
+    `width` words, whatever their type.
     """
     return _find(
         "raster",
@@ -3092,6 +3887,8 @@ ReduceColumnsWidth: TypeAlias = Literal[
 ReduceColumnsStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _REDUCE_COLUMNS = struct.Struct("<IIIIIff")
 
@@ -3241,6 +4038,12 @@ ReduceRowsLanes: TypeAlias = Literal[
     32,
     0,
 ]
+ReduceRowsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
 _REDUCE_ROWS = struct.Struct("<IIIIff")
 
 
@@ -3292,6 +4095,7 @@ def reduce_rows(
     op: ReduceRowsOp,
     dtype: ReduceRowsDtype,
     lanes: ReduceRowsLanes,
+    storage: ReduceRowsStorage,
 ) -> Shader:
     """Return a variant of `reduce_rows`.
 
@@ -3305,6 +4109,7 @@ def reduce_rows(
             "op": op,
             "dtype": dtype,
             "lanes": lanes,
+            "storage": storage,
         },
     )
 
@@ -3316,6 +4121,8 @@ ScaleWidth: TypeAlias = Literal[
 ScaleStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _SCALE = struct.Struct("<IIIIff")
 
@@ -3587,6 +4394,8 @@ SelectWidth: TypeAlias = Literal[
 SelectStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _SELECT = struct.Struct("<I5I6I6I6I")
 
@@ -3654,6 +4463,8 @@ def select(
 SoftmaxApplyStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _SOFTMAX_APPLY = struct.Struct("<III")
 
@@ -3713,6 +4524,8 @@ SoftmaxColumnsWidth: TypeAlias = Literal[
 SoftmaxColumnsStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _SOFTMAX_COLUMNS = struct.Struct("<III")
 
@@ -3776,6 +4589,12 @@ SoftmaxRowsAligned: TypeAlias = Literal[
     4,
     1,
 ]
+SoftmaxRowsStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
 _SOFTMAX_ROWS = struct.Struct("<II")
 
 
@@ -3810,6 +4629,7 @@ def softmax_rows(
     *,
     lanes: SoftmaxRowsLanes,
     aligned: SoftmaxRowsAligned,
+    storage: SoftmaxRowsStorage,
 ) -> Shader:
     """Return a variant of `softmax_rows`.
 
@@ -3823,6 +4643,7 @@ def softmax_rows(
         {
             "lanes": lanes,
             "aligned": aligned,
+            "storage": storage,
         },
     )
 
@@ -4108,6 +4929,8 @@ UnaryDtype: TypeAlias = Literal[
 UnaryStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
+    "half",
+    "half_texel",
 ]
 _UNARY = struct.Struct("<Iffii")
 
@@ -4176,6 +4999,10 @@ WinogradInM: TypeAlias = Literal[
     2,
     4,
 ]
+WinogradInStorage: TypeAlias = Literal[
+    "texel",
+    "half_texel",
+]
 _WINOGRAD_IN = struct.Struct("<I2I2i2i")
 
 
@@ -4220,6 +5047,7 @@ class WinogradInParams(Params):
 def winograd_in(
     *,
     m: WinogradInM,
+    storage: WinogradInStorage,
 ) -> Shader:
     """Return a variant of `winograd_in`.
 
@@ -4230,6 +5058,7 @@ def winograd_in(
         "winograd_in",
         {
             "m": m,
+            "storage": storage,
         },
     )
 
@@ -4241,6 +5070,10 @@ WinogradOutM: TypeAlias = Literal[
 WinogradOutAct: TypeAlias = Literal[
     "clip",
     "any",
+]
+WinogradOutStorage: TypeAlias = Literal[
+    "texel",
+    "half_texel",
 ]
 _WINOGRAD_OUT = struct.Struct("<I2I2IIff")
 
@@ -4295,6 +5128,7 @@ def winograd_out(
     *,
     m: WinogradOutM,
     act: WinogradOutAct,
+    storage: WinogradOutStorage,
 ) -> Shader:
     """Return a variant of `winograd_out`.
 
@@ -4306,5 +5140,6 @@ def winograd_out(
         {
             "m": m,
             "act": act,
+            "storage": storage,
         },
     )

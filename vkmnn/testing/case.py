@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -12,6 +12,10 @@ from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.registry import Registry
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
+from vkmnn.vulkan.storage import to_half
+
+HALF_ROUNDING = 2.0**-9
+"""What storing a few intermediate results as halves may cost, as a part of the largest result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,9 @@ class Case:
     A result may differ from numpy's by `atol + rtol * |numpy's|`; integers and bools by nothing.
     With `raises`, a part of a message, the device must refuse the inputs with an InvalidInputError
     instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
-    wherever they are offered.
+    wherever they are offered. With `half`, floats are halves on the device, from the inputs on:
+    numpy then computes with inputs and constants that are rounded to float16, and HALF_ROUNDING of
+    the largest float that it computes is allowed on top.
     """
 
     graph: Graph
@@ -30,10 +36,11 @@ class Case:
     atol: float = 1e-5
     raises: str = ""
     takes: Mapping[str, Hashable] = field(default_factory=dict)
+    half: bool = False
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
-        return f"{self.graph.name}({shapes})"
+        return f"{'half ' if self.half else ''}{self.graph.name}({shapes})"
 
     @property
     def infos(self) -> dict[str, TensorInfo]:
@@ -43,9 +50,20 @@ class Case:
     def expected(self) -> list[Array]:
         """Return what numpy computes, one array per output."""
         cpu = CpuBackend()
-        plan = Pipeline(self.graph, self.infos, {}, cpu, cpu, run_op)
-        results = plan.execute(self.feeds)
-        return [results[info.name] for info in self.graph.outputs]
+        graph, feeds = self.graph, self.feeds
+        if self.half:
+            graph = replace(graph, constants=_rounded(graph.constants))
+            feeds = _rounded(feeds)
+        plan = Pipeline(graph, self.infos, {}, cpu, cpu, run_op)
+        results = plan.execute(feeds)
+        return [results[info.name] for info in graph.outputs]
+
+
+def _rounded(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {
+        name: to_half(array).astype(array.dtype) if array.dtype.kind == "f" else array
+        for name, array in arrays.items()
+    }
 
 
 def tensor_info(name: str, array: Array) -> TensorInfo:
@@ -144,6 +162,12 @@ class Variant:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def half(self) -> bool:
+        """Whether the variant works on floats of 16 bits."""
+        storage = str(self.axes.get("storage", ""))
+        return storage.startswith("half") or "storage16" in self.library.load(self.name).requires
+
 
 CaseMaker = Callable[[Variant], Iterable[Case]]
 M = TypeVar("M", bound=CaseMaker)
@@ -170,6 +194,14 @@ def shader_cases(template: str, library: ShaderLibrary = BUILTIN) -> Callable[[M
         return function
 
     return register
+
+
+def cases_of(variant: Variant) -> Iterator[Case]:
+    """Yield the cases of a variant: the template's, with halves where the variant works on them."""
+    entry = CASES.get(variant.template)
+    assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
+    for case in entry[0](variant):
+        yield replace(case, half=case.half or variant.half)
 
 
 def variants() -> list[Variant]:

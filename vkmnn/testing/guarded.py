@@ -15,7 +15,7 @@ import numpy as np
 from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir import Layout
+from vkmnn.ir import Layout, storage_elements
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.shader import Shader
@@ -23,13 +23,16 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory, constants_used
-from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
+from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
+_HALF_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
 """What is in every word before a run: NaN or a large float, large as an integer.
 
 Of each tensor another one, so that poison which is read here and written there shows.
 """
+
+_HALF_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
 
 GUARD_BYTES = 4096
 """Behind each tensor, within the range that is bound, so that drivers let kernels write there."""
@@ -47,12 +50,17 @@ class GuardedBackend(VulkanBackend):
         device: where to run.
         chooser: decides between kernels.
         replaced: shaders to run in the place of those of these names.
+        half: floats are halves, from the inputs on; see `VulkanBackend`.
     """
 
     def __init__(
-        self, device: Device, chooser: Chooser, replaced: Mapping[str, Shader] = _NONE
+        self,
+        device: Device,
+        chooser: Chooser,
+        replaced: Mapping[str, Shader] = _NONE,
+        half: bool = False,
     ) -> None:
-        super().__init__(device, chooser=chooser)
+        super().__init__(device, chooser=chooser, half=half, half_inputs=half)
         self._replaced = replaced
         self._written: list[Tensor] = []
         self._variable: list[Tensor] = []
@@ -83,7 +91,7 @@ class GuardedBackend(VulkanBackend):
         bound = [tensor for dispatch in encoder.dispatches for tensor in dispatch.tensors]
         bound += [*kept, *provided, *([encoder.status] if encoder.status else [])]
         constants = {
-            tensor: to_storage(constant.pack(constant.source), tensor.name)
+            tensor: constant.array(tensor.name)
             for tensor, constant in constants_used(encoder, kept).items()
         }
         ranges: dict[Tensor, BufferRange] = {}
@@ -91,7 +99,7 @@ class GuardedBackend(VulkanBackend):
             array = constants.get(tensor)
             size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
             buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
-            buffer.write(0, _filled(buffer, POISONS[0], len(ranges)))
+            buffer.write(0, _filled(buffer, POISONS[0], len(ranges), tensor.half))
             if array is not None and array.size:
                 buffer.write(0, np.ascontiguousarray(array))
             ranges[tensor] = BufferRange(buffer, 0, buffer.nbytes)
@@ -116,7 +124,7 @@ class GuardedBackend(VulkanBackend):
         """Fill the memory of everything but constants and counters; call it before a run."""
         for number, tensor in enumerate(self._variable):
             buffer = self._ranges[tensor].buffer
-            buffer.write(0, _filled(buffer, poison, number))
+            buffer.write(0, _filled(buffer, poison, number, tensor.half))
 
     def check_memory(self) -> None:
         """Check what the kernels wrote besides results; call it after a run, before `close`.
@@ -133,8 +141,10 @@ class GuardedBackend(VulkanBackend):
                 f"'{tensor.name}' has {size} words, and word {size + touched[0]} was written"
             )
             if tensor.layout is Layout.NC4HW4 and tensor.shape[1] % 4:
-                blocks = words[:size].reshape(-(-tensor.shape[1] // 4), -1, 4)
-                tail = blocks[-1, :, tensor.shape[1] % 4 :] & 0x7FFFFFFF
+                elements = words.view(np.int16 if tensor.half else np.int32)
+                elements = elements[: storage_elements(tensor.shape, tensor.layout)]
+                blocks = elements.reshape(-(-tensor.shape[1] // 4), -1, 4)
+                tail = blocks[-1, :, tensor.shape[1] % 4 :] << 1  # without the sign
                 assert not tail.any(), f"lanes behind the last channel of '{tensor.name}' are set"
         for tensor in self._counters:
             words = self._words(tensor)[: storage_bytes(tensor) // 4]
@@ -145,7 +155,9 @@ class GuardedBackend(VulkanBackend):
         return place.buffer.read(0, place.nbytes).view(np.int32)
 
 
-def _filled(buffer: Buffer, poison: int, number: int) -> AnyArray:
+def _filled(buffer: Buffer, poison: int, number: int, half: bool) -> AnyArray:
+    if half:
+        return np.full(buffer.nbytes // 2, _HALF_POISONS[poison] + number % 32, np.int16)
     return np.full(buffer.nbytes // 4, poison + number, np.int32)
 
 

@@ -20,9 +20,10 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
-from vkmnn.testing.case import CASES, Case, Variant
+from vkmnn.testing.case import HALF_ROUNDING, Case, Variant, cases_of
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.storage import HALF_MAX
 
 T = TypeVar("T")
 Picks = Mapping[str, int]
@@ -93,7 +94,7 @@ class VariantResult:
 
 def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
     """Return the names of the variants that a case would dispatch; nothing runs."""
-    backend = _DryBackend(device, chooser=picker)
+    backend = _DryBackend(device, chooser=picker, half=case.half, half_inputs=case.half)
     backend.shaders = set()
     Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     return frozenset(backend.shaders)
@@ -146,7 +147,7 @@ def run_case(
             a kernel wrote where it must not.
         ValidationLayerError: the validation layer reported something.
     """
-    backend = GuardedBackend(device, Picker(picks, case.takes), replaced)
+    backend = GuardedBackend(device, Picker(picks, case.takes), replaced, half=case.half)
     plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"
@@ -197,7 +198,10 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     if want.dtype.kind != "f":
         np.testing.assert_array_equal(got, want, err_msg=str(case))
         return 0.0, 0.0
-    np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol, err_msg=str(case))
+    atol = case.atol
+    if case.half:
+        got, want, atol = _half_results(got, want, case)
+    np.testing.assert_allclose(got, want, rtol=case.rtol, atol=atol, err_msg=str(case))
     finite = np.isfinite(want)
     if not finite.any():
         return 0.0, 0.0
@@ -205,11 +209,26 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     difference = np.abs(got[finite] - exact)
     if not difference.any():
         return 0.0, 0.0
-    allowed = case.atol + case.rtol * np.abs(exact)
+    allowed = atol + case.rtol * np.abs(exact)
     allowed[allowed == 0] = 1  # there the results are equal
     return float((difference[difference > 0] / allowed[difference > 0]).max()), float(
         difference.max()
     )
+
+
+def _half_results(got: AnyArray, want: AnyArray, case: Case) -> tuple[AnyArray, AnyArray, float]:
+    """Return results that are comparable although halves end earlier, and the tolerance.
+
+    What rounds to infinity on one side is infinite on both.
+    """
+    finite = np.abs(want[np.isfinite(want)]).astype(np.float64)
+    largest = min(float(finite.max(initial=0.0)), HALF_MAX)
+    beyond = np.abs(want) >= HALF_MAX
+    infinite = np.copysign(np.inf, want)
+    limited = np.where(beyond & (np.abs(got) >= HALF_MAX), infinite, got)
+    # What is only moved is exact.
+    rounding = HALF_ROUNDING * largest if case.rtol or case.atol else 0.0
+    return limited, np.where(beyond, infinite, want), case.atol + rounding
 
 
 def run_variant(variant: Variant, device: Device) -> VariantResult:
@@ -233,12 +252,10 @@ def reach(variant: Variant, device: Device) -> list[tuple[Case, Picks]]:
     Raises:
         AssertionError: there are no cases, or none of them reaches the variant.
     """
-    entry = CASES.get(variant.template)
-    assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
     picks: Picks | None = None
     reaching: list[tuple[Case, Picks]] = []
     rest: list[Case] = []
-    for case in entry[0](variant):
+    for case in cases_of(variant):
         found = _reach(case, variant, device, picks)
         if found is None:
             rest.append(case)

@@ -12,7 +12,7 @@ from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.runtime.device import Device
 from vkmnn.testing.baseline import Measured
-from vkmnn.testing.case import CASES, Case, Variant
+from vkmnn.testing.case import Case, Variant, cases_of
 from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import Picker, dispatched_by
 from vkmnn.vulkan.backend import VulkanBackend
@@ -83,7 +83,7 @@ def _ready(job: Job, device: Device) -> _Ready | None:
     bench = bench_for(job.variant, device)
     if isinstance(bench, str) or bench.emulated:
         return None
-    for case in CASES[job.variant.template][0](job.variant):
+    for case in cases_of(job.variant):
         ready = _Ready(job, case, bench.device)
         if str(case) == job.case and job.variant.name in dispatched_by(
             case, bench.device, ready.picker
@@ -99,7 +99,9 @@ def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
         plans = []
         for ready in batch:
             case = ready.case
-            backend = VulkanBackend(ready.device, chooser=ready.picker).timed()
+            backend = VulkanBackend(
+                ready.device, chooser=ready.picker, half=case.half, half_inputs=case.half
+            ).timed()
             stack.callback(backend.close)
             plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
             stack.callback(plan.close)

@@ -36,6 +36,10 @@ class VulkanBackend(Backend):
         progress: called with (done, all) while pipelines are made.
         timestamps: record GPU time per dispatch, for profiles.
         chooser: decides between kernels that do the same; None for what `VKMNN_TUNE` says.
+        half: store floats in 16 bits where ops have kernels for that and range does not forbid it;
+            the device has 16-bit storage.
+        half_inputs: what the host provides is converted at once, so that no op is float32 only
+            because its operands come from there: for tests of the kernels.
     """
 
     type = "VULKAN"
@@ -47,8 +51,12 @@ class VulkanBackend(Backend):
         progress: Callable[[int, int], None] | None = None,
         timestamps: bool = False,
         chooser: Chooser | None = None,
+        half: bool = False,
+        half_inputs: bool = False,
     ) -> None:
         self.device = device
+        self.half = half
+        self._half_inputs = half_inputs
         self.choices: list[Choice] = []
         self._mode = environment.tune()
         self._chooser = chooser or Preferences(
@@ -91,7 +99,14 @@ class VulkanBackend(Backend):
             for out in c.outputs
             if out.name in read_elsewhere or out.usage.value == "output" or out.name not in consumed
         }
-        return assign_layouts(commands, self.type, frozenset(outputs), self._must_create)
+        return assign_layouts(
+            commands,
+            self.type,
+            frozenset(outputs),
+            self._must_create,
+            half=self.half,
+            half_inputs=self._half_inputs,
+        )
 
     def _must_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -150,6 +165,8 @@ class VulkanBackend(Backend):
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
                 encoder.label = command.op.name
+                tensors = (*command.inputs, *command.outputs)
+                encoder.half = any(tensor is not None and tensor.half for tensor in tensors)
                 execution.on_encode(command.inputs, command.outputs, encoder)
             ends.append(len(encoder.dispatches))
         return encoder, ends
@@ -181,7 +198,9 @@ class VulkanBackend(Backend):
         return self._sibling(self._timestamps, Preferences(table))
 
     def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
-        backend = VulkanBackend(self.device, self._progress, timestamps, chooser)
+        backend = VulkanBackend(
+            self.device, self._progress, timestamps, chooser, self.half, self._half_inputs
+        )
         backend._constants = self._constants
         return backend
 

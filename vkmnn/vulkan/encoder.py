@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
@@ -21,8 +22,8 @@ from vkmnn.vulkan.checks import (
     Check,
     IndexRange,
 )
-from vkmnn.vulkan.choice import BY_RULE, Choice, Chooser
-from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
+from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
+from vkmnn.vulkan.storage import VECTOR_BYTES, kernel_dtype, storage_bytes, to_half, to_storage
 
 T = TypeVar("T")
 
@@ -30,7 +31,13 @@ Spec = Mapping[str, int | float | bool]
 
 # Shorter texel buffers do not hold ordinary tensors: Vulkan asks for 65,536 texels only.
 MIN_TEXELS = 1 << 26
+# Indices below this are divided exactly by a product of floats.
+EXACT_QUOTIENTS = 1 << 20
 TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
+HALF_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
+
+FullStorage = Literal["ssbo", "texel"]
+Storage = Literal["ssbo", "texel", "half", "half_texel"]
 
 
 class Params(Protocol):
@@ -47,6 +54,12 @@ class PackedConstant:
     source: Array
     key: str
     pack: Callable[[Array], Array]
+    half: bool = False
+
+    def array(self, name: str) -> Array:
+        """Return the words to upload; `name` is for the error of an integer beyond int32."""
+        packed = self.pack(self.source)
+        return to_half(packed) if self.half else to_storage(packed, name)
 
 
 @dataclass(slots=True)
@@ -70,7 +83,7 @@ class VulkanEncoder:
     dispatches write. `ranges` are what the host checks of index tensors that it provides;
     `checks` are made on the device, which reports failures in `status`. `counters` are zero before
     every run. `chooser` decides between kernels that do the same, and `choices` holds what it
-    decided where there was a choice.
+    decided where there was a choice. `half` says that the op at hand works on floats of 16 bits.
     """
 
     info: DeviceInfo
@@ -85,10 +98,13 @@ class VulkanEncoder:
     status: Tensor | None = None
     counters: list[Tensor] = field(default_factory=list)
     label: str = ""
+    half: bool = False
     _scratch: int = 0
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the one of `candidates` to use; the likely fastest comes first (see `Chooser`)."""
+        if self.half and what not in NOT_TUNED:
+            problem = ("half", problem)
         taken = self.chooser(what, problem, candidates)
         if len(candidates) > 1:
             self.choices.append(Choice(self.label, what, problem, tuple(candidates), taken))
@@ -97,12 +113,40 @@ class VulkanEncoder:
     @property
     def prefers_texel_loads(self) -> bool:
         """True where kernels load through texel buffers: several times faster on CPU devices."""
-        return self.load_storage == "texel"
+        return self.full_storage == "texel"
 
     @property
-    def load_storage(self) -> Literal["ssbo", "texel"]:
-        """The value of kernels' storage axis for this device."""
-        return self.choose("storage", (), load_storages(self.info))
+    def load_storage(self) -> Storage:
+        """The value of kernels' storage axis for this device, and for the op at hand."""
+        return half_storage(self.full_storage) if self.half else self.full_storage
+
+    @property
+    def full_storage(self) -> FullStorage:
+        """The value of the storage axis of kernels that know floats of 32 bits only."""
+        return self.choose("storage", (), load_storages(self.info, self.half))
+
+    @property
+    def has_texel_loads(self) -> bool:
+        """Whether kernels may load what the op at hand works on through texel buffers."""
+        return "texel" in load_storages(self.info, self.half)
+
+    @property
+    def texel_storage(self) -> Literal["texel", "half_texel"]:
+        """The value of the storage axis of kernels that always load through texel buffers."""
+        return "half_texel" if self.half else "texel"
+
+    def storage_of(self, tensor: Tensor) -> Storage:
+        """Return the value of the storage axis of kernels that load this tensor first."""
+        return half_storage(self.full_storage) if tensor.half else self.full_storage
+
+    @contextmanager
+    def in_full(self) -> Iterator[None]:
+        """Record parts of an op that keep floats of 32 bits."""
+        before, self.half = self.half, False
+        try:
+            yield
+        finally:
+            self.half = before
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
         """Add a check that a kernel of `op` makes.
@@ -203,7 +247,8 @@ class VulkanEncoder:
         spec: Spec | None = None,
     ) -> None:
         """Record a dispatch of at least `count` invocations numbered by `global_index()`."""
-        local = int((spec or {}).get("local_size_x", shader.local_size[0]))
+        spec = {**(spec or {}), **index_spec(shader, count)}
+        local = int(spec.get("local_size_x", shader.local_size[0]))
         groups = linear_groups(count, local, self.info.limits)
         self.dispatch(shader, tensors, params, groups, spec)
 
@@ -216,22 +261,28 @@ class VulkanEncoder:
             pack: makes a float32 or int32 array of any shape.
         """
         assert source.value is not None
-        return self._constant(source.name, PackedConstant(source.value, key, pack))
+        half = self.half and kernel_dtype(source.dtype) == "f32"
+        return self._constant(source.name, PackedConstant(source.value, key, pack, half))
 
     def literal(self, name: str, array: Array) -> Tensor:
         """Return a constant tensor that holds `array` (float32 or int32) as it is."""
-        return self._constant(name, PackedConstant(array, "literal", lambda value: value))
+        half = self.half and array.dtype.kind == "f"
+        return self._constant(name, PackedConstant(array, "literal", lambda value: value, half))
 
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
-        tensor = Tensor(info, Usage.CONSTANT, value=packed.source)
+        tensor = Tensor(info, Usage.CONSTANT, value=packed.source, half=packed.half)
         self.packed[tensor] = packed
         return tensor
 
-    def scratch(self, elements: int, dtype: DType = DType.FLOAT32) -> Tensor:
-        """Return a temporary that lives from its first to its last dispatch."""
+    def scratch(self, elements: int, dtype: DType = DType.FLOAT32, *, full: bool = False) -> Tensor:
+        """Return a temporary that lives from its first to its last dispatch.
+
+        Its floats are stored as those of the op at hand, or in 32 bits when `full`.
+        """
         self._scratch += 1
-        return Tensor(TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,)))
+        info = TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,))
+        return Tensor(info, half=self.half and not full and kernel_dtype(dtype) == "f32")
 
     def counter(self, count: int) -> Tensor:
         """Return `count` words that are zero before the first run; kernels must leave them so.
@@ -273,11 +324,28 @@ class VulkanEncoder:
         return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
 
 
-def load_storages(info: DeviceInfo) -> tuple[Literal["ssbo", "texel"], ...]:
-    """Return how kernels can load on this device, the faster way first."""
-    if not info.features >= TEXEL_LOADS or info.limits.max_texel_buffer_elements < MIN_TEXELS:
+def half_storage(storage: FullStorage) -> Literal["half", "half_texel"]:
+    """Return the storage that loads the same way and holds floats of 16 bits."""
+    return "half_texel" if storage == "texel" else "half"
+
+
+def load_storages(info: DeviceInfo, half: bool = False) -> tuple[FullStorage, ...]:
+    """Return how kernels can load on this device, the faster way first.
+
+    Args:
+        info: the device.
+        half: what is loaded are floats of 16 bits.
+    """
+    needed = HALF_TEXEL_LOADS if half else TEXEL_LOADS
+    if not info.features >= needed or info.limits.max_texel_buffer_elements < MIN_TEXELS:
         return ("ssbo",)
     return ("texel", "ssbo") if info.type is DeviceType.CPU else ("ssbo", "texel")
+
+
+def index_spec(shader: Shader, count: int) -> dict[str, bool]:
+    """Return how a shader may divide indices below `count` (see include/divide.glsl.j2)."""
+    divides = any(constant.name == "LARGE" for constant in shader.spec_constants)
+    return {"LARGE": count >= EXACT_QUOTIENTS} if divides else {}
 
 
 def ceil_div(value: int, divisor: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
@@ -13,6 +13,7 @@ from vkmnn.ir import Op
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 
 
 class VulkanExecution(Execution):
@@ -20,7 +21,10 @@ class VulkanExecution(Execution):
 
     A subclass says in `reject` what it cannot do, in `layouts` what memory order it wants, and in
     `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
+    `half_rule` says what it does where a session stores floats in 16 bits.
     """
+
+    half_rule: ClassVar[HalfRule] = HalfRule.FULL
 
     @classmethod
     def reject(
@@ -35,6 +39,13 @@ class VulkanExecution(Execution):
         Element types that the device cannot store are refused before this is asked.
         """
         return None
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Return which inputs are wanted and which outputs are made as halves.
+
+        Only asked where a session stores halves; what it says of integers counts for nothing.
+        """
+        return halves(self.half_rule, inputs, outputs)
 
     @abstractmethod
     def on_encode(

@@ -1,77 +1,167 @@
-"""Give every tensor a layout and insert ConvertTensor where producer and consumer differ."""
+"""Give every tensor its form and insert ConvertTensor where producer and consumer differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from vkmnn.core.execution import Command, Execution
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
+from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.half import is_float
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
 
 
-def assign_layouts(
-    commands: Sequence[Command], backend: str, outputs: frozenset[str], make: MakeExecution
-) -> list[Command]:
-    """Return the commands with layouts assigned, conversions inserted once per tensor and layout.
+class Form(NamedTuple):
+    """How a tensor lies on the device: its order, and whether its floats take 16 bits."""
 
-    Commands of other backends, and tensors named in `outputs`, get plain order.
+    layout: Layout
+    half: bool
+
+    def __str__(self) -> str:
+        return self.layout.value + (".half" if self.half else "")
+
+
+PLAIN = Form(Layout.NCHW, False)
+
+
+def assign_layouts(
+    commands: Sequence[Command],
+    backend: str,
+    outputs: frozenset[str],
+    make: MakeExecution,
+    *,
+    half: bool = False,
+    half_inputs: bool = False,
+) -> list[Command]:
+    """Return the commands with forms assigned, conversions inserted once per tensor and form.
+
+    Commands of other backends, and tensors named in `outputs`, get plain order and 32 bits.
 
     Args:
         commands: the plan, in running order.
         backend: the type of the backend that negotiates.
         outputs: tensors that the host reads.
         make: creates the execution of a ConvertTensor op.
+        half: floats take 16 bits where executions say so.
+        half_inputs: what the host provides is converted to that at once.
     """
-    converted: dict[tuple[str, Layout], Tensor] = {}
-    result: list[Command] = []
-
-    def convert(tensor: Tensor, layout: Layout, into: Tensor | None = None) -> Tensor:
-        key = (tensor.name, layout)
-        if key not in converted or into is not None:
-            info = TensorInfo(f"{tensor.name}:{layout.value}", tensor.dtype, tensor.info.shape)
-            copy = into or replace(tensor, info=info, layout=layout)
-            attrs = ConvertTensorAttrs(tensor.layout.value, layout.value)
-            op = Op("ConvertTensor", f"{copy.name}:convert", [tensor.name], [copy.name], attrs)
-            result.append(Command(op, [tensor], [copy], make(op, [tensor], [copy]), backend))
-            converted[key] = copy
-        return converted[key]
-
-    current: dict[str, Tensor] = {}
+    plan = _Plan(backend, make)
     for command in commands:
-        inputs = [None if t is None else current.get(t.name, t) for t in command.inputs]
-        if command.backend != backend:
-            command.inputs = [
-                t if t is None or t.layout is Layout.NCHW else convert(t, Layout.NCHW)
-                for t in inputs
-            ]
-            result.append(command)
-            continue
-        wanted, made = command.execution.layouts(inputs, command.outputs)
+        if half and half_inputs:
+            plan.narrow_inputs(command)
+        if command.backend == backend:
+            plan.add(command, outputs, half)
+        else:
+            command.inputs = [plan.wanted(tensor, PLAIN) for tensor in plan.now(command)]
+            plan.commands.append(command)
+    return plan.commands
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The commands so far, and the tensors in further forms that they have made.
+
+    `current` holds what takes the place of a tensor that was computed in another form than the
+    host reads, `constants` the constants that are uploaded as halves.
+    """
+
+    backend: str
+    make: MakeExecution
+    commands: list[Command] = field(default_factory=list)
+    converted: dict[tuple[str, Form], Tensor] = field(default_factory=dict)
+    current: dict[str, Tensor] = field(default_factory=dict)
+    constants: dict[str, Tensor] = field(default_factory=dict)
+
+    def now(self, command: Command) -> list[Tensor | None]:
+        """Return the inputs of a command as they are at this point."""
+        return [None if t is None else self.current.get(t.name, t) for t in command.inputs]
+
+    def narrow_inputs(self, command: Command) -> None:
+        """Convert the network's inputs that a command reads to halves."""
+        for tensor in command.inputs:
+            if tensor is None or tensor.usage is not Usage.INPUT or not is_float(tensor):
+                continue
+            if tensor.name not in self.current:
+                self.current[tensor.name] = self.convert(tensor, Form(tensor.layout, True))
+
+    def wanted(self, tensor: Tensor | None, form: Form) -> Tensor | None:
+        """Return the tensor in a form; layouts of constants are the executions' business."""
+        if tensor is None:
+            return None
+        form = Form(form.layout, form.half and is_float(tensor))
+        if tensor.value is None:
+            return tensor if form == form_of(tensor) else self.convert(tensor, form)
+        if not form.half:
+            return tensor
+        if tensor.name not in self.constants:
+            self.constants[tensor.name] = replace(tensor, half=True)
+        return self.constants[tensor.name]
+
+    def convert(self, tensor: Tensor, form: Form, into: Tensor | None = None) -> Tensor:
+        """Return the tensor in another form, converted by one command."""
+        key = (tensor.name, form)
+        if key not in self.converted or into is not None:
+            info = TensorInfo(f"{tensor.name}:{form}", tensor.dtype, tensor.info.shape)
+            copy = into or replace(
+                tensor, info=info, usage=Usage.NORMAL, layout=form.layout, half=form.half
+            )
+            attrs = ConvertTensorAttrs(tensor.layout.value, form.layout.value)
+            op = Op("ConvertTensor", f"{copy.name}:convert", [tensor.name], [copy.name], attrs)
+            execution = self.make(op, [tensor], [copy])
+            self.commands.append(Command(op, [tensor], [copy], execution, self.backend))
+            self.converted[key] = copy
+        return self.converted[key]
+
+    def add(self, command: Command, read_by_host: frozenset[str], half: bool) -> None:
+        """Add a command of the backend that negotiates, and the conversions it needs."""
+        inputs = self.now(command)
+        wanted, made = _forms(command, inputs, half)
         command.inputs = [
-            t if t is None or t.value is not None or t.layout is layout else convert(t, layout)
-            for t, layout in zip(inputs, wanted, strict=True)
+            self.wanted(tensor, form) for tensor, form in zip(inputs, wanted, strict=True)
         ]
         plain = []
-        for index, (out, layout) in enumerate(zip(command.outputs, made, strict=True)):
-            if layout is Layout.NCHW:
+        for index, (out, form) in enumerate(zip(command.outputs, made, strict=True)):
+            form = Form(form.layout, form.half and is_float(out))
+            if form == PLAIN:
                 continue
-            if out.name in outputs:
+            if out.name in read_by_host:
                 # The host reads this name in plain order: compute beside it and convert into it.
-                blocked = replace(
-                    out, info=replace(out.info, name=f"{out.name}:{layout.value}"), layout=layout
+                beside = replace(
+                    out,
+                    info=replace(out.info, name=f"{out.name}:{form}"),
+                    layout=form.layout,
+                    half=form.half,
                 )
-                command.outputs[index] = blocked
-                plain.append((blocked, out))
-                converted[out.name, layout] = blocked
+                command.outputs[index] = beside
+                plain.append((beside, out))
+                self.converted[out.name, form] = beside
             else:
-                out.layout = layout
-        result.append(command)
-        for blocked, out in plain:
-            convert(blocked, Layout.NCHW, into=out)
-            current[out.name] = blocked
-            converted[blocked.name, Layout.NCHW] = out
-    return result
+                out.layout, out.half = form
+        self.commands.append(command)
+        for beside, out in plain:
+            self.convert(beside, PLAIN, into=out)
+            self.current[out.name] = beside
+
+
+def form_of(tensor: Tensor) -> Form:
+    """Return the form of a tensor."""
+    return Form(tensor.layout, tensor.half)
+
+
+def _forms(
+    command: Command, inputs: Sequence[Tensor | None], half: bool
+) -> tuple[list[Form], list[Form]]:
+    """Ask an execution for the forms that it wants and makes."""
+    execution = command.execution
+    layouts = execution.layouts(inputs, command.outputs)
+    if not half:
+        return [Form(x, False) for x in layouts[0]], [Form(y, False) for y in layouts[1]]
+    assert isinstance(execution, VulkanExecution)
+    narrow = execution.halves(inputs, command.outputs)
+    wanted, made = (list(map(Form, *pair)) for pair in zip(layouts, narrow, strict=True))
+    return wanted, made

@@ -24,7 +24,7 @@ from vkmnn.runtime.memory import (
     plan_offsets,
 )
 from vkmnn.vulkan.encoder import Dispatch, PackedConstant, VulkanEncoder
-from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes, to_storage
+from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 # One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
 MAX_ARENA_BYTES = 512 << 20
@@ -35,6 +35,8 @@ PARALLEL_BYTES = 1 << 20
 MAX_THREADS = 4
 
 T = TypeVar("T")
+
+_Key = tuple[int, str, bool]  # identity of the source, packing, whether floats take 16 bits
 
 
 class ConstantArena:
@@ -64,7 +66,7 @@ class ConstantStore:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._stored: weakref.WeakValueDictionary[tuple[int, str], ConstantStorage] = (
+        self._stored: weakref.WeakValueDictionary[_Key, ConstantStorage] = (
             weakref.WeakValueDictionary()
         )
 
@@ -112,11 +114,8 @@ class ConstantStore:
         return stored
 
 
-_Key = tuple[int, str]
-
-
 def _key(constant: PackedConstant) -> _Key:
-    return id(constant.source), constant.key
+    return id(constant.source), constant.key, constant.half
 
 
 def _source_bytes(item: tuple[PackedConstant, str]) -> int:
@@ -126,7 +125,7 @@ def _source_bytes(item: tuple[PackedConstant, str]) -> int:
 def _pack(item: tuple[PackedConstant, str]) -> tuple[PackedConstant, Array]:
     """Return a constant with its packed form; the text names the tensor."""
     constant, name = item
-    return constant, to_storage(constant.pack(constant.source), name)
+    return constant, constant.array(name)
 
 
 def _room(array: Array, alignment: int) -> int:
@@ -262,7 +261,7 @@ def constants_used(encoder: VulkanEncoder, kept: Sequence[Tensor]) -> dict[Tenso
         root = encoder.root(tensor)
         if root.value is None or root in used:
             continue
-        plain = PackedConstant(root.value, "plain", lambda array: array)
+        plain = PackedConstant(root.value, "plain", lambda array: array, root.half)
         used[root] = encoder.packed.get(root, plain)
     return used
 

@@ -15,7 +15,7 @@ from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
-from vkmnn.vulkan.storage import ELEMENT_BYTES, read_view, storage_dtype, to_storage, write_view
+from vkmnn.vulkan.storage import element_bytes, read_view, stored_dtype, to_storage, write_view
 
 
 class VulkanSegment(Segment):
@@ -66,7 +66,7 @@ class VulkanSegment(Segment):
         for tensor, place, view in self._downloads:
             if view is None:
                 raw = place.buffer.read(place.offset, _nbytes(tensor))
-                view = raw.view(storage_dtype(tensor.dtype)).reshape(tensor.shape)
+                view = raw.view(stored_dtype(tensor)).reshape(tensor.shape)
             host[tensor.name] = read_view(view, tensor.dtype)
 
     def replay(self) -> None:
@@ -129,7 +129,7 @@ class VulkanSegment(Segment):
 
 
 def _nbytes(tensor: Tensor) -> int:
-    return int(np.prod(tensor.shape, dtype=np.int64)) * ELEMENT_BYTES
+    return int(np.prod(tensor.shape, dtype=np.int64)) * element_bytes(tensor)
 
 
 def _view(tensor: Tensor, place: BufferRange) -> Array | None:
@@ -138,5 +138,5 @@ def _view(tensor: Tensor, place: BufferRange) -> Array | None:
     if host is None:
         return None
     raw = host[place.offset : place.offset + _nbytes(tensor)]
-    view: Array = raw.view(storage_dtype(tensor.dtype)).reshape(tensor.shape)
+    view: Array = raw.view(stored_dtype(tensor)).reshape(tensor.shape)
     return view

@@ -1,7 +1,8 @@
-"""How tensors are stored on a Vulkan device: 32-bit elements, in plain or channel-blocked order.
+"""How tensors are stored on a Vulkan device: element types and sizes, plain or channel-blocked.
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
-float32, integers and bool are int32. Wider integers pass a range check on the way in.
+float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
+device has 16-bit storage, floats may take two bytes (`Tensor.half`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType, storage_elements
 
 ELEMENT_BYTES = 4
+HALF_BYTES = 2
 # Buffers are read as vec4 and bound at this alignment or a coarser one that the device asks for.
 VECTOR_BYTES = 16
 
@@ -34,6 +36,8 @@ _KERNEL_DTYPES = {
 }
 _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
+HALF_MAX = 65504.0
+HALF_SMALLEST = 2.0**-14  # smaller numbers have fewer digits
 
 
 def kernel_dtype(dtype: DType) -> str | None:
@@ -46,18 +50,28 @@ def storage_dtype(dtype: DType) -> np.dtype[np.generic]:
     return _STORAGE[_KERNEL_DTYPES[dtype]]
 
 
+def stored_dtype(tensor: Tensor) -> np.dtype[np.generic]:
+    """Return numpy's name of the tensor's elements on the device; its type must have storage."""
+    return np.dtype(np.float16) if tensor.half else storage_dtype(tensor.dtype)
+
+
+def element_bytes(tensor: Tensor) -> int:
+    """Return the bytes of one of the tensor's elements on the device."""
+    return HALF_BYTES if tensor.half else ELEMENT_BYTES
+
+
 def storage_bytes(tensor: Tensor) -> int:
     """Return the bytes that the tensor takes on the device: whole vec4s, at least one."""
-    size = storage_elements(tensor.shape, tensor.layout) * ELEMENT_BYTES
+    size = storage_elements(tensor.shape, tensor.layout) * element_bytes(tensor)
     return max(VECTOR_BYTES, -(-size // VECTOR_BYTES) * VECTOR_BYTES)
 
 
 def vec4_count(tensor: Tensor) -> int:
-    """Return how many vec4s hold the tensor, the last one perhaps in part; 0 when it is empty.
+    """Return how many vec4s of its elements the tensor takes; 0 when it is empty.
 
     A kernel that works on these treats every element alike, wherever it stands.
     """
-    return storage_bytes(tensor) // VECTOR_BYTES if 0 not in tensor.shape else 0
+    return storage_bytes(tensor) // (4 * element_bytes(tensor)) if 0 not in tensor.shape else 0
 
 
 def refuse_integers(tensors: Iterable[Tensor | None]) -> str | None:
@@ -103,6 +117,24 @@ def to_storage(array: Array, name: str) -> Array:
     """
     check_range(array, name)
     return array.astype(storage_dtype(DType.from_numpy(array.dtype)), copy=False)
+
+
+def to_half(array: Array) -> Array:
+    """Return floats as float16; finite ones beyond its range become its largest."""
+    if array.dtype == np.float16:
+        return array
+    finite = np.isfinite(array)
+    return np.where(finite, np.clip(array, -HALF_MAX, HALF_MAX), array).astype(np.float16)
+
+
+def fits_half(array: Array) -> bool:
+    """Return whether float16 holds an element-wise operand: no overflow, no scalar near zero."""
+    if array.dtype.kind != "f" or array.size == 0:
+        return True
+    size = np.abs(array[np.isfinite(array)])
+    if size.size and size.max() > HALF_MAX:
+        return False
+    return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= HALF_SMALLEST)
 
 
 def pack_nc4hw4(array: Array) -> Array:

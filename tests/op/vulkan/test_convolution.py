@@ -215,7 +215,7 @@ def test_kernels_of_gpus(
     monkeypatch.setattr(
         conv_kernels, "rank_kernels", lambda problem, *_: rank_kernels(problem, info, False)
     )
-    monkeypatch.setattr(encoder, "load_storages", lambda _: ("ssbo",))
+    monkeypatch.setattr(encoder, "load_storages", lambda *_: ("ssbo",))
     monkeypatch.setattr(conv_kernels, "GPU_INVOCATIONS", 200)
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)

@@ -1,4 +1,4 @@
-"""Cases of `raster`, `copy`, `fill` and `convert_layout`."""
+"""Cases of `raster`, `copy`, `fill`, `convert_layout` and `convert_width`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir import Array, OpAttrs
+from vkmnn.ir import Array, Graph, Op, OpAttrs
 from vkmnn.ir.ops import (
     AxisAttrs,
     BlockAttrs,
+    ConvolutionAttrs,
+    MatMulAttrs,
     PadAttrs,
+    PoolingAttrs,
     ReductionAttrs,
     ScatterNDAttrs,
     TransposeAttrs,
+    UnaryAttrs,
 )
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases, tensor_info
 from vkmnn.testing.cases.shapes import SHAPES, floats, integers
 
 NO_ATTRS = OpAttrs()
@@ -130,6 +134,57 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
             yield blocked_case("Transpose", _SAME[len(space)], [x], rtol=0, atol=0)
     x = integers(2, 7, 5)
     yield blocked_case("Transpose", _SAME[1], [x])
+    if variant.half:
+        for channels in (1, 6, 8):
+            yield from _width_changes(floats(2, channels, 3, 5))
 
 
+def _width_changes(x: AnyArray) -> Iterator[Case]:
+    """Yield cases in which layout and width change at once, between ops that insist on theirs.
+
+    Norms keep 32 bits, matrix products and convolutions take halves.
+    """
+    channels, columns = x.shape[1], x.shape[3]
+    attrs: dict[str, OpAttrs] = {
+        "Pooling": _pixel_pooling("MAX"),
+        "norm": _pixel_pooling("LP"),
+        "UnaryOp": UnaryAttrs("EXP"),
+        "MatMul": MatMulAttrs(),
+        "Convolution": ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), channels),
+    }
+    weights = {"MatMul": np.eye(columns), "Convolution": np.ones((channels, 1, 1, 1))}
+    for first, second in (
+        ("UnaryOp", "Convolution"),
+        ("Pooling", "MatMul"),
+        ("norm", "MatMul"),
+        ("MatMul", "norm"),
+    ):
+        ops: list[Op] = []
+        constants: dict[str, Array] = {}
+        for number, kind in enumerate((first, second)):
+            inputs = [f"x{number}"]
+            if kind in weights:
+                constants[f"w{number}"] = weights[kind].astype(np.float32)
+                inputs.append(f"w{number}")
+            op_type = "Pooling" if kind == "norm" else kind
+            ops.append(Op(op_type, kind, inputs, [f"x{number + 1}"], attrs[kind]))
+        source, result = tensor_info("x0", x), tensor_info("x2", x)
+        yield Case(Graph(f"{first} {second}", [source], [result], ops, constants), {"x0": x})
+
+
+def _pixel_pooling(kind: str) -> PoolingAttrs:
+    return PoolingAttrs(kind, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
+
+
+@shader_cases("convert_width")
+def convert_width(variant: Variant) -> Iterator[Case]:
+    """Tensors of any rank that become halves and floats again, infinities and NaN among them."""
+    for shape in (*SHAPES, (4, 1021)):
+        x = floats(*shape)
+        if x.size > 3:
+            x.reshape(-1)[:3] = np.inf, -np.inf, np.nan
+        yield _case("Concat", AxisAttrs(0), x) if shape else _case("Expand", NO_ATTRS, x, _NO_AXES)
+
+
+_NO_AXES = np.zeros(0, np.int64)
 _SAME = {rank: TransposeAttrs(tuple(range(rank + 2))) for rank in (1, 2, 3)}

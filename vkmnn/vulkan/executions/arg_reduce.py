@@ -80,7 +80,7 @@ class ArgReduceExecution(VulkanExecution):
         }
         alone = line.size < MIN_GROUP or is_busy(count, encoder.info)
         if encoder.choose("arg_reduce alone", (line, pieces), (alone, not alone)):
-            shader = kernels.arg_reduce(source=source, lanes=1, storage=encoder.load_storage)
+            shader = kernels.arg_reduce(source=source, lanes=1, storage=encoder.full_storage)
             spec |= column_local(count, encoder)
             encoder.dispatch_linear(shader, tensors, params, count, spec)
             return

@@ -12,13 +12,15 @@ from vkmnn.ir import Op, View
 from vkmnn.ir.ops import StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.conv_kernels import can_rotate
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 
 KEYS = 32  # that a kernel takes at a time
 COLUMNS = 64  # of the result, that a workgroup makes
 TILE_ROWS = 16
+MASK = 3  # number of the input
 # Some drivers end loops silently after 65,535 iterations of an invocation, all its loops together.
 MAX_ITERATIONS = 65_000
 
@@ -35,6 +37,8 @@ class _Kernel:
 class StridedAttentionExecution(VulkanExecution):
     """One dispatch; no score ever reaches memory."""
 
+    half_rule = HalfRule.TAKES
+
     @classmethod
     def reject(
         cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
@@ -50,6 +54,10 @@ class StridedAttentionExecution(VulkanExecution):
         if steps > MAX_ITERATIONS:
             return f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations"
         return None
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Take halves, but for the mask: what hides a key may lie beyond their range."""
+        return halves(self.half_rule, inputs, outputs, wide=MASK)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -68,7 +76,11 @@ class StridedAttentionExecution(VulkanExecution):
         kernel = encoder.choose("attention", (attrs, aligned), _kernels(attrs, encoder))
         rotate = kernel.family == "rotate"
         shader = (
-            kernels.attention_rotate(rows=kernel.rows, aligned=aligned)  # type: ignore[arg-type]
+            kernels.attention_rotate(
+                rows=kernel.rows,  # type: ignore[arg-type]
+                aligned=aligned,
+                storage=encoder.texel_storage,
+            )
             if rotate
             else kernels.attention_tile(storage=encoder.load_storage, aligned=aligned)
         )
@@ -113,7 +125,7 @@ class StridedAttentionExecution(VulkanExecution):
 def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kernel]:
     """Return the kernels that can do it, the likely fastest first."""
     tile = _Kernel("tile", TILE_ROWS)
-    if not can_rotate(encoder.info) or "texel" not in load_storages(encoder.info):
+    if not can_rotate(encoder.info) or not encoder.has_texel_loads:
         return [tile]
     rotations = [_Kernel("rotate", 16), _Kernel("rotate", 8)]
     if attrs.queries <= 8:

@@ -13,12 +13,15 @@ from vkmnn.vulkan.activation import activation_spec, keeps_zero
 from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.storage import kernel_dtype
 
 # Kinds that give zero for two zeros.
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR"}
 )
+# Kinds with kernels for halves.
+_HALF = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
 # Kinds whose integer kernels notice results outside int32.
 _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 
@@ -26,6 +29,8 @@ _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 @vulkan_execution("BinaryOp")
 class BinaryExecution(VulkanExecution):
     """One dispatch over the broadcast result."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(
@@ -52,6 +57,15 @@ class BinaryExecution(VulkanExecution):
         zero = attrs.kind in _KEEPS_ZERO and keeps_zero(attrs.activation)
         layout = Layout.NC4HW4 if blocked_layout(tensors, outputs[0], zero) else Layout.NCHW
         return [layout] * len(inputs), [layout]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the operands where results stay in the range of halves as easily as they do."""
+        a, b = inputs
+        assert b is not None
+        # A square, and a quotient by something computed, may be far larger or smaller.
+        leaves = a is b or (self._attrs.kind == "DIV" and b.value is None)
+        half = self._attrs.kind in _HALF and not leaves
+        return halves(self.half_rule if half else HalfRule.FULL, inputs, outputs)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder

@@ -10,6 +10,7 @@ from vkmnn.ir.ops import CastAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule, Halves, halves, is_float
 from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 
 # Integer types narrower than a device word: bits, and whether they are signed.
@@ -28,6 +29,8 @@ _WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 class CastExecution(VulkanExecution):
     """One dispatch, or a view when both types are stored alike and no value changes."""
 
+    half_rule = HalfRule.FOLLOWS
+
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> tuple[list[Layout], list[Layout]]:
@@ -35,6 +38,11 @@ class CastExecution(VulkanExecution):
         source = inputs[0]
         assert source is not None
         return [source.layout], [source.layout]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the operand from one float type to another: halves are rounded already."""
+        floats = is_float(outputs[0])
+        return halves(self.half_rule if floats else HalfRule.FULL, inputs, outputs)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -44,7 +52,7 @@ class CastExecution(VulkanExecution):
         assert source is not None
         assert isinstance(self.op.attrs, CastAttrs)
         dest = self.op.attrs.to
-        if _same_values(source.dtype, dest):
+        if _same_values(source.dtype, dest) or (source.half and output.half):
             encoder.alias(output, source)
             return
         spec: dict[str, int | bool] = {}
@@ -53,7 +61,7 @@ class CastExecution(VulkanExecution):
         shader = kernels.cast(
             source=kernel_dtype(source.dtype),  # type: ignore[arg-type]
             dest=_kernel_dest(dest),  # type: ignore[arg-type]
-            storage=encoder.load_storage,
+            storage=encoder.full_storage,
         )
         if source.dtype in _SIGNED and dest in _WIDE_UNSIGNED:
             spec["NEGATIVE_FITS"] = False

@@ -17,8 +17,9 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import pack_nc4hw4
 
 _log = logging.getLogger(__name__)
@@ -483,6 +484,7 @@ def dispatch_convolution(
         **epilogue.spec,
         "PADDED": problem.padded,
         **residual_spec(residual, join),
+        **index_spec(shader, problem.pixels),
         "ONE_TAP": problem.kernel == (1, 1, 1),
         "ONE_BLOCK": problem.inputs <= 4,
     }
@@ -515,7 +517,12 @@ def _shader(
 ) -> tuple[Shader, Callable[..., Params]]:
     storage = encoder.load_storage
     if kernel.family == "rotate":
-        shader = kernels.conv_rotate(rows=kernel.pixels, lanes=kernel.lanes, act=act)  # type: ignore[arg-type]
+        shader = kernels.conv_rotate(
+            rows=kernel.pixels,  # type: ignore[arg-type]
+            lanes=kernel.lanes,  # type: ignore[arg-type]
+            act=act,
+            storage=encoder.texel_storage,
+        )
         return shader, kernels.ConvRotateParams
     if kernel.family == "strip":
         shader = kernels.conv_strip(
@@ -544,6 +551,8 @@ def _shader(
 
 class ConvolutionBase(VulkanExecution):
     """What convolutions in both directions refuse, and the layouts they want."""
+
+    half_rule = HalfRule.TAKES
 
     @classmethod
     def reject(

@@ -67,7 +67,7 @@ def _encode(
         )
     shader = kernels.cum_sum(
         dtype=kernel_dtype(x.dtype),  # type: ignore[arg-type]
-        storage=encoder.load_storage,
+        storage=encoder.full_storage,
     )
     # Without OFFSET the binding still needs a buffer; any will do.
     tensors, check = [x, offset, y], 0

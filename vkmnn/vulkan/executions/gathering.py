@@ -13,12 +13,15 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
 
 
 @vulkan_execution("Gather")
 class GatherExecution(VulkanExecution):
     """One dispatch; four words at a time when rows allow."""
+
+    half_rule = HalfRule.FOLLOWS
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -46,6 +49,8 @@ class GatherExecution(VulkanExecution):
 @vulkan_execution("GatherElements")
 class GatherElementsExecution(VulkanExecution):
     """One dispatch over the indices."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(
@@ -91,6 +96,8 @@ def _elements_walk(op: Op, inputs: Sequence[Tensor | None]) -> Region:
 @vulkan_execution("GatherND")
 class GatherNDExecution(VulkanExecution):
     """One dispatch over the gathered slices."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(

@@ -13,15 +13,19 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.conv_kernels import blocked, triple
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.indexing import operands
 from vkmnn.vulkan.storage import kernel_dtype
 
 MAX_AXES = 3
+GRID = 1  # number of the input
 
 
 @vulkan_execution("GridSample")
 class GridSampleExecution(VulkanExecution):
     """One dispatch over the texels of the channel-blocked output."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(
@@ -42,6 +46,10 @@ class GridSampleExecution(VulkanExecution):
     ) -> tuple[list[Layout], list[Layout]]:
         """Channel blocks, and a plain grid."""
         return [Layout.NC4HW4, Layout.NCHW], [Layout.NC4HW4]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow what is sampled; coordinates need all their digits."""
+        return halves(self.half_rule, inputs, outputs, wide=GRID)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder

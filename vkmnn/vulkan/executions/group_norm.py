@@ -16,6 +16,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.norm_kernels import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.executions.row_kernels import row_grid, row_group
+from vkmnn.vulkan.half import HalfRule
 
 # Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
 # for a group, loops would get too long (see MAX_ITERATIONS), and sums would lose digits.
@@ -49,6 +50,8 @@ class _Groups:
 @vulkan_execution("GroupNorm")
 class GroupNormExecution(VulkanExecution):
     """One dispatch with a workgroup per group; long groups take several."""
+
+    half_rule = HalfRule.FOLLOWS
 
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -113,7 +116,7 @@ class GroupNormExecution(VulkanExecution):
             "HAS_BIAS": bias is not None,
             **activation_spec(attrs.activation),
         }
-        shader = kernels.group_norm(lanes=group.lanes, mode=mode)
+        shader = kernels.group_norm(lanes=group.lanes, mode=mode, storage=group.storage_of(x))
         # What the specialization leaves out still needs a buffer; any will do.
         bindings = [x, scale or x, bias or x, y]
         encoder.dispatch(shader, bindings, params, row_grid(rows, encoder), spec)

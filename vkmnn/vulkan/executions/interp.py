@@ -16,6 +16,7 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import kernel_dtype, to_storage
 
 # Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
@@ -110,6 +111,8 @@ def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
 @vulkan_execution("Interp")
 class InterpExecution(VulkanExecution):
     """Separable: each dispatch resizes one or two axes of a tensor seen as five."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(

@@ -15,11 +15,14 @@ from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.norm_kernels import Factor, RowNorm, encode_row_norm
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 
 
 @vulkan_execution("LayerNorm")
 class LayerNormExecution(VulkanExecution):
     """One dispatch with a workgroup per row; long rows take several."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(
@@ -36,6 +39,12 @@ class LayerNormExecution(VulkanExecution):
             if prod(factor.shape) not in (1, size, prod(x.shape)):
                 return f"{what} of shape {factor.shape} is no constant and broadcasts to {x.shape}"
         return None
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the input; mean and deviation are float32."""
+        wanted, made = halves(self.half_rule, inputs, outputs)
+        named = [index for index, name in enumerate(self.op.outputs) if name]
+        return wanted, [half and index == 0 for half, index in zip(made, named, strict=True)]
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder

@@ -14,11 +14,14 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.row_kernels import MAX_ITERATIONS
+from vkmnn.vulkan.half import HalfRule
 
 
 @vulkan_execution("LRN")
 class LRNExecution(VulkanExecution):
     """One dispatch, in the order in which the input lies."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,9 +15,19 @@ from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import conv_kernels
+from vkmnn.vulkan.executions.gemm_rules import (
+    GemvKernel,
+    Product,
+    SharedKernel,
+    is_gpu,
+    rank_gemv,
+    rank_shared,
+)
+from vkmnn.vulkan.executions.shared_tiles import buffer_storage, dispatch_shared
+from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import kernel_dtype
 
 MAX_BATCH_AXES = 3
@@ -66,10 +76,17 @@ class _Product:
     n: int
     k: int
 
+    @property
+    def gemm(self) -> Product:
+        """The product as the rules for GPUs see it."""
+        return Product(self.m, self.n, self.k, prod(self.batch))
+
 
 @vulkan_execution("MatMul")
 class MatMulExecution(VulkanExecution):
     """Packs operands that the kernels cannot read as they are, then one dispatch."""
+
+    half_rule = HalfRule.TAKES
 
     @classmethod
     def reject(
@@ -110,25 +127,24 @@ class MatMulExecution(VulkanExecution):
         plain = a.value is None and not transposed and product.k % 4 == 0
         candidates = _kernels(product, dtype, plain, encoder)
         kernel = encoder.choose("matmul", (product, dtype, plain), candidates)
-        left = _left(a, product, transposed, kernel.by_blocks, encoder)
+        by_blocks = isinstance(kernel, _Kernel) and kernel.by_blocks
+        left = _left(a, product, transposed, by_blocks, encoder)
         right = _right(b, product, attrs.transpose_b and len(b.shape) > 1, encoder)
-        rotate = kernel.family == "rotate"
-        make_params = kernels.MatmulRotateParams if rotate else kernels.MatmulTileParams
-        params = make_params(
-            rows=product.m,
-            columns=product.n,
-            k4=ceil_div(product.k, 4),
-            a_row=left.row,
-            a_step=left.step,
-            b_panel=right.panel,
-            b_row=right.row,
-            batch_size=_padded(product.batch, 1)[1:],
-            a_batch=_batch_strides(product.batch, product.a_batch, left.batch),
-            b_batch=_batch_strides(product.batch, product.b_batch, right.batch),
-            alpha=attrs.alpha,
-            act_alpha=epilogue.alpha,
-            act_beta=epilogue.beta,
-        )
+        sizes: dict[str, Any] = {
+            "rows": product.m,
+            "columns": product.n,
+            "k4": ceil_div(product.k, 4),
+            "a_row": left.row,
+            "a_step": left.step,
+            "b_panel": right.panel,
+            "b_row": right.row,
+            "batch_size": _padded(product.batch, 1)[1:],
+            "a_batch": _batch_strides(product.batch, product.a_batch, left.batch),
+            "b_batch": _batch_strides(product.batch, product.b_batch, right.batch),
+            "alpha": attrs.alpha,
+            "act_alpha": epilogue.alpha,
+            "act_beta": epilogue.beta,
+        }
         spec: dict[str, int | bool] = {
             "HAS_BIAS": bias is not None,
             **residual_spec(residual, attrs.residual),
@@ -142,13 +158,40 @@ class MatMulExecution(VulkanExecution):
             residual or right.tensor,
             output,
         ]
+        if isinstance(kernel, SharedKernel):
+            shader = kernels.matmul_shared(
+                tile=kernel.tile.name,  # type: ignore[arg-type]
+                split=kernel.split,
+                aligned=aligned,
+                act=epilogue.act,
+                storage=buffer_storage(encoder),
+            )
+            walk = kernel.walk(product.gemm)
+            params = kernels.MatmulSharedParams(**sizes, **walk)
+            dispatch_shared(kernel, walk["tiles"], shader, tensors, params, spec, encoder)
+            return
         batches = prod(product.batch)
         rows = ceil_div(product.m, kernel.rows)
-        if rotate:
-            shader = kernels.matmul_rotate(rows=kernel.rows, aligned=aligned, act=epilogue.act)  # type: ignore[arg-type]
-            encoder.dispatch(
-                shader, tensors, params, (rows, ceil_div(product.n, PANEL), batches), spec
+        if isinstance(kernel, GemvKernel):
+            shader = kernels.matmul_gemv(
+                rows=kernel.rows,  # type: ignore[arg-type]
+                aligned=aligned,
+                act=epilogue.act,
+                storage=buffer_storage(encoder),
             )
+            spec |= {"WIDTH": kernel.width, "local_size_x": kernel.local}
+            groups = (ceil_div(product.n, 4 * kernel.width), rows, batches)
+            encoder.dispatch(shader, tensors, kernels.MatmulGemvParams(**sizes), groups, spec)
+            return
+        if kernel.family == "rotate":
+            shader = kernels.matmul_rotate(
+                rows=kernel.rows,  # type: ignore[arg-type]
+                aligned=aligned,
+                act=epilogue.act,
+                storage=encoder.texel_storage,
+            )
+            groups = (rows, ceil_div(product.n, PANEL), batches)
+            encoder.dispatch(shader, tensors, kernels.MatmulRotateParams(**sizes), groups, spec)
             return
         shader = kernels.matmul_tile(
             tile=kernel.rows,  # type: ignore[arg-type]
@@ -159,13 +202,28 @@ class MatMulExecution(VulkanExecution):
         )
         local = 8 if encoder.prefers_texel_loads else 32
         groups = (ceil_div(product.n, 8 * local), rows, batches)
-        encoder.dispatch(shader, tensors, params, groups, {**spec, "local_size_x": local})
+        spec["local_size_x"] = local
+        encoder.dispatch(shader, tensors, kernels.MatmulTileParams(**sizes), groups, spec)
 
 
 def _kernels(
     product: _Product, dtype: str | None, plain: bool, encoder: VulkanEncoder
+) -> list[_Kernel | SharedKernel | GemvKernel]:
+    """Return the kernels that can do a product, the likely fastest first; `plain` as below."""
+    registers = _register_kernels(product, dtype, plain, encoder)
+    if dtype != "f32":
+        return [*registers]
+    gemm = product.gemm
+    shared, gemv = rank_shared(gemm, encoder.info), rank_gemv(gemm, encoder.info)
+    # CPU devices emulate shared memory and barriers: there these are for tests and the tuner.
+    gpu = is_gpu(encoder.info)
+    return [*gemv, *shared, *registers] if gpu else [*registers, *shared, *gemv]
+
+
+def _register_kernels(
+    product: _Product, dtype: str | None, plain: bool, encoder: VulkanEncoder
 ) -> list[_Kernel]:
-    """Return the kernels that can do a product, the likely fastest first.
+    """Return the kernels that work in registers alone, the likely fastest first.
 
     plain: the left operand could be read where it lies.
     """
@@ -175,7 +233,7 @@ def _kernels(
     # Last, since no device is known that gains: for the tuner, and for tests of the packing.
     tiles.append(_Kernel("tile", 8, True))
     info = encoder.info
-    if dtype != "f32" or not conv_kernels.can_rotate(info) or "texel" not in load_storages(info):
+    if dtype != "f32" or not conv_kernels.can_rotate(info) or not encoder.has_texel_loads:
         return tiles
     sizes = sorted(ROTATE_COST, key=lambda rows: ceil_div(product.m, rows) * ROTATE_COST[rows])
     by_blocks = [_Kernel("rotate", rows, True) for rows in sizes]

@@ -19,6 +19,7 @@ from vkmnn.vulkan.executions.row_kernels import (
     row_grid,
     row_group,
 )
+from vkmnn.vulkan.fill import encode_fill
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
@@ -88,7 +89,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
     aligned = form == "aligned"
     vectors = norm.size // 4 if aligned else (norm.size + 2) // 4 + 1
     hold = ceil_div(vectors, group.local)
-    shader = kernels.norm_rows(lanes=group.lanes, form=form)
+    shader = kernels.norm_rows(lanes=group.lanes, form=form, storage=group.storage_of(x))
     scale, bias = norm.scale or Factor(x), norm.bias or Factor(x)
     channels = norm.channels or Channels(1, 1, 1)
     params = kernels.NormRowsParams(
@@ -118,8 +119,8 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
         spec |= activation_spec(norm.activation)
     mean, deviation = norm.mean, norm.deviation
     if spec["STATISTICS"]:
-        mean = mean or encoder.scratch(norm.rows)
-        deviation = deviation or encoder.scratch(norm.rows)
+        mean = mean or encoder.scratch(norm.rows, full=True)
+        deviation = deviation or encoder.scratch(norm.rows, full=True)
     # What the specialization leaves out still needs a buffer; any will do.
     outputs = [y] if aligned else [y, y]
     tensors = [x, scale.tensor, bias.tensor, *outputs, mean or y, deviation or y]
@@ -128,12 +129,11 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
 
 def _encode_stages(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
     line = Line(norm.rows, norm.size, 1)
-    mean = norm.mean or encoder.scratch(norm.rows)
-    deviation = norm.deviation or encoder.scratch(norm.rows)
+    mean = norm.mean or encoder.scratch(norm.rows, full=True)
+    deviation = norm.deviation or encoder.scratch(norm.rows, full=True)
     divide, inverse = kernels.ReduceFinish.DIVIDE, kernels.ReduceFinish.INVERSE_STD
     if norm.rms:
-        params = kernels.FillParams(count=ceil_div(norm.rows, 4), bits=0)
-        encoder.dispatch_linear(kernels.fill(), [mean], params, params.count)
+        encode_fill(mean, 0.0, encoder)
     else:
         average = Reduction("SUM", divide, divisor=norm.size)
         encode_reduction(average, x, mean, line, encoder)

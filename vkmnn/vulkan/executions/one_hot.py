@@ -30,6 +30,6 @@ class OneHotExecution(VulkanExecution):
         params = kernels.OneHotParams(count=count, inner=prod(shape[axis + 1 :]), depth=shape[axis])
         shader = kernels.one_hot(
             dtype=kernel_dtype(index.dtype),  # type: ignore[arg-type]
-            storage=encoder.load_storage,
+            storage=encoder.full_storage,
         )
         encoder.dispatch_linear(shader, [index, values, outputs[0]], params, count)

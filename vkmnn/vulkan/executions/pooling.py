@@ -21,6 +21,7 @@ from vkmnn.vulkan.executions.conv_kernels import (
     blocked,
     triple,
 )
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.storage import kernel_dtype
 
 # From this many taps on, one axis after the other is less work and gives more invocations.
@@ -110,19 +111,21 @@ def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
         out_size=(outer, count, inner),
         kernel=(1, chunk, 1),
         stride=(1, chunk, 1),
-        divisor=1.0 if average else 0.0,
+        divisor=float(chunk) if average else 0.0,
     )
     yield replace(
         line,
         in_size=(outer, count, inner),
         kernel=(1, count, 1),
-        divisor=float(size) if average else 0.0,
+        divisor=size / chunk if average else 0.0,
     )
 
 
 @vulkan_execution("Pooling")
 class PoolingExecution(VulkanExecution):
     """One dispatch, or one per axis for large windows."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(
@@ -155,6 +158,12 @@ class PoolingExecution(VulkanExecution):
         plain = len(outputs) > 1 or len(x.shape) < 3
         layout = Layout.NCHW if plain else Layout.NC4HW4
         return [layout], [layout] * len(outputs)
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the input; norms leave the range of halves."""
+        assert isinstance(self.op.attrs, PoolingAttrs)
+        norm = self.op.attrs.kind == "LP"
+        return halves(HalfRule.FULL if norm else self.half_rule, inputs, outputs)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder

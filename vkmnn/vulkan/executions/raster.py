@@ -9,12 +9,14 @@ import numpy as np
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.geometry.regions import covers, simplify
-from vkmnn.ir import Layout, Region, View
+from vkmnn.ir import Layout, Region, View, storage_elements
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.storage import ELEMENT_BYTES, storage_bytes, storage_dtype
+from vkmnn.vulkan.fill import encode_fill
+from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.storage import element_bytes, fits_half, storage_bytes, stored_dtype, vec4_count
 
 MAX_AXES = 6
 
@@ -22,6 +24,8 @@ MAX_AXES = 6
 @vulkan_execution("Raster")
 class RasterExecution(VulkanExecution):
     """Copies regions, except where a view does, or the producer can write into the output."""
+
+    half_rule = HalfRule.FOLLOWS
 
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -32,6 +36,13 @@ class RasterExecution(VulkanExecution):
             return [Layout.NC4HW4] * len(inputs), [Layout.NC4HW4]
         return [Layout.NCHW] * len(inputs), [Layout.NCHW]
 
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the sources, unless what fills the gaps is no half."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, RasterAttrs)
+        fits = fits_half(np.array([attrs.fill]))
+        return halves(self.half_rule if fits else HalfRule.FULL, inputs, outputs)
+
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
     ) -> None:
@@ -39,7 +50,7 @@ class RasterExecution(VulkanExecution):
         attrs = self.op.attrs
         assert isinstance(attrs, RasterAttrs)
         output = outputs[0]
-        elements = storage_bytes(output) // 4
+        elements = storage_elements(output.shape, output.layout)
         if output.layout is Layout.NC4HW4:
             regions = self._blocked_regions(inputs, output)
             assert regions is not None
@@ -51,7 +62,7 @@ class RasterExecution(VulkanExecution):
         if regions and _is_view(regions, elements, inputs, output, encoder):
             return
         if attrs.ordered or not covers(regions, elements):
-            _fill(output, attrs.fill, encoder)
+            encode_fill(output, attrs.fill, encoder)
         else:
             regions = _write_in_place(regions, inputs, output, encoder)
         for region in regions:
@@ -75,12 +86,7 @@ class RasterExecution(VulkanExecution):
             if moved is None:
                 return None
             blocked.append(moved)
-        return blocked if covers(blocked, storage_bytes_blocked(output.shape) // 4) else None
-
-
-def storage_bytes_blocked(shape: Sequence[int]) -> int:
-    """Return the bytes of a channel-blocked tensor."""
-    return shape[0] * -(-shape[1] // 4) * 16 * prod(shape[2:])
+        return blocked if covers(blocked, storage_elements(output.shape, Layout.NC4HW4)) else None
 
 
 def _blocked_region(
@@ -130,13 +136,13 @@ def _is_view(
         return False
     source = inputs[region.origin]
     assert source is not None
-    if storage_dtype(source.dtype) != storage_dtype(output.dtype):
+    if stored_dtype(source) != stored_dtype(output):
         return False
-    begin = region.src.offset * ELEMENT_BYTES
+    begin = region.src.offset * element_bytes(output)
     whole = begin == 0 and storage_bytes(source) == storage_bytes(output)
     aligned = encoder.part_alignment and begin % encoder.part_alignment == 0
     # A vec4 that is only half the output's would take what follows along.
-    full = elements * ELEMENT_BYTES == storage_bytes(output)
+    full = elements * element_bytes(output) == storage_bytes(output)
     if not whole and not (aligned and full and source.value is None):
         return False
     encoder.alias(output, source, begin)
@@ -157,21 +163,22 @@ def _write_in_place(
     alignment = encoder.part_alignment
     if alignment is None:
         return list(regions)
+    size = element_bytes(output)
     moves: dict[Tensor, list[tuple[Region, int]]] = {}
     for region in regions:
         source = inputs[region.origin]
         assert source is not None
         root, begin = encoder.placement(source)
-        shift = (region.dst.offset - region.src.offset) * ELEMENT_BYTES - begin
+        shift = (region.dst.offset - region.src.offset) * size - begin
         moves.setdefault(root, []).append((region, shift))
     copied: list[Region] = []
     for root, parts in moves.items():
         shift = parts[0][1]
-        moved = sum(prod(region.size) for region, _ in parts) * ELEMENT_BYTES
+        moved = sum(prod(region.size) for region, _ in parts) * size
         if (
             root.value is None
             and root in encoder.written
-            and storage_dtype(root.dtype) == storage_dtype(output.dtype)
+            and stored_dtype(root) == stored_dtype(output)
             and all(_is_contiguous(region) and other == shift for region, other in parts)
             and moved == storage_bytes(root)
             and shift % alignment == 0
@@ -188,13 +195,6 @@ def _is_contiguous(region: Region) -> bool:
     return len(region.size) == 1 and region.src.strides == region.dst.strides == (1,)
 
 
-def _fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
-    bits = int(np.array([value]).astype(storage_dtype(output.dtype)).view(np.uint32)[0])
-    vectors = storage_bytes(output) // 16
-    params = kernels.FillParams(count=vectors, bits=bits)
-    encoder.dispatch_linear(kernels.fill(), [output], params, vectors)
-
-
 def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
     """Record the copy of one region, four words at a time where addresses allow."""
     axes = sorted(
@@ -206,6 +206,7 @@ def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder
         *outer, (inner, _, _) = axes
         axes = [(size, s // 4, d // 4) for size, s, d in outer] + [(inner // 4, 1, 1)]
         src, dst = src // 4, dst // 4
+    spec = {"AXES": max(1, len(axes))}
     axes = [(1, 0, 0)] * (MAX_AXES - len(axes)) + axes
     count = prod(size for size, _, _ in axes)
     params = kernels.RasterParams(
@@ -217,7 +218,7 @@ def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder
         dst_stride=tuple(d for _, _, d in axes),
     )
     shader = kernels.raster(width="4" if wide else "1", storage=encoder.load_storage)
-    encoder.dispatch_linear(shader, [source, output], params, count)
+    encoder.dispatch_linear(shader, [source, output], params, count, spec)
 
 
 _Axis = tuple[int, int, int]
@@ -237,25 +238,42 @@ def _is_wide(axes: Sequence[_Axis], src: int, dst: int) -> bool:
 
 @vulkan_execution("ConvertTensor")
 class ConvertTensorExecution(VulkanExecution):
-    """Changes between plain and channel-blocked order."""
+    """Changes between plain and channel-blocked order, and between floats of 32 and of 16 bits."""
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
     ) -> None:
-        """Record one dispatch, or a view where both orders are the same."""
+        """Record one dispatch, or a view where both forms are the same."""
         source, output = inputs[0], outputs[0]
         assert source is not None
+        if source.layout is output.layout or _same_order(source.shape):
+            _convert_width(source, output, encoder)
+            return
         batch, channels = source.shape[:2]
         pixels = prod(source.shape[2:])
-        if batch == 1 and pixels == 1 and channels % 4 == 0:
-            encoder.alias(output, source)
-            return
         count = batch * -(-channels // 4) * pixels
         params = kernels.ConvertLayoutParams(
             count=count, batch=batch, channels=channels, pixels=pixels
         )
         shader = kernels.convert_layout(
             dest="nc4hw4" if output.layout is Layout.NC4HW4 else "nchw",
-            storage=encoder.load_storage,
+            storage=encoder.storage_of(source),
+            width="half" if output.half else "full",
         )
         encoder.dispatch_linear(shader, [source, output], params, count)
+
+
+def _same_order(shape: Sequence[int]) -> bool:
+    """Return whether a tensor lies the same in plain and in channel-blocked order."""
+    batch, channels, *spatial = shape
+    return batch == 1 and prod(spatial) == 1 and channels % 4 == 0
+
+
+def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
+    if source.half == output.half:
+        encoder.alias(output, source)
+        return
+    count = vec4_count(output)
+    shader = kernels.convert_width(storage=encoder.storage_of(source))
+    params = kernels.ConvertWidthParams(n4=count)
+    encoder.dispatch_linear(shader, [source, output], params, count)

@@ -25,7 +25,9 @@ from vkmnn.vulkan.executions.row_kernels import (
     encode_reduction,
     line_of,
 )
-from vkmnn.vulkan.storage import kernel_dtype, storage_bytes, storage_dtype
+from vkmnn.vulkan.fill import encode_fill
+from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.storage import kernel_dtype
 
 _FINISH = kernels.ReduceFinish
 
@@ -68,6 +70,8 @@ _INT32 = np.iinfo(np.int32)
 @vulkan_execution("Reduction")
 class ReductionExecution(VulkanExecution):
     """One dispatch, more when lines are long or few; geometry has made the axes neighbours."""
+
+    half_rule = HalfRule.READS
 
     @classmethod
     def reject(
@@ -117,7 +121,9 @@ class ReductionExecution(VulkanExecution):
         if 0 in y.shape:
             return
         if line.size == 0:
-            _fill(attrs.kind, y, encoder)
+            value = _of_nothing(attrs.kind, y.dtype)
+            assert value is not None
+            encode_fill(y, value, encoder)
         elif x.layout is Layout.NC4HW4:
             _encode_pixels(attrs.kind, x, y, encoder)
         elif kernel_dtype(x.dtype) == "f32":
@@ -157,13 +163,6 @@ def _of_nothing(kind: str, dtype: DType) -> float | None:
     return value if value in (0.0, 1.0) else None
 
 
-def _fill(kind: str, y: Tensor, encoder: VulkanEncoder) -> None:
-    word = np.array([_of_nothing(kind, y.dtype)]).astype(storage_dtype(y.dtype))
-    count = storage_bytes(y) // 16
-    params = kernels.FillParams(count=count, bits=int(word.view(np.uint32)[0]))
-    encoder.dispatch_linear(kernels.fill(), [y], params, count)
-
-
 def _encode(
     kind: str,
     x: Tensor,
@@ -174,7 +173,7 @@ def _encode(
     vectors: bool = False,
 ) -> None:
     if kind == "LOG_SUM_EXP":
-        peak = encoder.scratch(line.columns)
+        peak = encoder.scratch(line.columns, full=True)
         encode_reduction(Reduction("MAX"), x, peak, line, encoder)
         powers = Reduction("SUM_EXP", _FINISH.LOG_ADD, center=peak, subtract=True)
         encode_reduction(powers, x, y, line, encoder)
@@ -194,11 +193,13 @@ def _encode_pixels(kind: str, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> N
         _encode(kind, x, y, line, encoder, vectors=True)
         return
     made = encoder.scratch(
-        line.outer * 4, DType.FLOAT32 if kernel_dtype(x.dtype) == "f32" else DType.INT32
+        line.outer * 4,
+        DType.FLOAT32 if kernel_dtype(x.dtype) == "f32" else DType.INT32,
+        full=True,
     )
     _encode(kind, x, made, line, encoder, vectors=True)
     params = kernels.ConvertLayoutParams(count=line.outer, batch=batch, channels=channels, pixels=1)
-    shader = kernels.convert_layout(dest="nchw", storage=encoder.load_storage)
+    shader = kernels.convert_layout(dest="nchw", storage=encoder.full_storage, width="full")
     encoder.dispatch_linear(shader, [made, y], params, line.outer)
 
 
@@ -206,5 +207,5 @@ def _encode_exact(kind: str, x: Tensor, y: Tensor, line: Line, encoder: VulkanEn
     count = line.columns
     params = kernels.ReduceExactParams(count=count, size=line.size, inner=line.inner)
     spec = {"KIND": _EXACT[kind].value, **column_local(count, encoder)}
-    shader = kernels.reduce_exact(storage=encoder.load_storage)
+    shader = kernels.reduce_exact(storage=encoder.full_storage)
     encoder.dispatch_linear(shader, [x, y], params, count, spec)

@@ -12,7 +12,13 @@ from vkmnn.ir import DType
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
+from vkmnn.vulkan.encoder import (
+    FullStorage,
+    Storage,
+    VulkanEncoder,
+    ceil_div,
+    half_storage,
+)
 from vkmnn.vulkan.storage import kernel_dtype
 
 Lanes = Literal[0, 8, 32]
@@ -72,9 +78,13 @@ class RowGroup:
     local: int
 
     @property
-    def storage(self) -> Literal["ssbo", "texel"]:
+    def storage(self) -> FullStorage:
         """How these kernels load: groups of 8 are for CPU devices."""
         return "texel" if self.lanes == 8 else "ssbo"
+
+    def storage_of(self, tensor: Tensor) -> Storage:
+        """Return how they load this tensor."""
+        return half_storage(self.storage) if tensor.half else self.storage
 
 
 def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
@@ -88,27 +98,27 @@ def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     best = next((local for local in sizes if local >= wanted), sizes[-1])
     candidates = [
         RowGroup(lanes, local)
-        for lanes in lanes_of(encoder.info, encoder.prefers_texel_loads)
+        for lanes in lanes_of(encoder)
         for local in ((8, 32) if lanes == 8 else (best, *(s for s in sizes if s != best)))
     ]
     return encoder.choose("row group", (rows, size), candidates)
 
 
-def lanes_of(info: DeviceInfo, texels: bool) -> list[Lanes]:
+def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
     """Return the ways in which a workgroup can meet on a device, the fastest first.
 
-    Args:
-        info: the device.
-        texels: loads go through texel buffers, as those of the kernels with eight lanes do.
+    Kernels with eight lanes load through texel buffers.
     """
+    info = encoder.info
     lanes: list[Lanes] = [0]
     smallest, largest = info.limits.subgroup_size_range
     if info.features >= SHUFFLES:
         cpu = info.type is DeviceType.CPU
         if smallest <= 32 <= largest:
             lanes.insert(1 if cpu else 0, 32)
-        if smallest <= 8 <= largest and "texel" in load_storages(info):
-            lanes.insert(0 if cpu and texels and info.subgroup_size == 8 else len(lanes), 8)
+        if smallest <= 8 <= largest and encoder.has_texel_loads:
+            first = cpu and encoder.prefers_texel_loads and info.subgroup_size == 8
+            lanes.insert(0 if first else len(lanes), 8)
     return lanes
 
 
@@ -177,7 +187,7 @@ def encode_reduction(
         if pieces > 1:
             stage = replace(reduction, finish=kernels.ReduceFinish.NONE)
             words = line.columns * pieces * (4 if vectors else 1)
-            target = encoder.scratch(words, word_type(source))
+            target = encoder.scratch(words, word_type(source), full=True)
         if by_rows:
             _encode_rows(stage, source, target, line, piece, encoder)
         else:
@@ -240,6 +250,7 @@ def _encode_rows(
         op=reduction.op,
         dtype=kernel_dtype(source.dtype),  # type: ignore[arg-type]
         lanes=group.lanes,
+        storage=group.storage_of(source),
     )
     params = kernels.ReduceRowsParams(
         pieces=rows,
@@ -278,7 +289,7 @@ def encode_pieces(
         op=reduction.op,
         dtype=kernel_dtype(source.dtype),  # type: ignore[arg-type]
         width=width,
-        storage=encoder.load_storage,
+        storage=encoder.storage_of(source),
     )
     params = kernels.ReduceColumnsParams(
         count=count,

@@ -13,12 +13,15 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.indexing import operands
 
 
 @vulkan_execution("Scale")
 class ScaleExecution(VulkanExecution):
     """One dispatch, in the order in which the input lies."""
+
+    half_rule = HalfRule.FOLLOWS
 
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

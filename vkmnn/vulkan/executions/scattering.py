@@ -49,7 +49,7 @@ class ScatterNDExecution(VulkanExecution):
         shader = kernels.scatter_nd(
             reduction=reduction,  # type: ignore[arg-type]
             dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
-            storage=encoder.load_storage,
+            storage=encoder.full_storage,
         )
         chunk = MAX_ITERATIONS // (depth + 1)
         starts = [0] if reduction == "none" else range(0, tuples, chunk)
@@ -98,7 +98,7 @@ class ScatterElementsExecution(VulkanExecution):
         shader = kernels.scatter_elements(
             reduction=attrs.reduction,  # type: ignore[arg-type]
             dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
-            storage=encoder.load_storage,
+            storage=encoder.full_storage,
         )
         for first in range(0, length, MAX_ITERATIONS):
             params = kernels.ScatterElementsParams(
@@ -128,5 +128,5 @@ def _lines(op: Op, inputs: Sequence[Tensor | None]) -> Region:
 
 def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
     count = vec4_count(output)
-    shader = kernels.copy(storage=encoder.load_storage)
+    shader = kernels.copy(storage=encoder.full_storage)
     encoder.dispatch_linear(shader, [data, output], kernels.CopyParams(n4=count), count)

@@ -11,11 +11,14 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule
 
 
 @vulkan_execution("Select")
 class SelectExecution(VulkanExecution):
     """One dispatch over the broadcast result."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(

@@ -28,7 +28,7 @@ def meeting_tensors(
         tile_elements: float32 numbers of one part.
         encoder: makes the tensors.
     """
-    return [encoder.scratch(tiles * parts * tile_elements), encoder.counter(tiles)]
+    return [encoder.scratch(tiles * parts * tile_elements, full=True), encoder.counter(tiles)]
 
 
 def dispatch_shared(

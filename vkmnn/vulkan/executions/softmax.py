@@ -23,6 +23,7 @@ from vkmnn.vulkan.executions.row_kernels import (
     row_grid,
     row_group,
 )
+from vkmnn.vulkan.half import HalfRule
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
@@ -33,6 +34,8 @@ MAX_COLUMN = MAX_ITERATIONS // 3
 @vulkan_execution("Softmax")
 class SoftmaxExecution(VulkanExecution):
     """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
+
+    half_rule = HalfRule.FOLLOWS
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
@@ -67,7 +70,11 @@ def _encode_rows(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEnc
     aligned = 4 if line.size % 4 == 0 else 1
     vectors = line.size // 4 if aligned == 4 else (line.size + 2) // 4 + 1
     hold = ceil_div(vectors, group.local)
-    shader = kernels.softmax_rows(lanes=group.lanes, aligned=aligned)  # type: ignore[arg-type]
+    shader = kernels.softmax_rows(
+        lanes=group.lanes,
+        aligned=aligned,  # type: ignore[arg-type]
+        storage=group.storage_of(x),
+    )
     params = kernels.SoftmaxRowsParams(rows=line.outer, size=line.size)
     spec: dict[str, int | float | bool] = {
         "local_size_x": group.local,
@@ -90,7 +97,7 @@ def _encode_columns(log: bool, x: Tensor, y: Tensor, line: Line, encoder: Vulkan
 
 def _encode_stages(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
     """Record maximum, sum of exponentials and quotient as passes of their own."""
-    peak, total = encoder.scratch(line.columns), encoder.scratch(line.columns)
+    peak, total = (encoder.scratch(line.columns, full=True) for _ in range(2))
     encode_reduction(Reduction("MAX"), x, peak, line, encoder)
     powers = Reduction("SUM_EXP", center=peak, subtract=True)
     encode_reduction(powers, x, total, line, encoder)

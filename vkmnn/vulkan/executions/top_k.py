@@ -100,7 +100,7 @@ class _Step:
         )
         shader = kernels.top_k_keys(
             dtype=kernel_dtype(self.x.dtype),  # type: ignore[arg-type]
-            storage=self.encoder.load_storage,
+            storage=self.encoder.full_storage,
         )
         tensors = [self.x, runs.keys]
         self.encoder.dispatch_linear(shader, tensors, params, params.count, {"LARGEST": largest})
@@ -110,7 +110,7 @@ class _Step:
         """Record the sorting of blocks, whatever the order of the runs was."""
         result = ceil_div(runs.length, BLOCK) == 1
         shader = kernels.top_k_rank(
-            target="result" if result else "runs", storage=self.encoder.load_storage
+            target="result" if result else "runs", storage=self.encoder.full_storage
         )
         spec = {"INDEXED": runs.indices is not None}
         return self._record(shader, runs, BLOCK, BLOCK, spec)
@@ -118,7 +118,7 @@ class _Step:
     def merge(self, runs: _Runs) -> _Runs | None:
         """Record the merging of pairs of runs."""
         shader = kernels.top_k_merge(
-            target="result" if runs.count <= 2 else "runs", storage=self.encoder.load_storage
+            target="result" if runs.count <= 2 else "runs", storage=self.encoder.full_storage
         )
         return self._record(shader, runs, runs.run, 2 * runs.run, {})
 

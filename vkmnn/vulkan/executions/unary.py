@@ -12,6 +12,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
@@ -22,6 +23,13 @@ _KEEPS_ZERO = frozenset(
         "MISH", "THRESHOLDED_RELU",
     }
 )  # fmt: skip
+# Kinds whose results lie beyond the range of halves for ordinary operands, and rare ones.
+_FULL = frozenset(
+    {
+        "RECIPROCAL", "RSQRT", "SQUARE", "EXP", "LOG", "TAN", "ASIN", "ACOS", "ATAN", "SINH",
+        "COSH", "ASINH", "ACOSH", "ATANH", "ISNAN", "ISINF",
+    }
+)  # fmt: skip
 _INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
@@ -29,6 +37,8 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 @vulkan_execution("UnaryOp")
 class UnaryExecution(VulkanExecution):
     """One dispatch over whole vec4s."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(
@@ -55,6 +65,11 @@ class UnaryExecution(VulkanExecution):
         blocked = source.layout is Layout.NC4HW4 and (zero or source.shape[1] % 4 == 0)
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout], [layout]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the operand, unless results leave the range of halves easily, or are no floats."""
+        full = self._attrs.kind in _FULL
+        return halves(HalfRule.FULL if full else self.half_rule, inputs, outputs)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder

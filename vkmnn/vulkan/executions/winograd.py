@@ -16,7 +16,7 @@ from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, load_storages
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
     ConvProblem,
@@ -86,7 +86,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     two dispatches more cost more than the products that they save.
     """
     info = encoder.info
-    ready = "texel" in load_storages(info)
+    ready = encoder.has_texel_loads
     fits = (
         problem.group == 1
         and problem.kernel == (1, 3, 3)
@@ -145,12 +145,12 @@ def encode_winograd(
     tiles = problem.batch * prod(grid)
     in_blocks, out_blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
     positions = (m + 2) ** 2
-    before = encoder.scratch(positions * in_blocks * tiles * 4)
-    after = encoder.scratch(positions * out_blocks * tiles * 4)
+    before = encoder.scratch(positions * in_blocks * tiles * 4, full=True)
+    after = encoder.scratch(positions * out_blocks * tiles * 4, full=True)
     groups = ceil_div(tiles, CPU_LANES)
     folds = ceil_div(groups, encoder.info.limits.max_workgroup_count[0])
     encoder.dispatch(
-        kernels.winograd_in(m=m),  # type: ignore[arg-type]
+        kernels.winograd_in(m=m, storage=encoder.texel_storage),  # type: ignore[arg-type]
         [x, before],
         kernels.WinogradInParams(
             batch=problem.batch,
@@ -160,24 +160,26 @@ def encode_winograd(
         ),
         (ceil_div(groups, folds), in_blocks, folds),
     )
-    encode_convolution(
-        product_problem(problem, m),
-        Weights(
-            weights.tensor,
-            f"{weights.key}:winograd{m}",
-            lambda plain: transform_weights(weights.view(plain), m),
-        ),
-        before,
-        None,
-        None,
-        after,
-        Activation(),
-        encoder,
-    )
+    # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
+    with encoder.in_full():
+        encode_convolution(
+            product_problem(problem, m),
+            Weights(
+                weights.tensor,
+                f"{weights.key}:winograd{m}",
+                lambda plain: transform_weights(weights.view(plain), m),
+            ),
+            before,
+            None,
+            None,
+            after,
+            Activation(),
+            encoder,
+        )
     zeros = bias_tensor(bias, problem.channels, encoder)
     epilogue = epilogue_of(activation)
     encoder.dispatch(
-        kernels.winograd_out(m=m, act=epilogue.act),  # type: ignore[arg-type]
+        kernels.winograd_out(m=m, act=epilogue.act, storage=encoder.texel_storage),  # type: ignore[arg-type]
         [after, zeros, residual or zeros, y],
         kernels.WinogradOutParams(
             batch=problem.batch,
