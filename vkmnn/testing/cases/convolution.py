@@ -129,6 +129,25 @@ def conv_tile(variant: Variant) -> Iterator[Case]:
     return _tiles(variant)
 
 
+@shader_cases("conv_shared")
+def conv_shared(variant: Variant) -> Iterator[Case]:
+    """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""
+    rows, columns, groups = (*map(int, str(variant.axes["tile"]).split("x")), 1)[:3]
+    depth = 32 if (rows, groups) == (32, 1) else 16 * groups
+    make = Maker(str(variant.axes["act"]))
+    # Long inner axes: pixels, channels and K one more than whole tiles and steps.
+    width = rows // 8 + 1
+    yield make((2, 9, width, 8), (columns + 6, 9, 3, 5), pads=(2, 0, 3, 4), residual=True)
+    yield from _tiles(variant)
+    if variant.axes["act"] == "any":
+        return
+    yield make((1, 5 * depth - 3, rows + 3), (columns + 4, 5 * depth - 3, 1), residual=True)
+    yield make((1, 5 * depth, 3, rows), (7, 5 * depth, 1, 1), strides=(2, 3), bias=False)
+    x, w = (2, 2 * depth, 5, 3), (2 * depth, 9, 3, 3)
+    yield make.transposed(x, w, (2, 3))
+    yield make((1, 4 * depth, 3, 2), (8, depth, 3, 3), pads=(1, 1, 1, 1), group=4)
+
+
 @shader_cases("conv_rotate")
 def conv_rotate(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes."""

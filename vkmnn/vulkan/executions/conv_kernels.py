@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,12 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.executions.conv_shared import (
+    dispatch_conv_shared,
+    gemm_of,
+    rank_conv_shared,
+)
+from vkmnn.vulkan.executions.gemm_rules import SharedKernel, workgroups
 from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import pack_nc4hw4
 
@@ -87,7 +93,7 @@ class ConvProblem:
         )
 
 
-Family = Literal["rotate", "tile", "channels", "strip", "depthwise", "gather"]
+Family = Literal["rotate", "tile", "channels", "strip", "depthwise", "gather", "shared"]
 # Families that take all groups at once and input channels one by one.
 SINGLE = frozenset({"strip", "depthwise", "gather"})
 
@@ -97,7 +103,8 @@ class ConvKernel:
     """A kernel for a problem.
 
     `pixels` per invocation (rotate: per workgroup), `lanes` channel blocks that lie side by side in
-    the packed weights, `local` invocations per workgroup; `why` goes to the log.
+    the packed weights, `local` invocations per workgroup; `why` goes to the log. `shared` has the
+    tiles of the family shared, whose `pixels` and `lanes` are those of a workgroup.
     """
 
     family: Family
@@ -105,6 +112,7 @@ class ConvKernel:
     lanes: int
     local: int
     why: str = field(compare=False, repr=False)
+    shared: SharedKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,25 @@ def rank_kernels(problem: ConvProblem, info: DeviceInfo, texels: bool) -> list[C
     if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
         return [ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")]
     rotate = texels and can_rotate(info)
-    return _rank_cpu_tiles(problem, rotate) if cpu else _rank_gpu_tiles(problem, rotate)
+    shared = _rank_shared(problem, info)
+    if cpu:
+        # Shared memory and barriers are emulated there: for tests and the tuner.
+        return [*_rank_cpu_tiles(problem, rotate), *shared]
+    return [*shared, *_rank_gpu_tiles(problem, rotate)]
+
+
+def _rank_shared(problem: ConvProblem, info: DeviceInfo) -> list[ConvKernel]:
+    return [
+        ConvKernel(
+            "shared",
+            kernel.tile.rows,
+            kernel.tile.columns // 4,
+            kernel.tile.invocations,
+            f"{workgroups(kernel.tile, gemm_of(problem))} tiles, {kernel.parts} parts of K",
+            kernel,
+        )
+        for kernel in rank_conv_shared(problem, info)
+    ]
 
 
 def _rank_depthwise(problem: ConvProblem, local: int, cpu: bool, texels: bool) -> list[ConvKernel]:
@@ -390,7 +416,9 @@ def encode_convolution(
         kernel.lanes,
         kernel.why,
     )
-    parts = split_taps(problem.kernel, _inner_iterations(problem, kernel))
+    whole = [Part((0, 0, 0), problem.kernel)]
+    inner = _inner_iterations(problem, kernel)
+    parts = whole if kernel.shared else split_taps(problem.kernel, inner)
     assert len(parts) == 1 or join == "ADD_BEFORE"
     total = residual
     for number, part in enumerate(parts):
@@ -416,7 +444,7 @@ def encode_convolution(
 
 
 def _inner_iterations(problem: ConvProblem, kernel: ConvKernel) -> int:
-    if kernel.family in ("strip", "depthwise"):
+    if kernel.family in ("strip", "depthwise", "shared"):
         return 0
     return problem.inputs if kernel.family == "gather" else ceil_div(problem.inputs, 4)
 
@@ -457,46 +485,43 @@ def dispatch_convolution(
     group_blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
     panels = ceil_div(group_blocks, kernel.lanes)
     epilogue = epilogue_of(activation)
+    sizes: dict[str, Any] = {
+        "pixels": problem.pixels,
+        "in_size": problem.in_size,
+        "out_size": problem.out_size,
+        "stride": problem.stride,
+        "pad": problem.pad,
+        "in_block": problem.batch * prod(problem.in_size),
+        "in_blocks": problem.inputs if single else ceil_div(problem.inputs, 4),
+        "out_block": problem.out_block,
+        "out_stride": problem.out_strides,
+        "out_offset": problem.out_offset,
+        "group_blocks": group_blocks,
+        "group_panels": panels,
+        "channels": problem.channels,
+        "act_alpha": epilogue.alpha,
+        "act_beta": epilogue.beta,
+    }
+    tensors = [*operands, residual or operands[2], y]
+    spec: dict[str, int | bool] = {**epilogue.spec, **residual_spec(residual, join)}
+    if kernel.shared:
+        act = epilogue.act
+        dispatch_conv_shared(problem, kernel.shared, act, sizes, tensors, spec, encoder)
+        return
     shader, params_type = _shader(problem, kernel, epilogue.act, encoder)
-    params = params_type(
-        pixels=problem.pixels,
-        in_size=problem.in_size,
-        out_size=problem.out_size,
-        kernel=problem.kernel,
-        stride=problem.stride,
-        dilation=problem.dilation,
-        pad=problem.pad,
-        in_block=problem.batch * prod(problem.in_size),
-        in_blocks=problem.inputs if single else ceil_div(problem.inputs, 4),
-        out_block=problem.out_block,
-        out_stride=problem.out_strides,
-        out_offset=problem.out_offset,
-        group_blocks=group_blocks,
-        group_panels=panels,
-        channels=problem.channels,
-        act_alpha=epilogue.alpha,
-        act_beta=epilogue.beta,
-    )
+    params = params_type(kernel=problem.kernel, dilation=problem.dilation, **sizes)
     tiles = _tiles(problem, kernel)
     folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
     rows = ceil_div(problem.channels, 4) if single else problem.group * panels
-    spec: dict[str, int | bool] = {
-        **epilogue.spec,
+    spec |= {
         "PADDED": problem.padded,
-        **residual_spec(residual, join),
         **index_spec(shader, problem.pixels),
         "ONE_TAP": problem.kernel == (1, 1, 1),
         "ONE_BLOCK": problem.inputs <= 4,
     }
     if kernel.family != "rotate":
         spec["local_size_x"] = kernel.local
-    encoder.dispatch(
-        shader,
-        [*operands, residual or operands[2], y],
-        params,
-        (ceil_div(tiles, folds), rows, folds),
-        spec,
-    )
+    encoder.dispatch(shader, tensors, params, (ceil_div(tiles, folds), rows, folds), spec)
 
 
 def _tiles(problem: ConvProblem, kernel: ConvKernel) -> int:
