@@ -45,7 +45,7 @@ class InferenceSession:
     Args:
         model: a path, serialised bytes, or an onnx.ModelProto.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
-        precision: "high" (float32).
+        precision: "high" (float32) or "normal" (float16 storage); see `ScheduleConfig`.
         driver: the Vulkan binding.
         validation: run under the Khronos validation layer; its messages become errors.
         require_device: raise PlacementError instead of running an op on the CPU backend.
@@ -88,6 +88,11 @@ class InferenceSession:
     def device(self) -> DeviceInfo | CpuInfo:
         """The device that the session runs on."""
         return self._session.device
+
+    @property
+    def precision(self) -> str:
+        """What the session runs with: "high" where the device has no 16-bit storage."""
+        return self._session.precision
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` wants."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CPU_DEVICE = "cpu"
-PRECISIONS = ("high",)
+PRECISIONS = ("high", "normal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,9 @@ class ScheduleConfig:
     Args:
         device: "auto" (`VKMNN_DEVICE`, or else the best Vulkan device, or else the CPU backend
             with a warning), an index, part of a name, a UUID, or "cpu" for the numpy backend.
-        precision: "high": float32 throughout.
+        precision: "high": float32 throughout; "normal": floats are stored as float16 where their
+            range allows it, and computed in float32. Where the device has no 16-bit storage, and on
+            the CPU backend, "normal" is "high", which a warning and `Session.precision` tell.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
         save_tensors: names of intermediate tensors that are kept as further outputs.
@@ -109,14 +111,22 @@ class SessionTensor:
 
 
 class Session:
-    """One configured way to run a network; made by `Interpreter.create_session`."""
+    """One configured way to run a network; made by `Interpreter.create_session`.
+
+    `precision` is what the session runs with: "high" where the device has no 16-bit storage.
+    """
 
     def __init__(
-        self, core: CoreSession, device: DeviceInfo | CpuInfo, config: ScheduleConfig
+        self,
+        core: CoreSession,
+        device: DeviceInfo | CpuInfo,
+        config: ScheduleConfig,
+        precision: str,
     ) -> None:
         self.core = core
         self.device = device
         self.config = config
+        self.precision = precision
         self.resized = False
         self.inputs = {
             info.name: SessionTensor(self, info, info.dims if info.is_static else None)
@@ -184,7 +194,7 @@ class Interpreter:
                 f"unknown precision '{config.precision}'",
                 hint=f"use one of {', '.join(PRECISIONS)}",
             )
-        main, device = _create_backend(config)
+        main, device, precision = _create_backend(config)
         graph = _with_outputs(self.graph, config.save_tensors)
         core = CoreSession(
             graph,
@@ -194,7 +204,7 @@ class Interpreter:
             max_plans=config.max_plans,
             require_main=config.require_device,
         )
-        return Session(core, device, config)
+        return Session(core, device, config, precision)
 
     def get_session_input(self, session: Session, name: str | None = None) -> SessionTensor:
         """Return an input by name, or the first."""
@@ -350,11 +360,11 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     return replace(graph, outputs=[*graph.outputs, *infos])
 
 
-def _create_backend(config: ScheduleConfig) -> tuple[Backend, DeviceInfo | CpuInfo]:
-    """Open the device that the configuration asks for."""
+def _create_backend(config: ScheduleConfig) -> tuple[Backend, DeviceInfo | CpuInfo, str]:
+    """Open the device that the configuration asks for; return the precision that it has, too."""
     selector = environment.device_selector() if config.device == "auto" else config.device
     if selector == CPU_DEVICE:
-        return CpuBackend(), CpuInfo()
+        return CpuBackend(), CpuInfo(), _precision(config, False, CpuInfo().name)
     from vkmnn.runtime.device import open_device
 
     try:
@@ -363,7 +373,18 @@ def _create_backend(config: ScheduleConfig) -> tuple[Backend, DeviceInfo | CpuIn
         if selector != "auto" or config.require_device:
             raise
         _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
-        return CpuBackend(), CpuInfo()
+        return CpuBackend(), CpuInfo(), _precision(config, False, CpuInfo().name)
     from vkmnn.vulkan.backend import VulkanBackend
 
-    return VulkanBackend(device, config.progress), device.info
+    has_half = "storage16" in device.info.features
+    precision = _precision(config, has_half, device.info.name)
+    backend = VulkanBackend(device, config.progress, half=precision == "normal")
+    return backend, device.info, precision
+
+
+def _precision(config: ScheduleConfig, has_half: bool, device: str) -> str:
+    """Return the precision to run with, and warn where it is not the one that was asked for."""
+    if config.precision == "normal" and not has_half:
+        _log.warning('%s stores no float16: precision "normal" runs as "high", in float32', device)
+        return "high"
+    return config.precision

@@ -49,6 +49,12 @@ DeviceOption = Annotated[
 DriverOption = Annotated[
     str | None, typer.Option("--driver", help="The Vulkan binding; see VKMNN_DRIVER.")
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        "--precision", "-p", help='"high" (float32), or "normal" (float16 storage, float32 sums).'
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 InputOption = Annotated[
     list[str] | None,
@@ -121,6 +127,7 @@ def run(
     ] = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
+    precision: PrecisionOption = "high",
     repeat: Annotated[
         int, typer.Option("--repeat", "-n", min=0, help="Runs to time, after the first.")
     ] = 1,
@@ -132,17 +139,23 @@ def run(
         typer.Option("--compare", help='Run on this device too, "cpu" for example, and compare.'),
     ] = None,
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Difference allowed, as a part of the range.")
-    ] = 1e-4,
+        float | None,
+        typer.Option(
+            "--tolerance",
+            help="Difference allowed, as a part of the range. Default: 1e-4, 1e-2 for normal.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
 ) -> None:
     """Run a model once or more and show its outputs."""
     from vkmnn.cli.run import RunOptions, run_model
 
+    validation = True if validate else None
     options = RunOptions(
-        device, driver, True if validate else None, inputs or [], shape or [], seed, repeat
+        device, driver, validation, inputs or [], shape or [], seed, repeat, precision
     )
-    if not run_model(model, options, output, compare, tolerance):
+    allowed = (1e-2 if precision == "normal" else 1e-4) if tolerance is None else tolerance
+    if not run_model(model, options, output, compare, allowed):
         raise typer.Exit(1)
 
 
@@ -187,6 +200,7 @@ def profile(
     shape: ShapeOption = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
+    precision: PrecisionOption = "high",
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Runs to measure.")] = 10,
     by: Annotated[By, typer.Option("--by", help="What a row stands for.")] = By.STEP,
     trace: Annotated[
@@ -200,7 +214,7 @@ def profile(
     from vkmnn.cli.profile import profile_model
     from vkmnn.cli.run import RunOptions
 
-    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat)
+    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, precision)
     profile_model(model, options, by.value, trace, html)
 
 
@@ -240,6 +254,7 @@ def tune(
     shape: ShapeOption = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
+    precision: PrecisionOption = "high",
     repeat: Annotated[
         int, typer.Option("--repeat", "-n", min=1, help="Runs of each candidate; the least counts.")
     ] = 5,
@@ -249,7 +264,8 @@ def tune(
     from vkmnn.cli.run import RunOptions
     from vkmnn.cli.tune import tune_model
 
-    tune_model(model, RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat))
+    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, precision)
+    tune_model(model, options)
 
 
 def set_up_logging() -> None:

@@ -45,6 +45,7 @@ class RunOptions:
     shapes: Sequence[str]
     seed: int
     repeat: int
+    precision: str = "high"
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ def opened(
                 InferenceSession(
                     model,
                     options.device,
+                    precision=options.precision,
                     driver=options.driver,
                     validation=options.validate,
                     progress=progress,
@@ -100,7 +102,8 @@ def opened(
 
 def introduce(model: Path, opened: Opened) -> None:
     """Print what runs where; note what was assumed, and the ops that are not on the device."""
-    heading(f"{model.name} on {opened.session.device.name}")
+    half = ", float16 storage" if opened.session.precision == "normal" else ""
+    heading(f"{model.name} on {opened.session.device.name}{half}")
     for text in opened.assumed:
         note(f"input {text}; --shape sets it")
     placement = opened.session.placement()
@@ -126,7 +129,7 @@ def run_model(
         _save(here.results, output)
     if compare is None:
         return True
-    other = replace(options, device=compare, driver=None, validate=None)
+    other = replace(options, device=compare, driver=None, validate=None, precision="high")
     with opened(model, other, here.feeds) as there:
         name = there.session.device.name
         return _show_difference(here.results, there.results, name, tolerance)

@@ -16,6 +16,10 @@ from vkmnn.vulkan.storage import to_half
 
 HALF_ROUNDING = 2.0**-9
 """What storing a few intermediate results as halves may cost, as a part of the largest result."""
+HALF_STEP = 2.0**-10
+"""What storing one result as a half may cost, as a part of it: devices may round either way."""
+HALF_LEAST = 2.0**-24
+"""The smallest half above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Case:
     instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
     wherever they are offered. With `half`, floats are halves on the device, from the inputs on:
     numpy then computes with inputs and constants that are rounded to float16, and HALF_ROUNDING of
-    the largest float that it computes is allowed on top.
+    the largest result is allowed on top; HALF_STEP of a result where nothing else is allowed.
     """
 
     graph: Graph

@@ -20,7 +20,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
-from vkmnn.testing.case import HALF_ROUNDING, Case, Variant, cases_of
+from vkmnn.testing.case import HALF_LEAST, HALF_ROUNDING, HALF_STEP, Case, Variant, cases_of
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.storage import HALF_MAX
@@ -198,10 +198,11 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     if want.dtype.kind != "f":
         np.testing.assert_array_equal(got, want, err_msg=str(case))
         return 0.0, 0.0
-    atol = case.atol
+    rtol, atol = case.rtol, case.atol
     if case.half:
-        got, want, atol = _half_results(got, want, case)
-    np.testing.assert_allclose(got, want, rtol=case.rtol, atol=atol, err_msg=str(case))
+        got, want = _half_results(got, want)
+        rtol, atol = _half_tolerance(want, case)
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=str(case))
     finite = np.isfinite(want)
     if not finite.any():
         return 0.0, 0.0
@@ -209,26 +210,27 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     difference = np.abs(got[finite] - exact)
     if not difference.any():
         return 0.0, 0.0
-    allowed = atol + case.rtol * np.abs(exact)
+    allowed = atol + rtol * np.abs(exact)
     allowed[allowed == 0] = 1  # there the results are equal
     return float((difference[difference > 0] / allowed[difference > 0]).max()), float(
         difference.max()
     )
 
 
-def _half_results(got: AnyArray, want: AnyArray, case: Case) -> tuple[AnyArray, AnyArray, float]:
-    """Return results that are comparable although halves end earlier, and the tolerance.
-
-    What rounds to infinity on one side is infinite on both.
-    """
-    finite = np.abs(want[np.isfinite(want)]).astype(np.float64)
-    largest = min(float(finite.max(initial=0.0)), HALF_MAX)
+def _half_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return results with infinities for what halves cannot hold, where both sides say so."""
     beyond = np.abs(want) >= HALF_MAX
     infinite = np.copysign(np.inf, want)
     limited = np.where(beyond & (np.abs(got) >= HALF_MAX), infinite, got)
-    # What is only moved is exact.
-    rounding = HALF_ROUNDING * largest if case.rtol or case.atol else 0.0
-    return limited, np.where(beyond, infinite, want), case.atol + rounding
+    return limited, np.where(beyond, infinite, want)
+
+
+def _half_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
+    """Return the tolerances: of one rounding where the case allows none, else of a few."""
+    if not case.rtol and not case.atol:
+        return HALF_STEP, HALF_LEAST
+    largest = float(np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=0.0))
+    return case.rtol, case.atol + HALF_ROUNDING * largest
 
 
 def run_variant(variant: Variant, device: Device) -> VariantResult:

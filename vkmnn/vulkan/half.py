@@ -31,11 +31,28 @@ class HalfRule(enum.Enum):
 
 
 def halves(
-    rule: HalfRule, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], *, wide: int = -1
+    rule: HalfRule,
+    inputs: Sequence[Tensor | None],
+    outputs: Sequence[Tensor],
+    *,
+    wide: int = -1,
+    clamped: bool = False,
 ) -> Halves:
-    """Apply a rule to the tensors of an op; `wide` is the number of an input that stays float32."""
-    operands = [tensor for number, tensor in enumerate(inputs) if number != wide]
-    takes = rule is HalfRule.TAKES or (rule is not HalfRule.FULL and _all_half(operands))
+    """Apply a rule to the tensors of an op.
+
+    Args:
+        rule: what the op wants.
+        inputs: its operands.
+        outputs: its results.
+        wide: number of an input that stays float32.
+        clamped: constants beyond the range of halves may become the largest one.
+    """
+    operands = [
+        tensor
+        for number, tensor in enumerate(inputs)
+        if tensor is not None and number != wide and is_float(tensor)
+    ]
+    takes = rule is HalfRule.TAKES or (rule is not HalfRule.FULL and _half(operands, clamped))
     gives = takes and rule is not HalfRule.READS
     return [takes and number != wide for number in range(len(inputs))], [gives] * len(outputs)
 
@@ -45,8 +62,10 @@ def is_float(tensor: Tensor) -> bool:
     return kernel_dtype(tensor.dtype) == "f32"
 
 
-def _all_half(operands: Sequence[Tensor | None]) -> bool:
-    floats = [tensor for tensor in operands if tensor is not None and is_float(tensor)]
-    return bool(floats) and all(
-        tensor.half if tensor.value is None else fits_half(tensor.value) for tensor in floats
-    )
+def _half(operands: Sequence[Tensor], clamped: bool) -> bool:
+    computed = [tensor for tensor in operands if tensor.value is None]
+    constants = [tensor.value for tensor in operands if tensor.value is not None]
+    # Constants alone decide by themselves: nothing says that their results meet halves.
+    clamped = clamped and bool(computed)
+    fit = all(fits_half(value, clamped=clamped) for value in constants)
+    return bool(operands) and fit and all(tensor.half for tensor in computed)

@@ -127,12 +127,17 @@ def to_half(array: Array) -> Array:
     return np.where(finite, np.clip(array, -HALF_MAX, HALF_MAX), array).astype(np.float16)
 
 
-def fits_half(array: Array) -> bool:
-    """Return whether float16 holds an element-wise operand: no overflow, no scalar near zero."""
+def fits_half(array: Array, *, clamped: bool = False) -> bool:
+    """Return whether float16 holds an element-wise operand: no overflow, no scalar near zero.
+
+    Args:
+        array: the operand.
+        clamped: what is too large may become the largest half.
+    """
     if array.dtype.kind != "f" or array.size == 0:
         return True
     size = np.abs(array[np.isfinite(array)])
-    if size.size and size.max() > HALF_MAX:
+    if size.size and size.max() > HALF_MAX and not clamped:
         return False
     return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= HALF_SMALLEST)
 

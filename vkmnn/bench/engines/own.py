@@ -20,12 +20,11 @@ class Own(Engine):
     def load(self, job: Job) -> None:
         """Open a session."""
         precision = job.options.get("precision", "high")
-        try:
-            self._session = vkmnn.InferenceSession(job.model, job.device, precision=precision)
-        except vkmnn.InvalidInputError as error:
-            if precision == "high":
-                raise
-            raise EngineMissingError(error.message, error.hint or "") from error
+        self._session = vkmnn.InferenceSession(job.model, job.device, precision=precision)
+        if self._session.precision != precision:
+            raise EngineMissingError(
+                f'{self._session.device.name} has no precision "{precision}"', "take another device"
+            )
         self._feeds = dict(job.feeds)
 
     def run(self) -> list[Array]:

@@ -176,9 +176,11 @@ def binary(variant: Variant) -> Iterator[Case]:
     attrs = BinaryAttrs(kind)
     rtol = _RTOL.get(kind, 0.0)
     logical = kind in ("AND", "OR", "XOR")
+    # Of halves, quotients by constants alone are halves.
+    constant = [1] if kind == "DIV" and variant.half else []
 
-    def case(a: AnyArray, b: AnyArray, attrs: OpAttrs = attrs, rtol: float = rtol) -> Case:
-        return op_case("BinaryOp", attrs, [a, b], rtol=rtol, atol=0)
+    def case(a: AnyArray, b: AnyArray) -> Case:
+        return op_case("BinaryOp", attrs, [a, b], constant=constant, rtol=rtol, atol=0)
 
     with np.errstate(all="ignore"):
         for a, b in PAIRS + MORE_PAIRS * (kind == "ADD"):
@@ -197,8 +199,8 @@ def binary(variant: Variant) -> Iterator[Case]:
             blocked = () if kind in _COMPARISONS or logical else BLOCKED_PAIRS
             for a, b in blocked if kind == "ADD" else blocked[:1]:
                 x, y = _operands(kind, dtype, a, b)
-                constant = [1] if dtype == "i32" else []
-                yield blocked_case("BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0)
+                fixed = [1] if dtype == "i32" else constant
+                yield blocked_case("BinaryOp", attrs, [x, y], constant=fixed, rtol=rtol, atol=0)
         if kind == "ADD" and dtype == "f32":
             x = np.linspace(-9, 9, 77, dtype=np.float32).reshape(7, 11)
             x = np.concatenate([x, np.float32(0.01) * x], 1)

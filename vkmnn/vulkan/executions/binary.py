@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Op, storage_elements
 from vkmnn.ir.ops import BinaryAttrs
@@ -14,7 +16,7 @@ from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule, Halves, halves
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.storage import HALF_SMALLEST, kernel_dtype
 
 # Kinds that give zero for two zeros.
 _KEEPS_ZERO = frozenset(
@@ -62,8 +64,8 @@ class BinaryExecution(VulkanExecution):
         """Follow the operands where results stay in the range of halves as easily as they do."""
         a, b = inputs
         assert b is not None
-        # A square, and a quotient by something computed, may be far larger or smaller.
-        leaves = a is b or (self._attrs.kind == "DIV" and b.value is None)
+        # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
+        leaves = a is b or (self._attrs.kind == "DIV" and not _divides_halves(b))
         half = self._attrs.kind in _HALF and not leaves
         return halves(self.half_rule if half else HalfRule.FULL, inputs, outputs)
 
@@ -105,3 +107,11 @@ class BinaryExecution(VulkanExecution):
     def _attrs(self) -> BinaryAttrs:
         assert isinstance(self.op.attrs, BinaryAttrs)
         return self.op.attrs
+
+
+def _divides_halves(divisor: Tensor) -> bool:
+    """Return whether quotients by this are not far larger than what is divided."""
+    if divisor.value is None:
+        return False
+    size = np.abs(divisor.value)
+    return bool(((size == 0) | (size >= HALF_SMALLEST)).all())

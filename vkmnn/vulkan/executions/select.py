@@ -11,7 +11,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.half import HalfRule, Halves, halves
 
 
 @vulkan_execution("Select")
@@ -38,6 +38,10 @@ class SelectExecution(VulkanExecution):
         tensors = [tensor for tensor in inputs if tensor is not None]
         layout = Layout.NC4HW4 if blocked_layout(tensors, outputs[0], True) else Layout.NCHW
         return [layout] * len(inputs), [layout]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow what is computed: what hides scores in its place may be the lowest half."""
+        return halves(self.half_rule, inputs, outputs, clamped=True)
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
