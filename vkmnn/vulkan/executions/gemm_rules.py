@@ -91,7 +91,7 @@ class Tile:
 
         A loop of lavapipe counts the round in which it finds out that it is done.
         """
-        return self.steps(k) * (self.depth // self.groups + 2) + 1
+        return self.steps(k) * (self.depth // self.groups // 4 + 2) + 1
 
 
 # The largest first.
