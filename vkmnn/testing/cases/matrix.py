@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import RESIDUAL_KINDS, MatMulAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.convolution import Maker
 from vkmnn.testing.cases.shapes import integers, whole
 
 Shape = tuple[int, ...]
@@ -127,13 +129,49 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
     )
 
 
+@shader_cases("matmul_coop")
+def matmul_coop(variant: Variant) -> Iterator[Case]:
+    """Broken tiles and steps in every direction; operands that are read as they lie, and packed."""
+    rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
+    step, small = int(variant.axes["step"]), int(variant.axes["aligned"])
+    n = columns + (4 if small == 4 else 3)
+    parts = 4 if variant.axes["split"] else 1
+    long = parts * step + 24
+    attrs = (MatMulAttrs(False, True, 0.5, CLAMPS[1]), MatMulAttrs(True, False))
+    yield _coop((2, 1, rows + 5, long), (1, 3, n, long), attrs[0])
+    yield _coop((2, 1, rows + 5, long), (3, n, long), attrs[0], constant=[1])
+    yield _coop((3, rows + 1, long - 5), (n, long - 5), attrs[0], constant=[1])
+    yield _coop((long - 3, rows - 3), (long - 3, n), replace(attrs[1], activation=CLAMPS[1]))
+    yield _coop((1, long - 16), (long - 16, small), MatMulAttrs(activation=CLAMPS[1]), constant=[0])
+    yield _coop((1, 1), (1, small), MatMulAttrs(activation=CLAMPS[1]))
+    yield _coop((0, 8), (8, small), MatMulAttrs())
+    if step == 64 or rows == 16:
+        smooth = MatMulAttrs(activation=SMOOTH[0])
+        yield _coop((rows, 2 * parts * step), (2 * parts * step, n), smooth, extra=False)
+
+
+def _coop(
+    a: Shape, b: Shape, attrs: MatMulAttrs, *, constant: Sequence[int] = (), extra: bool = True
+) -> Case:
+    """Return a product of small whole numbers, which are exact, with bias and residual or without.
+
+    Few specializations: each takes its time to compile.
+    """
+    inputs: list[AnyArray | None] = [whole(*a, low=-2, high=2), whole(*b, seed=1, low=-2, high=2)]
+    if extra:
+        plain = replace(attrs, activation=Activation())
+        shape = op_case("MatMul", plain, inputs).graph.outputs[0].dims
+        inputs += [whole(shape[-1], seed=2), whole(*shape, seed=3)]
+    return op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
+
+
 @shader_cases("matmul_gemv")
 def matmul_gemv(variant: Variant) -> Iterator[Case]:
     """Row counts up to the variant's; columns and K on both sides of what a workgroup takes."""
     rows = int(variant.axes["rows"])
     n = 36 if variant.axes["aligned"] == 4 else 35
     small = 4 if variant.axes["aligned"] == 4 else 1
-    return _staged(
+    yield from _staged(
         variant,
         (
             ((2, 1, rows, 299), (1, 3, 299, n)),
@@ -145,6 +183,11 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
             ((rows, 64), (64, 64 + small)),
         ),
     )
+    if rows == 1 and variant.axes["aligned"] == 4:
+        # Convolutions of one pixel, whose windows are vectors.
+        make = Maker(str(variant.axes["act"]))
+        yield make((1, 29, 3, 5), (36, 29, 3, 5), residual=True)
+        yield make((1, 96, 1), (4, 96, 1), bias=False, residual=True)
 
 
 _WHOLE: tuple[tuple[Shape, Shape], ...] = (

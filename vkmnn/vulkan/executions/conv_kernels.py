@@ -19,12 +19,20 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.executions import coop
+from vkmnn.vulkan.executions.conv_gemv import (
+    PANEL_VECTORS,
+    dispatch_conv_gemv,
+    pack_gemv_weights,
+    rank_conv_gemv,
+)
 from vkmnn.vulkan.executions.conv_shared import (
     dispatch_conv_shared,
     gemm_of,
     rank_conv_shared,
 )
-from vkmnn.vulkan.executions.gemm_rules import SharedKernel, workgroups
+from vkmnn.vulkan.executions.coop_rules import CoopKernel
+from vkmnn.vulkan.executions.gemm_rules import GemvKernel, SharedKernel, workgroups
 from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import pack_nc4hw4
 
@@ -93,7 +101,9 @@ class ConvProblem:
         )
 
 
-Family = Literal["rotate", "tile", "channels", "strip", "depthwise", "gather", "shared"]
+Family = Literal[
+    "rotate", "tile", "channels", "strip", "depthwise", "gather", "shared", "gemv", "coop"
+]
 # Families that take all groups at once and input channels one by one.
 SINGLE = frozenset({"strip", "depthwise", "gather"})
 
@@ -104,7 +114,8 @@ class ConvKernel:
 
     `pixels` per invocation (rotate: per workgroup), `lanes` channel blocks that lie side by side in
     the packed weights, `local` invocations per workgroup; `why` goes to the log. `shared` has the
-    tiles of the family shared, whose `pixels` and `lanes` are those of a workgroup.
+    tiles of the families shared and coop, whose `pixels` and `lanes` are those of a workgroup, and
+    the workgroups of gemv.
     """
 
     family: Family
@@ -112,7 +123,7 @@ class ConvKernel:
     lanes: int
     local: int
     why: str = field(compare=False, repr=False)
-    shared: SharedKernel | None = None
+    shared: SharedKernel | CoopKernel | GemvKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +161,21 @@ GPU_LOCAL = 64
 GPU_INVOCATIONS = 16_384
 
 
-def rank_kernels(problem: ConvProblem, info: DeviceInfo, texels: bool) -> list[ConvKernel]:
+def rank_kernels(
+    problem: ConvProblem,
+    info: DeviceInfo,
+    texels: bool,
+    half: bool = False,
+    weight_bytes: int = 0,
+) -> list[ConvKernel]:
     """Return the kernels that can do a problem, the likely fastest first.
 
-    `texels` says that loads go through texel buffers.
+    Args:
+        problem: what to compute.
+        info: the device.
+        texels: loads go through texel buffers.
+        half: floats take 16 bits.
+        weight_bytes: of all constants of the network.
     """
     cpu = info.type is DeviceType.CPU
     local = CPU_LANES if cpu else GPU_LOCAL
@@ -163,10 +185,12 @@ def rank_kernels(problem: ConvProblem, info: DeviceInfo, texels: bool) -> list[C
         return [ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")]
     rotate = texels and can_rotate(info)
     shared = _rank_shared(problem, info)
+    gemv = _rank_gemv(problem, info)
+    matrices = _rank_coop(problem, info, weight_bytes) if half else []
     if cpu:
         # Shared memory and barriers are emulated there: for tests and the tuner.
-        return [*_rank_cpu_tiles(problem, rotate), *shared]
-    return [*shared, *_rank_gpu_tiles(problem, rotate)]
+        return [*matrices, *_rank_cpu_tiles(problem, rotate), *shared, *gemv]
+    return [*gemv, *matrices, *shared, *_rank_gpu_tiles(problem, rotate)]
 
 
 def _rank_shared(problem: ConvProblem, info: DeviceInfo) -> list[ConvKernel]:
@@ -180,6 +204,28 @@ def _rank_shared(problem: ConvProblem, info: DeviceInfo) -> list[ConvKernel]:
             kernel,
         )
         for kernel in rank_conv_shared(problem, info)
+    ]
+
+
+def _rank_gemv(problem: ConvProblem, info: DeviceInfo) -> list[ConvKernel]:
+    return [
+        ConvKernel("gemv", 1, PANEL_VECTORS, kernel.local, "one pixel", kernel)
+        for kernel in rank_conv_gemv(problem, info)
+    ]
+
+
+def _rank_coop(problem: ConvProblem, info: DeviceInfo, weight_bytes: int) -> list[ConvKernel]:
+    product = coop.gemm_of(problem)
+    return [
+        ConvKernel(
+            "coop",
+            kernel.tile.rows,
+            kernel.tile.columns // 4,
+            kernel.tile.invocations,
+            f"{kernel.tile.workgroups(product)} tiles of matrices, {kernel.parts} parts of K",
+            kernel,
+        )
+        for kernel in coop.rank_conv_coop(problem, info, weight_bytes)
     ]
 
 
@@ -300,11 +346,19 @@ class Weights:
 
         def pack(plain: Array) -> Array:
             seen = self.view(plain)
-            taps = prod(seen.shape[2:])
-            return pack_weights(seen.reshape(*seen.shape[:2], taps), kernel, group)
+            flat = seen.reshape(*seen.shape[:2], prod(seen.shape[2:]))
+            if kernel.family == "coop":
+                return coop.pack_conv_weights(flat, group)
+            if kernel.family == "gemv":
+                return pack_gemv_weights(flat)
+            return pack_weights(flat, kernel, group)
 
-        blocked = "single" if kernel.family in SINGLE else "blocked"
-        key = f"conv:{self.key}:{blocked}:{group}:{kernel.lanes}"
+        form = f"blocked:{kernel.lanes}"
+        if kernel.family in SINGLE:
+            form = f"single:{kernel.lanes}"
+        elif kernel.family in ("coop", "gemv"):
+            form = kernel.family
+        key = f"conv:{self.key}:{form}:{group}"
         if self.tensor.value is not None:
             return encoder.constant(self.tensor, key, pack)
         # Packing the numbers of the elements shows where each of them goes.
@@ -406,7 +460,9 @@ def encode_convolution(
     """
     if 0 in (problem.pixels, problem.channels):
         return
-    candidates = rank_kernels(problem, encoder.info, encoder.prefers_texel_loads)
+    candidates = rank_kernels(
+        problem, encoder.info, encoder.prefers_texel_loads, encoder.half, encoder.weight_bytes
+    )
     kernel = encoder.choose("convolution", problem, candidates)
     _log.debug(
         "%s: %s kernel, %d pixels, %d lanes: %s",
@@ -444,7 +500,7 @@ def encode_convolution(
 
 
 def _inner_iterations(problem: ConvProblem, kernel: ConvKernel) -> int:
-    if kernel.family in ("strip", "depthwise", "shared"):
+    if kernel.shared or kernel.family in ("strip", "depthwise"):
         return 0
     return problem.inputs if kernel.family == "gather" else ceil_div(problem.inputs, 4)
 
@@ -504,6 +560,12 @@ def dispatch_convolution(
     }
     tensors = [*operands, residual or operands[2], y]
     spec: dict[str, int | bool] = {**epilogue.spec, **residual_spec(residual, join)}
+    if isinstance(kernel.shared, CoopKernel):
+        coop.dispatch_convolution(problem, kernel.shared, activation, sizes, tensors, spec, encoder)
+        return
+    if isinstance(kernel.shared, GemvKernel):
+        dispatch_conv_gemv(problem, kernel.shared, epilogue, tensors, spec, encoder)
+        return
     if kernel.shared:
         act = epilogue.act
         dispatch_conv_shared(problem, kernel.shared, act, sizes, tensors, spec, encoder)
