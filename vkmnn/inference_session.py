@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from vkmnn.interpreter import (
     ScheduleConfig,
     check_array,
     check_symbols,
+    open_backend,
 )
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo
@@ -76,7 +78,10 @@ class InferenceSession:
             require_device=require_device,
             progress=progress,
         )
-        self._session = Interpreter.from_model(model).create_session(config)
+        with ThreadPoolExecutor(1, thread_name_prefix="vkmnn-open") as pool:
+            # The driver is loaded while the model is.
+            backend = pool.submit(open_backend, config)
+            self._session = Interpreter.from_model(model).create_session(config, backend)
         graph = self._session.core.graph
         self._inputs = {info.name: info for info in graph.inputs}
         self._outputs = [info.name for info in graph.outputs]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,9 @@ class CpuInfo:
     """Stands where a DeviceInfo would when the numpy backend is the device."""
 
     name: str = "CPU (numpy backend)"
+
+
+OpenBackend = tuple[Backend, DeviceInfo | CpuInfo, str]
 
 
 class SessionTensor:
@@ -181,8 +185,15 @@ class Interpreter:
 
         return cls(load_model(model))
 
-    def create_session(self, config: ScheduleConfig | None = None) -> Session:
-        """Make a session; when all input shapes are known it is planned at once.
+    def create_session(
+        self, config: ScheduleConfig | None = None, backend: Future[OpenBackend] | None = None
+    ) -> Session:
+        """Make a session; its plans are made by `resize_session`, or in the first run.
+
+        Args:
+            config: how it runs.
+            backend: what `open_backend` returns for this configuration, where another thread has
+                begun to; None to open it now.
 
         Raises:
             DeviceNotFoundError: the device asked for is not there.
@@ -194,7 +205,8 @@ class Interpreter:
                 f"unknown precision '{config.precision}'",
                 hint=f"use one of {', '.join(PRECISIONS)}",
             )
-        main, device, precision = _create_backend(config)
+        opened = backend.result() if backend else open_backend(config)
+        main, device, precision = opened
         graph = _with_outputs(self.graph, config.save_tensors)
         core = CoreSession(
             graph,
@@ -360,8 +372,12 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
     return replace(graph, outputs=[*graph.outputs, *infos])
 
 
-def _create_backend(config: ScheduleConfig) -> tuple[Backend, DeviceInfo | CpuInfo, str]:
-    """Open the device that the configuration asks for; return the precision that it has, too."""
+def open_backend(config: ScheduleConfig) -> OpenBackend:
+    """Open the device that the configuration asks for; return the precision that it has, too.
+
+    Raises:
+        DeviceNotFoundError: it is not there.
+    """
     selector = environment.device_selector() if config.device == "auto" else config.device
     if selector == CPU_DEVICE:
         return CpuBackend(), CpuInfo(), _precision(config, False, CpuInfo().name)

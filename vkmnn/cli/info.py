@@ -49,7 +49,7 @@ class Value:
 
 def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     """Print all about a model; False when vkmnn cannot run it."""
-    proto, _ = read_model(path)
+    proto = read_model(path).proto
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [_value(info) for info in proto.graph.input if info.name not in weights]
     sizes = parse_sizes(shapes, {value.name: value.shape for value in inputs})

@@ -36,6 +36,7 @@ class ShaderLibrary:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
         self._shaders: dict[str, Shader] = {}
+        self._entries: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         return f"ShaderLibrary({str(self.folder)!r})"
@@ -143,7 +144,14 @@ class ShaderLibrary:
         return manifest
 
     def _entry(self, name: str) -> dict[str, Any] | None:
-        """Return the manifest entry of a variant, None when there is none.
+        """Return the manifest entry of a variant, None when there is none."""
+        entry = self._entries.get(name) or self._read_entry(name)
+        if entry is not None:
+            self._entries[name] = entry
+        return entry
+
+    def _read_entry(self, name: str) -> dict[str, Any] | None:
+        """Find the manifest entry of a variant.
 
         Parsing one entry of some hundreds takes a hundredth of the time of parsing them all, and
         the generator writes each at the start of a line.

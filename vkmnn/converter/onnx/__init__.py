@@ -5,6 +5,7 @@ Importing it is cheap: the onnx package is imported when the first model is load
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ def load_model(model: str | Path | bytes | onnx.ModelProto) -> Graph:
         UnsupportedOpError: nodes that cannot be converted; all of them are listed.
         PluginError: a plug-in cannot be loaded.
     """
-    load_plugins()
-    proto, folder = read_model(model)
-    return GraphBuilder(proto, folder).build()
+    with ThreadPoolExecutor(1, thread_name_prefix="vkmnn-read") as pool:
+        # The file is read while plug-ins, and with them most of vkmnn, are imported.
+        file = pool.submit(read_model, model)
+        load_plugins()
+        return GraphBuilder(file.result()).build()

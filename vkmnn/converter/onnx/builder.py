@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.infer import infer_outputs, merge_shapes
+from vkmnn.converter.onnx.model_file import ModelFile
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -37,6 +37,7 @@ from vkmnn.converter.onnx.source import (
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor
 from vkmnn.converter.onnx.types import tensor_info, unsupported_type
+from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import ConversionError, ModelError, UnsupportedNode, UnsupportedOpError
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 
@@ -52,10 +53,11 @@ _SHARED_CONSTANT_BYTES = 256
 class GraphBuilder:
     """Holds the graph while it grows; `build` runs the conversion once."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None) -> None:
-        self._model = model
-        self._proto = model.graph
-        self.folder = folder
+    def __init__(self, file: ModelFile) -> None:
+        self._model = file.proto
+        self._proto = file.proto.graph
+        self._weights = file.weights
+        self.folder = file.folder
         self.graph = Graph(self._proto.name or "model", [], [])
         self._known: dict[str, TensorInfo] = {}
         self._said: dict[str, TensorInfo] = {}
@@ -65,7 +67,7 @@ class GraphBuilder:
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._refused: list[UnsupportedNode] = []
         self._tainted: set[str] = set()
-        self._opsets = opset_map(model.opset_import)
+        self._opsets = opset_map(file.proto.opset_import)
 
     def build(self) -> Graph:
         """Convert the model.
@@ -173,10 +175,10 @@ class GraphBuilder:
         """Take over initializers that something reads, and graph inputs."""
         read = read | {value.name for value in self._proto.output}
         initializers = set()
-        for tensor in self._proto.initializer:
+        for number, tensor in enumerate(self._proto.initializer):
             initializers.add(tensor.name)
             if tensor.name in read:
-                self._read_initializer(tensor)
+                self._read_initializer(tensor, self._weights.get(number))
         for sparse in self._proto.sparse_initializer:
             self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
         for value in (*self._proto.value_info, *self._proto.output):
@@ -198,9 +200,9 @@ class GraphBuilder:
         if overridable:
             _LOG.info("inputs with default values become constants: %s", ", ".join(overridable))
 
-    def _read_initializer(self, tensor: onnx.TensorProto) -> None:
+    def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None) -> None:
         try:
-            self.graph.constants[tensor.name] = array_from_tensor(tensor, self.folder)
+            self.graph.constants[tensor.name] = array_from_tensor(tensor, self.folder, raw)
         except ConversionError as error:
             self._refuse_tensor("Initializer", tensor.name, error.message)
 

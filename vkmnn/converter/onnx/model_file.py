@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.converter.onnx.wire import Bytes, NotAModelError, split
 from vkmnn.errors import ConversionError, ModelError
 
 if TYPE_CHECKING:
@@ -28,31 +31,46 @@ _OTHER_FORMATS = (
     (0, b"<!DOCTYPE", "a web page; download the file itself, not its page"),
     (0, b"<html", "a web page; download the file itself, not its page"),
 )
+_MAGIC_BYTES = max(offset + len(magic) for offset, magic, _ in _OTHER_FORMATS)
 
 
-def read_model(model: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
-    """Return the model, and the folder that its external data may lie in.
+class ModelFile(NamedTuple):
+    """A model as it was read.
+
+    `weights` holds the data of large initializers, by their number in the graph: `proto` has them
+    with empty raw_data. `folder` is where external data may lie.
+    """
+
+    proto: onnx.ModelProto
+    weights: Mapping[int, Bytes]
+    folder: Path | None
+
+
+def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
+    """Read and check a model.
 
     Raises:
         ModelError: no such file, or not an ONNX model.
         ConversionError: an IR version or opset that the installed onnx package does not know.
+        TypeError: the argument is none of these.
     """
-    import onnx
-
-    folder = None
-    if isinstance(model, onnx.ModelProto):
-        proto = model
-    elif isinstance(model, bytes):
-        proto = _parse(model, "the given bytes")
+    if isinstance(model, bytes):
+        file = ModelFile(*_parse(BytesIO(model), len(model), "the given bytes"), None)
+    elif isinstance(model, str | os.PathLike):
+        file = ModelFile(*_read(Path(model)), Path(model).parent)
     else:
-        path = Path(model)
-        proto = _parse(_read(path), f"'{path}'")
-        folder = path.parent
-    _check_header(proto)
-    return proto, folder
+        import onnx
+
+        if not isinstance(model, onnx.ModelProto):
+            raise TypeError(
+                f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}"
+            )
+        file = ModelFile(model, {}, None)
+    _check_header(file.proto)
+    return file
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
     try:
         if not path.exists():
             raise ModelError(
@@ -62,23 +80,33 @@ def _read(path: Path) -> bytes:
             raise ModelError(
                 f"'{path}' is not a regular file", hint="give the path of an .onnx file"
             )
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return _parse(file, path.stat().st_size, f"'{path}'")
     except (OSError, ValueError) as error:
         raise ModelError(
             f"'{path}' cannot be read: {error}", hint="check the path and its permissions"
         ) from error
 
 
-def _parse(data: bytes, what: str) -> onnx.ModelProto:
+def _parse(stream: BinaryIO, nbytes: int, what: str) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
+    if not nbytes:
+        raise ModelError(f"{what} is empty", hint="the download or the export did not finish")
+    start = stream.read(_MAGIC_BYTES)
+    stream.seek(0)
+    hint = "the file is truncated or not an ONNX model; export or download it again"
+    for offset, magic, other in _OTHER_FORMATS:
+        if start[offset : offset + len(magic)] == magic:
+            hint = f"this is {other}"
+    weights: Mapping[int, Bytes] = {}
+    try:
+        data, weights = split(stream, nbytes)
+    except NotAModelError:  # protobuf says what is wrong
+        stream.seek(0)
+        data = stream.read()
+    # Not before: what is read by then waits for no other thread's imports.
     import onnx
     from google.protobuf.message import DecodeError
 
-    if not data:
-        raise ModelError(f"{what} is empty", hint="the download or the export did not finish")
-    hint = "the file is truncated or not an ONNX model; export or download it again"
-    for offset, magic, other in _OTHER_FORMATS:
-        if data[offset : offset + len(magic)] == magic:
-            hint = f"this is {other}"
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -87,7 +115,7 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
     # Any bytes may parse as a protobuf of unknown fields, so ask for what a model must have.
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{what} is not an ONNX model: it has no graph or no opset", hint=hint)
-    return proto
+    return proto, weights
 
 
 def _check_header(proto: onnx.ModelProto) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, type_name
+from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import ConversionError, ModelError
 from vkmnn.ir import Array, DType
 
@@ -31,8 +32,15 @@ _FIELDS: dict[DType, str] = {
 _DEFAULT_FIELD = "int32_data"
 
 
-def array_from_tensor(tensor: onnx.TensorProto, folder: Path | None) -> Array:
+def array_from_tensor(
+    tensor: onnx.TensorProto, folder: Path | None, raw: Bytes | None = None
+) -> Array:
     """Return the values of a tensor; external data is read from inside `folder` only.
+
+    Args:
+        tensor: the tensor.
+        folder: of the model; None where it has none.
+        raw: its raw_data where that was read apart; the values share its memory.
 
     Raises:
         ModelError: dimensions, element type and data do not fit together, or the external data is
@@ -55,7 +63,7 @@ def array_from_tensor(tensor: onnx.TensorProto, folder: Path | None) -> Array:
     if tensor.data_location == _EXTERNAL:
         flat = _read_external(tensor, name, dtype, count, folder)
     elif tensor.HasField("raw_data"):
-        flat = _from_raw(tensor.raw_data, name, dtype, count)
+        flat = _from_raw(tensor.raw_data if raw is None else raw, name, dtype, count)
     else:
         flat = _from_field(tensor, name, dtype, count)
     array = flat.reshape(shape)
@@ -75,7 +83,7 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
     return little
 
 
-def _from_raw(data: bytes, name: str, dtype: DType, count: int) -> Array:
+def _from_raw(data: bytes | Bytes, name: str, dtype: DType, count: int) -> Array:
     expected = count * dtype.numpy.itemsize
     if len(data) != expected:
         raise _damaged(name, f"{len(data)} bytes of data, its shape asks for {expected}")

@@ -1,0 +1,127 @@
+"""Reads an ONNX file with its large weights apart, each straight into an array of its own.
+
+Protobuf's parser copies all of a file, and once more every tensor that is asked for. Here one pass
+over the wire format (Protocol Buffers, "Encoding") cuts the data of large initializers out; the
+rest, some kilobytes, is a valid model for the parser, which stays the judge of everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+LARGE = 4096
+"""Data of fewer bytes stays in the model."""
+
+_MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9  # field numbers of onnx.proto
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
+_MAX_VARINT_BYTES = 10
+
+
+class NotAModelError(Exception):
+    """The bytes cannot be cut: truncated, or no protobuf of this form."""
+
+
+def split(stream: BinaryIO, nbytes: int) -> tuple[bytes, dict[int, Bytes]]:
+    """Return the model without the data of its large initializers, and that data.
+
+    Args:
+        stream: at the beginning of a serialised ModelProto.
+        nbytes: how long it is.
+
+    Returns:
+        A serialised ModelProto in which that raw_data is empty, and the raw_data by the number of
+        the initializer.
+
+    Raises:
+        NotAModelError: the bytes are not a protobuf message.
+    """
+    reader = _Splitter(stream)
+    tensor = {_TENSOR_RAW_DATA: reader.raw_data}
+    graph = {_GRAPH_INITIALIZER: lambda size: reader.initializer(size, tensor)}
+    model = {_MODEL_GRAPH: lambda size: reader.message(size, graph)}
+    return reader.message(nbytes, model), reader.large
+
+
+_Fields = Mapping[int, Callable[[int], bytes]]
+
+
+class _Splitter:
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._position = 0
+        self._initializers = 0
+        self.large: dict[int, Bytes] = {}
+
+    def message(self, nbytes: int, fields: _Fields) -> bytes:
+        """Copy a message; the content of the numbered fields is what the functions return."""
+        end = self._position + nbytes
+        parts: list[bytes] = []
+        while self._position < end:
+            tag, head = self._varint()
+            kind = tag & 7
+            if kind == _LENGTH:
+                size, length = self._varint()
+                if size > end - self._position:
+                    raise NotAModelError
+                rewrite = fields.get(tag >> 3)
+                content = self._take(size) if rewrite is None else rewrite(size)
+                parts += head, length if len(content) == size else _encoded(len(content)), content
+            elif kind == _VARINT:
+                parts += head, self._varint()[1]
+            elif kind in (_FIXED64, _FIXED32):
+                parts += head, self._take(8 if kind == _FIXED64 else 4)
+            else:
+                raise NotAModelError
+        if self._position != end:
+            raise NotAModelError
+        return b"".join(parts)
+
+    def initializer(self, nbytes: int, fields: _Fields) -> bytes:
+        content = self.message(nbytes, fields)
+        self._initializers += 1
+        return content
+
+    def raw_data(self, nbytes: int) -> bytes:
+        # Of a field that comes twice, the last one counts.
+        self.large.pop(self._initializers, None)
+        if nbytes < LARGE:
+            return self._take(nbytes)
+        data = np.empty(nbytes, np.uint8)
+        if self._stream.readinto(data) != nbytes:  # type: ignore[attr-defined]  # all have it
+            raise NotAModelError
+        self._position += nbytes
+        self.large[self._initializers] = data
+        return b""
+
+    def _varint(self) -> tuple[int, bytes]:
+        """Return a number and how it is written."""
+        written = self._take(1)
+        value = written[0] & 0x7F
+        while written[-1] & 0x80:
+            if len(written) == _MAX_VARINT_BYTES:
+                raise NotAModelError
+            written += self._take(1)
+            value |= (written[-1] & 0x7F) << 7 * (len(written) - 1)
+        return value, written
+
+    def _take(self, nbytes: int) -> bytes:
+        data = self._stream.read(nbytes)
+        if len(data) != nbytes:
+            raise NotAModelError
+        self._position += nbytes
+        return data
+
+
+def _encoded(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
