@@ -170,6 +170,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         cooperative_matrices=_cooperative_matrices(instance, handle)
         if "cooperative_matrix" in features
         else (),
+        multiprocessors=properties.multiprocessors,
     )
     return PhysicalDevice(handle, info, extensions, queue_family, timestamp_bits)
 
@@ -182,12 +183,21 @@ class _Properties:
     maintenance3: Any
     driver: Any
     size_control: Any
+    nvidia: Any
+    amd: Any
+
+    @property
+    def multiprocessors(self) -> int:
+        """How many there are; 0 where the driver does not tell."""
+        amd = self.amd
+        units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount
+        return int(self.nvidia.shaderSMCount or units * amd.computeUnitsPerShaderArray)
 
 
 def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _Properties:
     head = struct("VkPhysicalDeviceProperties2", lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2)
 
-    def chained(name: str, stype: int, core: Version, extension: str = "") -> Any:
+    def chained(name: str, stype: int, core: Version | None, extension: str = "") -> Any:
         result = struct(name, stype)
         if _core(version, core) or extension in extensions:
             result.pNext = head.pNext
@@ -222,6 +232,18 @@ def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _P
             lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES,
             (1, 3),
             "VK_EXT_subgroup_size_control",
+        ),
+        chained(
+            "VkPhysicalDeviceShaderSMBuiltinsPropertiesNV",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV,
+            None,
+            "VK_NV_shader_sm_builtins",
+        ),
+        chained(
+            "VkPhysicalDeviceShaderCorePropertiesAMD",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD,
+            None,
+            "VK_AMD_shader_core_properties",
         ),
     )
     lib.vkGetPhysicalDeviceProperties2(handle, head)
