@@ -33,6 +33,7 @@ SHORT_BECAUSE = {
     "conv_shared": f"{EXECUTIONS}/gemm_rules.py:MAX_ITERATIONS",
     "conv_tile": f"{T}convolution.py::test_split_covers_every_tap_once",
     "cum_sum": f"{T}along_axis.py::test_cum_sum_of_a_line_longer_than_a_loop_may_be",
+    "elementwise": "one iteration per lane",
     "gather_nd": "one iteration per axis",
     "grid_sample": "four taps along each of three axes",
     "group_norm": f"{EXECUTIONS}/group_norm.py:MAX_STEPS",

@@ -1,4 +1,4 @@
-"""BinaryOp, Select, Cast and Scale."""
+"""BinaryOp, Select, Cast, Scale and Elementwise."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required, widen
-from vkmnn.cpu_fallback.unary import activate
+from vkmnn.cpu_fallback.unary import activate, unary
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
-from vkmnn.ir.ops import COMPARISON_KINDS, BinaryAttrs, CastAttrs, ScaleAttrs
+from vkmnn.ir.ops import COMPARISON_KINDS, BinaryAttrs, CastAttrs, ElementwiseAttrs, ScaleAttrs
 from vkmnn.shape.common import attrs_of
 
 
@@ -78,6 +78,35 @@ def _binary_op(op: Op, inputs: Inputs) -> list[AnyArray]:
 def _select(op: Op, inputs: Inputs) -> list[AnyArray]:
     condition, a, b = (required(inputs, index) for index in range(3))
     return [np.where(condition.astype(np.bool_, copy=False), a, b)]
+
+
+_STEPS: dict[str, Callable[..., AnyArray]] = {
+    "MUL_ADD": lambda a, b, c: a * b + c,
+    "CLIP": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "SELECT": lambda condition, a, b: np.asarray(np.where(condition != 0, a, b)),
+}
+
+
+def _step(kind: str, values: list[AnyArray]) -> AnyArray:
+    if kind in _STEPS:
+        return _STEPS[kind](*values)
+    if len(values) == 1:
+        return unary(kind, values[0])
+    return np.asarray(_FUNCTIONS[kind](*values))
+
+
+@cpu_execution("Elementwise")
+def _elementwise(op: Op, inputs: Inputs) -> list[AnyArray]:
+    attrs = attrs_of(op, ElementwiseAttrs)
+    values = [widen(required(inputs, index)) for index in range(len(inputs))]
+    dtype = values[0].dtype
+    shape = np.broadcast_shapes(*(value.shape for value in values))
+    numbers = [dtype.type(number) for number in attrs.numbers]
+    for step in attrs.steps:
+        taken = [np.asarray(values[v] if v >= 0 else numbers[-1 - v]) for v in step.values]
+        values.append(_step(step.kind, taken).astype(dtype, copy=False))
+    result = np.broadcast_to(values[-1], shape)
+    return [result.astype(required(inputs, 0).dtype, copy=False)]
 
 
 def cast(x: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:

@@ -231,6 +231,39 @@ class QuickGeluAttrs(OpAttrs):
     alpha: float = 1.702
 
 
+STEP_KINDS = {
+    "ADD": 2, "SUB": 2, "MUL": 2, "DIV": 2, "MIN": 2, "MAX": 2, "PRELU": 2,
+    "GREATER": 2, "GREATER_EQUAL": 2, "LESS": 2, "LESS_EQUAL": 2, "EQUAL": 2,
+    "ABS": 1, "FLOOR": 1, "CEIL": 1, "ROUND": 1, "SIGN": 1, "SQRT": 1, "RSQRT": 1,
+    "EXP": 1, "LOG": 1, "SIGMOID": 1, "TANH": 1, "MUL_ADD": 3, "CLIP": 3, "SELECT": 3,
+}  # fmt: skip
+"""Kinds of steps, and how many values each takes: those of `UnaryOp` and `BinaryOp`, MUL_ADD
+(a · b + c), CLIP (x, min, max), SELECT (condition, a, b). Comparisons give 1 or 0."""
+MAX_STEPS = 8
+MAX_STEP_NUMBERS = 8
+MAX_STEP_INPUTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of an Elementwise op; `values` are numbered as the op says."""
+
+    kind: str
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseAttrs(OpAttrs):
+    """y = the last of several steps, each a function of floats, element by element.
+
+    All steps compute in the shape to which the inputs broadcast. Value k >= 0 is input k, or, from
+    the number of inputs on, the result of a step; value -1 - k is `numbers[k]`.
+    """
+
+    steps: tuple[Step, ...]
+    numbers: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class CastAttrs(OpAttrs):
     """y = x converted to `to`: float to int truncates toward zero, to bool is x != 0."""
@@ -604,6 +637,7 @@ _BUILT_IN: dict[str, OpType] = {
     "MatMul": OpType(MatMulAttrs, 2, 4),
     "BinaryOp": OpType(BinaryAttrs, 2, 2),
     "UnaryOp": OpType(UnaryAttrs, 1, 1),
+    "Elementwise": OpType(ElementwiseAttrs, 1, MAX_STEP_INPUTS),
     "QuickGelu": OpType(QuickGeluAttrs, 1, 1),
     "Select": OpType(OpAttrs, 3, 3),
     "Cast": OpType(CastAttrs, 1, 1),

@@ -86,6 +86,37 @@ class SamplePadding(IntEnum):
     REFLECTION = 2
 
 
+class Step(IntEnum):
+    """The numbers `STEP_…` of GLSL."""
+
+    ADD = 0
+    SUB = 1
+    MUL = 2
+    DIV = 3
+    MIN = 4
+    MAX = 5
+    PRELU = 6
+    GREATER = 7
+    GREATER_EQUAL = 8
+    LESS = 9
+    LESS_EQUAL = 10
+    EQUAL = 11
+    ABS = 12
+    FLOOR = 13
+    CEIL = 14
+    ROUND = 15
+    SIGN = 16
+    SQRT = 17
+    RSQRT = 18
+    EXP = 19
+    LOG = 20
+    SIGMOID = 21
+    TANH = 22
+    MUL_ADD = 23
+    CLIP = 24
+    SELECT = 25
+
+
 ArgReduceSource: TypeAlias = Literal[
     "f32",
     "i32",
@@ -635,29 +666,24 @@ ConvCoopStep: TypeAlias = Literal[
     128,
     256,
 ]
-ConvCoopSplit: TypeAlias = Literal[
-    0,
-    1,
-]
-_CONV_COOP = struct.Struct("<I3i3I3i3iIIIIiiI4IIIIIff")
+_CONV_COOP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
 
 class ConvCoopParams(Params):
-    """Push constants of `conv_coop`: 120 bytes.
+    """Push constants of `conv_coop`: 128 bytes.
 
-    Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
+    Values: 3 in in_size, 3 in out_size, 3 in kernel, 3 in stride, 3 in dilation, 3 in pad, 4 in
+    out_stride.
     """
 
     __slots__ = (
         "pixels",
         "in_size",
         "out_size",
+        "kernel",
         "stride",
+        "dilation",
         "pad",
-        "k8",
-        "tiles",
-        "steps",
-        "parts",
         "in_block",
         "in_blocks",
         "out_block",
@@ -676,12 +702,10 @@ class ConvCoopParams(Params):
         pixels: int,
         in_size: tuple[int, ...],
         out_size: tuple[int, ...],
+        kernel: tuple[int, ...],
         stride: tuple[int, ...],
+        dilation: tuple[int, ...],
         pad: tuple[int, ...],
-        k8: int,
-        tiles: int,
-        steps: int,
-        parts: int,
         in_block: int,
         in_blocks: int,
         out_block: int,
@@ -696,12 +720,10 @@ class ConvCoopParams(Params):
         self.pixels: Final = pixels
         self.in_size: Final = in_size
         self.out_size: Final = out_size
+        self.kernel: Final = kernel
         self.stride: Final = stride
+        self.dilation: Final = dilation
         self.pad: Final = pad
-        self.k8: Final = k8
-        self.tiles: Final = tiles
-        self.steps: Final = steps
-        self.parts: Final = parts
         self.in_block: Final = in_block
         self.in_blocks: Final = in_blocks
         self.out_block: Final = out_block
@@ -719,12 +741,10 @@ class ConvCoopParams(Params):
                 self.pixels,
                 *array(self.in_size, 3),
                 *array(self.out_size, 3),
+                *array(self.kernel, 3),
                 *array(self.stride, 3),
+                *array(self.dilation, 3),
                 *array(self.pad, 3),
-                self.k8,
-                self.tiles,
-                self.steps,
-                self.parts,
                 self.in_block,
                 self.in_blocks,
                 self.out_block,
@@ -744,22 +764,20 @@ def conv_coop(
     *,
     tile: ConvCoopTile,
     step: ConvCoopStep,
-    split: ConvCoopSplit,
 ) -> Shader:
     """Return a variant of `conv_coop`.
 
     Convolution of float16 tensors as an implicit GEMM by cooperative matrices, summed in float32.
-    split: several workgroups share a tile, each a part of K. k counts pairs of channel blocks,
-    tap by tap: `taps` says for each pair which texel it is, counted from a pixel's first tap, how
-    far the second block is (0: there is none), and the tap's place as depth and height · 65536 +
-    width. Weights are rows [group][channel][pair] of eight elements.
+    k counts pairs of channel blocks, tap by tap: `taps` says for each pair which texel it is,
+    counted from a pixel's first tap, how far the second block is (0: there is none), and the
+    tap's place as depth and height · 65536 + width. Weights are rows [group][channel][pair] of
+    eight elements.
     """
     return _find(
         "conv_coop",
         {
             "tile": tile,
             "step": step,
-            "split": split,
         },
     )
 
@@ -1866,6 +1884,92 @@ def cum_sum(
     )
 
 
+ElementwiseSteps: TypeAlias = Literal[
+    4,
+    8,
+]
+ElementwiseWidth: TypeAlias = Literal[
+    1,
+    4,
+]
+ElementwiseStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
+_ELEMENTWISE = struct.Struct("<I5I6I6I6I6I")
+
+
+class ElementwiseParams(Params):
+    """Push constants of `elementwise`: 120 bytes.
+
+    Values: 5 in size, 6 in x0_stride, 6 in x1_stride, 6 in x2_stride, 6 in x3_stride.
+    """
+
+    __slots__ = (
+        "count",
+        "size",
+        "x0_stride",
+        "x1_stride",
+        "x2_stride",
+        "x3_stride",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: tuple[int, ...],
+        x0_stride: tuple[int, ...],
+        x1_stride: tuple[int, ...],
+        x2_stride: tuple[int, ...],
+        x3_stride: tuple[int, ...],
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.x0_stride: Final = x0_stride
+        self.x1_stride: Final = x1_stride
+        self.x2_stride: Final = x2_stride
+        self.x3_stride: Final = x3_stride
+
+    def pack(self) -> bytes:
+        try:
+            return _ELEMENTWISE.pack(
+                self.count,
+                *array(self.size, 5),
+                *array(self.x0_stride, 6),
+                *array(self.x1_stride, 6),
+                *array(self.x2_stride, 6),
+                *array(self.x3_stride, 6),
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ELEMENTWISE, error) from None
+
+
+def elementwise(
+    *,
+    steps: ElementwiseSteps,
+    width: ElementwiseWidth,
+    storage: ElementwiseStorage,
+) -> Shader:
+    """Return a variant of `elementwise`.
+
+    y = a chain of steps over up to four operands with broadcasting over up to six axes.
+    Specialization constants say what each step computes of which values, so that a driver
+    compiles those alone. Values are numbered: operands 0 to 3, numbers 4 to 11, from 12 on the
+    results of the steps. An invocation makes one element of `width` words.
+    """
+    return _find(
+        "elementwise",
+        {
+            "steps": steps,
+            "width": width,
+            "storage": storage,
+        },
+    )
+
+
 FillStorage: TypeAlias = Literal[
     "ssbo",
     "half",
@@ -2489,19 +2593,15 @@ MatmulCoopStep: TypeAlias = Literal[
     128,
     256,
 ]
-MatmulCoopSplit: TypeAlias = Literal[
-    0,
-    1,
-]
 MatmulCoopAligned: TypeAlias = Literal[
     4,
     1,
 ]
-_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3IfffIII")
+_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3Ifff")
 
 
 class MatmulCoopParams(Params):
-    """Push constants of `matmul_coop`: 84 bytes.
+    """Push constants of `matmul_coop`: 72 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -2520,9 +2620,6 @@ class MatmulCoopParams(Params):
         "alpha",
         "act_alpha",
         "act_beta",
-        "tiles",
-        "steps",
-        "parts",
     )
 
     def __init__(
@@ -2541,9 +2638,6 @@ class MatmulCoopParams(Params):
         alpha: float,
         act_alpha: float,
         act_beta: float,
-        tiles: int,
-        steps: int,
-        parts: int,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -2558,9 +2652,6 @@ class MatmulCoopParams(Params):
         self.alpha: Final = alpha
         self.act_alpha: Final = act_alpha
         self.act_beta: Final = act_beta
-        self.tiles: Final = tiles
-        self.steps: Final = steps
-        self.parts: Final = parts
 
     def pack(self) -> bytes:
         try:
@@ -2578,9 +2669,6 @@ class MatmulCoopParams(Params):
                 self.alpha,
                 self.act_alpha,
                 self.act_beta,
-                self.tiles,
-                self.steps,
-                self.parts,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_COOP, error) from None
@@ -2590,21 +2678,18 @@ def matmul_coop(
     *,
     tile: MatmulCoopTile,
     step: MatmulCoopStep,
-    split: MatmulCoopSplit,
     aligned: MatmulCoopAligned,
 ) -> Shader:
     """Return a variant of `matmul_coop`.
 
     Matrix product of float16 operands by cooperative matrices, summed in float32. Both operands
-    are rows of uvec4s along k, eight elements each, which the strides of `a` and `b` count.
-    split: several workgroups share a tile, each a part of K.
+    are rows of uvec4s along k, eight elements each: the strides of `a` and `b` count those.
     """
     return _find(
         "matmul_coop",
         {
             "tile": tile,
             "step": step,
-            "split": split,
             "aligned": aligned,
         },
     )
@@ -3825,21 +3910,17 @@ RasterWidth: TypeAlias = Literal[
     "1",
     "4",
 ]
-RasterOrder: TypeAlias = Literal[
-    "plain",
-    "blocked",
-]
 RasterStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
     "half",
     "half_texel",
 ]
-_RASTER = struct.Struct("<Iii5I6i6iIII")
+_RASTER = struct.Struct("<Iii5I6i6i")
 
 
 class RasterParams(Params):
-    """Push constants of `raster`: 92 bytes.
+    """Push constants of `raster`: 80 bytes.
 
     Values: 5 in size, 6 in src_stride, 6 in dst_stride.
     """
@@ -3851,9 +3932,6 @@ class RasterParams(Params):
         "size",
         "src_stride",
         "dst_stride",
-        "images",
-        "channels",
-        "pixels",
     )
 
     def __init__(
@@ -3865,9 +3943,6 @@ class RasterParams(Params):
         size: tuple[int, ...],
         src_stride: tuple[int, ...],
         dst_stride: tuple[int, ...],
-        images: int,
-        channels: int,
-        pixels: int,
     ) -> None:
         self.count: Final = count
         self.src: Final = src
@@ -3875,9 +3950,6 @@ class RasterParams(Params):
         self.size: Final = size
         self.src_stride: Final = src_stride
         self.dst_stride: Final = dst_stride
-        self.images: Final = images
-        self.channels: Final = channels
-        self.pixels: Final = pixels
 
     def pack(self) -> bytes:
         try:
@@ -3888,9 +3960,6 @@ class RasterParams(Params):
                 *array(self.size, 5),
                 *array(self.src_stride, 6),
                 *array(self.dst_stride, 6),
-                self.images,
-                self.channels,
-                self.pixels,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _RASTER, error) from None
@@ -3899,21 +3968,17 @@ class RasterParams(Params):
 def raster(
     *,
     width: RasterWidth,
-    order: RasterOrder,
     storage: RasterStorage,
 ) -> Shader:
     """Return a variant of `raster`.
 
     Copies one region of up to six axes, the innermost last; each invocation moves one element of
-    `width` words, whatever their type. order blocked: x is channel-blocked, of `images` times
-    `channels` times `pixels`, while `src` counts its elements in plain order; four words are a
-    block of channels.
+    `width` words, whatever their type.
     """
     return _find(
         "raster",
         {
             "width": width,
-            "order": order,
             "storage": storage,
         },
     )

@@ -7,9 +7,13 @@ from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import (
     BINARY_KINDS,
     COMPARISON_KINDS,
+    MAX_STEP_NUMBERS,
+    MAX_STEPS,
+    STEP_KINDS,
     UNARY_KINDS,
     BinaryAttrs,
     CastAttrs,
+    ElementwiseAttrs,
     UnaryAttrs,
 )
 from vkmnn.shape.common import (
@@ -51,6 +55,21 @@ def _binary(op: Op, inputs: Infos, values: Values) -> Outputs:
     dtype = dtype_of(inputs, 0) if kind == "POW" else same_dtype(inputs, 0, 1)
     output = broadcast_shapes(shape_of(inputs, 0), shape_of(inputs, 1))
     return [(DType.BOOL if kind in COMPARISON_KINDS else dtype, output)]
+
+
+@size_computer("Elementwise")
+def _elementwise(op: Op, inputs: Infos, values: Values) -> Outputs:
+    attrs = attrs_of(op, ElementwiseAttrs)
+    for number, step in enumerate(attrs.steps):
+        if STEP_KINDS.get(step.kind) != len(step.values):
+            raise ShapeError(f"no step '{step.kind}' takes {len(step.values)} values")
+        if not all(-len(attrs.numbers) <= v < len(inputs) + number for v in step.values):
+            raise ShapeError(f"step {number} takes a value that is not there")
+    fits = 0 < len(attrs.steps) <= MAX_STEPS and len(attrs.numbers) <= MAX_STEP_NUMBERS
+    if not fits:
+        raise ShapeError(f"{len(attrs.steps)} steps with {len(attrs.numbers)} numbers")
+    dtype = same_dtype(inputs, *range(len(inputs)))
+    return [(dtype, broadcast_shapes(*(shape_of(inputs, n) for n in range(len(inputs)))))]
 
 
 @size_computer("Select")

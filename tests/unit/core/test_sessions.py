@@ -206,7 +206,12 @@ def test_interpreter_in_the_manner_of_mnn(device: str) -> None:
 
 
 def test_saved_tensors_become_outputs(device: str) -> None:
-    interpreter = vkmnn.Interpreter.from_model(tanh_chain(["N"]))
+    nodes = [
+        helper.make_node("Tanh", ["x"], ["t"]),
+        helper.make_node("Softmax", ["t"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", ["N"])], [value("y", ["N"])])
+    interpreter = vkmnn.Interpreter.from_model(proto)
     config = vkmnn.ScheduleConfig(device, save_tensors=("t",))
     session = interpreter.create_session(config)
     results = session.run({"x": floats(5)})

@@ -12,6 +12,7 @@ from vkmnn.converter.passes.affine_input import FoldAffineInput
 from vkmnn.converter.passes.attention import FuseAttention
 from vkmnn.converter.passes.base import Evaluator, IndexedPass, Pass
 from vkmnn.converter.passes.causal import DetectCausalMasks
+from vkmnn.converter.passes.chain import FuseChains
 from vkmnn.converter.passes.clamp import MergeClamps
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
@@ -89,7 +90,7 @@ def late_passes() -> tuple[Pass, ...]:
 
     They make what others take for formulas, residuals and activations into parts of other ops.
     """
-    return (FuseLateResidual(),)
+    return (FuseLateResidual(), FuseChains())
 
 
 def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None = None) -> Graph:

@@ -1,0 +1,76 @@
+"""Cases of `elementwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.ir.ops import STEP_KINDS, ElementwiseAttrs, Step
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.elementwise import has_width
+from vkmnn.testing.cases.shapes import SHAPES, f32, floats
+
+Shape = tuple[int, ...]
+
+# Operands that broadcast over different axes: flat ones, rows, channels, and all six axes in turn.
+_SHAPES: tuple[tuple[Shape, ...], ...] = (
+    *((shape,) for shape in SHAPES),
+    ((5, 12), (12,), (5, 1)),
+    ((7, 5), (5,), (7, 1), ()),
+    ((2, 3, 5, 8), (3, 1, 1), (1, 1, 5, 8), (2, 3, 5, 8)),
+    ((2, 3, 5, 7), (3, 1, 1), (1, 1, 5, 7)),
+    ((2, 1, 4, 1, 2, 1), (1, 3, 1, 5, 1, 8), (8,), (1,)),
+    ((2, 1, 5, 1, 3, 1), (1, 3, 1, 2, 1, 5), (5,)),
+)
+_BLOCKED: tuple[tuple[Shape, ...], ...] = (
+    ((2, 8, 3, 5), (2, 8, 3, 5)),
+    ((2, 8, 3, 5), (2, 1, 3, 5), (1, 8, 1, 1), (8, 1, 1)),
+    ((2, 5, 3), (2, 5, 3)),
+)
+# Values that tell the branches of every kind apart, NaN and infinities among them.
+_SPECIAL = f32([np.nan, 0.5, -0.5, np.inf, 1.5, -1.5, 2.5, 90, 0, -90, -np.inf, -0.0])
+
+
+def _attrs(kinds: list[str], inputs: int) -> ElementwiseAttrs:
+    """Return a chain in which each step takes the last result, an operand and a number."""
+    steps = []
+    for number, kind in enumerate(kinds):
+        last = inputs + number - 1 if number else 0
+        values = (last, (number + 1) % inputs, -1 - number)
+        steps.append(Step(kind, values[: STEP_KINDS[kind]]))
+    return ElementwiseAttrs(tuple(steps), tuple(0.25 + number for number in range(len(kinds))))
+
+
+def _every_kind(width: int) -> Iterator[Case]:
+    """Yield every kind on every pair of the special values; bounds of CLIP are numbers."""
+    x, y = np.tile(_SPECIAL[: 9 if width == 1 else 12], (len(_SPECIAL), 1)), _SPECIAL[:, None]
+    for kind, count in STEP_KINDS.items():
+        values = (0, -2, -1) if kind == "CLIP" else (0, 1, -1)
+        attrs = ElementwiseAttrs((Step(kind, values[:count]),), (1.25, -0.75))
+        yield op_case("Elementwise", attrs, [x, y], rtol=2e-6, atol=1e-6)
+
+
+@shader_cases("elementwise")
+def elementwise(variant: Variant) -> Iterator[Case]:
+    """Every kind on special values; chains as long as the kernel goes; broadcasting."""
+    steps, width = int(variant.axes["steps"]), int(variant.axes["width"])
+    kinds = ["MUL", "SUB", "MUL_ADD", "ADD", "SIGMOID", "MAX", "MUL", "SUB"]
+    if steps == 4:
+        yield from _every_kind(width)
+    for length in {4: (1, 2, 4), 8: (5, 8)}[steps]:
+        for shapes in _SHAPES:
+            if has_width(str(width), *shapes):
+                yield _chain(kinds[:length], shapes)
+    if width == 4:
+        for shapes in _BLOCKED:
+            inputs = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
+            for chain in (kinds[:steps], ["MUL", "ADD", "TANH", "MUL", "ABS", "SUB"][:steps]):
+                yield blocked_case("Elementwise", _attrs(chain, len(shapes)), inputs, rtol=2e-6)
+    half = [array.astype(np.float16) for array in (floats(3, 4 if width == 4 else 5),) * 2]
+    yield op_case("Elementwise", _attrs(kinds[:steps], 2), half, rtol=2e-3, atol=2e-3)
+
+
+def _chain(kinds: list[str], shapes: tuple[Shape, ...]) -> Case:
+    inputs = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
+    return op_case("Elementwise", _attrs(kinds, len(shapes)), inputs, rtol=2e-6, atol=2e-6)

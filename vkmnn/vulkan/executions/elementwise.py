@@ -1,0 +1,145 @@
+"""Elementwise: chains of functions of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout, Op
+from vkmnn.ir.ops import MAX_STEP_INPUTS, MAX_STEP_NUMBERS, ElementwiseAttrs, Step
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.indexing import operands
+from vkmnn.vulkan.storage import refuse_integers
+
+# Kinds that give zero when all their values are zero.
+_ZERO_OF_ZEROS = frozenset(
+    {
+        "ADD", "SUB", "MIN", "MAX", "GREATER", "LESS", "ABS", "FLOOR", "CEIL", "ROUND", "SIGN",
+        "SQRT", "TANH",
+    }
+)  # fmt: skip
+# Kinds whose results stay in the range of halves about as well as their values do.
+_HALF = frozenset(
+    {
+        "ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "GREATER_EQUAL", "LESS",
+        "LESS_EQUAL", "EQUAL", "ABS", "FLOOR", "CEIL", "ROUND", "SIGN", "SIGMOID", "TANH",
+        "MUL_ADD", "CLIP", "SELECT",
+    }
+)  # fmt: skip
+_FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
+
+
+@vulkan_execution("Elementwise")
+class ElementwiseExecution(VulkanExecution):
+    """One dispatch over the broadcast result."""
+
+    half_rule = HalfRule.FOLLOWS
+
+    @classmethod
+    def reject(
+        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
+    ) -> str | None:
+        """Refuse integers, and shapes with too many alternating axes."""
+        plan = plan_plain([tensor.shape for tensor in operands(inputs)], outputs[0].shape)
+        if not plan.fits:
+            return f"broadcasting alternates over {len(plan.sizes)} axes, at most {MAX_AXES} fit"
+        return refuse_integers(inputs)
+
+    def layouts(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> tuple[list[Layout], list[Layout]]:
+        """Work in the order of the largest operand."""
+        zero = keeps_zero(self._attrs, len(inputs))
+        blocked = blocked_layout(operands(inputs), outputs[0], zero)
+        layout = Layout.NC4HW4 if blocked else Layout.NCHW
+        return [layout] * len(inputs), [layout]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the operands where results stay in the range of halves as easily as they do."""
+        steps = self._attrs.steps
+        squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
+        half = not squares and all(step.kind in _HALF for step in steps)
+        return halves(self.half_rule if half else HalfRule.FULL, inputs, outputs)
+
+    def on_encode(
+        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
+    ) -> None:
+        """Record the dispatch."""
+        attrs, output = self._attrs, outputs[0]
+        plan, tensors = plan_operands(operands(inputs), output, encoder)
+        shader = kernels.elementwise(
+            steps=4 if len(attrs.steps) <= 4 else 8,
+            width=4 if plan.width == 4 else 1,
+            storage=encoder.load_storage,
+        )
+        # Operands that are left out still need a buffer and strides; the first one's will do.
+        order = [n if n < len(tensors) else 0 for n in range(MAX_STEP_INPUTS)]
+        strides = [plan.padded_strides(n) for n in order]
+        params = kernels.ElementwiseParams(
+            count=plan.count,
+            size=plan.padded_sizes(),
+            x0_stride=strides[0],
+            x1_stride=strides[1],
+            x2_stride=strides[2],
+            x3_stride=strides[3],
+        )
+        spec: dict[str, int | bool] = {
+            "AXES": len(plan.sizes),
+            "OPERANDS": len(tensors),
+            "STEPS": len(attrs.steps),
+        }
+        if plan.width == 4:
+            spec |= {f"SPLAT{n}": plan.splats[n] for n in range(len(tensors))}
+        for number, step in enumerate(attrs.steps):
+            spec |= _step_spec(number, step, len(tensors))
+        numbers = np.zeros(MAX_STEP_NUMBERS, np.float32)
+        numbers[: len(attrs.numbers)] = attrs.numbers
+        bound = [tensors[n] for n in order]
+        with encoder.in_full():
+            bound.append(encoder.literal(f"{self.op.name}:numbers", numbers))
+        encoder.dispatch_linear(shader, [*bound, output], params, plan.count, spec)
+
+    @property
+    def _attrs(self) -> ElementwiseAttrs:
+        assert isinstance(self.op.attrs, ElementwiseAttrs)
+        return self.op.attrs
+
+
+def _step_spec(number: int, step: Step, inputs: int) -> dict[str, int]:
+    """Return what a step computes, of values as the kernel numbers them."""
+    spec = {f"KIND{number}": kernels.Step[step.kind].value}
+    for letter, value in zip("ABC", step.values, strict=False):
+        if value < 0:
+            value = MAX_STEP_INPUTS - 1 - value
+        elif value >= inputs:
+            value += _FIRST_RESULT - inputs
+        spec[f"{letter}{number}"] = value
+    return spec
+
+
+def keeps_zero(attrs: ElementwiseAttrs, inputs: int) -> bool:
+    """Return whether inputs of zero give zero, as far as the kinds of the steps tell."""
+    zero = [True] * inputs
+    for step in attrs.steps:
+        parts = [zero[v] if v >= 0 else attrs.numbers[-1 - v] == 0 for v in step.values]
+        if step.kind in ("MUL", "MUL_ADD"):
+            parts = [parts[0] or parts[1], *parts[2:]]
+        elif step.kind in ("DIV", "PRELU"):
+            # Zero divided by a number that is not zero.
+            parts = [parts[0], step.kind == "PRELU" or (step.values[1] < 0 and not parts[1])]
+        elif step.kind == "CLIP":
+            low, high = (attrs.numbers[-1 - v] if v < 0 else np.nan for v in step.values[1:])
+            parts = [parts[0], bool(low <= 0 <= high)]
+        elif step.kind == "SELECT":
+            parts = parts[1:]
+        elif step.kind not in _ZERO_OF_ZEROS:
+            parts = [False]
+        zero.append(all(parts))
+    return zero[-1]
