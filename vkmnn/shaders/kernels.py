@@ -666,24 +666,29 @@ ConvCoopStep: TypeAlias = Literal[
     128,
     256,
 ]
-_CONV_COOP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
+ConvCoopSplit: TypeAlias = Literal[
+    0,
+    1,
+]
+_CONV_COOP = struct.Struct("<I3i3I3i3iIIIIiiI4IIIIIff")
 
 
 class ConvCoopParams(Params):
-    """Push constants of `conv_coop`: 128 bytes.
+    """Push constants of `conv_coop`: 120 bytes.
 
-    Values: 3 in in_size, 3 in out_size, 3 in kernel, 3 in stride, 3 in dilation, 3 in pad, 4 in
-    out_stride.
+    Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
     """
 
     __slots__ = (
         "pixels",
         "in_size",
         "out_size",
-        "kernel",
         "stride",
-        "dilation",
         "pad",
+        "k8",
+        "tiles",
+        "steps",
+        "parts",
         "in_block",
         "in_blocks",
         "out_block",
@@ -702,10 +707,12 @@ class ConvCoopParams(Params):
         pixels: int,
         in_size: tuple[int, ...],
         out_size: tuple[int, ...],
-        kernel: tuple[int, ...],
         stride: tuple[int, ...],
-        dilation: tuple[int, ...],
         pad: tuple[int, ...],
+        k8: int,
+        tiles: int,
+        steps: int,
+        parts: int,
         in_block: int,
         in_blocks: int,
         out_block: int,
@@ -720,10 +727,12 @@ class ConvCoopParams(Params):
         self.pixels: Final = pixels
         self.in_size: Final = in_size
         self.out_size: Final = out_size
-        self.kernel: Final = kernel
         self.stride: Final = stride
-        self.dilation: Final = dilation
         self.pad: Final = pad
+        self.k8: Final = k8
+        self.tiles: Final = tiles
+        self.steps: Final = steps
+        self.parts: Final = parts
         self.in_block: Final = in_block
         self.in_blocks: Final = in_blocks
         self.out_block: Final = out_block
@@ -741,10 +750,12 @@ class ConvCoopParams(Params):
                 self.pixels,
                 *array(self.in_size, 3),
                 *array(self.out_size, 3),
-                *array(self.kernel, 3),
                 *array(self.stride, 3),
-                *array(self.dilation, 3),
                 *array(self.pad, 3),
+                self.k8,
+                self.tiles,
+                self.steps,
+                self.parts,
                 self.in_block,
                 self.in_blocks,
                 self.out_block,
@@ -764,20 +775,22 @@ def conv_coop(
     *,
     tile: ConvCoopTile,
     step: ConvCoopStep,
+    split: ConvCoopSplit,
 ) -> Shader:
     """Return a variant of `conv_coop`.
 
     Convolution of float16 tensors as an implicit GEMM by cooperative matrices, summed in float32.
-    k counts pairs of channel blocks, tap by tap: `taps` says for each pair which texel it is,
-    counted from a pixel's first tap, how far the second block is (0: there is none), and the
-    tap's place as depth and height · 65536 + width. Weights are rows [group][channel][pair] of
-    eight elements.
+    split: several workgroups share a tile, each a part of K. k counts pairs of channel blocks,
+    tap by tap: `taps` says for each pair which texel it is, counted from a pixel's first tap, how
+    far the second block is (0: there is none), and the tap's place as depth and height · 65536 +
+    width. Weights are rows [group][channel][pair] of eight elements.
     """
     return _find(
         "conv_coop",
         {
             "tile": tile,
             "step": step,
+            "split": split,
         },
     )
 
@@ -2593,15 +2606,19 @@ MatmulCoopStep: TypeAlias = Literal[
     128,
     256,
 ]
+MatmulCoopSplit: TypeAlias = Literal[
+    0,
+    1,
+]
 MatmulCoopAligned: TypeAlias = Literal[
     4,
     1,
 ]
-_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3Ifff")
+_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3IfffIII")
 
 
 class MatmulCoopParams(Params):
-    """Push constants of `matmul_coop`: 72 bytes.
+    """Push constants of `matmul_coop`: 84 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -2620,6 +2637,9 @@ class MatmulCoopParams(Params):
         "alpha",
         "act_alpha",
         "act_beta",
+        "tiles",
+        "steps",
+        "parts",
     )
 
     def __init__(
@@ -2638,6 +2658,9 @@ class MatmulCoopParams(Params):
         alpha: float,
         act_alpha: float,
         act_beta: float,
+        tiles: int,
+        steps: int,
+        parts: int,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -2652,6 +2675,9 @@ class MatmulCoopParams(Params):
         self.alpha: Final = alpha
         self.act_alpha: Final = act_alpha
         self.act_beta: Final = act_beta
+        self.tiles: Final = tiles
+        self.steps: Final = steps
+        self.parts: Final = parts
 
     def pack(self) -> bytes:
         try:
@@ -2669,6 +2695,9 @@ class MatmulCoopParams(Params):
                 self.alpha,
                 self.act_alpha,
                 self.act_beta,
+                self.tiles,
+                self.steps,
+                self.parts,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_COOP, error) from None
@@ -2678,18 +2707,21 @@ def matmul_coop(
     *,
     tile: MatmulCoopTile,
     step: MatmulCoopStep,
+    split: MatmulCoopSplit,
     aligned: MatmulCoopAligned,
 ) -> Shader:
     """Return a variant of `matmul_coop`.
 
     Matrix product of float16 operands by cooperative matrices, summed in float32. Both operands
-    are rows of uvec4s along k, eight elements each: the strides of `a` and `b` count those.
+    are rows of uvec4s along k, eight elements each, which the strides of `a` and `b` count.
+    split: several workgroups share a tile, each a part of K.
     """
     return _find(
         "matmul_coop",
         {
             "tile": tile,
             "step": step,
+            "split": split,
             "aligned": aligned,
         },
     )
@@ -3910,19 +3942,24 @@ RasterWidth: TypeAlias = Literal[
     "1",
     "4",
 ]
+RasterBlocked: TypeAlias = Literal[
+    "none",
+    "source",
+    "both",
+]
 RasterStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
     "half",
     "half_texel",
 ]
-_RASTER = struct.Struct("<Iii5I6i6i")
+_RASTER = struct.Struct("<Iii5I6i6iI2I2I")
 
 
 class RasterParams(Params):
-    """Push constants of `raster`: 80 bytes.
+    """Push constants of `raster`: 100 bytes.
 
-    Values: 5 in size, 6 in src_stride, 6 in dst_stride.
+    Values: 5 in size, 6 in src_stride, 6 in dst_stride, 2 in channels, 2 in pixels.
     """
 
     __slots__ = (
@@ -3932,6 +3969,9 @@ class RasterParams(Params):
         "size",
         "src_stride",
         "dst_stride",
+        "images",
+        "channels",
+        "pixels",
     )
 
     def __init__(
@@ -3943,6 +3983,9 @@ class RasterParams(Params):
         size: tuple[int, ...],
         src_stride: tuple[int, ...],
         dst_stride: tuple[int, ...],
+        images: int,
+        channels: tuple[int, ...],
+        pixels: tuple[int, ...],
     ) -> None:
         self.count: Final = count
         self.src: Final = src
@@ -3950,6 +3993,9 @@ class RasterParams(Params):
         self.size: Final = size
         self.src_stride: Final = src_stride
         self.dst_stride: Final = dst_stride
+        self.images: Final = images
+        self.channels: Final = channels
+        self.pixels: Final = pixels
 
     def pack(self) -> bytes:
         try:
@@ -3960,6 +4006,9 @@ class RasterParams(Params):
                 *array(self.size, 5),
                 *array(self.src_stride, 6),
                 *array(self.dst_stride, 6),
+                self.images,
+                *array(self.channels, 2),
+                *array(self.pixels, 2),
             )
         except PACK_ERRORS as error:
             raise params_error(self, _RASTER, error) from None
@@ -3968,17 +4017,21 @@ class RasterParams(Params):
 def raster(
     *,
     width: RasterWidth,
+    blocked: RasterBlocked,
     storage: RasterStorage,
 ) -> Shader:
     """Return a variant of `raster`.
 
     Copies one region of up to six axes, the innermost last; each invocation moves one element of
-    `width` words, whatever their type.
+    `width` words, whatever their type. blocked: x (source), or both tensors, are channel-blocked,
+    of `images` times channels times pixels, while addresses count elements in plain order; four
+    words of a blocked source are a block of channels.
     """
     return _find(
         "raster",
         {
             "width": width,
+            "blocked": blocked,
             "storage": storage,
         },
     )

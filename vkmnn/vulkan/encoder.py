@@ -84,6 +84,7 @@ class VulkanEncoder:
     `checks` are made on the device, which reports failures in `status`. `counters` are zero before
     every run. `chooser` decides between kernels that do the same, and `choices` holds what it
     decided where there was a choice. `half` says that the op at hand works on floats of 16 bits.
+    `weight_bytes` is about what all constants take on the device.
     """
 
     info: DeviceInfo
@@ -99,6 +100,7 @@ class VulkanEncoder:
     counters: list[Tensor] = field(default_factory=list)
     label: str = ""
     half: bool = False
+    weight_bytes: int = 0
     _scratch: int = 0
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
@@ -245,9 +247,14 @@ class VulkanEncoder:
         params: Params,
         count: int,
         spec: Spec | None = None,
+        *,
+        reach: int = 0,
     ) -> None:
-        """Record a dispatch of at least `count` invocations numbered by `global_index()`."""
-        spec = {**(spec or {}), **index_spec(shader, count)}
+        """Record a dispatch of at least `count` invocations numbered by `global_index()`.
+
+        The kernel divides no index beyond the larger one of `count` and `reach`.
+        """
+        spec = {**(spec or {}), **index_spec(shader, max(count, reach))}
         local = int(spec.get("local_size_x", shader.local_size[0]))
         groups = linear_groups(count, local, self.info.limits)
         self.dispatch(shader, tensors, params, groups, spec)

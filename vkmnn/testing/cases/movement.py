@@ -71,6 +71,9 @@ _WIDE_TURNS: tuple[tuple[Shape, Shape], ...] = (
 def raster(variant: Variant) -> Iterator[Case]:
     """Transposes over up to six axes, steps back, repeats, gaps, offsets, and several regions."""
     width = int(variant.axes["width"])
+    if variant.axes["blocked"] != "none":
+        yield from _from_blocks(width)
+        return
     for number, (shape, order) in enumerate(_TURNS if width == 1 else _WIDE_TURNS):
         yield _case("Transpose", TransposeAttrs(order), _typed(number, *shape))
     # From and to the middle of a tensor: where pads are negative, it loses something.
@@ -94,6 +97,42 @@ def raster(variant: Variant) -> Iterator[Case]:
         yield _slice(floats(5, 12, 7), (0, 4, 0, -2), (1, 1, 12, 3), (2, 6, 0, -1))
         yield _case("Expand", NO_ATTRS, floats(3, 1, 5, 1), np.array([3, 2, 5, 4], np.int64))
         yield _case("DepthToSpace", BlockAttrs(2), floats(2, 12, 3, 5))
+
+
+# Channel-blocked shapes and permutations; those for wide copies put channels last.
+_BLOCKED_TURNS: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 3, 5), (0, 2, 1)),
+    ((3, 5, 7), (2, 1, 0)),
+    ((2, 6, 5, 7), (0, 1, 3, 2)),
+    ((2, 7, 3, 5), (3, 1, 0, 2)),
+    ((3, 9, 2, 3, 5), (0, 4, 2, 1, 3)),
+    ((2, 6, 8, 7), (0, 2, 3, 1)),
+    ((3, 3, 4, 2), (0, 2, 1, 3)),
+    ((1, 5, 12, 1021), (0, 2, 1, 3)),
+)
+_WIDE_BLOCKED_TURNS: tuple[tuple[Shape, Shape], ...] = (
+    ((1, 8, 5), (0, 2, 1)),
+    ((3, 12, 7), (2, 0, 1)),
+    ((2, 20, 5, 7), (0, 2, 3, 1)),
+    ((2, 8, 3, 5), (3, 0, 2, 1)),
+    ((3, 4, 2, 3, 5), (4, 0, 2, 3, 1)),
+)
+
+
+def _from_blocks(width: int) -> Iterator[Case]:
+    for number, (shape, order) in enumerate(_BLOCKED_TURNS if width == 1 else _WIDE_BLOCKED_TURNS):
+        x = integers(*shape, seed=number, high=99).astype(np.float32)
+        yield blocked_case("Transpose", TransposeAttrs(order), [x], rtol=0, atol=0)
+    # Copies of every other channel, pixel, or both, which start and end within.
+    x = floats(2, 16, 5, 6)
+    for ranges in (((1, 1, 16, 3),), ((3, 4, 0, -2),), ((1, 13, 1, -1), (2, 1, 5, 2))):
+        axes, *rest = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+        if width == 1:
+            inputs = [x, rest[0], rest[1], axes, rest[2]]
+            yield blocked_case("Slice", NO_ATTRS, inputs, constant=range(1, 5), rtol=0, atol=0)
+    for channels in (4, 12) if width == 1 else ():
+        attrs = BlockAttrs(2)
+        yield blocked_case("DepthToSpace", attrs, [floats(2, channels, 3, 5)], rtol=0, atol=0)
 
 
 @shader_cases("copy")

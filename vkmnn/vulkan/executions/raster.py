@@ -7,18 +7,19 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import Layout, Region, View, storage_elements
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.region_copy import copy_region, is_contiguous
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.storage import element_bytes, fits_half, storage_bytes, stored_dtype, vec4_count
 
-MAX_AXES = 6
+MIN_IMAGE_RANK = 4
 
 
 @vulkan_execution("Raster")
@@ -30,11 +31,45 @@ class RasterExecution(VulkanExecution):
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> tuple[list[Layout], list[Layout]]:
-        """Stay channel-blocked when every region moves whole blocks of channels, as in concat."""
+        """Stay channel-blocked when every region moves whole blocks of channels, as in concat.
+
+        What moves otherwise comes out in plain order, from sources in either.
+        """
         blocked = inputs and all(t is not None and t.layout is Layout.NC4HW4 for t in inputs)
         if blocked and self._blocked_regions(inputs, outputs[0]) is not None:
             return [Layout.NC4HW4] * len(inputs), [Layout.NC4HW4]
-        return [Layout.NCHW] * len(inputs), [Layout.NCHW]
+        wanted = [self._read_as(number, tensor) for number, tensor in enumerate(inputs)]
+        return wanted, [self._write_as(inputs, wanted, outputs[0])]
+
+    def _read_as(self, number: int, source: Tensor | None) -> Layout:
+        """Read a source as it lies, except for parts that are copied, or seen, as one piece."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, RasterAttrs)
+        regions = [simplify(region) for region in attrs.regions if region.origin == number]
+        if source is None or any(is_contiguous(region) for region in regions):
+            return Layout.NCHW
+        return source.layout
+
+    def _write_as(
+        self, inputs: Sequence[Tensor | None], wanted: Sequence[Layout], output: Tensor
+    ) -> Layout:
+        """Stay channel-blocked among images, as when channels are shuffled.
+
+        What reads the result is not known: images go to kernels for images most of the time.
+        """
+        images = (
+            len(output.shape) >= MIN_IMAGE_RANK
+            and output.shape[1] % 4 == 0
+            and output.usage is not Usage.OUTPUT
+            and all(layout is Layout.NC4HW4 for layout in wanted)
+            and all(
+                t is not None
+                and len(t.shape) == len(output.shape)
+                and t.shape[0] == output.shape[0]
+                for t in inputs
+            )
+        )
+        return Layout.NC4HW4 if images and inputs else Layout.NCHW
 
     def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
         """Follow the sources, unless what fills the gaps is no half."""
@@ -50,13 +85,15 @@ class RasterExecution(VulkanExecution):
         attrs = self.op.attrs
         assert isinstance(attrs, RasterAttrs)
         output = outputs[0]
-        elements = storage_elements(output.shape, output.layout)
+        by_blocks = None
         if output.layout is Layout.NC4HW4:
-            regions = self._blocked_regions(inputs, output)
-            assert regions is not None
-        else:
+            by_blocks = self._blocked_regions(inputs, output)
+        if by_blocks is None:
             elements = prod(output.shape)
             regions = [simplify(region) for region in attrs.regions]
+        else:
+            elements = storage_elements(output.shape, output.layout)
+            regions = by_blocks
         if elements == 0:
             return
         if regions and _is_view(regions, elements, inputs, output, encoder):
@@ -68,7 +105,7 @@ class RasterExecution(VulkanExecution):
         for region in regions:
             source = inputs[region.origin]
             assert source is not None
-            _copy(region, source, output, encoder)
+            copy_region(region, source, output, encoder, by_blocks=by_blocks is not None)
 
     def _blocked_regions(
         self, inputs: Sequence[Tensor | None], output: Tensor
@@ -132,7 +169,7 @@ def _is_view(
 ) -> bool:
     """Make the output a view, without a copy, where it is a contiguous part of one input."""
     region = regions[0]
-    if len(regions) > 1 or not _is_contiguous(region) or prod(region.size) != elements:
+    if len(regions) > 1 or not is_contiguous(region) or prod(region.size) != elements:
         return False
     source = inputs[region.origin]
     assert source is not None
@@ -179,7 +216,7 @@ def _write_in_place(
             root.value is None
             and root in encoder.written
             and stored_dtype(root) == stored_dtype(output)
-            and all(_is_contiguous(region) and other == shift for region, other in parts)
+            and all(is_contiguous(region) and other == shift for region, other in parts)
             and moved == storage_bytes(root)
             and shift % alignment == 0
         ):
@@ -188,52 +225,6 @@ def _write_in_place(
         else:
             copied += [region for region, _ in parts]
     return copied
-
-
-def _is_contiguous(region: Region) -> bool:
-    """Return whether a simplified region moves elements that lie side by side, in order."""
-    return len(region.size) == 1 and region.src.strides == region.dst.strides == (1,)
-
-
-def _copy(region: Region, source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    """Record the copy of one region, four words at a time where addresses allow."""
-    axes = sorted(
-        zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last
-    )
-    src, dst = region.src.offset, region.dst.offset
-    wide = _is_wide(axes, src, dst)
-    if wide:
-        *outer, (inner, _, _) = axes
-        axes = [(size, s // 4, d // 4) for size, s, d in outer] + [(inner // 4, 1, 1)]
-        src, dst = src // 4, dst // 4
-    spec = {"AXES": max(1, len(axes))}
-    axes = [(1, 0, 0)] * (MAX_AXES - len(axes)) + axes
-    count = prod(size for size, _, _ in axes)
-    params = kernels.RasterParams(
-        count=count,
-        src=src,
-        dst=dst,
-        size=tuple(size for size, _, _ in axes[1:]),
-        src_stride=tuple(s for _, s, _ in axes),
-        dst_stride=tuple(d for _, _, d in axes),
-    )
-    shader = kernels.raster(width="4" if wide else "1", storage=encoder.load_storage)
-    encoder.dispatch_linear(shader, [source, output], params, count, spec)
-
-
-_Axis = tuple[int, int, int]
-
-
-def _innermost_last(axis: _Axis) -> tuple[bool, int]:
-    """Order axes so that one that is contiguous on both sides comes last, else by output stride."""
-    _, src, dst = axis
-    return src == 1 and dst == 1, -dst
-
-
-def _is_wide(axes: Sequence[_Axis], src: int, dst: int) -> bool:
-    if not axes or axes[-1][1:] != (1, 1) or axes[-1][0] % 4:
-        return False
-    return not any((src % 4, dst % 4, *(s % 4 or d % 4 for _, s, d in axes[:-1])))
 
 
 @vulkan_execution("ConvertTensor")

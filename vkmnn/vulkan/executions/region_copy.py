@@ -1,0 +1,119 @@
+"""Copies of regions: one dispatch each, four elements at a time where addresses allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Literal
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout, Region
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+
+MAX_AXES = 6
+
+_Axis = tuple[int, int, int]
+"""Size, and the steps in the source and in the output."""
+
+
+def is_contiguous(region: Region) -> bool:
+    """Return whether a simplified region moves elements that lie side by side, in order."""
+    return len(region.size) == 1 and region.src.strides == region.dst.strides == (1,)
+
+
+def copy_region(
+    region: Region,
+    source: Tensor,
+    output: Tensor,
+    encoder: VulkanEncoder,
+    *,
+    by_blocks: bool = False,
+) -> None:
+    """Record the copy of one region.
+
+    Args:
+        region: simplified; addresses count elements in plain order where the source is, or both
+            tensors are, channel-blocked and `by_blocks` is not set.
+        source: what is read.
+        output: what is written; blocked only where the source is, and then of as many images.
+        encoder: takes the dispatch.
+        by_blocks: both tensors are blocked, and addresses follow that order.
+    """
+    axes = sorted(
+        zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last
+    )
+    src, dst = region.src.offset, region.dst.offset
+    blocked = _blocked(source, output, by_blocks)
+    images, channels, pixels = _sizes(source) if blocked != "none" else (1, 1, 1)
+    if blocked == "none":
+        wide = _is_wide(axes, src, dst)
+    else:
+        wide = blocked == "source" and _is_wide_blocked(axes, src, dst, channels, pixels)
+    if wide:
+        *outer, (inner, _, _) = axes
+        dst //= 4
+        if blocked == "source":
+            axes = [(size, s, d // 4) for size, s, d in outer] + [(inner // 4, 4 * pixels, 1)]
+        else:
+            src //= 4
+            axes = [(size, s // 4, d // 4) for size, s, d in outer] + [(inner // 4, 1, 1)]
+    spec = {"AXES": max(1, len(axes))}
+    axes = [(1, 0, 0)] * (MAX_AXES - len(axes)) + axes
+    count = prod(size for size, _, _ in axes)
+    _, out_channels, out_pixels = _sizes(output) if blocked == "both" else (1, 1, 1)
+    params = kernels.RasterParams(
+        count=count,
+        src=src,
+        dst=dst,
+        size=tuple(size for size, _, _ in axes[1:]),
+        src_stride=tuple(s for _, s, _ in axes),
+        dst_stride=tuple(d for _, _, d in axes),
+        images=images,
+        channels=(channels, out_channels),
+        pixels=(pixels, out_pixels),
+    )
+    shader = kernels.raster(
+        width="4" if wide else "1", blocked=blocked, storage=encoder.load_storage
+    )
+    # Blocked tensors are addressed in plain order first: indices reach to their ends.
+    reach = max(prod(source.shape), prod(output.shape)) if blocked != "none" else 0
+    encoder.dispatch_linear(shader, [source, output], params, count, spec, reach=reach)
+
+
+def _blocked(source: Tensor, output: Tensor, by_blocks: bool) -> Literal["none", "source", "both"]:
+    if by_blocks or source.layout is Layout.NCHW:
+        return "none"
+    return "both" if output.layout is Layout.NC4HW4 else "source"
+
+
+def _sizes(tensor: Tensor) -> tuple[int, int, int]:
+    """Return images, channels and pixels."""
+    return tensor.shape[0], tensor.shape[1], prod(tensor.shape[2:])
+
+
+def _innermost_last(axis: _Axis) -> tuple[bool, int]:
+    """Order axes so that one that is contiguous on both sides comes last, else by output stride."""
+    _, src, dst = axis
+    return src == 1 and dst == 1, -dst
+
+
+def _is_wide(axes: Sequence[_Axis], src: int, dst: int) -> bool:
+    if not axes or axes[-1][1:] != (1, 1) or axes[-1][0] % 4:
+        return False
+    return not any((src % 4, dst % 4, *(s % 4 or d % 4 for _, s, d in axes[:-1])))
+
+
+def _is_wide_blocked(axes: Sequence[_Axis], src: int, dst: int, channels: int, pixels: int) -> bool:
+    """Return whether the copy moves whole blocks of channels that end up side by side."""
+    if not axes or channels % 4 or axes[-1][1:] != (pixels, 1) or axes[-1][0] % 4:
+        return False
+    first, pixel = divmod(src, pixels)
+    if first % 4 or dst % 4:
+        return False
+    for size, s, d in axes[:-1]:
+        if d % 4 or (s % pixels and not 0 < s < pixels) or s // pixels % 4:
+            return False
+        if s % pixels:
+            pixel += (size - 1) * s
+    return pixel < pixels
