@@ -1,7 +1,8 @@
 """Devices that lack what a kernel needs, made to run it all the same.
 
-A kernel for subgroups of a size that a device does not have runs with its subgroups emulated in
-shared memory (see `vkmnn.codegen.emulation`): its logic is tested, not its speed. Kernels that load
+A kernel for subgroups of a size that a device does not have runs with its subgroups, and its
+cooperative matrices, emulated in shared memory (see `vkmnn.codegen.emulation`): its logic is
+tested, not its speed. Kernels that load
 from texel buffers run, on small tensors, where those buffers are too short for ordinary ones.
 """
 
@@ -14,12 +15,17 @@ from typing import NamedTuple
 
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.device import Device, PipelineBatch
-from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.runtime.pipeline import SpecValues
 from vkmnn.runtime.shader import BindingType, Shader
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary, shader_from_entry
 from vkmnn.testing.case import Variant
 from vkmnn.vulkan.encoder import MIN_TEXELS, load_storages
+
+# What kernels for cooperative matrices look for, and the shared memory of devices that have them.
+MATRICES = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
+MATRIX_FEATURES = frozenset({"cooperative_matrix", "float16", "vulkan_memory_model"})
+SHARED_MEMORY = 49_152
 
 
 class Bench(NamedTuple):
@@ -63,7 +69,7 @@ def _templates(library: ShaderLibrary) -> dict[str, str]:
 
 @functools.cache
 def stand_in(library: ShaderLibrary, name: str) -> Shader:
-    """Return a variant with its subgroups emulated, compiled from its template.
+    """Return a variant with its subgroups and matrices emulated, compiled from its template.
 
     Raises:
         ShaderError: there is no template or no compiler.
@@ -94,6 +100,8 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
         if other:
             return other
         info, emulated = _with_subgroups(info, shader.subgroup_size), True
+        if "cooperative_matrix" in shader.requires:
+            info = _with_matrices(info)
     texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
     if texels and "texel" not in load_storages(info):
         longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
@@ -110,4 +118,14 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
         subgroup_size=size,
         features=info.features | {*(f"subgroup_{name}" for name in names), "full_subgroups"},
         limits=replace(info.limits, subgroup_size_range=(size, size)),
+    )
+
+
+def _with_matrices(info: DeviceInfo) -> DeviceInfo:
+    shared = max(SHARED_MEMORY, info.limits.max_shared_memory)
+    return replace(
+        info,
+        cooperative_matrices=(MATRICES,),
+        features=info.features | MATRIX_FEATURES,
+        limits=replace(info.limits, max_shared_memory=shared),
     )

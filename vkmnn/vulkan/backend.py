@@ -20,7 +20,7 @@ from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
 from vkmnn.vulkan.splitting import split_products, too_large
-from vkmnn.vulkan.storage import beyond_range, kernel_dtype
+from vkmnn.vulkan.storage import beyond_range, kernel_dtype, storage_bytes
 from vkmnn.vulkan.tuning import TuningFile, tune
 
 _log = logging.getLogger(__name__)
@@ -159,6 +159,7 @@ class VulkanBackend(Backend):
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
         """Let the executions record; return the dispatches, and where those of each segment end."""
         encoder = self.new_encoder()
+        encoder.weight_bytes = _constant_bytes(segments)
         ends = []
         for commands in segments:
             for command in commands:
@@ -245,3 +246,10 @@ class VulkanBackend(Backend):
     def close(self) -> None:
         """Forget the session's constants; plans must be closed before."""
         self._constants = ConstantStore(self.device)
+
+
+def _constant_bytes(segments: Sequence[Sequence[Command]]) -> int:
+    """Return the bytes that the constants of all commands take, each counted once."""
+    tensors = (t for commands in segments for command in commands for t in command.inputs)
+    constants = {t.name: t for t in tensors if t is not None and t.value is not None}
+    return sum(storage_bytes(tensor) for tensor in constants.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, product
 from typing import TypedDict
@@ -42,8 +42,8 @@ class Maker:
     time to compile.
     """
 
-    def __init__(self, act: str) -> None:
-        self._turns = CLAMPS if act == "clip" else SMOOTH
+    def __init__(self, act: str, turns: Sequence[Activation] = ()) -> None:
+        self._turns = turns or (CLAMPS if act == "clip" else SMOOTH)
         self._count = count()
 
     def __call__(
@@ -146,6 +146,40 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     x, w = (2, 2 * depth, 5, 3), (2 * depth, 9, 3, 3)
     yield make.transposed(x, w, (2, 3))
     yield make((1, 4 * depth, 3, 2), (8, depth, 3, 3), pads=(1, 1, 1, 1), group=4)
+
+
+@shader_cases("conv_coop")
+def conv_coop(variant: Variant) -> Iterator[Case]:
+    """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""
+    rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
+    step = int(variant.axes["step"])
+    make = Maker("clip", CLAMPS[1:2])
+    long = 3 * step + 37
+    x = (2, 17, rows // 8 + 1, 8)
+    yield make(x, (columns + 6, 17, 3, 5), pads=(2, 0, 3, 4), residual=True)
+    yield make((1, long, rows + 3), (columns + 4, long, 1), residual=True)
+    yield make((0, 7, 5, 5), (4, 7, 3, 3))
+    if variant.axes["split"]:
+        return
+    yield make(
+        (2, 7, 9, 5),
+        (38, 7, 3, 2),
+        strides=(3, 2),
+        dilations=(2, 3),
+        pads=(1, 0, 2, 3),
+        residual=True,
+    )
+    yield make((3, 16, 4, 3), (120, 8, 2, 2), pads=(0, 1, 1, 0), group=2, residual=True)
+    yield make((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), residual=True, constant=False, **VOLUME)
+    yield make((1, 1, 1, 1), (2, 1, 1, 1), bias=False, residual=True)
+    if rows < 64:
+        # Whole steps of one tap.
+        yield make((1, 2 * step, 3, rows), (7, 2 * step, 1, 1), strides=(2, 3), bias=False)
+    if rows == 16:
+        # Whole steps of several taps, none of them outside; another activation; phases.
+        yield make((1, step, 6, 5), (columns, step, 3, 3), residual=True)
+        yield Maker("any")((2, 8, 7, 5), (9, 8, 3, 3), pads=(1, 1, 1, 1))
+        yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
 
 
 @shader_cases("conv_rotate")

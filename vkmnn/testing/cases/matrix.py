@@ -135,19 +135,22 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
     step, small = int(variant.axes["step"]), int(variant.axes["aligned"])
     n = columns + (4 if small == 4 else 3)
-    parts = 4 if variant.axes["split"] else 1
-    long = parts * step + 24
-    attrs = (MatMulAttrs(False, True, 0.5, CLAMPS[1]), MatMulAttrs(True, False))
-    yield _coop((2, 1, rows + 5, long), (1, 3, n, long), attrs[0])
-    yield _coop((2, 1, rows + 5, long), (3, n, long), attrs[0], constant=[1])
-    yield _coop((3, rows + 1, long - 5), (n, long - 5), attrs[0], constant=[1])
-    yield _coop((long - 3, rows - 3), (long - 3, n), replace(attrs[1], activation=CLAMPS[1]))
-    yield _coop((1, long - 16), (long - 16, small), MatMulAttrs(activation=CLAMPS[1]), constant=[0])
-    yield _coop((1, 1), (1, small), MatMulAttrs(activation=CLAMPS[1]))
+    split = bool(variant.axes["split"])
+    long = (4 if split else 1) * step + 24
+    clamp = CLAMPS[1]
+    yield _coop((2, 1, rows + 5, long), (1, 3, n, long), MatMulAttrs(False, True, 0.5, clamp))
+    yield _coop((rows + 1, long), (n, long), MatMulAttrs(False, True, 0.5, clamp), constant=[1])
+    yield _coop((long - 3, rows - 3), (long - 3, n), MatMulAttrs(True, False, 0.5, clamp))
     yield _coop((0, 8), (8, small), MatMulAttrs())
-    if step == 64 or rows == 16:
+    if split:
+        return
+    yield _coop((3, 5, long - 5), (3, long - 5, n), MatMulAttrs(activation=clamp), constant=[1])
+    yield _coop((1, long), (long, small), MatMulAttrs(activation=clamp), constant=[0])
+    yield _coop((1, 1), (1, small), MatMulAttrs(activation=clamp))
+    if rows == 16:
+        # Whole steps, another activation, no bias.
         smooth = MatMulAttrs(activation=SMOOTH[0])
-        yield _coop((rows, 2 * parts * step), (2 * parts * step, n), smooth, extra=False)
+        yield _coop((rows, 2 * step), (2 * step, n), smooth, extra=False)
 
 
 def _coop(

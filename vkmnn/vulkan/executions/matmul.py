@@ -14,10 +14,11 @@ from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of, residual_spec
+from vkmnn.vulkan.activation import activation_spec, epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions import conv_kernels
+from vkmnn.vulkan.executions import conv_kernels, coop
+from vkmnn.vulkan.executions.coop_rules import CoopKernel, rank_coop
 from vkmnn.vulkan.executions.gemm_rules import (
     GemvKernel,
     Product,
@@ -128,8 +129,12 @@ class MatMulExecution(VulkanExecution):
         candidates = _kernels(product, dtype, plain, encoder)
         kernel = encoder.choose("matmul", (product, dtype, plain), candidates)
         by_blocks = isinstance(kernel, _Kernel) and kernel.by_blocks
-        left = _left(a, product, transposed, by_blocks, encoder)
-        right = _right(b, product, attrs.transpose_b and len(b.shape) > 1, encoder)
+        transposed_b = attrs.transpose_b and len(b.shape) > 1
+        if isinstance(kernel, CoopKernel):
+            left, right = _rows(a, b, product, transposed, transposed_b, encoder)
+        else:
+            left = _left(a, product, transposed, by_blocks, encoder)
+            right = _right(b, product, transposed_b, encoder)
         sizes: dict[str, Any] = {
             "rows": product.m,
             "columns": product.n,
@@ -158,6 +163,11 @@ class MatMulExecution(VulkanExecution):
             residual or right.tensor,
             output,
         ]
+        if isinstance(kernel, CoopKernel):
+            sizes |= {"act_alpha": attrs.activation.alpha, "act_beta": attrs.activation.beta}
+            spec |= activation_spec(attrs.activation)
+            coop.dispatch_product(product.gemm, kernel, sizes, tensors, spec, encoder)
+            return
         if isinstance(kernel, SharedKernel):
             shader = kernels.matmul_shared(
                 tile=kernel.tile.name,  # type: ignore[arg-type]
@@ -208,16 +218,19 @@ class MatMulExecution(VulkanExecution):
 
 def _kernels(
     product: _Product, dtype: str | None, plain: bool, encoder: VulkanEncoder
-) -> list[_Kernel | SharedKernel | GemvKernel]:
+) -> list[_Kernel | SharedKernel | GemvKernel | CoopKernel]:
     """Return the kernels that can do a product, the likely fastest first; `plain` as below."""
     registers = _register_kernels(product, dtype, plain, encoder)
     if dtype != "f32":
         return [*registers]
     gemm = product.gemm
     shared, gemv = rank_shared(gemm, encoder.info), rank_gemv(gemm, encoder.info)
+    matrices = rank_coop(gemm, encoder.info, encoder.weight_bytes) if encoder.half else []
     # CPU devices emulate shared memory and barriers: there these are for tests and the tuner.
     gpu = is_gpu(encoder.info)
-    return [*gemv, *shared, *registers] if gpu else [*registers, *shared, *gemv]
+    if gpu:
+        return [*gemv, *matrices, *shared, *registers]
+    return [*matrices, *registers, *shared, *gemv]
 
 
 def _register_kernels(
@@ -278,6 +291,24 @@ def _product(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> _Product
     return _Product(
         tuple(batch), tuple(h[0] for h in present), tuple(h[1] for h in present), m, n, k
     )
+
+
+def _rows(
+    a: Tensor,
+    b: Tensor,
+    product: _Product,
+    transposed_a: bool,
+    transposed_b: bool,
+    encoder: VulkanEncoder,
+) -> tuple[_Operand, _Operand]:
+    """Return both operands as the kernels for cooperative matrices read them."""
+    batches_a, batches_b = (
+        prod(size for size, here in zip(product.batch, present, strict=True) if here)
+        for present in (product.a_batch, product.b_batch)
+    )
+    left = coop.rows_of(a, product.m, product.k, transposed_a, batches_a, encoder)
+    right = coop.rows_of(b, product.n, product.k, not transposed_b, batches_b, encoder)
+    return _Operand(*left), _Operand(*right)
 
 
 def _left(

@@ -1,0 +1,219 @@
+"""Which tile of cooperative matrices makes a product of halves: a table and the rules over it.
+
+Convolutions are products too, as in `gemm_rules`. Where the numbers come from,
+docs/decisions/gemm-families.md says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
+from vkmnn.vulkan.encoder import ceil_div
+from vkmnn.vulkan.executions.gemm_rules import (
+    FEW,
+    LONG_K,
+    MOST,
+    MOST_PADDING,
+    Product,
+    multiprocessors,
+)
+
+SUBGROUP = 32
+# The smallest k that operands are padded to: elements of a uvec4.
+VECTOR = 8
+# A tile is large enough when it still makes as many workgroups per multiprocessor.
+FILLED = 96 / 132
+# The largest tile pays from so many results on.
+LARGE_RESULT = 1280 * 1280
+# With fewer workgroups per multiprocessor, groups of subgroups share the K of a tile.
+GROUPED_BELOW = 2.0
+# Longer steps pay for weights that come from memory: those of networks with more bytes of them.
+COLD_BYTES = 30_000_000
+
+FEATURES = frozenset(
+    {
+        *("cooperative_matrix", "float16", "vulkan_memory_model", "storage16"),
+        *("subgroup_basic", "subgroup_size_control", "full_subgroups"),
+    }
+)
+_KINDS = ("f16", "f16", "f32", "f32", "subgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class CoopTile:
+    """A tile of results; sizes follow as in `include/coop.glsl.j2`.
+
+    A subgroup makes `sub_rows` by `sub_columns` of them; `groups` of subgroups share each `step`
+    along K.
+    """
+
+    rows: int
+    columns: int
+    step: int
+    sub_rows: int
+    sub_columns: int
+    groups: int = 1
+
+    @property
+    def name(self) -> str:
+        """The value of the axis `tile`."""
+        sub = f"w{self.sub_rows}x{self.sub_columns}"
+        return f"{self.rows}x{self.columns}{sub}k{self.groups}"
+
+    @property
+    def splits(self) -> bool:
+        """Whether there is a kernel whose K is shared by workgroups."""
+        return self.groups > 1
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of a workgroup."""
+        subgroups = self.rows // self.sub_rows * (self.columns // self.sub_columns) * self.groups
+        return SUBGROUP * subgroups
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a workgroup."""
+        stage = 16 * (self.rows + self.columns) * (self.step // VECTOR + 1)
+        buffers = 2 if 2 * stage <= MOST_SHARED else 1
+        sums = self.groups * (self.rows // self.sub_rows) * 16 * (self.columns // 4 + 1) * 16
+        return max(buffers * stage, sums) + 16
+
+    @property
+    def part_elements(self) -> int:
+        """Numbers that a workgroup leaves of a tile that is shared; room for idle invocations."""
+        return max(self.rows * self.columns, 4 * self.invocations * (self.sub_rows // 16))
+
+    def fits(self, info: DeviceInfo) -> bool:
+        """Return whether a device has the memory and the invocations."""
+        limits = info.limits
+        most = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
+        return self.shared_bytes <= limits.max_shared_memory and self.invocations <= most
+
+    def workgroups(self, product: Product) -> int:
+        """Return how many tiles a product has."""
+        down, across = ceil_div(product.rows, self.rows), ceil_div(product.columns, self.columns)
+        return down * across * product.batches
+
+    def padded(self, product: Product) -> int:
+        """Return how many results the tiles of a product have."""
+        return self.workgroups(product) * self.rows * self.columns
+
+    def steps(self, k: int) -> int:
+        """Return how many steps an inner axis takes."""
+        return ceil_div(k, self.step)
+
+
+# What the template asks for at most; 48 KiB.
+MOST_SHARED = 49_152
+
+# Tiles of one size lie side by side: with whole subgroups, and with groups that share K. Of these,
+# the first is for weights that come from the cache.
+LARGEST = CoopTile(128, 128, 64, 64, 64)
+TILES: tuple[tuple[CoopTile, ...], ...] = (
+    (LARGEST,),
+    (CoopTile(64, 128, 64, 32, 64),),
+    (CoopTile(64, 64, 64, 32, 32), CoopTile(64, 64, 128, 32, 32, 2)),
+    (CoopTile(64, 32, 128, 32, 32, 4),),
+    (CoopTile(32, 32, 128, 16, 16, 2), CoopTile(32, 32, 256, 32, 32, 8)),
+    (CoopTile(16, 32, 128, 16, 32, 4),),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoopKernel:
+    """A tile; so many `parts` of K, a workgroup each, that meet at the end."""
+
+    tile: CoopTile
+    parts: int = 1
+
+    @property
+    def split(self) -> Literal[0, 1]:
+        """The value of the axis `split`."""
+        return 1 if self.parts > 1 else 0
+
+    def walk(self, product: Product) -> dict[str, Any]:
+        """Return the parameters that say how workgroups go over a product."""
+        steps = ceil_div(self.tile.steps(product.k), self.parts)
+        return {"tiles": self.tile.workgroups(product), "steps": steps, "parts": self.parts}
+
+
+def has_matrices(info: DeviceInfo) -> bool:
+    """Return whether a device has what the kernels need."""
+    least, most = info.limits.subgroup_size_range
+    return (
+        info.features >= FEATURES
+        and least <= SUBGROUP <= most
+        and any(map(_is_usable, info.cooperative_matrices))
+    )
+
+
+def _is_usable(shape: CooperativeMatrixShape) -> bool:
+    sizes = (shape.m, shape.n, shape.k)
+    kinds = (shape.a, shape.b, shape.c, shape.result, shape.scope)
+    return sizes == (16, 16, 16) and kinds == _KINDS and not shape.saturating
+
+
+def rank_coop(product: Product, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
+    """Return the kernels that fit the device, the likely fastest first; all of them last.
+
+    The largest tile that fills the device without much padding. Where none does, a small one whose
+    K workgroups share, if it is long, else the smallest one.
+
+    Args:
+        product: what to compute.
+        info: the device; without the matrices there are no kernels.
+        weight_bytes: of all constants of the network.
+    """
+    if not has_matrices(info) or product.k == 0:
+        return []
+    most = multiprocessors(info)
+    sizes = [size for size in ([t for t in same if t.fits(info)] for same in TILES) if size]
+    least = min((size[0].padded(product) for size in sizes), default=0)
+    lean = [size for size in sizes if size[0].padded(product) <= MOST_PADDING * least]
+    if product.rows * product.columns < LARGE_RESULT:
+        lean = [size for size in lean if size[0] != LARGEST]
+    filling = [size for size in lean if size[0].workgroups(product) >= FILLED * most]
+    cold = weight_bytes > COLD_BYTES
+    ranked: list[CoopKernel] = []
+    if not filling:
+        ranked += _shared_by_workgroups(lean, product, info, cold)
+    for size in [*filling, *reversed(lean)]:
+        ranked += map(CoopKernel, _by_step(size, product, most, cold))
+    for tile in (tile for size in sizes for tile in size):
+        ranked.append(CoopKernel(tile))
+        if tile.splits and tile.steps(product.k) > 1:
+            ranked.append(CoopKernel(tile, _used(tile, product.k, 3)))
+    return list(dict.fromkeys(ranked))
+
+
+def _by_step(size: list[CoopTile], product: Product, most: int, cold: bool) -> list[CoopTile]:
+    """Return the tiles of one size, the likely fastest first."""
+    few = size[0].workgroups(product) < GROUPED_BELOW * most
+    deep = cold or (size[0].groups == 1 and few and product.k >= size[-1].step)
+    return size[::-1] if deep else size
+
+
+def _shared_by_workgroups(
+    sizes: list[list[CoopTile]], product: Product, info: DeviceInfo, cold: bool
+) -> list[CoopKernel]:
+    """Return kernels with a long K in parts that fill the device, the smallest tile first."""
+    most = multiprocessors(info)
+    found = []
+    for size in sizes:
+        tile = (size[::-1] if cold else size)[0]
+        count = tile.workgroups(product)
+        if not tile.splits or count >= FEW * most or product.k < LONG_K:
+            continue
+        parts = _used(tile, product.k, int(MOST * most) // count)
+        if parts > 1 and count * parts >= FILLED * most:
+            found.append(CoopKernel(tile, parts))
+    return found[::-1]
+
+
+def _used(tile: CoopTile, k: int, parts: int) -> int:
+    """Return how many parts have steps to do when all but the last have the same number."""
+    steps = tile.steps(k)
+    return ceil_div(steps, ceil_div(steps, max(1, min(parts, steps))))
