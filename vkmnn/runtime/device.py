@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,7 @@ from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
 from vkmnn.runtime.pipeline_cache import PipelineCacheFile
 from vkmnn.runtime.selection import select
+from vkmnn.runtime.warm_up import WarmUp
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,8 +57,11 @@ class Device:
     All methods may be called from any thread. `timeout_s` bounds every run of a command buffer.
     """
 
-    def __init__(self, driver_device: DriverDevice, info: DeviceInfo) -> None:
+    def __init__(
+        self, driver_device: DriverDevice, info: DeviceInfo, open_again: Callable[[], DriverDevice]
+    ) -> None:
         self.driver_device = driver_device
+        self._open_again = open_again
         self.info = info
         self.validation = driver_device.validation
         self.timeout_s = environment.timeout_s()
@@ -285,8 +290,19 @@ class Device:
             if self._closed:
                 return
             self.save_pipeline_cache()
-            self._closed = True
         _forget(self)
+        self.discard()
+
+    def open_again(self) -> Device:
+        """Return a further device like this one, shared with nobody; to be closed by `discard`."""
+        return Device(self._open_again(), self.info, self._open_again)
+
+    def discard(self) -> None:
+        """Free the device without keeping its pipeline cache. Safe to call twice."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         self._staging.clear()
         self._pipelines.clear()
         self.driver_device.destroy(hung=self._hung)
@@ -342,10 +358,9 @@ class PipelineBatch:
         warm_up: bool,
     ) -> None:
         self._builders = ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pipeline")
-        # One: the queue of the device compiles one after the other anyway.
-        self._warmer = ThreadPoolExecutor(1, thread_name_prefix="vkmnn-warm-up")
         self._built = [self._builders.submit(device.pipeline, *pair) for pair in pairs]
-        self._warmed = [self._warmer.submit(_warm_up, device, f) for f in self._built if warm_up]
+        on_cpu = device.info.type is DeviceType.CPU
+        self._warm_up = WarmUp(device, self._built) if warm_up and on_cpu else None
 
     def result(self, progress: Callable[[int, int], None] | None = None) -> list[Pipeline]:
         """Wait for all and return them in the order asked for.
@@ -360,8 +375,8 @@ class PipelineBatch:
             future.result()
             if progress:
                 progress(done, len(self._built))
-        for warmed in self._warmed:
-            warmed.result()
+        if self._warm_up:
+            self._warm_up.result()
         return [future.result() for future in self._built]
 
     def __enter__(self) -> Self:
@@ -373,13 +388,9 @@ class PipelineBatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._warm_up:
+            self._warm_up.close()
         self._builders.shutdown(cancel_futures=True)
-        self._warmer.shutdown(cancel_futures=True)
-
-
-def _warm_up(device: Device, built: Future[Pipeline]) -> None:
-    if not built.cancelled() and built.exception() is None:
-        device.warm_up([built.result()])
 
 
 FLOOR_FEATURES = frozenset(
@@ -452,9 +463,10 @@ def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozens
         device = _devices.get(key)
         if device is None:
             log.info("using device %d, %s: %s", info.index, info.name, reason)
-            opened = driver.open(info, validation=validate, disabled=disabled)
+            opens = partial(driver.open, info, validation=validate, disabled=disabled)
+            opened = opens()
             info = dataclasses.replace(info, features=info.features - disabled)
-            device = _devices[key] = Device(opened, info)
+            device = _devices[key] = Device(opened, info, opens)
             _register_handlers()
         return device
 

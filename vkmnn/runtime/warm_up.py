@@ -1,0 +1,91 @@
+"""Makes CPU devices compile to machine code before the first run, on all cores where that helps.
+
+Mesa's software driver compiles a kernel when it is first dispatched, one after the other in the
+thread of the device's queue, and keeps the machine code in a cache on disk. With an empty cache,
+further devices compile a part of the kernels each; the device then finds their code in the cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from vkmnn.errors import VkmnnError
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.device import Device
+    from vkmnn.runtime.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+COLD_S = 0.03
+"""A kernel that takes longer is not in the driver's cache, from where it takes milliseconds."""
+
+MAX_HELPERS = 15
+
+
+class WarmUp:
+    """Warms up pipelines in other threads, each as soon as it is built.
+
+    Args:
+        device: theirs, a CPU device.
+        built: the pipelines, some of which are still being built.
+    """
+
+    def __init__(self, device: Device, built: Sequence[Future[Pipeline]]) -> None:
+        self._device = device
+        self._todo = deque(built)
+        self._pool = ThreadPoolExecutor(1 + MAX_HELPERS, thread_name_prefix="vkmnn-warm-up")
+        self._done = self._pool.submit(self._run)
+
+    def result(self) -> None:
+        """Wait for all; raises as `Device.warm_up`."""
+        self._done.result()
+
+    def close(self) -> None:
+        """Leave out what has not begun, and wait for the rest."""
+        self._todo.clear()
+        self._pool.shutdown()
+
+    def _run(self) -> None:
+        helpers: list[Future[list[Pipeline]]] = []
+        while pipeline := self._next():
+            start = time.perf_counter()
+            self._device.warm_up([pipeline])
+            # What the validation layer reports could not be told from reports on others' calls.
+            slow = time.perf_counter() - start > COLD_S
+            if slow and not helpers and not self._device.validation:
+                count = min(MAX_HELPERS, (os.cpu_count() or 1) - 1, len(self._todo))
+                helpers = [self._pool.submit(self._help) for _ in range(count)]
+        for helper in helpers:
+            self._device.warm_up(helper.result())
+
+    def _help(self) -> list[Pipeline]:
+        """Compile on a device of one's own; return whose code is in the cache now."""
+        compiled: list[Pipeline] = []
+        try:
+            device = self._device.open_again()
+            try:
+                while pipeline := self._next():
+                    device.warm_up([device.pipeline(pipeline.shader, pipeline.spec)])
+                    compiled.append(pipeline)
+            finally:
+                device.discard()
+        except VkmnnError as error:  # no result depends on it
+            log.warning("the first run may compile: %s", error.message)
+        return compiled
+
+    def _next(self) -> Pipeline | None:
+        """Take the next pipeline that could be built."""
+        while True:
+            try:
+                future = self._todo.popleft()
+            except IndexError:
+                return None
+            if future.exception() is None:
+                return future.result()
