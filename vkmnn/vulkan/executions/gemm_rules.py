@@ -16,11 +16,11 @@ from vkmnn.vulkan.encoder import ceil_div
 # Where a device does not tell.
 MULTIPROCESSORS = 128
 # A tile is large enough when it still makes as many workgroups per multiprocessor,
-FILLED = 0.75
-# and its padding less than so many times the least that is possible.
+FILLED = 96 / 132
+# and gives the busiest multiprocessor at most so many times the least results that are possible.
 MOST_PADDING = 1.4
-# With fewer workgroups per multiprocessor, groups of invocations share the K of a tile.
-GROUPED_BELOW = 2.0
+# With fewer invocations per multiprocessor, groups of them share the K of a tile.
+GROUPED_BELOW = 512
 # With fewer than FEW workgroups per multiprocessor and so long a K, workgroups share a tile: as
 # many as make at most MOST of them per multiprocessor, each with no less than LEAST_PART of K.
 FEW = 60 / 132
@@ -29,6 +29,10 @@ LONG_K = 1024
 LEAST_PART = 256
 # Products of at most so many rows are bound by the loads of the matrix.
 GEMV_ROWS = 8
+# What a multiprocessor computes and moves in a second, and the time of one dispatch more.
+MULTIPROCESSOR_FLOPS = 41e12 / 132
+MULTIPROCESSOR_BYTES = 3.7e12 / 132
+DISPATCH_S = 3e-6
 
 # lavapipe ends the loops of an invocation after 65,535 iterations in all, without a word.
 MAX_ITERATIONS = 60_000
@@ -151,16 +155,19 @@ def workgroups(tile: Tile, product: Product) -> int:
 def rank_shared(product: Product, info: DeviceInfo) -> list[SharedKernel]:
     """Return the kernels that fit the device, the likely fastest first; all of them last.
 
-    The largest tile that fills the device without much padding, else the smallest one; with few
-    workgroups its K is shared inside of the workgroup, and with very few by workgroups as well.
+    The largest tile that fills the device without much padding or idleness, else the smallest one.
+    With few workgroups its K is shared inside of them, with very few by workgroups as well.
     """
     most = multiprocessors(info)
     fitting = [tile for tile in TILES if tile.buffers(info)]
-    padded = {tile: workgroups(tile, product) * tile.rows * tile.columns for tile in fitting}
-    lean = [tile for tile in fitting if padded[tile] <= MOST_PADDING * min(padded.values())]
+    busiest = {
+        tile: ceil_div(workgroups(tile, product), most) * tile.rows * tile.columns
+        for tile in fitting
+    }
+    lean = [tile for tile in fitting if busiest[tile] <= MOST_PADDING * min(busiest.values())]
     filling = [tile for tile in lean if workgroups(tile, product) >= FILLED * most]
     ranked: list[SharedKernel] = []
-    for tile in [*filling, *reversed(lean), *fitting]:
+    for tile in [*filling, *reversed(lean), *reversed(fitting)]:
         ranked += _alternatives(tile, product, info)
     ranked += (kernel for tile in fitting for kernel in _every(tile, product, info))
     unique = list(dict.fromkeys(ranked))
@@ -174,7 +181,8 @@ def _alternatives(tile: Tile, product: Product, info: DeviceInfo) -> list[Shared
     if grouped is None or not grouped.buffers(info):
         return [SharedKernel(tile)]
     plain, shared = SharedKernel(tile), SharedKernel(grouped)
-    if count >= GROUPED_BELOW * multiprocessors(info) or product.k < 2 * grouped.depth:
+    busy = count * tile.invocations >= GROUPED_BELOW * multiprocessors(info)
+    if busy or product.k < grouped.depth:
         return [plain, shared]
     parts = parts_of(count, product.k, info)
     split = [SharedKernel(grouped, _used(grouped, product.k, parts))] if parts > 1 else []
@@ -224,6 +232,17 @@ def rank_gemv(product: Product, info: DeviceInfo) -> list[GemvKernel]:
     useful = max(ceil_div(product.k, 4), rows) * width
     local = next((n for n in (256, 128) if n <= most and n <= useful), 64)
     return [GemvKernel(rows, width, local)]
+
+
+def product_seconds(product: Product, info: DeviceInfo) -> float:
+    """Return how long a large product takes: one that keeps every multiprocessor busy."""
+    operations = 2.0 * product.rows * product.columns * product.k * product.batches
+    return operations / (MULTIPROCESSOR_FLOPS * multiprocessors(info))
+
+
+def pass_seconds(nbytes: int, info: DeviceInfo) -> float:
+    """Return how long one dispatch more takes that reads and writes so many bytes."""
+    return DISPATCH_S + nbytes / (MULTIPROCESSOR_BYTES * multiprocessors(info))
 
 
 def is_gpu(info: DeviceInfo) -> bool:

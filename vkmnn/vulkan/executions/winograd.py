@@ -7,18 +7,20 @@ positions is a group of a convolution of one tap over the tiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array
-from vkmnn.runtime.device_info import DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_LANES,
+    GPU_LOCAL,
     ConvProblem,
     Weights,
     bias_tensor,
@@ -26,6 +28,8 @@ from vkmnn.vulkan.executions.conv_kernels import (
     encode_convolution,
     rank_tiles,
 )
+from vkmnn.vulkan.executions.conv_shared import gemm_of
+from vkmnn.vulkan.executions.gemm_rules import is_gpu, pass_seconds, product_seconds
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
 WEIGHT_MATRIX = {
@@ -82,8 +86,8 @@ def _grid(problem: ConvProblem, m: int) -> tuple[int, int]:
 def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> int:
     """Return the m of F(m, 3) if that is faster than a direct convolution, else 0.
 
-    The first choice on CPU devices alone: on GPUs a layer of a small batch is bound by latency, and
-    two dispatches more cost more than the products that they save.
+    On GPUs that is where products take long: a layer of a small batch is bound by latency, and two
+    dispatches more cost more than the products that they save. There, halves have faster products.
     """
     info = encoder.info
     ready = encoder.has_texel_loads
@@ -97,19 +101,50 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     )
     if not ready or not fits or weights.tensor.value is None:
         return 0
-    costs = {0: rank_tiles(problem, rotate=True)[0][0] / LEAST_GAIN}
-    for m, (before, after) in TRANSFORM_NS.items():
-        tiles = problem.batch * prod(_grid(problem, m))
-        in_blocks, out_blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
-        largest = (m + 2) ** 2 * tiles * max(in_blocks, out_blocks) * 16
-        if largest > info.limits.max_storage_buffer_range:
-            continue
-        transforms = tiles * (before * in_blocks + after * out_blocks)
-        product = rank_tiles(product_problem(problem, m), rotate=True)[0][0]
-        costs[m] = product + transforms + DISPATCH_NS
-    pays = info.type is DeviceType.CPU and encoder.prefers_texel_loads and can_rotate(info)
+    fitting = [
+        m for m in TRANSFORM_NS if _largest(problem, m) <= info.limits.max_storage_buffer_range
+    ]
+    if is_gpu(info):
+        costs, pays = _gpu_costs(problem, fitting, info), not encoder.half
+    else:
+        costs = _cpu_costs(problem, fitting)
+        pays = encoder.prefers_texel_loads and can_rotate(info)
+    costs[0] /= LEAST_GAIN
     ranked = sorted(costs, key=lambda m: (m > 0 and not pays, costs[m]))
     return encoder.choose("winograd", problem, ranked)
+
+
+def _largest(problem: ConvProblem, m: int) -> int:
+    """Return the bytes of the larger of the two transformed tensors."""
+    product = product_problem(problem, m)
+    return product.group * product.pixels * max(product.inputs, product.outputs) * 4
+
+
+def _cpu_costs(problem: ConvProblem, sizes: Sequence[int]) -> dict[int, float]:
+    """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
+    costs = {0: rank_tiles(problem, rotate=True)[0][0]}
+    for m in sizes:
+        before, after = TRANSFORM_NS[m]
+        tiles = problem.batch * prod(_grid(problem, m))
+        blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
+        transforms = tiles * (before * blocks[0] + after * blocks[1])
+        product = rank_tiles(product_problem(problem, m), rotate=True)[0][0]
+        costs[m] = product + transforms + DISPATCH_NS
+    return costs
+
+
+def _gpu_costs(problem: ConvProblem, sizes: Sequence[int], info: DeviceInfo) -> dict[int, float]:
+    """Return the seconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
+    costs = {0: product_seconds(gemm_of(problem), info)}
+    for m in sizes:
+        product = product_problem(problem, m)
+        values = product.group * product.pixels
+        # The product reads and writes what the transforms write and read.
+        before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
+        after = 4 * (problem.pixels + 2 * values) * product.outputs
+        costs[m] = product_seconds(gemm_of(product), info)
+        costs[m] += pass_seconds(before, info) + pass_seconds(after, info)
+    return costs
 
 
 def transform_weights(w: Array, m: int) -> Array:
@@ -147,7 +182,8 @@ def encode_winograd(
     positions = (m + 2) ** 2
     before = encoder.scratch(positions * in_blocks * tiles * 4, full=True)
     after = encoder.scratch(positions * out_blocks * tiles * 4, full=True)
-    groups = ceil_div(tiles, CPU_LANES)
+    local = GPU_LOCAL if is_gpu(encoder.info) else CPU_LANES
+    groups = ceil_div(tiles, local)
     folds = ceil_div(groups, encoder.info.limits.max_workgroup_count[0])
     encoder.dispatch(
         kernels.winograd_in(m=m, storage=encoder.texel_storage),  # type: ignore[arg-type]
@@ -159,6 +195,7 @@ def encode_winograd(
             pad=problem.pad[1:],
         ),
         (ceil_div(groups, folds), in_blocks, folds),
+        {"local_size_x": local},
     )
     # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
     with encoder.in_full():
@@ -190,5 +227,5 @@ def encode_winograd(
             act_beta=epilogue.beta,
         ),
         (ceil_div(groups, folds), out_blocks, folds),
-        {**epilogue.spec, **residual_spec(residual, join)},
+        {**epilogue.spec, **residual_spec(residual, join), "local_size_x": local},
     )

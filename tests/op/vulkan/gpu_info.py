@@ -1,0 +1,43 @@
+"""What a large discrete GPU says of itself: for rules that no device at hand would follow."""
+
+from __future__ import annotations
+
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType, Limits
+
+LARGE_GPU = DeviceInfo(
+    index=0,
+    name="large GPU",
+    vendor_id=1,
+    vendor="somebody",
+    device_id=1,
+    driver_name="driver",
+    driver_version="1",
+    api_version=(1, 3, 0),
+    type=DeviceType.DISCRETE,
+    uuid="",
+    driver_uuid="",
+    memory_bytes=1 << 37,
+    subgroup_size=32,
+    features=frozenset(),
+    limits=Limits(
+        max_storage_buffer_range=1 << 32,
+        max_texel_buffer_elements=1 << 27,
+        max_push_constants=256,
+        max_workgroup_count=(2**31 - 1, 65535, 65535),
+        max_workgroup_size=(1024, 1024, 64),
+        max_workgroup_invocations=1024,
+        max_shared_memory=49152,
+        max_storage_bindings=1 << 20,
+        max_texel_bindings=1 << 20,
+        max_bindings=1 << 20,
+        max_allocation_bytes=1 << 40,
+        max_allocation_count=1 << 20,
+        storage_offset_alignment=16,
+        texel_offset_alignment=16,
+        non_coherent_atom_size=64,
+        subgroup_size_range=(32, 32),
+        timestamp_period_ns=1.0,
+    ),
+    multiprocessors=132,
+)
+"""As an H200 describes itself, with 132 multiprocessors and 48 KiB of shared memory."""

@@ -1,0 +1,262 @@
+"""The rules that seed matrix products and convolutions on GPUs, for a device that is not here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from tests.op.vulkan.gpu_info import LARGE_GPU
+from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.ir import DType, TensorInfo
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import HALF_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.executions.conv_kernels import ConvKernel, ConvProblem, Weights, rank_kernels
+from vkmnn.vulkan.executions.gemm_rules import (
+    GROUPED,
+    MAX_ITERATIONS,
+    TILES,
+    Product,
+    SharedKernel,
+    Tile,
+    parts_of,
+    rank_gemv,
+    rank_shared,
+    workgroups,
+)
+from vkmnn.vulkan.executions.winograd import choose_winograd
+
+FLOOR = replace(
+    LARGE_GPU,
+    limits=replace(
+        LARGE_GPU.limits,
+        max_workgroup_size=(128, 128, 64),
+        max_workgroup_invocations=128,
+        max_shared_memory=16384,
+    ),
+    multiprocessors=0,
+)
+"""The least that Vulkan asks of a device."""
+
+# Rows, columns and K; the tile, and by how many workgroups each is shared. The larger squares are
+# as measured on an H200, the grids of the others as of the fastest tiles of cooperative matrices.
+SEEDS = {
+    (512, 512, 512): ("32x32x4", 1),
+    (1024, 1024, 1024): ("128x64", 1),
+    (2048, 2048, 2048): ("128x128", 1),
+    (4096, 4096, 4096): ("128x128", 1),
+    (3136, 64, 576): ("32x32x4", 1),
+    (784, 512, 128): ("64x64x2", 1),
+    (784, 128, 1152): ("32x32x4", 1),
+    (196, 256, 2304): ("32x32x4", 2),
+    (49, 512, 2048): ("32x32x4", 4),
+    (49, 2048, 512): ("32x32x4", 1),
+    (49, 512, 4608): ("32x32x4", 4),
+    (128, 768, 768): ("32x32x4", 1),
+    (128, 3072, 768): ("64x64x2", 1),
+    (128, 768, 3072): ("32x32x4", 1),
+    (64, 50257, 768): ("64x64", 1),
+}
+
+
+def first(product: Product, info: DeviceInfo = LARGE_GPU) -> SharedKernel:
+    return rank_shared(product, info)[0]
+
+
+@pytest.mark.parametrize("sizes", SEEDS)
+def test_seeds(sizes: tuple[int, int, int]) -> None:
+    kernel = first(Product(*sizes))
+    assert (kernel.tile.name, kernel.parts) == SEEDS[sizes]
+
+
+@pytest.mark.parametrize("sizes", SEEDS)
+def test_a_large_device_is_neither_idle_nor_flooded(sizes: tuple[int, int, int]) -> None:
+    product = Product(*sizes)
+    kernel = first(product)
+    count = workgroups(kernel.tile, product) * kernel.parts
+    assert count >= 96
+    assert kernel.parts == 1 or count <= 140
+
+
+def test_few_rows_are_bound_by_loads() -> None:
+    for rows, variant in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8)):
+        (kernel,) = rank_gemv(Product(rows, 1000, 2048), LARGE_GPU)
+        assert (kernel.rows, kernel.width, kernel.local) == (variant, 2, 256)
+    assert rank_gemv(Product(9, 1000, 2048), LARGE_GPU) == []
+    (wide,) = rank_gemv(Product(1, 50257, 768), LARGE_GPU)
+    assert wide.width == 8
+    (narrow,) = rank_gemv(Product(1, 10, 84), LARGE_GPU)
+    assert (narrow.width, narrow.local) == (1, 64)
+
+
+def test_batches_count_as_workgroups() -> None:
+    assert first(Product(128, 128, 256, 1)).tile == Tile(32, 32, 4)
+    assert first(Product(512, 512, 512, 32)).tile == Tile(128, 128)
+
+
+@pytest.mark.parametrize("k", [64, 1000, 1024, 4608, 100_000])
+@pytest.mark.parametrize("count", [1, 8, 32, 59, 60, 500])
+def test_parts(count: int, k: int) -> None:
+    parts = parts_of(count, k, LARGE_GPU)
+    assert parts == 1 or (count < 60 and k >= 1024 and count * parts <= 140 and k // parts >= 256)
+    if count == 32 and k == 4608:
+        assert parts == 4
+
+
+@pytest.mark.parametrize("k", [1, 16, 33, 1023, 4097])
+def test_every_part_has_steps(k: int) -> None:
+    for kernel in rank_shared(Product(40, 40, k), LARGE_GPU):
+        walk = kernel.walk(Product(40, 40, k))
+        steps = kernel.tile.steps(k)
+        assert (kernel.parts - 1) * walk["steps"] < steps <= kernel.parts * walk["steps"]
+
+
+def test_all_tiles_are_candidates() -> None:
+    offered = {kernel.tile for kernel in rank_shared(Product(300, 300, 300), LARGE_GPU)}
+    assert offered == {*TILES, *GROUPED.values()}
+
+
+def test_the_least_device_gets_tiles_that_fit() -> None:
+    offered = {kernel.tile for kernel in rank_shared(Product(4096, 4096, 4096), FLOOR)}
+    assert offered == {Tile(128, 64), Tile(64, 64), Tile(32, 32)}
+    for tile in offered:
+        assert tile.shared_bytes(tile.buffers(FLOOR)) <= 16384
+    (kernel,) = rank_gemv(Product(8, 4096, 4096), FLOOR)
+    assert kernel.local * kernel.rows * 16 <= 16384
+    assert kernel.local <= 128
+
+
+def test_long_loops_are_not_offered() -> None:
+    assert rank_shared(Product(1000, 1000, 1 << 24), LARGE_GPU) == []
+    for kernel in rank_shared(Product(1000, 1000, 100_000), LARGE_GPU):
+        assert kernel.tile.iterations(100_000) <= MAX_ITERATIONS
+
+
+@pytest.mark.parametrize("tile", [*TILES, *GROUPED.values()])
+def test_sizes_are_those_of_the_shaders(tile: Tile) -> None:
+    matmul = kernels.matmul_shared(
+        tile=tile.name,  # type: ignore[arg-type]
+        split=0,
+        aligned=4,
+        act="clip",
+        storage="ssbo",
+    )
+    assert matmul.local_size == (tile.invocations, 1, 1)
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+
+
+def convolution(
+    inputs: int, outputs: int, size: int, kernel: int = 1, stride: int = 1, batch: int = 1
+) -> ConvProblem:
+    """Return a convolution of an image whose output is size x size."""
+    pad = kernel // 2
+    return ConvProblem(
+        batch=batch,
+        group=1,
+        inputs=inputs,
+        outputs=outputs,
+        in_size=(1, size * stride, size * stride),
+        out_size=(1, size, size),
+        kernel=(1, kernel, kernel),
+        stride=(1, stride, stride),
+        dilation=(1, 1, 1),
+        pad=(0, pad, pad),
+        out_strides=(size * size, size * size, size, 1),
+        out_offset=0,
+        out_block=batch * size * size,
+    )
+
+
+# Kinds of layers of ResNet-50: the problem, and tile and parts.
+RESNET_50 = (
+    (convolution(3, 64, 112, 7, 2), ("128x64", 1)),
+    (convolution(64, 64, 56), ("32x32x4", 1)),
+    (convolution(64, 64, 56, 3), ("32x32x4", 1)),
+    (convolution(64, 256, 56), ("128x64", 1)),
+    (convolution(256, 64, 56), ("32x32x4", 1)),
+    (convolution(256, 512, 28, 1, 2), ("64x64x2", 1)),
+    (convolution(128, 128, 28, 3), ("32x32x4", 1)),
+    (convolution(128, 512, 28), ("64x64x2", 1)),
+    (convolution(512, 1024, 14, 1, 2), ("32x32x4", 1)),
+    (convolution(256, 256, 14, 3), ("32x32x4", 2)),
+    (convolution(256, 1024, 14), ("32x32x4", 1)),
+    (convolution(1024, 256, 14), ("32x32x4", 2)),
+    (convolution(1024, 2048, 7, 1, 2), ("32x32x4", 1)),
+    (convolution(512, 512, 7, 3), ("32x32x4", 4)),
+    (convolution(2048, 512, 7), ("32x32x4", 4)),
+)
+
+
+@pytest.mark.parametrize(("problem", "seed"), RESNET_50)
+def test_layers_of_resnet_50(problem: ConvProblem, seed: tuple[str, int]) -> None:
+    kernel = best(problem)
+    assert isinstance(kernel.shared, SharedKernel)
+    assert (kernel.shared.tile.name, kernel.shared.parts) == seed
+    # Weights are packed for the columns of a tile.
+    assert (kernel.pixels, 4 * kernel.lanes) == (
+        kernel.shared.tile.rows,
+        kernel.shared.tile.columns,
+    )
+
+
+def best(problem: ConvProblem, info: DeviceInfo = LARGE_GPU) -> ConvKernel:
+    return rank_kernels(problem, info, texels=False)[0]
+
+
+def test_one_pixel_is_a_vector() -> None:
+    assert best(convolution(1152, 48, 1)).family == "gemv"
+    whole = replace(convolution(512, 4096, 1, 7), pad=(0, 0, 0), in_size=(1, 7, 7))
+    assert best(whole).family == "gemv"
+    assert best(convolution(1152, 48, 1, batch=2)).family == "shared"
+
+
+def test_other_families_stay() -> None:
+    depthwise = replace(convolution(1, 1, 56, 3), group=96)
+    assert best(depthwise).family in ("depthwise", "strip")
+    odd = replace(convolution(6, 6, 56, 3), group=2)
+    assert best(odd).family == "gather"
+
+
+def test_cpu_devices_keep_their_ranking() -> None:
+    cpu = replace(LARGE_GPU, type=DeviceType.CPU, subgroup_size=8)
+    ranked = rank_kernels(convolution(64, 64, 56, 3), cpu, texels=True)
+    families = [kernel.family for kernel in ranked]
+    start = families.index("shared")
+    assert families[0] == "tile"
+    assert set(families[start:]) == {"shared"}
+
+
+# --- Winograd -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "half", "m"),
+    [
+        # A layer of ResNet-50 is bound by latency, one of VGG-16 or of a batch by products.
+        (convolution(64, 64, 56, 3), False, 0),
+        (convolution(512, 512, 7, 3), False, 0),
+        (convolution(64, 64, 224, 3), False, 4),
+        (convolution(256, 256, 56, 3), False, 4),
+        (convolution(64, 64, 56, 3, batch=32), False, 4),
+        (convolution(64, 64, 224, 3), True, 0),
+        (convolution(3, 64, 224, 3), False, 0),
+    ],
+)
+def test_winograd_where_products_take_long(problem: ConvProblem, half: bool, m: int) -> None:
+    info = replace(LARGE_GPU, features=frozenset(HALF_TEXEL_LOADS | {"storage16"}))
+    encoder = VulkanEncoder(info, half=half)
+    assert choose_winograd(problem, weights_of(problem), encoder) == m
+
+
+def weights_of(problem: ConvProblem) -> Weights:
+    """Return constant weights; of what value does not matter."""
+    shape = (problem.outputs, problem.inputs, *problem.kernel)
+    value = np.broadcast_to(np.float32(0), shape)
+    tensor = Tensor(TensorInfo("w", DType.FLOAT32, shape), Usage.CONSTANT, value=value)
+    assert prod(shape) == value.size
+    return Weights(tensor, "plain", lambda plain: plain)
