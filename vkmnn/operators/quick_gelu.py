@@ -9,6 +9,7 @@ import numpy as np
 from vkmnn.plugin import (
     AnyArray,
     DeviceInfo,
+    HalfRule,
     Infos,
     Inputs,
     Layout,
@@ -52,6 +53,8 @@ def _compute(op: Op, inputs: Inputs) -> list[AnyArray]:
 @vulkan_execution("QuickGelu")
 class QuickGeluExecution(VulkanExecution):
     """One dispatch over whole vec4s."""
+
+    half_rule = HalfRule.FOLLOWS
 
     @classmethod
     def reject(

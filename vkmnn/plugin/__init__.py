@@ -51,6 +51,7 @@ from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import load_all as _load_all
+from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.indexing import operands, row_strides
 from vkmnn.vulkan.storage import kernel_dtype, refuse_integers, vec4_count
 
@@ -63,6 +64,7 @@ __all__ = [
     "DType",
     "DeviceInfo",
     "GeometryContext",
+    "HalfRule",
     "Infos",
     "Inputs",
     "InvalidInputError",

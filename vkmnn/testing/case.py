@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import numpy as np
+
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
-from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.registry import Registry
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
@@ -56,18 +58,35 @@ class Case:
         cpu = CpuBackend()
         graph, feeds = self.graph, self.feeds
         if self.half:
-            graph = replace(graph, constants=_rounded(graph.constants))
-            feeds = _rounded(feeds)
+            kept = _content(graph)
+            graph = replace(graph, constants=_rounded(graph.constants, to_half, kept))
+            feeds = _rounded(feeds, _overflowing, kept)
         plan = Pipeline(graph, self.infos, {}, cpu, cpu, run_op)
         results = plan.execute(feeds)
         return [results[info.name] for info in graph.outputs]
 
 
-def _rounded(arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _content(graph: Graph) -> set[str]:
+    """Return the tensors that plans are made from, such as the scales of a Resize."""
     return {
-        name: to_half(array).astype(array.dtype) if array.dtype.kind == "f" else array
+        op.inputs[i] for op in graph.ops for i in OP_TYPES[op.type].content if i < len(op.inputs)
+    }
+
+
+def _rounded(
+    arrays: Mapping[str, Array], how: Callable[[Array], Array], kept: Collection[str]
+) -> dict[str, Array]:
+    return {
+        name: how(array).astype(array.dtype)
+        if array.dtype.kind == "f" and name not in kept
+        else array
         for name, array in arrays.items()
     }
+
+
+def _overflowing(array: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16)
 
 
 def tensor_info(name: str, array: Array) -> TensorInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import vkmnn.operators.quick_gelu  # noqa: F401 - registers what numpy computes
 from vkmnn.ir.ops import QuickGeluAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import SHAPES, floats

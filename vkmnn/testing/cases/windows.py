@@ -122,13 +122,14 @@ def _resized(
 def interp(variant: Variant) -> Iterator[Case]:
     """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
     inner = int(variant.axes["width"])  # elements behind the resized axes
+    outside = 3.25 if variant.half else 1e30
     for mode in MODES:
         two = InterpAttrs(mode, axes=(1, 3))
         yield _resized(two, floats(3, 5, 3, 7, inner), (11, 4))
         yield _resized(two, floats(2, 5, 1, 7, 2 * inner), (3, 13))
         yield _resized(InterpAttrs(mode, axes=(0,)), floats(5, inner), (67,))
         yield _resized(InterpAttrs(mode, axes=(0, 1)), floats(0, 1, inner), (0, 3))
-        crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=1e30, axes=(1, 2))
+        crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=outside, axes=(1, 2))
         yield _resized(crop, floats(2, 13, 17, inner), (3, 7), (0.4, -0.2, 0.6, 1.3))
     yield _resized(InterpAttrs("linear"), floats(3, 2, 4, 3 * inner), (2, 3, 5, 4 * inner))
     for exclude in (False, True):

@@ -16,8 +16,8 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule
-from vkmnn.vulkan.storage import kernel_dtype, to_storage
+from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.storage import fits_half, kernel_dtype, to_storage
 
 # Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
 MAX_FUSED_TAPS = 16
@@ -151,6 +151,14 @@ class InterpExecution(VulkanExecution):
         )
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout, *[Layout.NCHW] * (len(inputs) - 1)], [layout]
+
+    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+        """Follow the input, unless what stands for elements outside is no half."""
+        attrs = self.op.attrs
+        assert isinstance(attrs, InterpAttrs)
+        fits = fits_half(np.array([attrs.extrapolation_value]))
+        wanted, made = halves(self.half_rule if fits else HalfRule.FULL, inputs[:1], outputs)
+        return [*wanted, *[False] * (len(inputs) - 1)], made
 
     def on_encode(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
