@@ -41,6 +41,11 @@ class Rows(NamedTuple):
     batch: int
 
 
+def lies_by_rows(tensor: Tensor, rows: int, k: int, across: bool) -> bool:
+    """Return whether `rows_of` needs no dispatch; its arguments."""
+    return tensor.value is not None or (k % VECTOR == 0 and not (across and rows > 1))
+
+
 def rows_of(
     tensor: Tensor, rows: int, k: int, across: bool, batches: int, encoder: VulkanEncoder
 ) -> Rows:
@@ -55,7 +60,6 @@ def rows_of(
         encoder: takes the packing.
     """
     k8 = ceil_div(k, VECTOR)
-    across = across and rows > 1
 
     def pack(array: Array) -> Array:
         matrices = array.reshape(batches, *((k, rows) if across else (rows, k)))
@@ -64,7 +68,7 @@ def rows_of(
 
     if tensor.value is not None:
         packed = encoder.constant(tensor, f"coop:{rows}:{k}:{across}", pack)
-    elif k % VECTOR == 0 and not across:
+    elif lies_by_rows(tensor, rows, k, across):
         packed = tensor
     else:
         packed = encoder.scratch(batches * rows * k8 * VECTOR)

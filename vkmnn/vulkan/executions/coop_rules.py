@@ -13,6 +13,7 @@ from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.executions.gemm_rules import (
     FEW,
+    LEAST_PART,
     LONG_K,
     MOST,
     MOST_PADDING,
@@ -26,11 +27,15 @@ VECTOR = 8
 # A tile is large enough when it still makes as many workgroups per multiprocessor.
 FILLED = 96 / 132
 # The largest tile pays from so many results on.
-LARGE_RESULT = 1280 * 1280
+LARGE_RESULT = 2048 * 2048
 # With fewer workgroups per multiprocessor, groups of subgroups share the K of a tile.
 GROUPED_BELOW = 2.0
-# Longer steps pay for weights that come from memory: those of networks with more bytes of them.
+# Longer steps pay for weights that come from memory: large ones, in networks with so many bytes of
+# them that they do not stay in the cache.
 COLD_BYTES = 30_000_000
+COLD_WEIGHT_BYTES = 500_000
+# A dispatch that packs an operand pays from so many products on.
+LEAST_PACKED_WORK = 20_000_000
 
 FEATURES = frozenset(
     {
@@ -176,7 +181,8 @@ def rank_coop(product: Product, info: DeviceInfo, weight_bytes: int = 0) -> list
     if product.rows * product.columns < LARGE_RESULT:
         lean = [size for size in lean if size[0] != LARGEST]
     filling = [size for size in lean if size[0].workgroups(product) >= FILLED * most]
-    cold = weight_bytes > COLD_BYTES
+    mine = 2 * product.columns * product.k * product.batches
+    cold = weight_bytes > COLD_BYTES and mine > COLD_WEIGHT_BYTES
     ranked: list[CoopKernel] = []
     if not filling:
         ranked += _shared_by_workgroups(lean, product, info, cold)
@@ -199,18 +205,18 @@ def _by_step(size: list[CoopTile], product: Product, most: int, cold: bool) -> l
 def _shared_by_workgroups(
     sizes: list[list[CoopTile]], product: Product, info: DeviceInfo, cold: bool
 ) -> list[CoopKernel]:
-    """Return kernels with a long K in parts that fill the device, the smallest tile first."""
+    """Return kernels with a long K in parts, those that fill the device first, then small tiles."""
     most = multiprocessors(info)
-    found = []
-    for size in sizes:
+    found: dict[CoopKernel, int] = {}
+    for size in reversed(sizes):
         tile = (size[::-1] if cold else size)[0]
         count = tile.workgroups(product)
         if not tile.splits or count >= FEW * most or product.k < LONG_K:
             continue
-        parts = _used(tile, product.k, int(MOST * most) // count)
-        if parts > 1 and count * parts >= FILLED * most:
-            found.append(CoopKernel(tile, parts))
-    return found[::-1]
+        parts = _used(tile, product.k, min(int(MOST * most) // count, product.k // LEAST_PART))
+        if parts > 1:
+            found[CoopKernel(tile, parts)] = count * parts
+    return sorted(found, key=lambda kernel: -min(found[kernel], int(FILLED * most)))
 
 
 def _used(tile: CoopTile, k: int, parts: int) -> int:

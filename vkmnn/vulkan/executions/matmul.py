@@ -18,7 +18,7 @@ from vkmnn.vulkan.activation import activation_spec, epilogue_of, residual_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import conv_kernels, coop
-from vkmnn.vulkan.executions.coop_rules import CoopKernel, rank_coop
+from vkmnn.vulkan.executions.coop_rules import LEAST_PACKED_WORK, CoopKernel, rank_coop
 from vkmnn.vulkan.executions.gemm_rules import (
     GemvKernel,
     Product,
@@ -126,10 +126,13 @@ class MatMulExecution(VulkanExecution):
         aligned: Literal[1, 4] = 4 if product.n % 4 == 0 else 1
         dtype = kernel_dtype(a.dtype)
         plain = a.value is None and not transposed and product.k % 4 == 0
-        candidates = _kernels(product, dtype, plain, encoder)
-        kernel = encoder.choose("matmul", (product, dtype, plain), candidates)
-        by_blocks = isinstance(kernel, _Kernel) and kernel.by_blocks
         transposed_b = attrs.transpose_b and len(b.shape) > 1
+        by_rows = coop.lies_by_rows(a, product.m, product.k, transposed) and coop.lies_by_rows(
+            b, product.n, product.k, not transposed_b
+        )
+        candidates = _kernels(product, dtype, plain, by_rows, encoder)
+        kernel = encoder.choose("matmul", (product, dtype, plain, by_rows), candidates)
+        by_blocks = isinstance(kernel, _Kernel) and kernel.by_blocks
         if isinstance(kernel, CoopKernel):
             left, right = _rows(a, b, product, transposed, transposed_b, encoder)
         else:
@@ -217,9 +220,12 @@ class MatMulExecution(VulkanExecution):
 
 
 def _kernels(
-    product: _Product, dtype: str | None, plain: bool, encoder: VulkanEncoder
+    product: _Product, dtype: str | None, plain: bool, by_rows: bool, encoder: VulkanEncoder
 ) -> list[_Kernel | SharedKernel | GemvKernel | CoopKernel]:
-    """Return the kernels that can do a product, the likely fastest first; `plain` as below."""
+    """Return the kernels that can do a product, the likely fastest first.
+
+    plain: as below. by_rows: matrices could read both operands where they lie.
+    """
     registers = _register_kernels(product, dtype, plain, encoder)
     if dtype != "f32":
         return [*registers]
@@ -227,10 +233,11 @@ def _kernels(
     shared, gemv = rank_shared(gemm, encoder.info), rank_gemv(gemm, encoder.info)
     matrices = rank_coop(gemm, encoder.info, encoder.weight_bytes) if encoder.half else []
     # CPU devices emulate shared memory and barriers: there these are for tests and the tuner.
-    gpu = is_gpu(encoder.info)
-    if gpu:
+    if not is_gpu(encoder.info):
+        return [*matrices, *registers, *shared, *gemv]
+    if by_rows or gemm.rows * gemm.columns * gemm.k * gemm.batches >= LEAST_PACKED_WORK:
         return [*gemv, *matrices, *shared, *registers]
-    return [*matrices, *registers, *shared, *gemv]
+    return [*gemv, *shared, *matrices, *registers]
 
 
 def _register_kernels(

@@ -1,0 +1,83 @@
+"""Kernels for cooperative matrices: what drivers are known to compile badly is not in them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from vkmnn.shaders.library import BUILTIN
+from vkmnn.vulkan.executions.coop_rules import MOST_SHARED, TILES
+
+NAMES = [
+    name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
+]
+_TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_RUNTIME_ARRAY = 21, 22, 23, 28, 29
+_TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _VARIABLE = 30, 32, 43, 59
+_TYPE_COOPERATIVE_MATRIX = 4456
+_WORKGROUP = 4
+
+
+def instructions(name: str) -> Iterator[tuple[int, list[int]]]:
+    """Yield (opcode, operands) of a variant's module."""
+    spirv = BUILTIN.load(name).spirv()
+    words = struct.unpack(f"<{len(spirv) // 4}I", spirv)
+    at = 5
+    while at < len(words):
+        count, opcode = words[at] >> 16, words[at] & 0xFFFF
+        yield opcode, list(words[at + 1 : at + count])
+        at += count
+
+
+def test_there_are_kernels() -> None:
+    assert {name.split("_")[0] for name in NAMES} == {"matmul", "conv"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fragments_are_variables(name: str) -> None:
+    """Arrays of them lie in memory on NVIDIA: an eighth of the speed."""
+    matrices: set[int] = set()
+    for opcode, operands in instructions(name):
+        if opcode == _TYPE_COOPERATIVE_MATRIX:
+            matrices.add(operands[0])
+        if opcode in (_TYPE_ARRAY, _TYPE_RUNTIME_ARRAY):
+            assert operands[1] not in matrices
+        if opcode == _TYPE_STRUCT:
+            assert not matrices.intersection(operands[1:])
+    assert len(matrices) == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shared_memory_is_what_the_rules_think(name: str) -> None:
+    sizes: dict[int, int] = {}
+    constants: dict[int, int] = {}
+    shared = 0
+    for opcode, operands in instructions(name):
+        if opcode in (_TYPE_INT, _TYPE_FLOAT):
+            sizes[operands[0]] = operands[1] // 8
+        if opcode == _CONSTANT:
+            constants[operands[1]] = operands[2]
+        if opcode == _TYPE_VECTOR and operands[1] in sizes:
+            sizes[operands[0]] = sizes[operands[1]] * operands[2]
+        if opcode == _TYPE_ARRAY and operands[1] in sizes and operands[2] in constants:
+            sizes[operands[0]] = sizes[operands[1]] * constants[operands[2]]
+        if opcode == _TYPE_POINTER and operands[1] == _WORKGROUP:
+            sizes[operands[0]] = sizes[operands[2]]
+        if opcode == _VARIABLE and operands[2] == _WORKGROUP:
+            shared += sizes[operands[0]]
+    _, _, tile_name, step = name.split("_")[:4]
+    (tile,) = (
+        tile for same in TILES for tile in same if (tile.name, tile.step) == (tile_name, int(step))
+    )
+    assert shared <= tile.shared_bytes <= min(shared + 16, MOST_SHARED)
+    assert BUILTIN.load(name).local_size == (tile.invocations, 1, 1)
+    assert BUILTIN.load(name).subgroup_size == 32
+
+
+def test_every_tile_has_kernels() -> None:
+    for tile in (tile for same in TILES for tile in same):
+        for template in ("matmul", "conv"):
+            wanted = f"{template}_coop_{tile.name}_{tile.step}"
+            splits = {name.split("_")[4] for name in NAMES if name.startswith(f"{wanted}_")}
+            assert splits == ({"0", "1"} if tile.splits else {"0"})

@@ -1,0 +1,274 @@
+"""Products by cooperative matrices: which tiles the rules pick, and when they are offered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.op.vulkan.harness import device
+from vkmnn.ir import Activation, Array, Graph, Op
+from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs, ReshapeAttrs
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
+from vkmnn.shaders.library import BUILTIN
+from vkmnn.testing.case import Case, Variant, tensor_info
+from vkmnn.testing.emulation import MATRICES, Bench, bench_for
+from vkmnn.testing.runner import Picker, dispatched_by, run_case
+from vkmnn.vulkan.executions.conv_kernels import ConvProblem, rank_kernels
+from vkmnn.vulkan.executions.coop_rules import (
+    FEATURES,
+    TILES,
+    CoopKernel,
+    CoopTile,
+    has_matrices,
+    rank_coop,
+)
+from vkmnn.vulkan.executions.gemm_rules import LEAST_PART, Product
+
+COLD = 200_000_000
+
+H200 = DeviceInfo(
+    index=0,
+    name="NVIDIA H200",
+    vendor_id=0x10DE,
+    vendor="NVIDIA",
+    device_id=0,
+    driver_name="NVIDIA",
+    driver_version="580",
+    api_version=(1, 4, 0),
+    type=DeviceType.DISCRETE,
+    uuid="",
+    driver_uuid="",
+    memory_bytes=141 << 30,
+    subgroup_size=32,
+    features=FEATURES,
+    limits=Limits(
+        max_storage_buffer_range=(1 << 32) - 1,
+        max_texel_buffer_elements=1 << 27,
+        max_push_constants=256,
+        max_workgroup_count=((1 << 31) - 1, 65535, 65535),
+        max_workgroup_size=(1024, 1024, 64),
+        max_workgroup_invocations=1024,
+        max_shared_memory=48 << 10,
+        max_storage_bindings=1 << 20,
+        max_texel_bindings=1 << 20,
+        max_bindings=1 << 20,
+        max_allocation_bytes=1 << 32,
+        max_allocation_count=4096,
+        storage_offset_alignment=16,
+        texel_offset_alignment=16,
+        non_coherent_atom_size=64,
+        subgroup_size_range=(32, 32),
+        timestamp_period_ns=1.0,
+    ),
+    cooperative_matrices=(MATRICES,),
+    multiprocessors=132,
+)
+
+
+def first(rows: int, columns: int, k: int, weight_bytes: int = 0, info: DeviceInfo = H200) -> str:
+    """Return the kernel that the rules prefer as "rows x columns x step, groups, parts"."""
+    kernel = rank_coop(Product(rows, columns, k), info, weight_bytes)[0]
+    tile = kernel.tile
+    return f"{tile.rows}x{tile.columns}x{tile.step} ks{tile.groups} split{kernel.parts}"
+
+
+# What was measured to be fastest on an H200, or a tile of the same size.
+@pytest.mark.parametrize(
+    ("shape", "hot", "cold"),
+    [
+        ((8192, 8192, 8192), "128x128x64 ks1 split1", None),
+        ((4096, 4096, 4096), "128x128x64 ks1 split1", None),
+        ((2048, 2048, 2048), "128x128x64 ks1 split1", None),
+        ((1024, 1024, 1024), "64x128x64 ks1 split1", None),
+        ((64, 50257, 768), "64x128x64 ks1 split1", None),
+        # ResNet-50.
+        ((784, 512, 128), "64x64x128 ks2 split1", None),
+        ((784, 128, 512), "32x32x128 ks2 split1", "32x32x128 ks2 split1"),
+        ((784, 128, 1152), "32x32x128 ks2 split1", "32x32x128 ks2 split1"),
+        ((196, 256, 1024), "16x32x128 ks4 split1", None),
+        ((49, 2048, 512), "32x32x128 ks2 split1", "32x32x256 ks8 split1"),
+        ((49, 512, 2048), "32x32x128 ks2 split4", "32x32x256 ks8 split4"),
+        ((49, 512, 4608), "32x32x128 ks2 split4", "32x32x256 ks8 split4"),
+        ((1, 1000, 2048), "16x32x128 ks4 split4", None),
+        # BERT-base of 128 tokens and ViT-B/16.
+        ((128, 768, 768), "32x32x128 ks2 split1", "32x32x256 ks8 split1"),
+        ((128, 3072, 768), "64x64x128 ks2 split1", "64x64x128 ks2 split1"),
+        ((197, 768, 768), "64x32x128 ks4 split1", None),
+        ((197, 2304, 768), "64x64x128 ks2 split1", None),
+        ((197, 3072, 768), "64x128x64 ks1 split1", None),
+    ],
+)
+def test_tiles_on_an_h200(shape: tuple[int, int, int], hot: str, cold: str | None) -> None:
+    assert first(*shape) == hot
+    if cold is not None:
+        assert first(*shape, COLD) == cold
+
+
+def test_workgroups_fill_the_device_but_not_twice() -> None:
+    """Where K is long enough to share, and the product not large anyway."""
+    for rows in (1, 7, 49, 128, 196, 784):
+        for columns in (64, 256, 768, 1000):
+            product = Product(rows, columns, 4096)
+            kernel = rank_coop(product, H200)[0]
+            made = kernel.tile.workgroups(product) * kernel.parts
+            possible = kernel.tile.workgroups(product) * (product.k // LEAST_PART)
+            assert min(96, possible) <= made <= 260, (product, kernel)
+
+
+@pytest.mark.parametrize("k", [1, 127, 128, 129, 1000, 4608])
+def test_every_part_has_steps_to_do(k: int) -> None:
+    for kernel in rank_coop(Product(49, 512, k), H200):
+        steps = kernel.tile.steps(k)
+        each = kernel.walk(Product(49, 512, k))["steps"]
+        assert each * (kernel.parts - 1) < steps <= each * kernel.parts
+
+
+def test_all_that_fits_is_offered() -> None:
+    offered = {kernel.tile for kernel in rank_coop(Product(128, 768, 768), H200)}
+    assert offered == {tile for same in TILES for tile in same}
+    small = replace(H200, limits=replace(H200.limits, max_shared_memory=32 << 10))
+    fitting = {kernel.tile for kernel in rank_coop(Product(4096, 4096, 4096), small)}
+    assert CoopTile(64, 128, 64, 32, 64) in fitting
+    assert all(tile.shared_bytes <= 32 << 10 for tile in fitting)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(H200, cooperative_matrices=()),
+        replace(H200, features=FEATURES - {"storage16"}),
+        replace(H200, limits=replace(H200.limits, subgroup_size_range=(64, 64))),
+        replace(
+            H200,
+            cooperative_matrices=(
+                replace(MATRICES, m=8),
+                replace(MATRICES, c="f16", result="f16"),
+                replace(MATRICES, scope="workgroup"),
+                CooperativeMatrixShape(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup", False),
+            ),
+        ),
+    ],
+)
+def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
+    assert has_matrices(H200)
+    assert rank_coop(Product(64, 64, 64), other) == []
+
+
+def test_devices_here_do_not_emulate_by_themselves() -> None:
+    if device().info.cooperative_matrices:
+        pytest.skip("the device has cooperative matrices")
+    assert rank_coop(Product(64, 64, 64), device().info) == []
+
+
+def convolution(size: int, channels: int, outputs: int, kernel: int, group: int = 1) -> ConvProblem:
+    return ConvProblem(
+        batch=1,
+        group=group,
+        inputs=channels,
+        outputs=outputs,
+        in_size=(1, size, size),
+        out_size=(1, size, size),
+        kernel=(1, kernel, kernel),
+        stride=(1, 1, 1),
+        dilation=(1, 1, 1),
+        pad=(0, kernel // 2, kernel // 2),
+        out_strides=(size * size, size * size, size, 1),
+        out_offset=0,
+        out_block=size * size,
+    )
+
+
+def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> None:
+    problem = convolution(14, 256, 256, 3)
+    kernel = rank_kernels(problem, H200, False, half=True)[0]
+    assert isinstance(kernel.shared, CoopKernel)
+    assert (kernel.family, kernel.pixels, kernel.lanes) == ("coop", 16, 8)
+    assert rank_kernels(problem, H200, False)[0].family != "coop"
+    odd_groups = convolution(14, 3, 3, 3, group=2)
+    assert rank_kernels(odd_groups, H200, False, half=True)[0].family == "gather"
+    depthwise = convolution(14, 1, 1, 3, group=64)
+    assert rank_kernels(depthwise, H200, False, half=True)[0].family in ("strip", "depthwise")
+
+
+def emulated() -> Bench:
+    """Return the device under test with cooperative matrices emulated."""
+    name = "matmul_coop_16x32w16x32k4_128_0_4"
+    template, axes = next((t, a) for n, t, a in BUILTIN.variants() if n == name)
+    bench = bench_for(Variant(name, template, axes, BUILTIN), device())
+    if isinstance(bench, str):
+        pytest.skip(bench)
+    return bench
+
+
+def test_a_network_by_the_rules() -> None:
+    """Convolutions, one with a residual, and a product of what they made: all by matrices."""
+    rng = np.random.default_rng(0)
+
+    def floats(*shape: int) -> Array:
+        fan = np.prod(shape[1:]) if len(shape) == 4 else shape[0]
+        return (rng.standard_normal(shape) / np.sqrt(fan)).astype(np.float32)
+
+    def conv(inputs: str, output: str, stride: int, kernel: int) -> Op:
+        attrs = ConvolutionAttrs(
+            (kernel, kernel),
+            (stride, stride),
+            (1, 1),
+            (kernel // 2,) * 4,
+            1,
+            activation=Activation("RELU"),
+        )
+        return Op("Convolution", output, inputs.split(), [output], attrs)
+
+    constants = {
+        "w0": floats(24, 3, 7, 7),
+        "w1": floats(40, 24, 3, 3),
+        "w2": floats(40, 40, 1, 1),
+        "b0": floats(24),
+        "b1": floats(40),
+        "w3": floats(1960, 72),
+        "shape": np.array([1, 1960]),
+    }
+    x = rng.standard_normal((1, 3, 28, 28)).astype(np.float32)
+    ops = [
+        conv("x w0 b0", "c0", 2, 7),
+        conv("c0 w1 b1", "c1", 2, 3),
+        Op(
+            "Convolution",
+            "c2",
+            ["c1", "w2", "b1", "c1"],
+            ["c2"],
+            ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0,) * 4, 1),
+        ),
+        Op("Reshape", "flat", ["c2", "shape"], ["flat"], ReshapeAttrs()),
+        Op("MatMul", "y", ["flat", "w3"], ["y"], MatMulAttrs(activation=Activation("GELU"))),
+    ]
+    y = tensor_info("y", np.zeros((1, 72), np.float32))
+    graph = Graph("net", [tensor_info("x", x)], [y], ops, constants)
+    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, half=True)
+    bench = emulated()
+    names = dispatched_by(case, bench.device, Picker({}))
+    assert {name.split("_")[0] for name in names if "_coop_" in name} == {"conv", "matmul"}
+    assert not any(name.startswith(("conv_tile", "conv_shared", "matmul_tile")) for name in names)
+    run_case(case, bench.device, {})
+
+
+def test_a_product_larger_than_a_grid_is_wide() -> None:
+    """Tiles are folded: the suite's grids are two wide, and this one has tiles to spare."""
+    x = np.ones((70, 24), np.float32)
+    w = np.ones((24, 3 * 32), np.float32)
+    graph = Graph(
+        "wide",
+        [tensor_info("x", x)],
+        [tensor_info("y", np.zeros((70, 96), np.float32))],
+        [Op("MatMul", "y", ["x", "w"], ["y"], MatMulAttrs())],
+        {"w": w},
+    )
+    tile = CoopTile(16, 32, 128, 16, 32, 4)
+    case = Case(graph, {"x": x}, half=True, takes={"matmul": CoopKernel(tile)})
+    bench = emulated()
+    assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
+        case, bench.device, Picker({}, case.takes)
+    )
+    assert run_case(case, bench.device, {}).error == 0
