@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, ShaderError
 from vkmnn.runtime.drivers.base import DriverPipeline
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
+from vkmnn.runtime.prune import prune_switches
 from vkmnn.runtime.shader import BindingType, Shader, checked_spirv
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class PipelineFactory:
             layout = self._layouts.get(key)
             if layout is None:
                 layout = self._layouts[key] = Layout(device, key)
-        module = _create_module(device.handle, shader)
+        module = _create_module(device.handle, shader, spec)
         info, _keep = _pipeline_info(shader, spec, module, layout)
         out = ffi.new("VkPipeline *")
         try:
@@ -247,8 +248,15 @@ def _create_template(device: Any, bindings: tuple[tuple[int, int], ...], set_lay
     return out[0]
 
 
-def _create_module(device: Any, shader: Shader) -> Any:
+def _create_module(device: Any, shader: Shader, spec: Mapping[str, int | float | bool]) -> Any:
     code = checked_spirv(shader)
+    numbers = {
+        constant.id: int(spec[constant.name])
+        for constant in shader.spec_constants
+        if constant.type in ("uint", "int") and not constant.name.startswith("local_size_")
+    }
+    if numbers:
+        code = prune_switches(code, numbers)
     words = ffi.new("uint32_t[]", len(code) // 4)
     ffi.memmove(words, code, len(code))
     info = struct(
