@@ -57,22 +57,30 @@ def discrete(validation: bool) -> Iterator[bool]:
     patch.undo()
 
 
-def session(model: onnx.ModelProto, validation: bool) -> vkmnn.InferenceSession:
+# Largest difference by precision, as a part of the range.
+LIMITS = {"high": 1e-4, "normal": 1e-2}
+
+
+def session(
+    model: onnx.ModelProto, validation: bool, precision: str = "high"
+) -> vkmnn.InferenceSession:
     return vkmnn.InferenceSession(
-        model, driver="vulkan", validation=validation, require_device=True
+        model, driver="vulkan", validation=validation, require_device=True, precision=precision
     )
 
 
+@pytest.mark.parametrize("precision", LIMITS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_small_network(name: str, discrete: bool):
+def test_small_network(name: str, precision: str, discrete: bool):
     model = NETWORKS[name].build()
     oracle = open_oracle(model)
-    with session(model, discrete) as opened:
+    with session(model, discrete, precision) as opened:
         for size in NETWORKS[name].sizes[:2]:
             feeds = make_feeds(model, size)
             expected = oracle.run(None, feeds)
             for _ in range(2):  # what a run leaves behind must not disturb the next
-                assert_agree(opened.run(None, feeds), expected, what=f"{name} {size}")
+                results = opened.run(None, feeds)
+                assert_agree(results, expected, LIMITS[precision], f"{name} {size}")
 
 
 @pytest.mark.parametrize("name", QUICK)
