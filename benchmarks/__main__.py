@@ -11,6 +11,7 @@ import typer
 from benchmarks import (
     ceilings,
     drivers,
+    families,
     gemm,
     kernels,
     networks,
@@ -114,13 +115,13 @@ def _setting(
             found = networks.networks(only or [], light=True)
     if not plots.available():
         note(plots.HINT)
-    halves = _default_fp16(fp16, where)
+    halves = _on_gpus(fp16, where)
     return Setting(where, halves, found, Results(output, where, record))
 
 
-def _default_fp16(fp16: bool | None, where: Place) -> bool:
-    if fp16 is not None:
-        return fp16
+def _on_gpus(wanted: bool | None, where: Place) -> bool:
+    if wanted is not None:
+        return wanted
     return open_device(where.device).info.type is not DeviceType.CPU
 
 
@@ -179,6 +180,21 @@ def _gemm(setting: Setting, runs: int, largest: int) -> None:
     setting.results.save("gemm", [asdict(row) for row in rows])
     heading(f"Matrix products on {setting.title}")
     show(gemm.gemm_table(rows))
+
+
+def _families(setting: Setting, runs: int, largest: int) -> None:
+    device = open_device(setting.where.device)
+    halves = setting.fp16 and "storage16" in device.info.features
+    rows: list[families.FamilyResult] = []
+    with progress() as report:
+        for half in (False, True) if halves else (False,):
+            for size in families.SIZES:
+                if max(size) <= largest:
+                    report(f"kernels of a product {'×'.join(map(str, size))}")
+                    rows += families.measure(size, half, device, runs)
+    setting.results.save("families", [asdict(row) for row in rows])
+    heading(f"Kernels of matrix products on {setting.title}, {families.CHAIN} in a chain")
+    show(families.families_table(rows))
 
 
 def _scaling(setting: Setting, only: list[str], names: list[str], budget_s: float) -> None:
@@ -263,13 +279,20 @@ def gemm_command(
     runs: Annotated[int, typer.Option("--runs", "-n", min=1, help="Profiled runs.")] = 10,
     largest: LargestOption = 4096,
     fp16: Fp16Option = None,
+    every: Annotated[
+        bool | None,
+        typer.Option("--families/--no-families", help="Every kernel apart. Default: on GPUs."),
+    ] = None,
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
     """FLOP/s of matrix products, beside cuBLAS where there is a CUDA device."""
     where = place(device, 0, 1, 0)
-    halves = _default_fp16(fp16, where)
-    _gemm(Setting(where, halves, [], Results(output, where, record)), runs, largest)
+    halves = _on_gpus(fp16, where)
+    setting = Setting(where, halves, [], Results(output, where, record))
+    _gemm(setting, runs, largest)
+    if _on_gpus(every, where):
+        _families(setting, runs, largest)
 
 
 @app.command("scaling")

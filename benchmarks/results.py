@@ -37,7 +37,8 @@ class Results:
         self._head = document(where) | {"commit": commit()}
 
     def save(self, section: str, data: Any) -> None:
-        """Keep a section: "networks", "overhead_us", "kernels", "gemm", "scaling" or "start"."""
+        """Keep a section: "networks", "overhead_us", "kernels", "gemm", "families", "scaling" or
+        "start"."""
         path = self.folder / "results.json"
         before = json.loads(path.read_text("utf-8")) if path.exists() else {}
         if before.get("device") != self._head["device"]:

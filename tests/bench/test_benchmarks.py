@@ -106,6 +106,20 @@ def test_gemm(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> None:
     assert (row["m"], row["n"], row["k"], row["dtype"]) == (7, 13, 5, "f32")
     assert row["error"] < 1e-5
     assert "matmul" in row["kernel"]
+    assert "families" not in data
+
+
+def test_families(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> None:
+    monkeypatch.setattr("benchmarks.gemm.SIZES", ())
+    monkeypatch.setattr("benchmarks.families.SIZES", ((7, 13, 5), (2, 24, 1000)))
+    data = command("gemm", "-d", 0, "-n", 1, "--families", "--no-fp16")
+    rows = data["families"]
+    for size in ((7, 13, 5), (2, 24, 1000)):
+        of_size = [row for row in rows if (row["m"], row["n"], row["k"]) == size]
+        kernels = {row["kernel"].split("_")[1] for row in of_size}
+        assert {"tile", "shared", "gemv"} <= kernels
+        assert sum(row["rule"] for row in of_size) == 1
+        assert max(row["error"] for row in of_size) < 1e-5
 
 
 def test_start(command: Callable[..., dict[str, Any]], toy: Path) -> None:
