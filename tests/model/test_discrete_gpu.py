@@ -25,7 +25,9 @@ from vkmnn.runtime.drivers.vulkan import device as vulkan_device
 from vkmnn.runtime.drivers.vulkan.features import query
 from vkmnn.runtime.drivers.vulkan.memory import VISIBLE, VulkanBuffer
 from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
+from vkmnn.runtime.encoder import CommandBuffer, Encoder
 from vkmnn.runtime.memory import MemoryKind
+from vkmnn.vulkan import backend
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +94,35 @@ def test_light_network(name: str, discrete: bool):
         x = np.random.default_rng(1).standard_normal(info.shape, dtype=np.float32)
         results = opened.run(None, {info.name: x})
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
+
+
+# At most, with branches that run beside each other; in the order of the network it takes more.
+BARRIERS = {"inception_v1": 31, "inception_v2": 39, "resnet50": 53}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BARRIERS)
+def test_barriers(name: str, discrete: bool, monkeypatch: pytest.MonkeyPatch):
+    counts: list[int] = []
+    finish = Encoder.finish
+
+    def counted(encoder: Encoder) -> CommandBuffer:
+        counts.append(encoder.barrier_count)
+        return finish(encoder)
+
+    monkeypatch.setattr(Encoder, "finish", counted)
+    model = FOLDER / f"light_{name}.onnx"
+    found = []
+    for is_kept in (True, False):
+        with monkeypatch.context() as patch:
+            if is_kept:
+                patch.setattr(backend, "schedule", lambda encoder, ends: None)
+            with vkmnn.InferenceSession(model, driver="vulkan", validation=discrete) as opened:
+                (info,) = opened.get_inputs()
+                assert info.shape is not None
+                opened.run(None, {info.name: np.zeros(info.shape, np.float32)})
+                found.append((max(counts), opened.memory()))
+        counts.clear()
+    (kept, memory), (waves, after) = found
+    assert waves <= BARRIERS[name] < kept
+    assert after.activations <= 1.1 * min(memory.activations, after.lower_bound)

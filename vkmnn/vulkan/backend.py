@@ -12,6 +12,7 @@ from vkmnn.errors import DeviceError, InvalidInputError
 from vkmnn.ir import OP_TYPES, Array, Op
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device
+from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import executions
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -19,6 +20,7 @@ from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
+from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import split_products, too_large
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype, storage_bytes
 from vkmnn.vulkan.tuning import TuningFile, tune
@@ -128,6 +130,9 @@ class VulkanBackend(Backend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder, ends = self.encode(segments)
+        if self.device.info.type is not DeviceType.CPU:
+            # A CPU device runs one dispatch after the other anyway.
+            schedule(encoder, ends)
         self.choices = encoder.choices
         used = pipelines_used(encoder)
         # The driver compiles while the constants are packed.

@@ -64,7 +64,10 @@ class PackedConstant:
 
 @dataclass(slots=True)
 class Dispatch:
-    """One recorded dispatch: tensors in binding order, push constants, workgroup counts."""
+    """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
+
+    Dispatches of one `step` may run at once: their tensors share no memory.
+    """
 
     shader: Shader
     tensors: tuple[Tensor, ...]
@@ -72,6 +75,7 @@ class Dispatch:
     groups: tuple[int, int, int]
     spec: Spec
     label: str
+    step: int
 
 
 @dataclass(slots=True)
@@ -237,7 +241,15 @@ class VulkanEncoder:
                 self.written.add(self.root(tensor))
         data = params.pack() if params is not None else b""
         self.dispatches.append(
-            Dispatch(shader, tuple(tensors), data, groups, spec or {}, self.label)
+            Dispatch(
+                shader,
+                tuple(tensors),
+                data,
+                groups,
+                spec or {},
+                self.label,
+                len(self.dispatches),
+            )
         )
 
     def dispatch_linear(

@@ -281,12 +281,12 @@ def _lifetimes(
     copied: Sequence[Tensor],
     alignment: int,
 ) -> dict[Tensor, Lifetime]:
-    """Return first and last use, in dispatch numbers, of every tensor that has no place yet."""
+    """Return the steps of first and last use of every tensor that has no place yet."""
     spans: dict[Tensor, tuple[int, int]] = {}
-    for step, dispatch in enumerate(encoder.dispatches):
+    for dispatch in encoder.dispatches:
         for root in _unplaced(dispatch, encoder, placed):
-            first, _ = spans.get(root, (step, step))
-            spans[root] = (first, step)
+            first, _ = spans.get(root, (dispatch.step, dispatch.step))
+            spans[root] = (first, dispatch.step)
     end = len(encoder.dispatches)
     for tensor in copied:
         root = encoder.root(tensor)

@@ -41,6 +41,17 @@ def test_the_later_operand_takes_the_other(net, check):
     assert done.graph.ops[1].inputs[3] == first
 
 
+@pytest.mark.parametrize("first", ["branch", "shortcut"])
+def test_the_longer_branch_takes_the_shortcut(net, check, first):
+    x = net.input(1, 3, 5)
+    made = {}
+    for name in ("branch", "shortcut") if first == "branch" else ("shortcut", "branch"):
+        inner = net.conv(x, net.weights(3, 3, 1)) if name == "branch" else x
+        made[name] = net.conv(inner, net.weights(3, 3, 1))
+    done = check(net.binary("ADD", made["branch"], made["shortcut"]), FUSE)
+    assert done.graph.ops[-1].inputs[3] == made["shortcut"]
+
+
 def test_the_other_operand_may_come_after_the_convolution(net, check):
     x = net.input(1, 3, 5)
     conv = net.conv(x, net.weights(3, 3, 1))

@@ -9,6 +9,8 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs
 
+_LONGEST_BRANCH = 16
+
 
 @dataclass(frozen=True, slots=True)
 class _Match:
@@ -20,8 +22,8 @@ class _Match:
 class _IntoProducer(PatternPass[_Match]):
     """BinaryOp of a Convolution's or MatMul's result and a tensor of provably the same shape.
 
-    When both operands could take the other in, the later one in the graph's order does: the other
-    is ready before it.
+    When both operands could take the other in, the end of the longer branch does, so that the
+    shortcut may run beside it; where branches are equally long, the later one in the graph's order.
     """
 
     roots = frozenset({"BinaryOp"})
@@ -57,7 +59,7 @@ class _IntoProducer(PatternPass[_Match]):
                 refusal = Refusal("not known to be of a floating-point type")
             elif not index.same_shape(name, other):
                 refusal = Refusal("the shapes differ, or are not known well enough")
-            elif best is None or index.is_later(producer, best.producer):
+            elif best is None or _ends_later(producer, best.producer, index):
                 best = _Match(producer, other, joined)
         return best or refusal
 
@@ -68,6 +70,26 @@ class _IntoProducer(PatternPass[_Match]):
         source = merged_source((producer, op))
         outputs = list(op.outputs)
         index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
+
+
+def _ends_later(first: Op, second: Op, index: GraphIndex) -> bool:
+    """True when more ops lead from where two branches meet to `first` than to `second`."""
+    one, other = _branch(first, index), _branch(second, index)
+    for length, name in enumerate(one):
+        if name in other:
+            if length != other.index(name):
+                return length > other.index(name)
+            break
+    return index.is_later(first, second)
+
+
+def _branch(op: Op | None, index: GraphIndex) -> list[str]:
+    """Return the tensors from an op upwards along first inputs, nearest first."""
+    names: list[str] = []
+    while op is not None and op.inputs and len(names) < _LONGEST_BRANCH:
+        names.append(op.inputs[0])
+        op = index.producer(op.inputs[0])
+    return names
 
 
 class FuseResidual(_IntoProducer):

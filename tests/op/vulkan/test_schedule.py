@@ -1,0 +1,96 @@
+"""Waves of dispatches: what waits for what, how many barriers, how many bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.op.vulkan.harness import device
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType, TensorInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.schedule import order, schedule
+from vkmnn.vulkan.storage import storage_bytes
+
+COPY = kernels.copy(storage="ssbo")
+
+
+class Recording:
+    """An encoder, and tensors by name; a dispatch reads one tensor and writes another.
+
+    "x" is made of `room` elements, which no later dispatch reads: so many may be alive later.
+    """
+
+    def __init__(self, *copies: tuple[str, str], room: int = 4096, **elements: int) -> None:
+        self.encoder = VulkanEncoder(device().info)
+        self.elements = {"room": room, **elements}
+        self.tensors: dict[str, Tensor] = {}
+        for source, target in (("input", "room"), ("room", "x"), *copies):
+            pair = (self.tensor(source), self.tensor(target))
+            self.encoder.dispatch(COPY, pair, kernels.CopyParams(n4=1), (1, 1, 1))
+
+    def tensor(self, name: str) -> Tensor:
+        shape = (self.elements.get(name, 4),)
+        return self.tensors.setdefault(name, Tensor(TensorInfo(name, DType.FLOAT32, shape)))
+
+    def waves(self) -> list[list[int]]:
+        roots = {self.encoder.root(tensor) for tensor in self.encoder.written}
+        sizes = {root: storage_bytes(root) for root in roots}
+        waves = order(self.encoder.dispatches, self.encoder, sizes)
+        assert waves[:2] == [[0], [1]]
+        return [[number - 2 for number in wave] for wave in waves[2:]]
+
+
+def test_a_chain_stays():
+    assert Recording(("x", "a"), ("a", "b"), ("b", "y")).waves() == [[0], [1], [2]]
+
+
+def test_branches_run_beside_each_other():
+    copies = [("x", "a"), ("a", "b"), ("x", "c"), ("c", "d")]
+    assert Recording(*copies).waves() == [[0, 2], [1, 3]]
+
+
+def test_a_shortcut_waits_for_its_turn():
+    """What is needed last begins last: it takes memory from then on."""
+    shortcut, branch = [("x", "s"), ("s", "y")], [("x", "a"), ("a", "b"), ("b", "c"), ("c", "y")]
+    assert Recording(*shortcut, *branch, s=64, y=128).waves() == [[2], [0, 3], [1, 4], [5]]
+
+
+def test_reads_come_before_a_later_write():
+    assert Recording(("x", "a"), ("x", "b"), ("y", "x")).waves() == [[0, 1], [2]]
+
+
+def test_writes_keep_their_order():
+    assert Recording(("x", "a"), ("y", "a")).waves() == [[0], [1]]
+
+
+def test_parts_of_one_tensor_are_apart():
+    recording = Recording(("x", "whole"), ("x", "left"), ("x", "right"), whole=256)
+    encoder = recording.encoder
+    del encoder.dispatches[2]
+    encoder.alias(recording.tensor("left"), recording.tensor("whole"))
+    encoder.alias(recording.tensor("right"), recording.tensor("whole"), 512)
+    assert recording.waves() == [[0, 1]]
+
+
+@pytest.mark.parametrize("room", [4096, 600])
+def test_bytes_stay_within_those_of_the_order(room):
+    copies = [("x", "a"), ("a", "b"), ("x", "c"), ("c", "d"), ("b", "e"), ("d", "f")]
+    waves = Recording(*copies, room=room, a=512, c=512).waves()
+    assert any({0, 2} <= set(wave) for wave in waves) == (room == 4096)
+    assert sorted(number for wave in waves for number in wave) == list(range(6))
+
+
+@pytest.mark.parametrize("ends", [[6], [4, 6]])
+def test_segments_keep_their_dispatches(ends):
+    encoder = Recording(("x", "a"), ("x", "b"), ("a", "c"), ("b", "d")).encoder
+    before = list(encoder.dispatches)
+    schedule(encoder, ends)
+    first = 0
+    for end in ends:
+        names = [{d.tensors for d in which[first:end]} for which in (before, encoder.dispatches)]
+        assert names[0] == names[1]
+        first = end
+    steps = [d.step for d in encoder.dispatches]
+    assert steps[:4] == [0, 1, 2, 2]
+    assert steps == sorted(steps)
