@@ -73,8 +73,13 @@ def test_recorded_output_on_the_cpu(name: str):
         check_recorded(name, session)
 
 
-def with_random_weights(model: ModelProto, seed: int = 0) -> ModelProto:
-    """Replace the constants that make the weights, and let the output be what Softmax reads."""
+def with_random_weights(
+    model: ModelProto, seed: int = 0, factor: tuple[float, float] = (0.5, 1.5)
+) -> ModelProto:
+    """Replace the constants that make the weights, and let the output be what Softmax reads.
+
+    `factor` bounds what a normalisation multiplies by.
+    """
     random = np.random.default_rng(seed)
     graph = model.graph
     fillers = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
@@ -85,7 +90,7 @@ def with_random_weights(model: ModelProto, seed: int = 0) -> ModelProto:
         if len(shape) > 1:  # He's initialisation keeps the variance through every layer
             weight = random.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
         elif name in factors:
-            weight = random.uniform(0.5, 1.5, shape)
+            weight = random.uniform(*factor, shape)
         else:
             weight = random.normal(0, 0.1, shape)
         graph.initializer.append(numpy_helper.from_array(weight.astype(np.float32), name))
@@ -116,3 +121,19 @@ def test_random_weights_agree_with_onnxruntime(name: str, validation: bool):
         x = np.random.default_rng(1).standard_normal(info.shape, dtype=np.float32)
         results = session.run(None, {info.name: x})
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
+
+
+@pytest.mark.parametrize("name", marked(WITH_RANDOM_WEIGHTS))
+def test_halves_agree_with_onnxruntime(name: str, validation: bool):
+    """Whole networks in halves; factors are small enough for residuals to stay in their range."""
+    model = with_random_weights(onnx.load(FOLDER / f"light_{name}.onnx"), factor=(0.3, 0.7))
+    with vkmnn.InferenceSession(
+        model, validation=validation, require_device=True, precision="normal"
+    ) as session:
+        if session.precision != "normal":
+            pytest.skip("the device has no 16-bit storage")
+        (info,) = session.get_inputs()
+        assert info.shape is not None
+        x = np.random.default_rng(1).standard_normal(info.shape, dtype=np.float32)
+        results = session.run(None, {info.name: x})
+    assert_agree(results, open_oracle(model).run(None, {info.name: x}), limit=1e-2, what=name)

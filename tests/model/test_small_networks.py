@@ -35,6 +35,28 @@ def test_small_network(name: str, validation: bool, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+def test_small_network_in_halves(name: str, validation: bool):
+    """Errors stay within 1e-2 of the range, and activations take half the memory."""
+    network = NETWORKS[name]
+    model = network.build()
+    oracle = open_oracle(model)
+    options: dict[str, Any] = {"validation": validation, "require_device": True}
+    with (
+        vkmnn.InferenceSession(model, **options) as wide,
+        vkmnn.InferenceSession(model, precision="normal", **options) as session,
+    ):
+        if session.precision != "normal":
+            pytest.skip("the device has no 16-bit storage")
+        for size in network.sizes:
+            feeds = make_feeds(model, size)
+            expected = oracle.run(None, feeds)
+            assert_agree(session.run(None, feeds), expected, limit=1e-2, what=f"{name} {size}")
+        wide.run(None, feeds)
+        assert session.memory().constants < 0.52 * wide.memory().constants
+        assert session.memory().activations < 0.6 * wide.memory().activations
+
+
+@pytest.mark.parametrize("name", NETWORKS)
 def test_small_network_on_the_cpu(name: str):
     network = NETWORKS[name]
     model = network.build()
