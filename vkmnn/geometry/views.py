@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
@@ -60,26 +60,59 @@ def _region(op: Op, infos: Mapping[str, TensorInfo]) -> Region | None:
 
 
 def _read(op: Op, copies: Mapping[str, Op], infos: Mapping[str, TensorInfo]) -> Op:
-    """Return the attention with queries, keys and values read from where Rasters take them."""
+    """Return the attention with queries, keys and values read from where Rasters take them.
+
+    Heads that share keys and values are numbered over two axes, of which the shared have stride 0
+    along one (grouped queries: Ainslie et al., GQA, 2023).
+    """
     attrs = op.attrs
     assert isinstance(attrs, StridedAttentionAttrs)
-    inputs, views = list(op.inputs), list(attrs.views)
-    for index, rows, columns in (
-        (0, attrs.queries, attrs.depth),
-        (1, attrs.keys, attrs.depth),
-        (2, attrs.keys, attrs.width),
-    ):
+    inputs = list(op.inputs)
+    for index in range(3):
         copy = copies.get(inputs[index])
         if copy is None or infos[copy.inputs[0]].dtype is not infos[inputs[index]].dtype:
             continue
         region = _region(copy, infos)
         assert region is not None
-        size = (*attrs.batch, rows, columns)
-        view = _through(views[index], size, region)
-        if view is not None:
-            inputs[index], views[index] = copy.inputs[region.origin], view
-    q, k, v = views
-    return replace(op, inputs=inputs, attrs=replace(attrs, views=(q, k, v)))
+        for candidate in (attrs, *_groupings(attrs, region)):
+            rows, columns = (
+                (attrs.queries, attrs.depth),
+                (attrs.keys, attrs.depth),
+                (attrs.keys, attrs.width),
+            )[index]
+            view = _through(candidate.views[index], (*candidate.batch, rows, columns), region)
+            if view is not None:
+                views = list(candidate.views)
+                views[index] = view
+                attrs = replace(candidate, views=(views[0], views[1], views[2]))
+                inputs[index] = copy.inputs[region.origin]
+                break
+    return replace(op, inputs=inputs, attrs=attrs)
+
+
+def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[StridedAttentionAttrs]:
+    """Yield the attention with its last batch axis cut in two, where the first one is not used.
+
+    `region` repeats heads; the sizes of its axes tell where to cut.
+    """
+    first, middle, heads = attrs.batch
+    if first != 1 or 0 not in region.src.strides:
+        return
+    sizes = {size for size in region.size if 1 < size < heads and heads % size == 0}
+    for inner in sorted(sizes | {heads // size for size in sizes}):
+
+        def cut(view: View, inner: int = inner) -> View:
+            _, outer, step, *row = view.strides
+            return replace(view, strides=(outer, step * inner, step, *row))
+
+        q, k, v = (cut(view) for view in attrs.views)
+        yield replace(
+            attrs,
+            batch=(middle, heads // inner, inner),
+            views=(q, k, v),
+            mask=None if attrs.mask is None else cut(attrs.mask),
+            result=cut(attrs.result),
+        )
 
 
 def _write(op: Op, copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:

@@ -12,7 +12,7 @@ from tests.op.vulkan.harness import device, run_graph
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
-from vkmnn.ir.ops import AttentionAttrs, ReshapeAttrs, SplitAttrs, TransposeAttrs
+from vkmnn.ir.ops import AttentionAttrs, OpAttrs, ReshapeAttrs, SplitAttrs, TransposeAttrs
 from vkmnn.vulkan.backend import VulkanBackend
 
 T = TypeVar("T")
@@ -180,6 +180,51 @@ def test_heads_side_by_side(kernel: str, heads: int, depth: int) -> None:
         Op("Attention", "a", ["q", "k", "v"], ["y"], AttentionAttrs(0.4, True)), parts
     )
     expected = expected.swapaxes(1, 2).reshape(batch, length, width)
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("is_tiled", [False, True])
+@pytest.mark.parametrize(("batch", "shared", "times"), [(1, 2, 3), (2, 3, 2), (2, 1, 4)])
+def test_shared_keys_are_read_where_they_lie(
+    kernel: str, is_tiled: bool, batch: int, shared: int, times: int
+) -> None:
+    """Grouped queries: keys and values are repeated head by head, or all of them as one."""
+    heads, queries, keys, depth, width = shared * times, 5, 7, 8, 12
+    ops = []
+    constants: dict[str, Array] = {"axis": np.array([1 if is_tiled else 2], np.int64)}
+    for name, columns in (("k", depth), ("v", width)):
+        repeated = (times, shared) if is_tiled else (shared, times)
+        constants[f"{name}_more"] = np.array([batch, *repeated, keys, columns], np.int64)
+        constants[f"{name}_all"] = np.array([batch, heads, keys, columns], np.int64)
+        ops += [
+            Op("Unsqueeze", f"u{name}", [name, "axis"], [f"{name}1"], OpAttrs()),
+            Op("Expand", f"e{name}", [f"{name}1", f"{name}_more"], [f"{name}2"], OpAttrs()),
+            Op("Reshape", f"r{name}", [f"{name}2", f"{name}_all"], [f"{name}3"], ReshapeAttrs()),
+        ]
+    ops.append(Op("Attention", "a", ["q", "k3", "v3", "mask"], ["y"], AttentionAttrs(0.4)))
+    feeds = {
+        "q": floats(batch, heads, queries, depth),
+        "k": floats(batch, shared, keys, depth),
+        "v": floats(batch, shared, keys, width),
+        "mask": floats(heads, queries, keys),
+    }
+    infos = {name: TensorInfo(name, DType.FLOAT32, array.shape) for name, array in feeds.items()}
+    output = TensorInfo("y", DType.FLOAT32, (batch, heads, queries, width))
+    graph = Graph("test", list(infos.values()), [output], ops, constants)
+    backend = VulkanBackend(device(), chooser=Forced(kernel))
+    plan = Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
+    try:
+        assert [command.op.type for command in plan.commands] == ["StridedAttention"]
+        (result,) = plan.execute(feeds).values()
+    finally:
+        plan.close()
+    k, v = (
+        np.tile(feeds[name], (1, times, 1, 1)) if is_tiled else feeds[name].repeat(times, 1)
+        for name in "kv"
+    )
+    attention = Op("Attention", "a", ["q", "k", "v", "mask"], ["y"], AttentionAttrs(0.4))
+    (expected,) = run_op(attention, [feeds["q"], k, v, feeds["mask"]])
     np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
 
 

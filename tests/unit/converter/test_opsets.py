@@ -486,20 +486,40 @@ def test_batch_normalization_of_single_elements(build: Build, evaluate: Evaluate
     np.testing.assert_allclose(evaluate(graph, [x])[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("extra", ["past", "softcap", "heads"])
+@pytest.mark.parametrize("extra", ["past", "softcap"])
 def test_attention_beyond_the_plain_form_is_expanded(build: Build, extra: str) -> None:
     inputs = {name: rand(2, 4, 5, 8) for name in "qkv"}
     order, attributes = ["q", "k", "v"], {}
     if extra == "past":
         inputs |= {"pk": rand(2, 4, 3, 8), "pv": rand(2, 4, 3, 8)}
         order += ["", "pk", "pv"]
-    elif extra == "softcap":
-        attributes["softcap"] = 2.0
     else:
-        inputs |= {"k": rand(2, 2, 5, 8), "v": rand(2, 2, 5, 8)}
+        attributes["softcap"] = 2.0
     node = helper.make_node("Attention", order, ["y"], **attributes)
     model = build([node], inputs, ["y"], opset=23)
     assert not any(op.type == "Attention" for op in load_model(model).ops)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_attention_with_shared_heads(build: Build, evaluate: Evaluate, split: bool) -> None:
+    """Neighbouring queries share keys and values: the first two the first ones."""
+    whole = {"q": rand(2, 4, 5, 8), "k": rand(2, 2, 7, 8), "v": rand(2, 2, 7, 6)}
+    inputs = {
+        name: x.transpose(0, 2, 1, 3).reshape(2, x.shape[2], -1) if split else x
+        for name, x in whole.items()
+    }
+    heads = {"q_num_heads": 4, "kv_num_heads": 2} if split else {}
+    node = helper.make_node("Attention", list("qkv"), ["y"], **heads)
+    graph = load_model(build([node], inputs, ["y"], opset=23))
+    assert [op.type for op in graph.ops].count("Attention") == 1
+    q, k, v = whole["q"], whole["k"].repeat(2, 1), whole["v"].repeat(2, 1)
+    scores = q @ k.transpose(0, 1, 3, 2) / np.sqrt(8)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = (weights / weights.sum(-1, keepdims=True)) @ v
+    if split:
+        expected = expected.transpose(0, 2, 1, 3).reshape(2, 5, 24)
+    result = evaluate(graph, list(inputs.values()))[0]
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_plain_attention_stays_one_op(build: Build, evaluate: Evaluate) -> None:

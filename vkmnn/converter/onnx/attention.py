@@ -17,9 +17,10 @@ _PAST_KEY = 4  # this input and those after it belong to key-value caches
 
 @converter("Attention", since=23)
 def _attention(node: NodeContext) -> None:
-    """Without caches, windows, soft caps and shared key heads it is the vocabulary's Attention.
+    """Without caches, windows and soft caps it is the vocabulary's Attention.
 
-    3-D operands hold the heads side by side in their last axis.
+    3-D operands hold the heads side by side in their last axis. Heads of keys and values that
+    several queries share are repeated; the lowering reads them where they lie.
     """
     q, k, v, mask = (node.input(index) for index in range(4))
     plain = (
@@ -33,17 +34,27 @@ def _attention(node: NodeContext) -> None:
     shapes = [_known_shape(node, name) for name in (q, k, v)]
     if not plain or any(shape is None for shape in shapes):
         raise node.expand()
-    q_shape, k_shape, _ = (shape or () for shape in shapes)
+    q_shape, k_shape, v_shape = (shape or () for shape in shapes)
     split = len(q_shape) == 3
-    q_heads = node.int("q_num_heads", 0) if split else q_shape[1]
-    k_heads = node.int("kv_num_heads", 0) if split else k_shape[1]
-    width = q_shape[-1]
-    if q_heads != k_heads or not isinstance(q_heads, int) or not isinstance(width, int):
+    q_heads = _size(node.int("q_num_heads", 0) if split else q_shape[1])
+    k_heads = _size(node.int("kv_num_heads", 0) if split else k_shape[1])
+    q_width, k_width, v_width = (_size(shape[-1]) for shape in (q_shape, k_shape, v_shape))
+    if not (q_heads and k_heads and q_width) or q_heads % k_heads:
+        raise node.expand()
+    if q_heads != k_heads and not (k_width and v_width):
         raise node.expand()
     if mask and not _ends_in(node, mask, k_shape[-2]):
         raise node.expand()
-    scale = node.float("scale", 1.0 / math.sqrt(width // q_heads if split else width))
-    operands = [_by_head(node, name, q_heads) if split else name for name in (q, k, v)]
+    scale = node.float("scale", 1.0 / math.sqrt(q_width // q_heads if split else q_width))
+    heads = (q_heads, k_heads, k_heads)
+    operands = [
+        _by_head(node, name, count) if split else name
+        for name, count in zip((q, k, v), heads, strict=True)
+    ]
+    if q_heads != k_heads:
+        for place, width in ((1, k_width), (2, v_width)):
+            depth = width // k_heads if split else width
+            operands[place] = _repeated(node, operands[place], q_heads, q_heads // k_heads, depth)
     if mask:
         operands.append(_additive(node, mask, node.dtype(q)))
     attrs = AttentionAttrs(scale, node.bool("is_causal"))
@@ -60,6 +71,11 @@ def _known_shape(node: NodeContext, name: str) -> tuple[Dim, ...] | None:
     return None if info is None else info.shape
 
 
+def _size(dim: Dim) -> int:
+    """Return a known size, else 0."""
+    return dim if isinstance(dim, int) else 0
+
+
 def _ends_in(node: NodeContext, mask: str, keys: Dim) -> bool:
     """True when the mask surely covers every key; a shorter one would have to be padded."""
     shape = _known_shape(node, mask)
@@ -70,6 +86,13 @@ def _by_head(node: NodeContext, name: str, heads: int) -> str:
     """[batch, length, heads · size] → [batch, heads, length, size]."""
     parts = node.emit("Reshape", [name, node.ints_constant([0, 0, heads, -1])], ReshapeAttrs())
     return node.emit("Transpose", [parts], _SWAP_HEADS)
+
+
+def _repeated(node: NodeContext, name: str, heads: int, times: int, depth: int) -> str:
+    """Repeat every head, one after the other, to so many `heads` of rows of `depth`."""
+    apart = node.emit("Unsqueeze", [name, node.ints_constant([2])])
+    more = node.emit("Expand", [apart, node.ints_constant([1, 1, times, 1, 1])])
+    return node.emit("Reshape", [more, node.ints_constant([0, heads, -1, depth])], ReshapeAttrs())
 
 
 def _additive(node: NodeContext, mask: str, dtype: DType) -> str:
