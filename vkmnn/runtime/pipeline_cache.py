@@ -31,6 +31,8 @@ def device_key(info: DeviceInfo) -> bytes:
         info.uuid,
         info.driver_uuid,
         info.driver_version,
+        # That of a software driver can be chosen from outside.
+        str(info.subgroup_size),
         ".".join(map(str, info.api_version)),
         _engine_version(),
     )

@@ -124,6 +124,7 @@ ArgReduceSource: TypeAlias = Literal[
 ]
 ArgReduceLanes: TypeAlias = Literal[
     8,
+    16,
     32,
     0,
     1,
@@ -198,6 +199,11 @@ def arg_reduce(
 
 
 AttentionRotateRows: TypeAlias = Literal[
+    8,
+    16,
+    32,
+]
+AttentionRotateLanes: TypeAlias = Literal[
     8,
     16,
 ]
@@ -314,13 +320,14 @@ class AttentionRotateParams(Params):
 def attention_rotate(
     *,
     rows: AttentionRotateRows,
+    lanes: AttentionRotateLanes,
     aligned: AttentionRotateAligned,
     storage: AttentionRotateStorage,
 ) -> Shader:
     """Return a variant of `attention_rotate`.
 
-    Attention for CPU devices: a workgroup is one subgroup of eight invocations and makes `rows`
-    queries of up to 64 columns, 32 keys at a time, with a softmax that is corrected as its
+    Attention for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes `rows`
+    queries of up to 64 columns, 4 * lanes keys at a time, with a softmax that is corrected as its
     maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022, FlashAttention). A lane loads the
     vec4s of its own queries and of its own four keys; the others' queries reach it by a rotation
     of the subgroup.
@@ -329,6 +336,7 @@ def attention_rotate(
         "attention_rotate",
         {
             "rows": rows,
+            "lanes": lanes,
             "aligned": aligned,
             "storage": storage,
         },
@@ -1049,11 +1057,15 @@ def conv_gather(
 
 
 ConvRotateRows: TypeAlias = Literal[
+    64,
     32,
     16,
     8,
 ]
-ConvRotateLanes: TypeAlias = Literal[8]
+ConvRotateLanes: TypeAlias = Literal[
+    8,
+    16,
+]
 ConvRotateAct: TypeAlias = Literal[
     "clip",
     "any",
@@ -2325,6 +2337,7 @@ def grid_sample(
 
 GroupNormLanes: TypeAlias = Literal[
     8,
+    16,
     32,
     0,
 ]
@@ -2927,8 +2940,8 @@ def matmul_pack(
 
     Brings an operand of a matrix product into the form its kernels read, zero padded. "a": vec4s
     along k, with vec4 k4 of a row at row·out_row + k4·out_step of its batch; an invocation moves
-    four of them ("a4": which lie together already). "b": [batch][panel][k][8] of vec4s along the
-    columns.
+    four of them ("a4": which lie together already). "b": [batch][panel][k][WIDTH] of vec4s along
+    the columns.
     """
     return _find(
         "matmul_pack",
@@ -2944,6 +2957,11 @@ MatmulRotateRows: TypeAlias = Literal[
     16,
     32,
     40,
+    64,
+]
+MatmulRotateLanes: TypeAlias = Literal[
+    8,
+    16,
 ]
 MatmulRotateAligned: TypeAlias = Literal[
     1,
@@ -3037,20 +3055,22 @@ class MatmulRotateParams(Params):
 def matmul_rotate(
     *,
     rows: MatmulRotateRows,
+    lanes: MatmulRotateLanes,
     aligned: MatmulRotateAligned,
     act: MatmulRotateAct,
     storage: MatmulRotateStorage,
 ) -> Shader:
     """Return a variant of `matmul_rotate`.
 
-    Matrix product for CPU devices: a workgroup is one subgroup of eight invocations and makes
-    `rows` rows of one panel of 32 columns. A lane loads its own rows of a; the others reach them
-    by a rotation of the subgroup, so lane l works on row (l + j) mod 8 in step j.
+    Matrix product for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes
+    `rows` rows of one panel of 4 * lanes columns. A lane loads its own rows of a; the others
+    reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
     """
     return _find(
         "matmul_rotate",
         {
             "rows": rows,
+            "lanes": lanes,
             "aligned": aligned,
             "act": act,
             "storage": storage,
@@ -3417,6 +3437,7 @@ def norm_apply(
 
 NormRowsLanes: TypeAlias = Literal[
     8,
+    16,
     32,
     0,
 ]
@@ -4205,6 +4226,7 @@ ReduceRowsDtype: TypeAlias = Literal[
 ]
 ReduceRowsLanes: TypeAlias = Literal[
     8,
+    16,
     32,
     0,
 ]
@@ -4752,6 +4774,7 @@ def softmax_columns(
 
 SoftmaxRowsLanes: TypeAlias = Literal[
     8,
+    16,
     32,
     0,
 ]

@@ -367,6 +367,11 @@ def index_spec(shader: Shader, count: int) -> dict[str, bool]:
     return {"LARGE": count >= EXACT_QUOTIENTS} if divides else {}
 
 
+def cpu_lanes(info: DeviceInfo) -> int:
+    """Return how many invocations a CPU device runs at once: what its small workgroups have."""
+    return 16 if info.subgroup_size >= 16 else 8
+
+
 def ceil_div(value: int, divisor: int) -> int:
     """Return value / divisor, rounded up."""
     return -(-value // divisor)

@@ -11,6 +11,7 @@ from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import encoder
+from vkmnn.vulkan.encoder import cpu_lanes
 from vkmnn.vulkan.executions import conv_kernels, convolution
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_TILES,
@@ -18,10 +19,10 @@ from vkmnn.vulkan.executions.conv_kernels import (
     ConvKernel,
     ConvProblem,
     Tile,
-    can_rotate,
     iterations,
     pack_weights,
     rank_kernels,
+    rotate_lanes,
     split_taps,
 )
 from vkmnn.vulkan.executions.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
@@ -86,14 +87,21 @@ def test_kernels_and_strides(kernel: tuple[int, int], stride: int) -> None:
     )
 
 
-@pytest.mark.parametrize("tile", CPU_TILES, ids=lambda t: f"{t.family}-{t.pixels}-{t.lanes}")
+@pytest.mark.parametrize(
+    "tile",
+    sorted({tile for tiles in CPU_TILES.values() for tile in tiles}, key=str),
+    ids=lambda t: f"{t.family}-{t.pixels}-{t.lanes}",
+)
 @pytest.mark.parametrize(("group", "channels", "outputs"), [(1, 7, 37), (2, 8, 72), (4, 16, 16)])
 def test_every_tile(
     tile: Tile, group: int, channels: int, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if tile.family == "rotate" and not can_rotate(device().info):
-        pytest.skip("the device has no shuffles of eight lanes")
-    monkeypatch.setattr(conv_kernels, "CPU_TILES", (tile,))
+    info = device().info
+    if tile.family == "rotate" and tile.lanes not in rotate_lanes(info):
+        pytest.skip(f"the device has no shuffles of {tile.lanes} lanes")
+    if tile.family == "channels" and tile.lanes != cpu_lanes(info):
+        pytest.skip(f"workgroups of the device have {cpu_lanes(info)} invocations")
+    monkeypatch.setitem(CPU_TILES, cpu_lanes(info), (tile,))
     conv = attrs(
         strides=(2, 1),
         dilations=(1, 2),
@@ -198,11 +206,11 @@ def test_one_element() -> None:
 
 
 def test_more_workgroups_than_an_axis_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    tile = Tile("rotate" if can_rotate(device().info) else "channels", 8, 8, 1.0)
-    if tile.family == "channels":
-        tile = Tile("channels", 4, 8, 1.0)
-    monkeypatch.setattr(conv_kernels, "CPU_TILES", (tile,))
-    x = random(1, 1, 8 * 65_535 + 13)
+    lanes = cpu_lanes(device().info)
+    rotates = lanes in rotate_lanes(device().info)
+    tile = Tile("rotate", lanes, lanes, 1.0) if rotates else Tile("channels", 4, lanes, 1.0)
+    monkeypatch.setitem(CPU_TILES, lanes, (tile,))
+    x = random(1, 1, tile.pixels * 65_535 + 13)
     compare(attrs(1), x, random(2, 1, 1, seed=1), random(2))
 
 
@@ -233,7 +241,7 @@ def test_winograd(
     pads: tuple[int, int, int, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not can_rotate(device().info):
+    if not rotate_lanes(device().info):
         pytest.skip("Winograd is for devices with the rotation kernel")
     batch, channels, outputs, height, width = shape
     x, w = random(batch, channels, height, width), random(outputs, channels, 3, 3, seed=1)

@@ -28,6 +28,7 @@ LINES: tuple[tuple[tuple[int, ...], int], ...] = (
 # Workgroups of one subgroup and of several, by lanes.
 _GROUPS: dict[object, tuple[RowGroup, RowGroup]] = {
     8: (RowGroup(8, 8), RowGroup(8, 32)),
+    16: (RowGroup(16, 16), RowGroup(16, 32)),
     32: (RowGroup(32, 32), RowGroup(32, 128)),
     0: (RowGroup(0, 32), RowGroup(0, 128)),
 }

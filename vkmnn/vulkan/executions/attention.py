@@ -14,12 +14,14 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.conv_kernels import can_rotate
+from vkmnn.vulkan.executions.conv_kernels import rotate_lanes
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 
-KEYS = 32  # that a kernel takes at a time
+KEYS = 32  # that a kernel takes at a time, at least
 COLUMNS = 64  # of the result, that a workgroup makes
 TILE_ROWS = 16
+# Queries of the rotation kernel's workgroups by the size of its subgroup, the faster ones first.
+ROTATE_ROWS = {8: (16, 8), 16: (32, 16)}
 MASK = 3  # number of the input
 # Some drivers end loops silently after 65,535 iterations of an invocation, all its loops together.
 MAX_ITERATIONS = 65_000
@@ -27,10 +29,11 @@ MAX_ITERATIONS = 65_000
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel: its family, and the queries that a workgroup computes."""
+    """A kernel: its family, the queries that a workgroup computes; rotate: its subgroup's size."""
 
     family: Literal["rotate", "tile"]
     rows: int
+    lanes: int = 0
 
 
 @vulkan_execution("StridedAttention")
@@ -78,6 +81,7 @@ class StridedAttentionExecution(VulkanExecution):
         shader = (
             kernels.attention_rotate(
                 rows=kernel.rows,  # type: ignore[arg-type]
+                lanes=kernel.lanes,  # type: ignore[arg-type]
                 aligned=aligned,
                 storage=encoder.texel_storage,
             )
@@ -125,11 +129,13 @@ class StridedAttentionExecution(VulkanExecution):
 def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kernel]:
     """Return the kernels that can do it, the likely fastest first."""
     tile = _Kernel("tile", TILE_ROWS)
-    if not can_rotate(encoder.info) or not encoder.has_texel_loads:
+    if not encoder.has_texel_loads:
         return [tile]
-    rotations = [_Kernel("rotate", 16), _Kernel("rotate", 8)]
-    if attrs.queries <= 8:
-        rotations.reverse()
+    rotations = []
+    for lanes in rotate_lanes(encoder.info):
+        rows = ROTATE_ROWS[lanes]
+        sizes = rows if attrs.queries > rows[1] else rows[::-1]
+        rotations += [_Kernel("rotate", size, lanes) for size in sizes]
     on_cpu = encoder.info.type is DeviceType.CPU
     return [*rotations, tile] if on_cpu else [tile, *rotations]
 

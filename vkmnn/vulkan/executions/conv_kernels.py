@@ -17,7 +17,7 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, cpu_lanes, index_spec
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.executions import coop
 from vkmnn.vulkan.executions.conv_gemv import (
@@ -136,20 +136,37 @@ class Tile:
     speed: float
 
 
-# Measured on lavapipe (Mesa 22.3, subgroups of eight, Zen 3); only the ratios matter.
-CPU_TILES = (
-    Tile("rotate", 32, 8, 32.0),
-    Tile("rotate", 16, 8, 28.0),
-    Tile("rotate", 8, 8, 23.0),
-    Tile("tile", 8, 2, 20.0),
-    Tile("tile", 8, 1, 16.0),
-    Tile("tile", 4, 2, 18.0),
-    Tile("tile", 4, 1, 13.0),
-    Tile("tile", 1, 1, 6.5),
-    Tile("channels", 4, 8, 15.0),
-    Tile("channels", 1, 8, 6.5),
-)
-CPU_LANES = 8
+# By the invocations that run at once, measured on lavapipe (Mesa 22.3, Sapphire Rapids); only the
+# ratios matter.
+CPU_TILES = {
+    8: (
+        Tile("rotate", 32, 8, 40.0),
+        Tile("rotate", 16, 8, 37.0),
+        Tile("rotate", 8, 8, 30.0),
+        Tile("tile", 8, 2, 20.0),
+        Tile("tile", 8, 1, 17.0),
+        Tile("tile", 4, 2, 19.5),
+        Tile("tile", 4, 1, 16.0),
+        Tile("tile", 1, 1, 7.5),
+        Tile("channels", 4, 8, 17.5),
+        Tile("channels", 1, 8, 8.0),
+    ),
+    16: (
+        Tile("rotate", 64, 16, 52.0),
+        Tile("rotate", 32, 16, 50.0),
+        Tile("rotate", 16, 16, 44.0),
+        Tile("tile", 8, 2, 23.5),
+        Tile("tile", 8, 1, 18.5),
+        Tile("tile", 4, 2, 19.5),
+        Tile("tile", 4, 1, 14.5),
+        Tile("tile", 1, 1, 7.5),
+        Tile("channels", 4, 16, 17.5),
+        Tile("channels", 1, 16, 8.0),
+    ),
+}
+# What storing a result costs, in rounds of the loop over channel blocks: sixteen lanes are stored
+# one by one like eight, out of registers that take longer to reach.
+STORE_ROUNDS = {8: 6, 16: 22}
 ROTATE_FEATURES = frozenset(
     {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
 )
@@ -178,19 +195,19 @@ def rank_kernels(
         weight_bytes: of all constants of the network.
     """
     cpu = info.type is DeviceType.CPU
-    local = CPU_LANES if cpu else GPU_LOCAL
+    local = cpu_lanes(info) if cpu else GPU_LOCAL
     if problem.inputs == problem.outputs == 1:
         return _rank_depthwise(problem, local, cpu, texels)
     if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
         return [ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")]
-    rotate = texels and can_rotate(info)
+    rotations = rotate_lanes(info) if texels else []
     shared = _rank_shared(problem, info)
     gemv = _rank_gemv(problem, info)
     matrices = _rank_coop(problem, info, weight_bytes) if half else []
     if cpu:
         # Shared memory and barriers are emulated there: for tests and the tuner.
-        return [*matrices, *_rank_cpu_tiles(problem, rotate), *shared, *gemv]
-    return [*gemv, *matrices, *shared, *_rank_gpu_tiles(problem, rotate)]
+        return [*matrices, *_rank_cpu_tiles(problem, local, rotations), *shared, *gemv]
+    return [*gemv, *matrices, *shared, *_rank_gpu_tiles(problem, rotations)]
 
 
 def _rank_shared(problem: ConvProblem, info: DeviceInfo) -> list[ConvKernel]:
@@ -249,38 +266,50 @@ def _has_strips(problem: ConvProblem) -> bool:
     return flat and square and problem.dilation[1:] == (1, 1) and 0 not in problem.in_size
 
 
-def can_rotate(info: DeviceInfo) -> bool:
-    """Return whether the device has what the rotation kernel needs."""
+def rotate_lanes(info: DeviceInfo) -> list[int]:
+    """Return the subgroup sizes with which rotation kernels run on a device, its own first."""
+    if not info.features >= ROTATE_FEATURES:
+        return []
     least, most = info.limits.subgroup_size_range
-    return info.features >= ROTATE_FEATURES and least <= CPU_LANES <= most
+    sizes = [lanes for lanes in CPU_TILES if least <= lanes <= most]
+    return sorted(sizes, key=lambda lanes: lanes != info.subgroup_size)
 
 
-def rank_tiles(problem: ConvProblem, rotate: bool) -> list[tuple[float, Tile]]:
-    """Return the tiles for a CPU device with the nanoseconds that one core takes, fastest first."""
+def rank_tiles(
+    problem: ConvProblem, lanes: int, rotations: Sequence[int]
+) -> list[tuple[float, Tile]]:
+    """Return the tiles for a CPU device with the nanoseconds that one core takes, fastest first.
+
+    Args:
+        problem: sizes.
+        lanes: the invocations that run at once.
+        rotations: subgroup sizes with which the rotation kernel runs.
+    """
     blocks = ceil_div(problem.outputs, 4)
-    # On lavapipe the loop over channel blocks takes one round more than there are; the epilogue
-    # costs about as much as four rounds.
-    rounds = prod(problem.kernel) * (ceil_div(problem.inputs, 4) + 1) + 4
+    # On lavapipe the loop over channel blocks takes one round more than there are.
+    rounds = prod(problem.kernel) * (ceil_div(problem.inputs, 4) + 1) + STORE_ROUNDS[lanes]
 
     def cost(tile: Tile) -> float:
-        across = CPU_LANES if tile.family == "tile" else 1
+        across = lanes if tile.family == "tile" else 1
         rows = ceil_div(problem.pixels, tile.pixels * across) * tile.pixels * across
         columns = ceil_div(blocks, tile.lanes) * tile.lanes * 4
         return 8 * rows * columns * rounds * problem.group / tile.speed
 
-    fitting = [tile for tile in CPU_TILES if rotate or tile.family != "rotate"]
+    fitting = [
+        tile for tile in CPU_TILES[lanes] if tile.family != "rotate" or tile.lanes in rotations
+    ]
     return sorted(((cost(tile), tile) for tile in fitting), key=lambda ranked: ranked[0])
 
 
-def _rank_cpu_tiles(problem: ConvProblem, rotate: bool) -> list[ConvKernel]:
+def _rank_cpu_tiles(problem: ConvProblem, lanes: int, rotations: Sequence[int]) -> list[ConvKernel]:
     why = f"least work for {problem.pixels} pixels of {problem.outputs} channels"
     return [
-        ConvKernel(tile.family, tile.pixels, tile.lanes, CPU_LANES, why)
-        for _, tile in rank_tiles(problem, rotate)
+        ConvKernel(tile.family, tile.pixels, tile.lanes, lanes, why)
+        for _, tile in rank_tiles(problem, lanes, rotations)
     ]
 
 
-def _rank_gpu_tiles(problem: ConvProblem, rotate: bool) -> list[ConvKernel]:
+def _rank_gpu_tiles(problem: ConvProblem, rotations: Sequence[int]) -> list[ConvKernel]:
     blocks = ceil_div(problem.outputs, 4)
     few = [
         ConvKernel("channels", pixels, GPU_LOCAL, GPU_LOCAL, "few pixels")
@@ -297,12 +326,12 @@ def _rank_gpu_tiles(problem: ConvProblem, rotate: bool) -> list[ConvKernel]:
             small.insert(0, kernel)
     tiles = [*full, *small]
     ranked = [*few, *tiles] if problem.pixels <= 4 else [*tiles, *few]
-    rotations = [tile.pixels for tile in CPU_TILES if rotate and tile.family == "rotate"]
+    rotating = [tile for lanes in rotations for tile in CPU_TILES[lanes] if tile.family == "rotate"]
     why = "for CPU devices"
     return [
         *ranked,
         ConvKernel("tile", 8, 1, GPU_LOCAL, why),
-        *[ConvKernel("rotate", pixels, CPU_LANES, CPU_LANES, why) for pixels in rotations],
+        *[ConvKernel("rotate", tile.pixels, tile.lanes, tile.lanes, why) for tile in rotating],
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
@@ -12,12 +12,13 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import MatMulAttrs
-from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions import conv_kernels, coop
+from vkmnn.vulkan.executions import coop
+from vkmnn.vulkan.executions.conv_kernels import rotate_lanes
 from vkmnn.vulkan.executions.coop_rules import LEAST_PACKED_WORK, CoopKernel, rank_coop
 from vkmnn.vulkan.executions.gemm_rules import (
     GemvKernel,
@@ -32,9 +33,12 @@ from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import kernel_dtype
 
 MAX_BATCH_AXES = 3
-PANEL = 32  # columns of b that lie together when packed
-# Time of a rotation tile by its rows, on llvmpipe; forty rows are as many as its code can take.
-ROTATE_COST = {32: 32.0, 40: 40.0, 16: 18.0, 8: 14.0}
+PANEL = 32  # columns of b that lie together when packed, except for rotation kernels
+# Time of a rotation tile by its rows, on llvmpipe with subgroups of eight and of sixteen.
+ROTATE_COST = {
+    8: {32: 32.0, 40: 40.0, 16: 18.0, 8: 14.0},
+    16: {64: 64.0, 32: 33.0, 16: 19.0},
+}
 # Rewriting the left operand in blocks of k takes a dispatch, and then makes a product 1.1 to 1.4
 # times faster: a tile's rows share cache lines, and do not fall on the same lines of the cache.
 PACKING_COLUMNS = 256
@@ -59,11 +63,13 @@ class _Kernel:
     """A kernel: its family, and the rows that an invocation (rotate: a workgroup) computes.
 
     `by_blocks`: the left operand lies in blocks of four along k, the rows of a block side by side.
+    `lanes`: the vec4s of b that lie together when it is packed; rotate: the size of the subgroup.
     """
 
     family: Literal["rotate", "tile"]
     rows: int
     by_blocks: bool = False
+    lanes: int = PANEL // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +139,12 @@ class MatMulExecution(VulkanExecution):
         candidates = _kernels(product, dtype, plain, by_rows, encoder)
         kernel = encoder.choose("matmul", (product, dtype, plain, by_rows), candidates)
         by_blocks = isinstance(kernel, _Kernel) and kernel.by_blocks
+        lanes = kernel.lanes if isinstance(kernel, _Kernel) else PANEL // 4
         if isinstance(kernel, CoopKernel):
             left, right = _rows(a, b, product, transposed, transposed_b, encoder)
         else:
             left = _left(a, product, transposed, by_blocks, encoder)
-            right = _right(b, product, transposed_b, encoder)
+            right = _right(b, product, transposed_b, lanes, encoder)
         sizes: dict[str, Any] = {
             "rows": product.m,
             "columns": product.n,
@@ -199,11 +206,12 @@ class MatMulExecution(VulkanExecution):
         if kernel.family == "rotate":
             shader = kernels.matmul_rotate(
                 rows=kernel.rows,  # type: ignore[arg-type]
+                lanes=kernel.lanes,  # type: ignore[arg-type]
                 aligned=aligned,
                 act=epilogue.act,
                 storage=encoder.texel_storage,
             )
-            groups = (rows, ceil_div(product.n, PANEL), batches)
+            groups = (rows, ceil_div(product.n, 4 * lanes), batches)
             encoder.dispatch(shader, tensors, kernels.MatmulRotateParams(**sizes), groups, spec)
             return
         shader = kernels.matmul_tile(
@@ -213,7 +221,7 @@ class MatMulExecution(VulkanExecution):
             dtype=dtype,  # type: ignore[arg-type]
             storage=encoder.load_storage,
         )
-        local = 8 if encoder.prefers_texel_loads else 32
+        local = cpu_lanes(encoder.info) if encoder.prefers_texel_loads else 32
         groups = (ceil_div(product.n, 8 * local), rows, batches)
         spec["local_size_x"] = local
         encoder.dispatch(shader, tensors, kernels.MatmulTileParams(**sizes), groups, spec)
@@ -253,22 +261,22 @@ def _register_kernels(
     # Last, since no device is known that gains: for the tuner, and for tests of the packing.
     tiles.append(_Kernel("tile", 8, True))
     info = encoder.info
-    if dtype != "f32" or not conv_kernels.can_rotate(info) or not encoder.has_texel_loads:
+    lanes = rotate_lanes(info)
+    if dtype != "f32" or not lanes or not encoder.has_texel_loads:
         return tiles
-    sizes = sorted(ROTATE_COST, key=lambda rows: ceil_div(product.m, rows) * ROTATE_COST[rows])
-    by_blocks = [_Kernel("rotate", rows, True) for rows in sizes]
-    as_it_lies = [_Kernel("rotate", rows) for rows in sizes] if plain else []
+    sizes = [(rows, width) for width in lanes for rows in _by_cost(product.m, ROTATE_COST[width])]
+    by_blocks = [_Kernel("rotate", rows, True, width) for rows, width in sizes]
+    as_it_lies = [_Kernel("rotate", rows, False, width) for rows, width in sizes] if plain else []
     work = prod(product.batch) * product.m * product.n * product.k
     worth = product.m > 8 and product.n >= PACKING_COLUMNS and work >= PACKING_WORK
     rotations = [*by_blocks, *as_it_lies] if worth else [*as_it_lies, *by_blocks]
-    pays = product.m > 1 and can_rotate(info)
+    pays = product.m > 1 and info.type is DeviceType.CPU and info.subgroup_size in lanes
     return [*rotations, *tiles] if pays else [*tiles, *rotations]
 
 
-def can_rotate(info: DeviceInfo) -> bool:
-    """Return whether the rotation kernel pays and runs: CPU devices with eight lanes."""
-    needed = {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
-    return info.type.value == "cpu" and info.subgroup_size == 8 and needed <= info.features
+def _by_cost(m: int, cost: Mapping[int, float]) -> list[int]:
+    """Return the rows of the tiles for m rows, those first that take the least time in all."""
+    return sorted(cost, key=lambda rows: ceil_div(m, rows) * cost[rows])
 
 
 def _product(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> _Product:
@@ -353,18 +361,22 @@ def _left(
     return _Operand(packed, row, batch, step)
 
 
-def _right(b: Tensor, product: _Product, transposed: bool, encoder: VulkanEncoder) -> _Operand:
-    """Return b as panels of vec4s along the columns, packed unless rows of b will do."""
+def _right(
+    b: Tensor, product: _Product, transposed: bool, lanes: int, encoder: VulkanEncoder
+) -> _Operand:
+    """Return b as panels of `lanes` vec4s along the columns, packed unless rows of b will do."""
     padded_k = ceil_div(product.k, 4) * 4
-    panels = ceil_div(product.n, PANEL)
-    row, panel, batch = 8, padded_k * 8, panels * padded_k * 8
+    panels = ceil_div(product.n, 4 * lanes)
+    row, panel, batch = lanes, padded_k * lanes, panels * padded_k * lanes
     if b.value is not None:
         packed = encoder.constant(
-            b, f"matmul_b:{transposed}", lambda array: _pack_right(array, transposed)
+            b,
+            f"matmul_b:{transposed}:{lanes}",
+            lambda array: _pack_right(array, transposed, 4 * lanes),
         )
         return _Operand(packed, row, batch, panel=panel)
     if not transposed and product.k % 4 == 0 and product.n % 4 == 0:
-        return _Operand(b, product.n // 4, product.k * product.n // 4, panel=8)
+        return _Operand(b, product.n // 4, product.k * product.n // 4, panel=lanes)
     batches = prod(size for size, here in zip(product.batch, product.b_batch, strict=True) if here)
     count = batches * batch
     packed = encoder.scratch(count * 4, _scratch_dtype(b))
@@ -378,7 +390,7 @@ def _right(b: Tensor, product: _Product, transposed: bool, encoder: VulkanEncode
         column_stride=product.k if transposed else 1,
         batch_stride=product.k * product.n,
     )
-    _pack("b", b, packed, params, encoder)
+    _pack("b", b, packed, params, encoder, {"WIDTH": lanes})
     return _Operand(packed, row, batch, panel=panel)
 
 
@@ -388,12 +400,13 @@ def _pack(
     packed: Tensor,
     params: kernels.MatmulPackParams,
     encoder: VulkanEncoder,
+    spec: Mapping[str, int] | None = None,
 ) -> None:
     shader = kernels.matmul_pack(
         operand=operand,  # type: ignore[arg-type]
         storage=encoder.load_storage,
     )
-    encoder.dispatch_linear(shader, [source, packed], params, params.count)
+    encoder.dispatch_linear(shader, [source, packed], params, params.count, spec)
 
 
 def _scratch_dtype(tensor: Tensor) -> DType:
@@ -417,13 +430,13 @@ def _pack_left(array: Array, transposed: bool, by_blocks: bool) -> Array:
     return blocks
 
 
-def _pack_right(array: Array, transposed: bool) -> Array:
+def _pack_right(array: Array, transposed: bool, width: int) -> Array:
     matrices = _matrices(array, transposed, True)
-    padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % PANEL))
+    padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
     # Padding copies; most weights need none.
     padded = np.pad(matrices, padding) if any(map(any, padding)) else matrices
     batch, k, n = padded.shape
-    panels: Array = padded.reshape(batch, k, n // PANEL, PANEL).swapaxes(1, 2)
+    panels: Array = padded.reshape(batch, k, n // width, width).swapaxes(1, 2)
     return panels
 
 

@@ -17,11 +17,12 @@ from vkmnn.vulkan.encoder import (
     Storage,
     VulkanEncoder,
     ceil_div,
+    cpu_lanes,
     half_storage,
 )
 from vkmnn.vulkan.storage import kernel_dtype
 
-Lanes = Literal[0, 8, 32]
+Lanes = Literal[0, 8, 16, 32]
 ReduceOp = Literal["SUM", "L1", "SUM_SQUARE", "SUM_EXP", "MAX", "MIN", "PROD"]
 
 # An invocation may make 65,535 loop iterations on lavapipe; the loops then end silently.
@@ -33,8 +34,10 @@ ROW_PIECE = 16_384
 COLUMN_PIECE = 4_096
 MIN_COLUMN_PIECE = 64
 # Most vec4s of a row that an invocation keeps in registers, by lanes; the templates say the same.
-MAX_HOLD: dict[Lanes, int] = {8: 32, 32: 8, 0: 8}
-# Sizes of workgroups for rows, except of those that are one subgroup of eight.
+MAX_HOLD: dict[Lanes, int] = {8: 32, 16: 16, 32: 8, 0: 8}
+# Subgroup sizes of CPU devices; their kernels load through texel buffers.
+CPU_SIZES: tuple[Lanes, ...] = (8, 16)
+# Sizes of workgroups for rows on other devices.
 LOCAL_SIZES = (32, 64, 128, 256)
 # What keeps a device busy when each invocation walks a column of its own.
 _BUSY = {DeviceType.CPU: 32}
@@ -79,8 +82,8 @@ class RowGroup:
 
     @property
     def storage(self) -> FullStorage:
-        """How these kernels load: groups of 8 are for CPU devices."""
-        return "texel" if self.lanes == 8 else "ssbo"
+        """How these kernels load."""
+        return "texel" if self.lanes in CPU_SIZES else "ssbo"
 
     def storage_of(self, tensor: Tensor) -> Storage:
         """Return how they load this tensor."""
@@ -99,7 +102,9 @@ def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     candidates = [
         RowGroup(lanes, local)
         for lanes in lanes_of(encoder)
-        for local in ((8, 32) if lanes == 8 else (best, *(s for s in sizes if s != best)))
+        for local in (
+            (lanes, 32) if lanes in CPU_SIZES else (best, *(s for s in sizes if s != best))
+        )
     ]
     return encoder.choose("row group", (rows, size), candidates)
 
@@ -107,7 +112,7 @@ def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
 def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
     """Return the ways in which a workgroup can meet on a device, the fastest first.
 
-    Kernels with eight lanes load through texel buffers.
+    Kernels for CPU devices load through texel buffers.
     """
     info = encoder.info
     lanes: list[Lanes] = [0]
@@ -116,9 +121,10 @@ def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
         cpu = info.type is DeviceType.CPU
         if smallest <= 32 <= largest:
             lanes.insert(1 if cpu else 0, 32)
-        if smallest <= 8 <= largest and encoder.has_texel_loads:
-            first = cpu and encoder.prefers_texel_loads and info.subgroup_size == 8
-            lanes.insert(0 if first else len(lanes), 8)
+        for size in CPU_SIZES:
+            if smallest <= size <= largest and encoder.has_texel_loads:
+                first = cpu and encoder.prefers_texel_loads and info.subgroup_size == size
+                lanes.insert(0 if first else len(lanes), size)
     return lanes
 
 
@@ -139,7 +145,7 @@ def is_busy(invocations: int, info: DeviceInfo) -> bool:
 def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | bool]:
     """Return the workgroup size for invocations of much work: on CPU devices small, to share it."""
     small = encoder.info.type is DeviceType.CPU and count < 4096
-    return {"local_size_x": 8 if small else 64}
+    return {"local_size_x": cpu_lanes(encoder.info) if small else 64}
 
 
 @dataclass(frozen=True, slots=True)

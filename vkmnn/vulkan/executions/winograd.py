@@ -17,16 +17,15 @@ from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
 from vkmnn.vulkan.executions.conv_kernels import (
-    CPU_LANES,
     GPU_LOCAL,
     ConvProblem,
     Weights,
     bias_tensor,
-    can_rotate,
     encode_convolution,
     rank_tiles,
+    rotate_lanes,
 )
 from vkmnn.vulkan.executions.conv_shared import gemm_of
 from vkmnn.vulkan.executions.gemm_rules import is_gpu, pass_seconds, product_seconds
@@ -46,9 +45,12 @@ WEIGHT_MATRIX = {
     ),
 }
 
-# Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, and
-# for two dispatches more.
-TRANSFORM_NS = {2: (110.0, 60.0), 4: (500.0, 210.0)}
+# Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
+# the invocations that run at once; and for two dispatches more.
+TRANSFORM_NS = {
+    8: {2: (86.0, 51.0), 4: (225.0, 135.0)},
+    16: {2: (290.0, 95.0), 4: (700.0, 330.0)},
+}
 DISPATCH_NS = 50_000.0
 # Sums of transformed values are a little less exact: worth it for a clear gain only.
 LEAST_GAIN = 1.2
@@ -102,13 +104,14 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     if not ready or not fits or weights.tensor.value is None:
         return 0
     fitting = [
-        m for m in TRANSFORM_NS if _largest(problem, m) <= info.limits.max_storage_buffer_range
+        m for m in WEIGHT_MATRIX if _largest(problem, m) <= info.limits.max_storage_buffer_range
     ]
     if is_gpu(info):
         costs, pays = _gpu_costs(problem, fitting, info), not encoder.half
     else:
-        costs = _cpu_costs(problem, fitting)
-        pays = encoder.prefers_texel_loads and can_rotate(info)
+        lanes = cpu_lanes(info)
+        costs = _cpu_costs(problem, fitting, lanes)
+        pays = encoder.prefers_texel_loads and lanes in rotate_lanes(info)
     costs[0] /= LEAST_GAIN
     ranked = sorted(costs, key=lambda m: (m > 0 and not pays, costs[m]))
     return encoder.choose("winograd", problem, ranked)
@@ -120,15 +123,15 @@ def _largest(problem: ConvProblem, m: int) -> int:
     return product.group * product.pixels * max(product.inputs, product.outputs) * 4
 
 
-def _cpu_costs(problem: ConvProblem, sizes: Sequence[int]) -> dict[int, float]:
+def _cpu_costs(problem: ConvProblem, sizes: Sequence[int], lanes: int) -> dict[int, float]:
     """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
-    costs = {0: rank_tiles(problem, rotate=True)[0][0]}
+    costs = {0: rank_tiles(problem, lanes, (lanes,))[0][0]}
     for m in sizes:
-        before, after = TRANSFORM_NS[m]
+        before, after = TRANSFORM_NS[lanes][m]
         tiles = problem.batch * prod(_grid(problem, m))
         blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
         transforms = tiles * (before * blocks[0] + after * blocks[1])
-        product = rank_tiles(product_problem(problem, m), rotate=True)[0][0]
+        product = rank_tiles(product_problem(problem, m), lanes, (lanes,))[0][0]
         costs[m] = product + transforms + DISPATCH_NS
     return costs
 
@@ -182,7 +185,7 @@ def encode_winograd(
     positions = (m + 2) ** 2
     before = encoder.scratch(positions * in_blocks * tiles * 4, full=True)
     after = encoder.scratch(positions * out_blocks * tiles * 4, full=True)
-    local = GPU_LOCAL if is_gpu(encoder.info) else CPU_LANES
+    local = GPU_LOCAL if is_gpu(encoder.info) else cpu_lanes(encoder.info)
     groups = ceil_div(tiles, local)
     folds = ceil_div(groups, encoder.info.limits.max_workgroup_count[0])
     encoder.dispatch(
