@@ -24,7 +24,7 @@ NAMES = {
     "cast": "cast_f32_f16_ssbo",  # packed halves
     "binary": "binary_add_f32_4_texel",  # the largest family; texel buffers, broadcasting
     "unary": "unary_gelu_f32_ssbo",  # the second; functions of our own
-    "reduce_rows": "reduce_rows_sum_f32_8",  # subgroups
+    "reduce_rows": "reduce_rows_sum_f32_8_texel",  # subgroups
     "softmax_columns": "softmax_columns_4_ssbo",  # the widest loads
     "conv_tile": "conv_tile_pixels_4_1_clip_texel",  # unrolled by Jinja
 }

@@ -14,7 +14,7 @@ from vkmnn.runtime.device import enumerate_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS_DEVICE = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
-FEW = ("--vkmnn-shaders", "--vkmnn-kernel", "fill*", "--vkmnn-kernel", "unary_abs_f32*")
+FEW = ("--vkmnn-shaders", "--vkmnn-kernel", "fill_ssbo", "--vkmnn-kernel", "unary_abs_f32_[st]*")
 
 
 class Project:
@@ -83,9 +83,9 @@ def test_run_writes_what_it_found(project: Project):
     assert "vkmnn shaders: " in done.stdout
     assert "report: out/page.html" in done.stdout
     found = entries(project.folder / "out" / "results.json")
-    assert {"fill", "unary_abs_f32_ssbo"} <= set(found)
+    assert {"fill_ssbo", "unary_abs_f32_ssbo"} <= set(found)
     assert all(entry["outcome"] in ("passed", "skipped") for entry in found.values())
-    assert "fill" in (project.folder / "out" / "page.html").read_text("utf-8")
+    assert "fill_ssbo" in (project.folder / "out" / "page.html").read_text("utf-8")
 
 
 @NEEDS_DEVICE
@@ -106,7 +106,7 @@ def test_own_tests_run_when_they_are_named(project: Project):
     done = project.pytest(*FEW, "-v", "tests")
     assert done.returncode == 0, done.stdout
     assert "test_own.py::test_own PASSED" in done.stdout
-    assert "test_kernel[fill@" in done.stdout
+    assert "test_kernel[fill_ssbo@" in done.stdout
 
 
 @NEEDS_DEVICE
@@ -116,7 +116,7 @@ def test_workers_report_to_the_main_process(project: Project):
     assert done.returncode == 0, done.stdout
     assert "kernel variants" in done.stdout
     found = entries(project.folder / "results.json")
-    assert found["fill"]["cases"]
+    assert found["fill_ssbo"]["cases"]
 
 
 @NEEDS_DEVICE
@@ -124,7 +124,7 @@ def test_workers_report_to_the_main_process(project: Project):
 def test_other_plugins_may_be_off(project: Project, plugin: str):
     done = project.pytest(*FEW, "-p", f"no:{plugin}", "--vkmnn-results", "results.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert entries(project.folder / "results.json")["fill"]["outcome"] == "passed"
+    assert entries(project.folder / "results.json")["fill_ssbo"]["outcome"] == "passed"
 
 
 @NEEDS_DEVICE
@@ -135,7 +135,11 @@ def test_baseline_is_written_then_compared_and_never_fails(project: Project):
     written = path.read_text("utf-8")
     data = json.loads(written)
     [times] = data["devices"].values()
-    assert times["fill"]["low_us"] <= times["fill"]["median_us"] <= times["fill"]["high_us"]
+    assert (
+        times["fill_ssbo"]["low_us"]
+        <= times["fill_ssbo"]["median_us"]
+        <= times["fill_ssbo"]["high_us"]
+    )
     for time in times.values():  # as if everything had been a thousand times faster
         for key in ("low_us", "median_us", "high_us"):
             time[key] /= 1000
@@ -192,7 +196,7 @@ def test_a_variant_without_a_test_fails_the_session(project: Project):
     project.write(
         "tests/conftest.py",
         "def pytest_collection_modifyitems(items):\n"
-        "    items[:] = [item for item in items if 'fill' in item.name]\n",
+        "    items[:] = [item for item in items if 'fill_ssbo' in item.name]\n",
     )
     done = project.pytest("--vkmnn-shaders")
     assert "1 passed" in done.stdout
@@ -205,13 +209,13 @@ def test_a_crash_of_the_driver_is_a_failure_of_the_variant(project: Project):
     pytest.importorskip("xdist")
     project.write(
         "site/crashing.py",
-        "import os\ndef pytest_runtest_call(item):\n    if 'fill' in item.name: os._exit(3)\n",
+        "import os\ndef pytest_runtest_call(item):\n    if 'fill_ssbo' in item.name: os._exit(3)\n",
     )
     done = project.pytest(*FEW, "-n", "1", "-p", "crashing", "--vkmnn-results", "results.json")
     assert done.returncode == 1, done.stdout
     found = entries(project.folder / "results.json")
-    assert found["fill"]["outcome"] == "failed"
-    assert "crashed" in str(found["fill"]["message"])
+    assert found["fill_ssbo"]["outcome"] == "failed"
+    assert "crashed" in str(found["fill_ssbo"]["message"])
     assert found["unary_abs_f32_ssbo"]["outcome"] == "passed"
 
 

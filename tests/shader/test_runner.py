@@ -83,7 +83,10 @@ def test_lanes_behind_the_last_channel_must_be_zero(device: Device) -> None:
     )
     with pytest.raises(AssertionError, match="lanes behind the last channel"):
         run_case(
-            case, device, {}, broken(name, "mix(vec4(0.0), activate(sum), live)", "activate(sum)")
+            case,
+            device,
+            {},
+            broken(name, "mix(vec4(0.0), activate_with(sum, residual), live)", "activate(sum)"),
         )
 
 

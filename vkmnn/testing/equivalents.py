@@ -120,7 +120,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "group_norm.comp.j2",
         r"base (- b \*|\+ b /) pitch|first - b|--b",
         "channels with statistics of their own are groups of one block",
-        "group_norm_*_own",
+        "group_norm_*_own_*",
     ),
     Equivalent(
         "include/reduce.glsl.j2",

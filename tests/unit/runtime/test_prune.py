@@ -92,13 +92,13 @@ def test_the_chosen_case_runs(device: Device, make_shader: MakeShader, n: int, m
 
 
 def test_constants_without_a_value_are_left_alone() -> None:
-    code = BUILTIN.load("matmul_rotate_8_4_any").spirv()
+    code = BUILTIN.load("matmul_rotate_8_4_any_texel").spirv()
     assert prune_switches(code, {}) == code
     assert max(switches(code)) > 20
 
 
 def test_built_in_kernels_lose_their_other_activations() -> None:
-    shader = BUILTIN.load("matmul_rotate_8_4_any")
+    shader = BUILTIN.load("matmul_rotate_8_4_any_texel")
     (constant,) = (c for c in shader.spec_constants if c.name == "ACTIVATION")
     pruned = prune_switches(shader.spirv(), {constant.id: 6})
     assert set(switches(pruned)) == {3}
@@ -106,7 +106,7 @@ def test_built_in_kernels_lose_their_other_activations() -> None:
 
 @pytest.mark.skipif(shutil.which("spirv-val") is None, reason="spirv-val is not installed")
 @pytest.mark.parametrize("value", [0, 4, 6, 99])
-@pytest.mark.parametrize("name", ["matmul_rotate_8_4_any", "winograd_out_2_any", "scale_4_ssbo"])
+@pytest.mark.parametrize("name", ["matmul_rotate_8_4_any_texel", "winograd_out_2_any_texel", "scale_4_ssbo"])
 def test_what_is_left_is_valid(name: str, value: int, tmp_path: Path) -> None:
     shader = BUILTIN.load(name)
     numbers = {c.id: value for c in shader.spec_constants if c.name == "ACTIVATION"}

@@ -36,6 +36,12 @@ uint ceil_div(uint a, uint b)
 {
     return (a + b - 1u) / b;
 }
+layout(constant_id = 6) const bool LARGE = true;
+
+uint divide(uint a, uint b)
+{
+    return LARGE ? a / b : uint((float(a) + 0.5) * (1.0 / float(b)));
+}
 #define ACTIVATION_NONE 0u
 #define ACTIVATION_RELU 1u
 #define ACTIVATION_CLIP 2u
@@ -49,7 +55,8 @@ uint ceil_div(uint a, uint b)
 #define ACTIVATION_TANH 10u
 #define ACTIVATION_ELU 11u
 #define ACTIVATION_SOFTPLUS 12u
-layout(constant_id = 6) const uint ACTIVATION = 0u;
+#define ACTIVATION_QUICK_GELU 13u
+layout(constant_id = 7) const uint ACTIVATION = 0u;
 #ifndef VKMNN_ERF
 #define VKMNN_ERF
 // erf(x) for |x| <= 1.
@@ -153,6 +160,8 @@ float activate(float x)
         return x < 0.0 ? pc.act_alpha * (exp(x) - 1.0) : x;
     case ACTIVATION_SOFTPLUS:
         return activation_softplus(x);
+    case ACTIVATION_QUICK_GELU:
+        return x * activation_sigmoid(pc.act_alpha * x);
     default:
         return x;
     }
@@ -183,7 +192,7 @@ void main()
     uint ib = 0u;
     if (AXES > 5u) {
         uint size = pc.size[4];
-        uint next = rest / size;
+        uint next = divide(rest, size);
         uint k = rest - next * size;
         ia += k * pc.a_stride[5];
         ib += k * pc.b_stride[5];
@@ -191,7 +200,7 @@ void main()
     }
     if (AXES > 4u) {
         uint size = pc.size[3];
-        uint next = rest / size;
+        uint next = divide(rest, size);
         uint k = rest - next * size;
         ia += k * pc.a_stride[4];
         ib += k * pc.b_stride[4];
@@ -199,7 +208,7 @@ void main()
     }
     if (AXES > 3u) {
         uint size = pc.size[2];
-        uint next = rest / size;
+        uint next = divide(rest, size);
         uint k = rest - next * size;
         ia += k * pc.a_stride[3];
         ib += k * pc.b_stride[3];
@@ -207,7 +216,7 @@ void main()
     }
     if (AXES > 2u) {
         uint size = pc.size[1];
-        uint next = rest / size;
+        uint next = divide(rest, size);
         uint k = rest - next * size;
         ia += k * pc.a_stride[2];
         ib += k * pc.b_stride[2];
@@ -215,7 +224,7 @@ void main()
     }
     if (AXES > 1u) {
         uint size = pc.size[0];
-        uint next = rest / size;
+        uint next = divide(rest, size);
         uint k = rest - next * size;
         ia += k * pc.a_stride[1];
         ib += k * pc.b_stride[1];

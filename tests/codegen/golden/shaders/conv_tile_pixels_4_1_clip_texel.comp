@@ -38,6 +38,12 @@ layout(constant_id = 3) const bool PADDED = true;
 layout(constant_id = 4) const bool HAS_RESIDUAL = false;
 layout(constant_id = 5) const bool ONE_TAP = false;
 layout(constant_id = 6) const bool ONE_BLOCK = false;
+layout(constant_id = 7) const bool LARGE = true;
+
+uint divide(uint a, uint b)
+{
+    return LARGE ? a / b : uint((float(a) + 0.5) * (1.0 / float(b)));
+}
 // The tap after k, which is (depth, height, width).
 ivec3 next_tap(ivec3 k, ivec3 kernel)
 {
@@ -54,6 +60,23 @@ vec4 activate(vec4 x)
     vec4 y = mix(x, vec4(pc.act_alpha), lessThan(x, vec4(pc.act_alpha)));
     return mix(y, vec4(pc.act_beta), greaterThan(y, vec4(pc.act_beta)));
 }
+#define RESIDUAL_ADD_BEFORE 0u
+#define RESIDUAL_ADD_AFTER 1u
+#define RESIDUAL_MUL_AFTER 2u
+layout(constant_id = 8) const uint RESIDUAL = 0u;
+
+// The residual meets the sum before the activation or behind it.
+vec4 activate_with(vec4 sum, vec4 residual)
+{
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_BEFORE)
+        sum += residual;
+    vec4 result = activate(sum);
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_AFTER)
+        result += residual;
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_MUL_AFTER)
+        result *= residual;
+    return result;
+}
 
 // Which lanes of a channel block hold channels.
 bvec4 live_lanes(uint block)
@@ -61,22 +84,23 @@ bvec4 live_lanes(uint block)
     return lessThan(4u * block + uvec4(0u, 1u, 2u, 3u), uvec4(pc.channels));
 }
 
-// Adds the residual, applies the activation, and clears the lanes behind the last channel. Kernels
-// call this outside of any condition, where CPU devices read push constants cheaply.
+// Applies residual and activation, and clears the lanes behind the last channel. Kernels call this
+// outside of any condition, where CPU devices read push constants cheaply.
 vec4 finish(vec4 sum, bvec4 live, uint index)
 {
+    vec4 residual = vec4(0.0);
     if (HAS_RESIDUAL)
-        sum += residual_load(index);
-    return mix(vec4(0.0), activate(sum), live);
+        residual = residual_load(index);
+    return mix(vec4(0.0), activate_with(sum, residual), live);
 }
 
 // Finds computed pixel m: `origin` is the position of its first tap, `image` the first texel of its
 // image in the input, `place` its texel in channel block 0 of the output.
 void locate(uint m, out ivec3 origin, out int image, out uint place)
 {
-    uint row = m / pc.out_size[2];
-    uint plane = row / pc.out_size[1];
-    uint n = plane / pc.out_size[0];
+    uint row = divide(m, pc.out_size[2]);
+    uint plane = divide(row, pc.out_size[1]);
+    uint n = divide(plane, pc.out_size[0]);
     uint x = m - row * pc.out_size[2];
     uint y = row - plane * pc.out_size[1];
     uint z = plane - n * pc.out_size[0];
