@@ -48,6 +48,8 @@ def measure(network: Network, where: Place) -> StartResult:
             "VKMNN_CACHE_DIR": folder,
             "MESA_SHADER_CACHE_DIR": str(Path(folder, "mesa")),
             "__GL_SHADER_DISK_CACHE_PATH": folder,
+            # An installed package has its bytecode, whatever this process is told about its own.
+            "PYTHONDONTWRITEBYTECODE": "",
         }
         cold, _ = _start(network, where, env)
         warm, facts = _start(network, where, env)
