@@ -106,7 +106,9 @@ def test_built_in_kernels_lose_their_other_activations() -> None:
 
 @pytest.mark.skipif(shutil.which("spirv-val") is None, reason="spirv-val is not installed")
 @pytest.mark.parametrize("value", [0, 4, 6, 99])
-@pytest.mark.parametrize("name", ["matmul_rotate_8_4_any_texel", "winograd_out_2_any_texel", "scale_4_ssbo"])
+@pytest.mark.parametrize(
+    "name", ["matmul_rotate_8_4_any_texel", "winograd_out_2_any_texel", "scale_4_ssbo"]
+)
 def test_what_is_left_is_valid(name: str, value: int, tmp_path: Path) -> None:
     shader = BUILTIN.load(name)
     numbers = {c.id: value for c in shader.spec_constants if c.name == "ACTIVATION"}
