@@ -367,6 +367,28 @@ def test_self_test_survives_its_driver(
     assert words in selftest.run_apart(0)["error"]
 
 
+@pytest.mark.parametrize(
+    ("driver", "lanes", "flags", "says"),
+    [
+        ("llvmpipe", 8, "avx2 avx512f", True),
+        ("llvmpipe", 16, "avx2 avx512f", False),
+        ("llvmpipe", 8, "avx2", False),
+        ("radv", 8, "avx2 avx512f", False),
+    ],
+)
+def test_vectors_that_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, driver: str, lanes: int, flags: str, says: bool
+) -> None:
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    info = replace(vkmnn.devices()[0], driver_name=driver, subgroup_size=lanes)
+    monkeypatch.setattr(vkmnn, "devices", lambda: [info])
+    monkeypatch.setattr(checks, "processor", lambda: f"A processor, {flags}")
+    found = [check for check in checks.check_vulkan() if check.name == f"vectors {info.index}"]
+    assert len(found) == says
+    assert all("LP_NATIVE_VECTOR_WIDTH=512" in check.remedy for check in found)
+
+
 def test_a_device_that_fails_the_test(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
