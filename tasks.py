@@ -49,6 +49,11 @@ FLOOR_TESTS = (
     "tests/memory",
 )
 
+# Kernels for subgroups of sixteen, which the software device has when it uses 512 bits (any x86
+# processor will do; one without AVX-512 takes each vector in two).
+WIDE_KERNELS = ("*_rotate_*_16_*", "*_rows_16_*", "*_rows_*_16_*", "group_norm_16_*", "arg_*_16_*")
+WIDE = {"LP_NATIVE_VECTOR_WIDTH": "512"}
+
 # What is run once more on the driver `kompute`, where `tasks.py kompute` has built its package.
 KOMPUTE_TESTS = ("tests/op/vulkan", "tests/op/operators", "tests/model/test_light.py")
 KOMPUTE = "kp==0.9.0"
@@ -554,6 +559,7 @@ def test(args: Sequence[str]) -> int:
     if "VKMNN_REQUIRE_VULKAN" in env:
         say("every variant of every kernel on the default device")
         status = run_loud([*kernels, "--vkmnn-report", SHADER_REPORT], env) or status
+        status = test_wide_kernels(kernels, env) or status
     if kompute:
         say("operators and networks on the driver kompute")
         present = [place for place in KOMPUTE_TESTS if (ROOT / place).exists()]
@@ -571,6 +577,13 @@ def test(args: Sequence[str]) -> int:
         # emulated one.
         status = run_loud([*kernels, "-k", "not rotate"], env) or status
     return status
+
+
+def test_wide_kernels(suite: Sequence[object], env: Mapping[str, str]) -> int:
+    """Run the kernels for subgroups of sixteen; most are beyond a device that has eight."""
+    say("kernels for subgroups of sixteen")
+    chosen = [part for pattern in WIDE_KERNELS for part in ("--vkmnn-kernel", pattern)]
+    return run_loud([*suite, *chosen], {**env, **WIDE})
 
 
 def test_networks(args: Sequence[str]) -> int:
@@ -593,6 +606,8 @@ def shaders(args: Sequence[str]) -> int:
     ensure_validation()
     suite = [python, "-m", "pytest", "-q", "-n", str(WORKERS), "--vkmnn-shaders"]
     status = run_loud([*suite, "--vkmnn-report", SHADER_REPORT, *args])
+    if not args:
+        status = test_wide_kernels(suite, {}) or status
     if SHADER_REPORT.is_file():
         say(f"the report: {SHADER_REPORT}")
     return status

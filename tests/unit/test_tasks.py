@@ -307,12 +307,13 @@ def test_arguments_are_passed_on(tasks, machine, runs):
 
 def test_tests_may_not_skip_vulkan_where_it_is(tasks, machine, runs):
     tasks.main(["test"])
-    default, kernels, floor, floor_kernels = (env for _, env in runs)
+    default, kernels, wide, floor, floor_kernels = (env for _, env in runs)
     assert default["VKMNN_REQUIRE_VULKAN"] == "1"
     assert "VK_DRIVER_FILES" not in {**default, **kernels}
+    assert wide == {**kernels, "LP_NATIVE_VECTOR_WIDTH": "512"}
     assert floor["VK_DRIVER_FILES"] == str(machine["swiftshader"])
     assert floor_kernels == floor
-    assert ["--vkmnn-shaders" in command for command, _ in runs] == [False, True, False, True]
+    assert ["--vkmnn-shaders" in command for command, _ in runs] == [False, True, True, False, True]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -353,6 +354,14 @@ def test_shader_suite_writes_its_report(tasks, machine, runs):
     assert command[-2:] == ["--vkmnn-device", "all"]
 
 
+def test_shader_suite_runs_kernels_for_wide_vectors(tasks, machine, runs):
+    assert tasks.main(["shaders"]) == 0
+    [(everything, _), (wide, env)] = runs
+    assert "--vkmnn-kernel" not in everything
+    assert wide.count("--vkmnn-kernel") == len(tasks.WIDE_KERNELS)
+    assert env["LP_NATIVE_VECTOR_WIDTH"] == "512"
+
+
 def test_shader_suite_needs_a_device(tasks, machine, runs):
     machine["vulkan"] = False
     assert tasks.main(["shaders"]) == 1
@@ -363,7 +372,7 @@ def test_failure_of_either_run_fails_the_task(tasks, machine, runs, monkeypatch)
     (tasks.ROOT / "fails").mkdir()
     monkeypatch.setattr(tasks, "FLOOR_TESTS", ("fails",))
     assert tasks.main(["test"]) == 5
-    assert len(runs) == 4
+    assert len(runs) == 5
 
 
 def test_kompute_is_tested_where_it_is(tasks, machine, runs, capsys):
@@ -372,7 +381,7 @@ def test_kompute_is_tested_where_it_is(tasks, machine, runs, capsys):
     machine["kompute"] = True
     runs.clear()
     tasks.main(["test"])
-    default, kernels, kompute, floor, floor_kernels = (env for _, env in runs)
+    default, kernels, _, kompute, floor, floor_kernels = (env for _, env in runs)
     assert kompute["VKMNN_DRIVER"] == "kompute"
     assert "VKMNN_DRIVER" not in {**default, **kernels, **floor, **floor_kernels}
     assert {env["VKMNN_REQUIRE_KOMPUTE"] for _, env in runs} == {"1"}
