@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import vkmnn
-from benchmarks import kernels, plots, results, scaling
+from benchmarks import families, kernels, plots, results, scaling
 from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, matrix_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
@@ -27,7 +27,10 @@ from benchmarks.shaders import kernels as kernels_of_benchmarks
 from benchmarks.weightless import strip
 from vkmnn.bench.compare import Comparison, EngineSpec, Place, Series, compare, engines
 from vkmnn.core.profile import Profile, ProfileEntry
+from vkmnn.runtime.device import open_device
 from vkmnn.runtime.device_info import CooperativeMatrixShape
+from vkmnn.testing import mutation
+from vkmnn.testing.emulation import bench_for
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "benchmarks" / "results.schema.json").read_text("utf-8"))
@@ -120,6 +123,19 @@ def test_families(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> N
         assert {"tile", "shared", "gemv"} <= kernels
         assert sum(row["rule"] for row in of_size) == 1
         assert max(row["error"] for row in of_size) < 1e-5
+
+
+def test_families_of_halves_by_matrices() -> None:
+    variant = mutation.find("matmul_coop_16x32w16x32k4_128_0_4")
+    bench = bench_for(variant, open_device("auto"))
+    if isinstance(bench, str):
+        pytest.skip(bench)
+    rows = list(families.measure((17, 36, 40), True, bench.device, 1))
+    assert rows[0].rule
+    assert rows[0].kernel.startswith("matmul_coop")
+    assert {"coop", "tile", "shared"} <= {row.kernel.split("_")[1] for row in rows}
+    assert {row.dtype for row in rows} == {"f16"}
+    assert max(row.error for row in rows) < 1e-3
 
 
 def test_start(command: Callable[..., dict[str, Any]], toy: Path) -> None:

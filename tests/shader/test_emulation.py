@@ -1,4 +1,4 @@
-"""Subgroups that a device lacks, emulated: what is rendered, what runs, and what is refused."""
+"""What a device lacks, emulated: what is rendered, what runs, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vkmnn.codegen.emulation import compile_emulated, emulate
-from vkmnn.codegen.render import Renderer
+from vkmnn.codegen.render import Rendered, Renderer
 from vkmnn.codegen.variants import expand, load_entries
 from vkmnn.errors import ShaderError
 from vkmnn.ir.ops import SoftmaxAttrs
@@ -18,6 +18,7 @@ from vkmnn.testing import emulation
 from vkmnn.testing.case import Variant, op_case
 from vkmnn.testing.emulation import Bench, bench_for, stand_in
 from vkmnn.testing.runner import run_case
+from vkmnn.vulkan.executions.coop_rules import has_matrices
 from vkmnn.vulkan.executions.row_kernels import RowGroup
 
 GLSL = BUILTIN.folder / "glsl"
@@ -107,3 +108,54 @@ def test_stand_ins_are_compiled_once() -> None:
     assert stand_in(BUILTIN, "softmax_rows_32_4_ssbo") is stand_in(
         BUILTIN, "softmax_rows_32_4_ssbo"
     )
+
+
+# --- cooperative matrices -------------------------------------------------------------------------
+
+
+def rendered_product(name: str = "matmul_coop_64x32w32x32k4_128_0_4") -> Rendered:
+    (found,) = (v for v in expand(load_entries(GLSL, frozenset(["matmul_coop"]))) if v.name == name)
+    return Renderer(GLSL).render(found, emulated=True)
+
+
+def test_matrices_become_structures_and_keep_their_places() -> None:
+    rendered = rendered_product()
+    emulated = emulate(rendered)
+    assert "coopmat<" in rendered.text
+    assert "coopmat<" not in emulated.text
+    assert "cooperative_matrix" not in emulated.text
+    assert len(emulated.lines) == len(emulated.text.splitlines())
+    product = next(line for line in emulated.text.splitlines() if "= coopMatMulAdd(" in line)
+    number = emulated.text.splitlines().index(product)
+    original = rendered.text.splitlines().index(product)
+    assert emulated.lines[number] == rendered.lines[original]
+
+
+def test_what_emulates_matrices_fits_devices_without_them() -> None:
+    for name, template in ((n, t) for n, t, _ in BUILTIN.variants() if t.endswith("_coop")):
+        entry, _ = compile_emulated(GLSL, template, name)
+        assert entry["requires"] == ["storage16"]
+        assert entry["local_size"][0] <= 256
+        assert entry["local_size"] == list(BUILTIN.load(name).local_size)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gl_CooperativeMatrixLayoutColumnMajor", "gl_CooperativeMatrixLayoutRowMajor"),
+        ("coopMatLoad(right, staged,", "coopMatLoad(right, b_data,"),
+    ],
+)
+def test_other_layouts_and_memory_are_refused(old: str, new: str) -> None:
+    rendered = rendered_product()
+    changed = replace(rendered, text=rendered.text.replace(old, new))
+    with pytest.raises(ShaderError, match=r"coopMatLoad\(right.*cannot be emulated"):
+        emulate(changed)
+
+
+def test_a_device_with_emulated_matrices_seems_to_have_them(device: Device) -> None:
+    bench = bench_for(variant("conv_coop_16x32w16x32k4_128_1"), device)
+    if isinstance(bench, str):
+        pytest.skip(bench)
+    assert has_matrices(bench.device.info)
+    assert not has_matrices(device.info) or not bench.emulated
