@@ -39,10 +39,14 @@ def _case(op_type: str, attrs: OpAttrs, *inputs: AnyArray) -> Case:
     return op_case(op_type, attrs, inputs, constant=range(1, len(inputs)), rtol=0, atol=0)
 
 
-def _slice(x: AnyArray, *ranges: tuple[int, int, int, int]) -> Case:
-    """Return the case of a slice; a range is axis, begin, end and step."""
+def _slice_inputs(x: AnyArray, *ranges: tuple[int, int, int, int]) -> list[AnyArray]:
+    """Return the inputs of a slice; a range is axis, begin, end and step."""
     axes, *rest = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    return _case("Slice", NO_ATTRS, x, rest[0], rest[1], axes, rest[2])
+    return [x, rest[0], rest[1], axes, rest[2]]
+
+
+def _slice(x: AnyArray, *ranges: tuple[int, int, int, int]) -> Case:
+    return _case("Slice", NO_ATTRS, *_slice_inputs(x, *ranges))
 
 
 def _pad(x: AnyArray, pads: Sequence[int], value: float) -> Case:
@@ -125,11 +129,10 @@ def _from_blocks(width: int) -> Iterator[Case]:
         yield blocked_case("Transpose", TransposeAttrs(order), [x], rtol=0, atol=0)
     # Copies of every other channel, pixel, or both, which start and end within.
     x = floats(2, 16, 5, 6)
-    for ranges in (((1, 1, 16, 3),), ((3, 4, 0, -2),), ((1, 13, 1, -1), (2, 1, 5, 2))):
-        axes, *rest = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-        if width == 1:
-            inputs = [x, rest[0], rest[1], axes, rest[2]]
-            yield blocked_case("Slice", NO_ATTRS, inputs, constant=range(1, 5), rtol=0, atol=0)
+    steps = (((1, 1, 16, 3),), ((3, 4, 0, -2),), ((1, 13, 1, -1), (2, 1, 5, 2)))
+    for ranges in steps if width == 1 else ():
+        inputs = _slice_inputs(x, *ranges)
+        yield blocked_case("Slice", NO_ATTRS, inputs, constant=range(1, 5), rtol=0, atol=0)
     for channels in (4, 12) if width == 1 else ():
         attrs = BlockAttrs(2)
         yield blocked_case("DepthToSpace", attrs, [floats(2, channels, 3, 5)], rtol=0, atol=0)
