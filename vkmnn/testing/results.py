@@ -41,7 +41,7 @@ class Entry:
         outcome: "passed", "failed", "skipped" or "not run".
         reached: whether a case dispatches it.
         reason: why the device cannot run it; "" when it can.
-        emulated: whether its subgroups were emulated, since the device has none of their size.
+        emulated: whether its subgroups, and its matrices, were emulated: the device lacks them.
         message: what failed.
         cases: the fields of `runner.CaseResult`, of those that passed.
         largest: the case that is timed, and the choices that lead to the variant.

@@ -19,7 +19,7 @@ def summary_lines(results: Results) -> list[str]:
         here = results.of(device)
         emulated = sum(entry.emulated for entry in here)
         if emulated:
-            lines.append(f"with emulated subgroups on {device}: {emulated} variants")
+            lines.append(f"with emulated subgroups or matrices on {device}: {emulated} variants")
         lines += _beyond(here, device)
         lines += _never(results.undispatched(device), device)
         lines += _times(here, device, results.baseline)
