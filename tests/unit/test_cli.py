@@ -239,6 +239,23 @@ def test_compare(cli: Cli, device: str, model: Path) -> None:
     assert bad.out.count("✗") == 2
 
 
+def test_precision(cli: Cli, device: str, model: Path) -> None:
+    """Halves differ from float32 by more than the usual tolerance, and say that they are halves."""
+    result = cli(
+        "run", model, "-d", device, "-s", "N=5", "--precision", "normal", "--compare", "cpu"
+    )
+    assert result.status == 0
+    halves = device != "cpu" and "storage16" in vkmnn.devices()[0].features
+    assert (", float16 storage" in result.out) == halves
+    assert ('precision "normal" runs as "high"' in result.err) == (not halves)
+    strict = cli("run", model, "-d", device, "-s", "N=5", "-p", "normal", "--compare", "cpu",
+                 "--tolerance", 1e-6)  # fmt: skip
+    assert strict.status == int(halves)
+    unknown = cli("run", model, "-d", device, "--precision", "half")
+    assert unknown.status == 1
+    assert "unknown precision 'half'" in unknown.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -216,7 +216,7 @@ def _nbytes(command: Command) -> int:
 
 
 def _size(tensor: Tensor) -> int:
-    return prod(tensor.shape) * tensor.dtype.numpy.itemsize
+    return prod(tensor.shape) * (2 if tensor.half else tensor.dtype.numpy.itemsize)
 
 
 def _device_us(row: Sequence[tuple[str, Timing]], backup: str) -> float:

@@ -128,8 +128,10 @@ def test_a_float16_model(halves: None) -> None:
 
 def test_profiles_and_tuning_know_it(halves: None) -> None:
     with vkmnn.InferenceSession(network(), 0, precision="normal") as session:
-        kernels = {op.kernel for op in session.profile({"x": X}, 1).ops()}
-        assert any("half" in name for name in kernels)
+        products = session.profile({"x": X}, 1).ops()[-2:]
+        assert any("half" in op.kernel for op in products)
+        # A matrix of halves, and of 16 columns on both sides.
+        assert max(op.nbytes for op in products) == 2 * (16 * 16 + 2 * X.size)
         for choice in session.tune({"x": X}, 1):
             assert choice.problem.startswith("('half', ") or choice.what == "storage"
         (y,) = session.run(None, {"x": X})
