@@ -1,0 +1,43 @@
+"""Networks in halves on a device that seems to have cooperative matrices: all layers together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import vkmnn
+from tests.model.networks import NETWORKS, make_feeds
+from tests.model.oracle import assert_agree, open_oracle
+from vkmnn.runtime import device as devices
+from vkmnn.testing import mutation
+from vkmnn.testing.emulation import bench_for
+
+
+@pytest.fixture(scope="module", autouse=True)
+def matrices(validation: bool) -> Iterator[None]:
+    """Let the device seem to have matrices; what it cannot run is emulated."""
+    if not devices.enumerate_devices():
+        pytest.skip("no Vulkan device")
+    device = devices.open_device("auto", validation=validation)
+    bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
+    if isinstance(bench, str):
+        pytest.skip(bench)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(devices, "open_device", lambda *_, **__: bench.device)
+    yield
+    patch.undo()
+
+
+@pytest.mark.parametrize("name", ["resnet", "squeezenet", "unet", "vit", "gpt2"])
+def test_network(name: str):
+    model = NETWORKS[name].build()
+    oracle = open_oracle(model)
+    with vkmnn.InferenceSession(model, require_device=True, precision="normal") as session:
+        for size in NETWORKS[name].sizes[:2]:
+            feeds = make_feeds(model, size)
+            expected = oracle.run(None, feeds)
+            for _ in range(2):  # what a run leaves behind must not disturb the next
+                assert_agree(session.run(None, feeds), expected, 1e-2, f"{name} {size}")
+        ran = {op.kernel for op in session.profile(feeds, 1).ops()}
+    assert any("_coop_" in kernel for kernel in ran)
