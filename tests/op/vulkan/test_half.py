@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
+import vkmnn
 from tests.op.vulkan.harness import device
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
@@ -252,6 +254,47 @@ def test_rows_that_see_nothing_are_as_in_float32(
         want[row, : row + 1] = power / power.sum()
     want[3] = 0.25
     Run(ops, feeds, {"y": want}, {**eye, **constants}).close_to("y", want)
+
+
+def test_masks_of_attention_keep_float32() -> None:
+    """A row that sees no key gets the mean of all values, as in float32."""
+    x = floats(2, 8, 64)
+    mask = np.where(np.arange(8) < 5, np.float32(0), LOWEST).astype(np.float32)
+    mask = np.broadcast_to(mask, (2, 1, 8, 8)).copy()
+    mask[1, 0, 3] = LOWEST
+    weights = {name: floats(64, 64, scale=0.2) for name in ("q", "k", "v")}
+    nodes = [helper.make_node("MatMul", ["x", f"w{name}"], [name]) for name in weights]
+    turned = {"q": (0, 2, 1, 3), "k": (0, 2, 3, 1), "v": (0, 2, 1, 3)}
+    for name, order in turned.items():
+        nodes.append(helper.make_node("Reshape", [name, "split"], [f"{name}1"]))
+        nodes.append(helper.make_node("Transpose", [f"{name}1"], [f"{name}2"], perm=order))
+    nodes += [
+        helper.make_node("MatMul", ["q2", "k2"], ["scores"]),
+        helper.make_node("Add", ["scores", "mask"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["parts"], axis=-1),
+        helper.make_node("MatMul", ["parts", "v2"], ["y"]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [value("x", TensorProto.FLOAT, x.shape), value("mask", TensorProto.FLOAT, mask.shape)],
+        [value("y", TensorProto.FLOAT, [2, 4, 8, 16])],
+        [
+            *(numpy_helper.from_array(array, f"w{name}") for name, array in weights.items()),
+            numpy_helper.from_array(np.array([0, 0, 4, 16], np.int64), "split"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    feeds = {"x": x, "mask": mask}
+    results = []
+    for precision in ("high", "normal"):
+        with vkmnn.InferenceSession(model, precision=precision, validation=True) as session:
+            results += session.run(None, feeds)
+            assert any(op.type == "StridedAttention" for op in session.placement())
+    want, got = results
+    assert np.isfinite(want).all()
+    assert np.abs(got - want).max() < 2**-8 * np.ptp(want)
 
 
 def test_softmax_of_large_logits() -> None:
