@@ -22,7 +22,9 @@ for variant, family, _ in BUILTIN.variants():
 # Templates without a variant that runs on every device, and the one that then does the same.
 TWINS = {
     "attention_rotate": "attention_tile",
+    "conv_coop": "conv_tile",
     "conv_rotate": "conv_tile",
+    "matmul_coop": "matmul_tile",
     "matmul_rotate": "matmul_tile",
 }
 
