@@ -177,7 +177,7 @@ def _wider_vectors(device: DeviceInfo) -> Iterator[Check]:
     if device.driver_name == "llvmpipe" and device.subgroup_size == 8 and "avx512f" in processor():
         detail = "256 of the 512 bits that this processor has are used"
         fix = (
-            "LP_NATIVE_VECTOR_WIDTH=512 makes transformers up to 1.35 times faster, and "
+            "LP_NATIVE_VECTOR_WIDTH=512 makes transformers up to 1.27 times faster, and "
             "convolutional networks slower; measure yours (docs/performance.md)"
         )
         yield Check(_VULKAN, f"vectors {device.index}", Status.INFO, detail, fix)

@@ -932,6 +932,72 @@ def conv_depthwise(
     )
 
 
+ConvFoldStorage: TypeAlias = Literal[
+    "ssbo",
+    "texel",
+    "half",
+    "half_texel",
+]
+_CONV_FOLD = struct.Struct("<IIiii")
+
+
+class ConvFoldParams(Params):
+    """Push constants of `conv_fold`: 20 bytes."""
+
+    __slots__ = (
+        "count",
+        "width",
+        "in_width",
+        "pad",
+        "step",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        width: int,
+        in_width: int,
+        pad: int,
+        step: int,
+    ) -> None:
+        self.count: Final = count
+        self.width: Final = width
+        self.in_width: Final = in_width
+        self.pad: Final = pad
+        self.step: Final = step
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_FOLD.pack(
+                self.count,
+                self.width,
+                self.in_width,
+                self.pad,
+                self.step,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_FOLD, error) from None
+
+
+def conv_fold(
+    *,
+    storage: ConvFoldStorage,
+) -> Shader:
+    """Return a variant of `conv_fold`.
+
+    Puts four neighbours of a row into the channels of a pixel, for convolutions of one input
+    channel: pixel p of a row of y holds x[p - pad], x[p - pad + step], … of the same row, and
+    zeros for what lies outside.
+    """
+    return _find(
+        "conv_fold",
+        {
+            "storage": storage,
+        },
+    )
+
+
 ConvGatherAct: TypeAlias = Literal[
     "clip",
     "any",

@@ -11,8 +11,9 @@ from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import encoder
-from vkmnn.vulkan.encoder import cpu_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, cpu_lanes
 from vkmnn.vulkan.executions import conv_kernels, convolution
+from vkmnn.vulkan.executions.conv_fold import choose_fold
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_TILES,
     MAX_ITERATIONS,
@@ -228,6 +229,33 @@ def test_kernels_of_gpus(
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
     compare(attrs(pads=(1, 1, 1, 1), group=group), x, w, random(outputs))
+
+
+@pytest.mark.parametrize("outputs", [2, 33])
+@pytest.mark.parametrize("columns", [2, 4, 5, 9])
+@pytest.mark.parametrize(("pads", "stride", "dilation"), [(0, 1, 1), (3, 1, 1), (1, 3, 2)])
+def test_one_input_channel(
+    outputs: int,
+    columns: int,
+    pads: int,
+    stride: int,
+    dilation: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, w = random(2, 1, 6, 41), random(outputs, 1, 3, columns, seed=1)
+    conv = attrs(strides=(1, stride), dilations=(1, dilation), pads=(1, pads, 0, 2 * pads))
+    for fold in (True, False):
+        monkeypatch.setattr(convolution, "choose_fold", lambda *_, fold=fold: fold)
+        compare(conv, x, w, random(outputs))
+
+
+def test_large_windows_of_one_channel_are_folded_on_processors() -> None:
+    cpu = replace(device().info, type=DeviceType.CPU)
+    image = replace(problem(1, 1, 64), in_size=(1, 99, 99), out_size=(1, 95, 95), kernel=(1, 5, 5))
+    assert choose_fold(image, VulkanEncoder(cpu))
+    assert not choose_fold(image, VulkanEncoder(replace(cpu, type=DeviceType.DISCRETE)))
+    assert not choose_fold(replace(image, kernel=(1, 5, 1)), VulkanEncoder(cpu))
+    assert not choose_fold(replace(image, inputs=2), VulkanEncoder(cpu))
 
 
 @pytest.mark.parametrize("m", [2, 4])

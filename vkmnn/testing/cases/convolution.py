@@ -287,6 +287,20 @@ def _winograd(variant: Variant, act: str) -> Iterator[Case]:
     yield case((1, 1, 1, 1), (2, 1, 3, 3), pads=(2, 1, 0, 1))
 
 
+@shader_cases("conv_fold")
+def conv_fold(variant: Variant) -> Iterator[Case]:
+    """Rows of whole fours of taps and of others; pads on either side, steps, images, volumes."""
+    make = Maker("clip")
+    for case in (
+        make((1, 1, 13, 11), (9, 1, 5, 5), pads=(2, 2, 2, 2), residual=True),
+        make((2, 1, 7, 37), (6, 1, 3, 8), pads=(0, 3, 2, 5), strides=(2, 3), constant=False),
+        make((3, 1, 5, 29), (5, 1, 2, 4), dilations=(2, 3), residual=True),
+        make((2, 1, 5, 4, 7), (6, 1, 2, 3, 2), residual=True, **VOLUME),
+        make((1, 1, 1), (2, 1, 3), pads=(2, 1)),
+    ):
+        yield replace(case, takes={"fold": True})
+
+
 @shader_cases("winograd_in")
 def winograd_in(variant: Variant) -> Iterator[Case]:
     """Whole and broken tiles on every side."""

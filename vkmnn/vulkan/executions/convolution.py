@@ -11,6 +11,7 @@ from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import vulkan_execution
+from vkmnn.vulkan.executions.conv_fold import choose_fold, encode_fold
 from vkmnn.vulkan.executions.conv_kernels import (
     ConvolutionBase,
     ConvProblem,
@@ -37,7 +38,7 @@ class ConvolutionExecution(ConvolutionBase):
         assert w is not None
         output = outputs[0]
         window = conv_window(attrs, x.shape[2:], w.shape[2:])
-        size = triple(window.output, 1)
+        size, kernel = triple(window.output, 1), triple(window.kernel, 1)
         problem = ConvProblem(
             batch=x.shape[0],
             group=attrs.group,
@@ -45,7 +46,7 @@ class ConvolutionExecution(ConvolutionBase):
             outputs=w.shape[0] // attrs.group,
             in_size=triple(x.shape[2:], 1),
             out_size=size,
-            kernel=triple(window.kernel, 1),
+            kernel=kernel,
             stride=triple(window.strides, 1),
             dilation=triple(window.dilations, 1),
             pad=triple(window.begins, 0),
@@ -55,12 +56,14 @@ class ConvolutionExecution(ConvolutionBase):
         )
 
         def view(plain: Array) -> Array:
-            return plain.reshape(*plain.shape[:2], *problem.kernel)
+            return plain.reshape(*plain.shape[:2], *kernel)
 
         weights = Weights(w, "plain", view)
         source = blocked(x, encoder)
         added = blocked(residual, encoder) if residual is not None else None
         activation, join = attrs.activation, attrs.residual
+        if choose_fold(problem, encoder):
+            problem, weights, source = encode_fold(problem, weights, source, encoder)
         m = choose_winograd(problem, weights, encoder)
         if m:
             encode_winograd(

@@ -1,0 +1,90 @@
+"""Convolutions of one input channel: four taps of a row as the channels of one.
+
+A texel of such a tensor holds one value and three zeros. A pass that puts four neighbours there
+leaves a quarter of the taps: a window of 5 x 5 becomes one of 5 x 2 with four channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
+from vkmnn.vulkan.executions.conv_kernels import ConvProblem, Weights, rank_tiles, rotate_lanes
+from vkmnn.vulkan.executions.gemm_rules import is_gpu
+
+# Nanoseconds of one core for a pixel of the pass, measured on lavapipe, and for its dispatch.
+FOLD_NS = 10.0
+DISPATCH_NS = 25_000.0
+
+
+def choose_fold(problem: ConvProblem, encoder: VulkanEncoder) -> bool:
+    """Return whether to fold the taps of a convolution: where that saves time on CPU devices."""
+    columns = problem.kernel[2]
+    fits = problem.inputs == problem.group == 1 and problem.outputs > 1 and columns > 1
+    if not fits or 0 in (*problem.in_size, problem.pixels):
+        return False
+    lanes = cpu_lanes(encoder.info)
+    rotations = rotate_lanes(encoder.info)
+    folded = folded_problem(problem)
+    before = rank_tiles(problem, lanes, rotations)[0][0]
+    after = rank_tiles(folded, lanes, rotations)[0][0]
+    after += FOLD_NS * problem.batch * prod(folded.in_size) + DISPATCH_NS
+    pays = not is_gpu(encoder.info) and after < before
+    return encoder.choose("fold", problem, (pays, not pays))
+
+
+def folded_problem(problem: ConvProblem) -> ConvProblem:
+    """Return the convolution of four channels; rows begin with their padding, and end in it."""
+    depth, height, columns = problem.kernel
+    taps = ceil_div(columns, 4)
+    step = 4 * problem.dilation[2]
+    width = (problem.out_size[2] - 1) * problem.stride[2] + (taps - 1) * step + 1
+    return replace(
+        problem,
+        inputs=4,
+        in_size=(*problem.in_size[:2], width),
+        kernel=(depth, height, taps),
+        dilation=(*problem.dilation[:2], step),
+        pad=(*problem.pad[:2], 0),
+    )
+
+
+def fold_weights(w: Array) -> Array:
+    """Return weights [O, 1, kd, kh, kw] as [O, 4, kd, kh, kw / 4], rounded up with zeros."""
+    padded = np.pad(w, ((0, 0),) * 4 + ((0, -w.shape[4] % 4),))
+    split = padded.reshape(*padded.shape[:4], padded.shape[4] // 4, 4)
+    folded: Array = split[:, 0].transpose(0, 4, 1, 2, 3)
+    return folded
+
+
+def encode_fold(
+    problem: ConvProblem, weights: Weights, x: Tensor, encoder: VulkanEncoder
+) -> tuple[ConvProblem, Weights, Tensor]:
+    """Record the pass, and return the convolution that remains.
+
+    Args:
+        problem: of one input channel.
+        weights: of that problem.
+        x: NC4HW4.
+        encoder: takes the dispatch.
+    """
+    folded = folded_problem(problem)
+    count = problem.batch * prod(folded.in_size)
+    y = encoder.scratch(count * 4)
+    params = kernels.ConvFoldParams(
+        count=count,
+        width=folded.in_size[2],
+        in_width=problem.in_size[2],
+        pad=problem.pad[2],
+        step=problem.dilation[2],
+    )
+    encoder.dispatch_linear(kernels.conv_fold(storage=encoder.load_storage), [x, y], params, count)
+    view = weights.view
+    inner = Weights(weights.tensor, f"{weights.key}:fold", lambda plain: fold_weights(view(plain)))
+    return folded, inner, y
