@@ -88,6 +88,7 @@ def test_few_rows_are_bound_by_loads() -> None:
     assert rank_gemv(Product(9, 1000, 2048), LARGE_GPU) == []
     (wide,) = rank_gemv(Product(1, 50257, 768), LARGE_GPU)
     assert wide.width == 8
+    assert rank_gemv(Product(1, 8, 8, 70_000), LARGE_GPU) == []
     (narrow,) = rank_gemv(Product(1, 10, 84), LARGE_GPU)
     assert (narrow.width, narrow.local) == (1, 64)
 
@@ -127,6 +128,10 @@ def test_the_least_device_gets_tiles_that_fit() -> None:
     (kernel,) = rank_gemv(Product(8, 4096, 4096), FLOOR)
     assert kernel.local * kernel.rows * 16 <= 16384
     assert kernel.local <= 128
+
+
+def test_nothing_to_load_is_not_offered() -> None:
+    assert rank_shared(Product(3, 4, 0), LARGE_GPU) == []
 
 
 def test_long_loops_are_not_offered() -> None:

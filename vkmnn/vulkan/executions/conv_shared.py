@@ -34,7 +34,7 @@ def gemm_of(problem: ConvProblem) -> Product:
 def rank_conv_shared(problem: ConvProblem, info: DeviceInfo) -> list[SharedKernel]:
     """Return the tiles that can do a convolution, the likely fastest first; maybe none."""
     product = gemm_of(problem)
-    if product.k == 0 or product.k > 4 * MAX_TAP_BLOCKS:
+    if product.k > 4 * MAX_TAP_BLOCKS:
         return []
     return rank_shared(product, info)
 

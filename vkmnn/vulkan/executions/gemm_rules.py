@@ -158,6 +158,8 @@ def rank_shared(product: Product, info: DeviceInfo) -> list[SharedKernel]:
     The largest tile that fills the device without much padding or idleness, else the smallest one.
     With few workgroups its K is shared inside of them, with very few by workgroups as well.
     """
+    if product.k == 0:
+        return []  # there is nothing to load a first step from
     most = multiprocessors(info)
     fitting = [tile for tile in TILES if tile.buffers(info)]
     busiest = {
@@ -211,15 +213,15 @@ def _every(tile: Tile, product: Product, info: DeviceInfo) -> Iterator[SharedKer
 def _used(tile: Tile, k: int, parts: int) -> int:
     """Return how many parts have steps to do when all but the last have the same number."""
     steps = tile.steps(k)
-    return ceil_div(steps, ceil_div(steps, min(parts, steps))) if steps else 1
+    return ceil_div(steps, ceil_div(steps, min(parts, steps)))
 
 
 def rank_gemv(product: Product, info: DeviceInfo) -> list[GemvKernel]:
     """Return the kernel for few rows, when it is one that the product can have."""
-    if product.rows > GEMV_ROWS:
+    limits = info.limits
+    if product.rows > GEMV_ROWS or product.batches > limits.max_workgroup_count[2]:
         return []
     rows = next(count for count in (1, 4, GEMV_ROWS) if product.rows <= count)
-    limits = info.limits
     vectors = ceil_div(product.columns, 4)
     enough = FILLED * multiprocessors(info)
     width = next((w for w in (8, 4, 2) if ceil_div(vectors, w) * product.batches >= enough), 1)
