@@ -130,9 +130,9 @@ def test_an_unchanged_template_is_not_rendered(
     rendered: list[str] = []
     real = render.Renderer.render_file
 
-    def spy(self: render.Renderer, file: str, *rest: object) -> object:
+    def spy(self: render.Renderer, file: str, *rest: object, **more: object) -> object:
         rendered.append(file)
-        return real(self, file, *rest)  # type: ignore[arg-type]
+        return real(self, file, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(render.Renderer, "render_file", spy)
     # A new entry moves the lines of those below it.
