@@ -235,7 +235,8 @@ def _function(function: Activation, x: Value, first: int) -> Steps | None:
     steps = _FUNCTIONS.get(function.kind)
     if steps is None:
         return None
-    known = {"x": x, "alpha": function.alpha, "beta": function.beta}
+    # Bounds of a clip that comes from integers are integers.
+    known = {"x": x, "alpha": float(function.alpha), "beta": float(function.beta)}
 
     def value(part: _Part) -> Value:
         if isinstance(part, str):
