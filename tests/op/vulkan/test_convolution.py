@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import check, device, run_graph
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
@@ -14,12 +15,14 @@ from vkmnn.vulkan import encoder
 from vkmnn.vulkan.encoder import VulkanEncoder, cpu_lanes
 from vkmnn.vulkan.executions import conv_kernels, convolution
 from vkmnn.vulkan.executions.conv_fold import choose_fold
+from vkmnn.vulkan.executions.conv_groups import choose_dense
 from vkmnn.vulkan.executions.conv_kernels import (
     CPU_TILES,
     MAX_ITERATIONS,
     ConvKernel,
     ConvProblem,
     Tile,
+    Weights,
     iterations,
     pack_weights,
     rank_kernels,
@@ -229,6 +232,32 @@ def test_kernels_of_gpus(
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
     compare(attrs(pads=(1, 1, 1, 1), group=group), x, w, random(outputs))
+
+
+@pytest.mark.parametrize(("group", "inputs", "outputs"), [(3, 2, 5), (2, 8, 4), (5, 1, 3)])
+def test_groups_as_one(
+    group: int, inputs: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = random(2, group * inputs, 7, 9)
+    w = random(group * outputs, inputs, 3, 2, seed=1)
+    for dense in (True, False):
+        monkeypatch.setattr(convolution, "choose_dense", lambda *_, dense=dense: dense)
+        compare(attrs(pads=(1, 0, 1, 1), group=group), x, w, random(group * outputs))
+
+
+def test_groups_that_no_block_begins_are_dense_on_processors() -> None:
+    cpu = VulkanEncoder(replace(device().info, type=DeviceType.CPU))
+    gpu = VulkanEncoder(replace(device().info, type=DeviceType.DISCRETE))
+    known = Tensor(TensorInfo("w", DType.FLOAT32, (1,)), Usage.CONSTANT, value=random(1))
+    weights = Weights(known, "", lambda plain: plain)
+    odd = problem(784, 34, 34, group=4)
+    assert choose_dense(odd, weights, cpu)
+    assert not choose_dense(odd, weights, gpu)
+    assert not choose_dense(problem(784, 32, 32, group=4), weights, cpu)
+    assert not choose_dense(problem(784, 3, 3, group=99), weights, cpu)
+    assert not choose_dense(replace(odd, group=1), weights, cpu)
+    computed = Weights(Tensor(TensorInfo("w", DType.FLOAT32, (1,))), "", lambda plain: plain)
+    assert not choose_dense(odd, computed, cpu)
 
 
 @pytest.mark.parametrize("outputs", [2, 33])

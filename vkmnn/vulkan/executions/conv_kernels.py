@@ -198,7 +198,7 @@ def rank_kernels(
     local = cpu_lanes(info) if cpu else GPU_LOCAL
     if problem.inputs == problem.outputs == 1:
         return _rank_depthwise(problem, local, cpu, texels)
-    if problem.group > 1 and (problem.inputs % 4 or problem.outputs % 4):
+    if not on_blocks(problem):
         return [ConvKernel("gather", 1, 1, local, "groups do not fall on channel blocks")]
     rotations = rotate_lanes(info) if texels else []
     shared = _rank_shared(problem, info)
@@ -264,6 +264,11 @@ def _has_strips(problem: ConvProblem) -> bool:
     flat = depth == problem.in_size[0] == problem.out_size[0] == 1 and problem.pad[0] == 0
     square = height == width in (3, 5) and problem.stride[1] == problem.stride[2] in (1, 2)
     return flat and square and problem.dilation[1:] == (1, 1) and 0 not in problem.in_size
+
+
+def on_blocks(problem: ConvProblem) -> bool:
+    """Return whether groups, if there are any, begin with a channel block."""
+    return problem.group == 1 or (problem.inputs % 4 == 0 and problem.outputs % 4 == 0)
 
 
 def rotate_lanes(info: DeviceInfo) -> list[int]:

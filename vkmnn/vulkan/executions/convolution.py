@@ -12,6 +12,7 @@ from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import vulkan_execution
 from vkmnn.vulkan.executions.conv_fold import choose_fold, encode_fold
+from vkmnn.vulkan.executions.conv_groups import as_dense, choose_dense
 from vkmnn.vulkan.executions.conv_kernels import (
     ConvolutionBase,
     ConvProblem,
@@ -62,6 +63,8 @@ class ConvolutionExecution(ConvolutionBase):
         source = blocked(x, encoder)
         added = blocked(residual, encoder) if residual is not None else None
         activation, join = attrs.activation, attrs.residual
+        if choose_dense(problem, weights, encoder):
+            problem, weights = as_dense(problem, weights)
         if choose_fold(problem, encoder):
             problem, weights, source = encode_fold(problem, weights, source, encoder)
         m = choose_winograd(problem, weights, encoder)
