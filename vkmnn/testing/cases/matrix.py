@@ -138,12 +138,14 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     step, small = int(variant.axes["step"]), int(variant.axes["aligned"])
     n = columns + (4 if small == 4 else 3)
     split = bool(variant.axes["split"])
-    long = (5 if split else 1) * step + 24
+    # Odd and even numbers of steps, the last one nearly whole: either buffer is the last.
+    long = (6 if split else 3) * step - 8
+    longer = long + step - 3
     # Bounds that few of the results reach: what is clamped shows no mistakes.
     clamp = Activation("CLIP", -50.0, 70.0)
     yield _coop((2, 1, rows + 5, long), (1, 3, n, long), MatMulAttrs(False, True, 0.5, clamp))
     yield _coop((rows + 1, long), (n, long), MatMulAttrs(False, True, 0.5, clamp), constant=[1])
-    yield _coop((long - 3, rows - 3), (long - 3, n), MatMulAttrs(True, False, 0.5, clamp))
+    yield _coop((longer, rows - 3), (longer, n), MatMulAttrs(True, False, 0.5, clamp))
     yield _coop((0, 8), (8, small), MatMulAttrs())
     if split:
         return
