@@ -16,7 +16,7 @@ from vkmnn.ir.ops import AttentionAttrs, OpAttrs, ReshapeAttrs, SplitAttrs, Tran
 from vkmnn.vulkan.backend import VulkanBackend
 
 T = TypeVar("T")
-KERNELS = ["rotate-16", "rotate-8", "tile-16"]
+KERNELS = ["rotate-32", "rotate-16", "rotate-8", "tile-16"]
 
 
 class Forced:
