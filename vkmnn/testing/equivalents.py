@@ -115,6 +115,9 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("gather_nd.comp.j2", r"clamp\(at, (0|1), pc.size\[k\] [-+] [012]\)", _CHECKED),
     Equivalent("scatter_nd.comp.j2", r"clamp\(at, (0|1), pc.size\[k\] [-+] [012]\)", _CHECKED),
     Equivalent("scatter_elements.comp.j2", r"clamp\(at, 0, axis [-+] [012]\)", _CHECKED),
+    Equivalent(
+        "conv_fold.comp.j2", r"clamp\(at\d, 0, size (\+ 1|- 0)\)", "what lies outside is zero"
+    ),
     Equivalent("convert_layout.comp.j2", r"min\(5u, pc.channels", "a block has four lanes"),
     Equivalent(
         "group_norm.comp.j2",
