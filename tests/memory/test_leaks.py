@@ -29,10 +29,14 @@ def live() -> dict[str, int]:
 
 
 def test_a_closed_session_leaves_no_device_objects() -> None:
+    counts = (1, 2, 5)
     with vkmnn.InferenceSession(DIGITS) as session:
-        session.run(None, images(3))
+        # Layouts are kept by the device: every kernel is to have its own before it is counted.
+        for count in counts:
+            session.run(None, images(count))
+            session.run(None, images(count + 1))
     before = live()
-    for count in (1, 2, 5):
+    for count in counts:
         with vkmnn.InferenceSession(DIGITS) as session:
             session.run(None, images(count))
             session.run(None, images(count + 1))
