@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HINT = "no drawings: pip install matplotlib"
-_COLOURS = ("#2f6fdb", "#d9731a", "#2a9a66", "#b5489f", "#8a6d1f", "#c43c3c", "#4b9fb8", "#7a5fc7")
+_COLOURS = (
+    *("#2f6fdb", "#d9731a", "#2a9a66", "#b5489f", "#8a6d1f"),
+    *("#c43c3c", "#4b9fb8", "#7a5fc7", "#3f4a5a", "#e58fae"),
+)
+# Part of a network's time from which on a kernel is named.
+_LEAST_NAMED = 0.03
 
 
 def available() -> bool:
@@ -81,6 +86,20 @@ def _error(result: Comparison, engine: str) -> float:
     return 0.0 if series is None or spent is None else series.spread * spent
 
 
+def _labels(rates: Sequence[KernelRate]) -> list[tuple[str, tuple[float, float]]]:
+    """Return every kernel's name where it takes most, unless it would cover another name."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in sorted(rates, key=lambda rate: -rate.share):
+        place = (row.intensity, row.flops / row.microseconds / 1e3)
+        # Factors that a name is long and high on logarithmic axes of this size.
+        covered = any(
+            1 / 8 < place[0] / x < 8 and 0.8 < place[1] / y < 1.25 for x, y in found.values()
+        )
+        if row.kernel not in found and not covered and row.share >= _LEAST_NAMED:
+            found[row.kernel] = place
+    return list(found.items())
+
+
 def draw_roofline(
     kernels: Mapping[str, Sequence[KernelRate]], ceilings: Ceilings, title: str, path: Path
 ) -> None:
@@ -107,9 +126,8 @@ def draw_roofline(
             edgecolors="none",
             label=name,
         )
-    for row in sorted(rates, key=lambda rate: -rate.share)[:8]:
-        place = (row.intensity, row.flops / row.microseconds / 1e3)
-        axes.annotate(row.kernel, place, fontsize=6, xytext=(4, 4), textcoords="offset points")
+    for kernel, place in _labels(rates):
+        axes.annotate(kernel, place, fontsize=6, xytext=(4, 4), textcoords="offset points")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("floating-point operations a byte")

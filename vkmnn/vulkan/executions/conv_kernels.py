@@ -140,7 +140,7 @@ class Tile:
 # ratios matter.
 CPU_TILES = {
     8: (
-        Tile("rotate", 32, 8, 40.0),
+        Tile("rotate", 32, 8, 42.0),
         Tile("rotate", 16, 8, 37.0),
         Tile("rotate", 8, 8, 30.0),
         Tile("tile", 8, 2, 20.0),
