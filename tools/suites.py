@@ -1,0 +1,131 @@
+"""Which tests are run on a driver, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from tools import process
+from tools.process import WORKERS
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "operators": ("-m", "not torch and not slow", "tests/op/vulkan", "tests/op/operators"),
+    "driver": ("tests/driver",),
+    "networks": ("-m", "not torch", "tests/model/test_light.py"),
+    "validation": ("-m", "validation"),
+    "kernels": ("--vkmnn-shaders",),
+    "kernels, sampled": ("--vkmnn-shaders", "--vkmnn-sample"),
+}
+"""Part -> what pytest is told."""
+
+WHOLE = ("operators", "driver", "networks", "validation", "kernels")
+SHORT = ("operators", "networks", "kernels, sampled")
+BY_KOMPUTE = ("operators", "driver", "networks")  # the rest is the same through either
+# It takes minutes to compile emulated rotations there, and they are beyond it.
+FLOOR = {"kernels": ("-k", "not rotate"), "kernels, sampled": ("-k", "not rotate")}
+
+ABOUT = """
+import json
+from vkmnn.runtime.device import open_device
+from vkmnn.runtime.drivers import get_driver
+from vkmnn.runtime.drivers.vulkan.api import enumerate_array, ffi, lib
+info = open_device(validation=False).info
+layers = enumerate_array("VkLayerProperties", lib.vkEnumerateInstanceLayerProperties)
+name = "VK_LAYER_KHRONOS_validation"
+versions = [layer.specVersion for layer in layers if ffi.string(layer.layerName).decode() == name]
+layer = ".".join(map(str, (versions[0] >> 22, versions[0] >> 12 & 1023, versions[0] & 4095))) \\
+    if versions else "none"
+unknown = get_driver("vulkan").unknown_to_layer() & info.features if versions else ()
+print(json.dumps([info.name, info.driver_version, layer, sorted(unknown)]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one part: numbers of tests, seconds, and pytest's exit status."""
+
+    part: str
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    status: int
+
+    def __str__(self) -> str:
+        failed = f", {self.failed} FAILED" if self.failed else ""
+        broken = f", pytest ended with {self.status}" if self.status and not self.failed else ""
+        return f"{self.part}: {self.passed} passed{failed}{broken}, {self.skipped} skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a driver."""
+
+    driver: str
+    device: str
+    version: str
+    layer: str
+    date: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def status(self) -> int:
+        """The first exit status that is not 0."""
+        return next((outcome.status for outcome in self.outcomes if outcome.status), 0)
+
+
+def run(
+    driver: str, python: Path, env: Mapping[str, str], parts: Iterable[str], more: Sequence[str]
+) -> Report:
+    """Run parts of the tests on the driver that `env` selects, with their output shown.
+
+    Raises:
+        TaskError: the driver has no device.
+    """
+    about = process.ask([python, "-c", ABOUT], f"{driver} has no device", env)
+    device, version, layer, unknown = json.loads(about.splitlines()[-1])
+    outcomes = []
+    for part in parts:
+        process.say(f"{driver}: {part}")
+        command = [python, "-m", "pytest", "-q", "-n", str(WORKERS), *PARTS[part], *more]
+        if "swiftshader" in driver:
+            command += FLOOR.get(part, ())
+        unvalidated = {"VKMNN_VALIDATION": "0"} if unknown and part.startswith("kernels") else {}
+        if unvalidated:
+            process.say(f"without the layer, which is too old for {', '.join(unknown)}")
+        outcomes.append(_counted(part, command, {**env, **unvalidated}))
+    date = time.strftime("%Y-%m-%d")
+    return Report(driver, device, version, layer, date, tuple(outcomes))
+
+
+def _counted(part: str, command: Sequence[object], env: Mapping[str, str]) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tests.xml")
+        start = time.monotonic()
+        status = process.run_loud([*command, f"--junitxml={path}"], env)
+        seconds = time.monotonic() - start
+        suites = ElementTree.parse(path).iter("testsuite") if path.is_file() else ()
+        counts = [[int(s.get(key, 0)) for key in _COUNTED] for s in suites] or [[0] * 4]
+    tests, failures, errors, skipped = map(sum, zip(*counts, strict=True))
+    failed = failures + errors
+    return Outcome(part, tests - failed - skipped, failed, skipped, round(seconds), status)
+
+
+_COUNTED = ("tests", "failures", "errors", "skipped")
+
+
+def save(report: Report, path: Path) -> None:
+    """Write a report for another process."""
+    path.write_text(json.dumps(asdict(report)), "utf-8")
+
+
+def load(path: Path) -> Report:
+    """Read what `save` wrote."""
+    content = json.loads(path.read_text("utf-8"))
+    outcomes = tuple(Outcome(**outcome) for outcome in content.pop("outcomes"))
+    return Report(outcomes=outcomes, **content)
