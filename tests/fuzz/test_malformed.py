@@ -1,0 +1,176 @@
+"""Damaged models are refused with typed errors, in little time and memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkmnn
+from vkmnn.testing.fuzz.hostile import make_hostile, save_starts
+from vkmnn.testing.fuzz.malformed import CRASHED, Tally, Worker, replay, torment
+from vkmnn.testing.fuzz.mutations import MUTATIONS
+from vkmnn.testing.fuzz.options import Options
+from vkmnn.testing.fuzz.ordeal import RAN, TYPED, UNTYPED, undergo
+
+MODELS = 150
+
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="workers are waited for with select"
+)
+
+
+@pytest.fixture
+def devices() -> list[str]:
+    return ["cpu", "0"] if vkmnn.devices() else ["cpu"]
+
+
+def model(
+    op: str, inputs: dict[str, np.ndarray], opset: int = 18, outputs: int = 1, **attributes: object
+) -> onnx.ModelProto:
+    """Return a model of one node on x [2, 3, 4] and constants."""
+    node = helper.make_node(op, ["x", *inputs], ["y", "z", "u"][:outputs], name="wrong")
+    for key, value in attributes.items():
+        node.attribute.append(helper.make_attribute(key, value))
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "past",
+        [info("x", TensorProto.FLOAT, [2, 3, 4])],
+        [info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in inputs.items() if name],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+NONE = np.zeros(0, np.float32)
+
+PAST = {
+    "pad axes out of range": model(
+        "Pad", {"p": ints(0, 1, 0, 1), "v": np.float32(0).reshape(()), "a": ints(1, 2**31 - 1)}
+    ),
+    "101 axes": model("Reshape", {"s": ints(*[1] * 101)}),
+    "scale that is no number": model(
+        "Resize",
+        {"r": NONE, "s": np.array([1, np.nan, 1], np.float32)},
+        mode="linear",
+    ),
+    "scale without end": model(
+        "Resize", {"r": NONE, "s": np.array([1, np.inf, 1], np.float32)}, mode="nearest"
+    ),
+    "axis inserted twice": model("Unsqueeze", {"a": ints(2, 4, 2)}),
+    "axis removed that is not there": model("Squeeze", {"a": ints(7)}),
+    "slice of an axis that is not there": model(
+        "Slice", {"s": ints(0), "e": ints(2**31 - 1), "a": ints(9)}
+    ),
+    "slices of another number": model("Slice", {"s": ints(0, 0), "e": ints(9), "a": ints(0)}),
+    "permutation of other axes": model("Transpose", {}, perm=[0, 9, 1]),
+    "parts without number": model("Split", {}, axis=0, num_outputs=2**31 - 1),
+    "split of an axis that is not there": model("Split", {}, axis=9, num_outputs=1),
+    "two million channels": model("DepthToSpace", {}, blocksize=2**20),
+    "no strides": model("MaxPool", {}, kernel_shape=[1], strides=[0]),
+    "largest of an axis that is not there": model("TopK", {"k": ints(1)}, outputs=2, axis=-9),
+    "fill of an endless list of sizes": model("Expand", {"s": ints(*[2**31] * 6)}),
+}
+
+
+@pytest.mark.parametrize("name", PAST)
+def test_what_once_raised_something_else(name: str, devices: list[str]) -> None:
+    outcome = undergo(PAST[name], devices)
+    assert outcome.kind == TYPED, outcome
+    assert not outcome.place, outcome
+    assert "wrong" in outcome.text
+
+
+def test_random_damage(tmp_path: Path) -> None:
+    """What a driver cannot do without memory is not held against vkmnn: see `ordeal`."""
+    starts = tmp_path / "starts.json"
+    save_starts(starts)
+    options = Options(seed=int(os.environ.get("VKMNN_FUZZ_SEED", "0")), graphs=MODELS)
+    tally = torment(options, starts, jobs=1)
+    assert tally.kinds.total() == MODELS
+    assert not tally.failures, (tally.failures, tally.texts)
+    assert tally.kinds[TYPED] > MODELS // 3
+    assert tally.kinds[RAN] > MODELS // 20
+
+
+# --- the mode itself -----------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_models() -> None:
+    for number in range(20):
+        one, done = make_hostile(5, number, [])
+        other, again = make_hostile(5, number, [])
+        assert (one.SerializeToString(), done) == (other.SerializeToString(), again)
+
+
+def test_mutations_that_are_left_out_do_not_change_the_others() -> None:
+    for number in range(40):
+        _, done = make_hostile(5, number, [])
+        for place in range(1, len(done)):
+            _, rest = make_hostile(5, number, [], [place - 1])
+            assert len(rest) == len(done) - 1
+
+
+def test_every_mutation_changes_some_model() -> None:
+    idle = set(MUTATIONS)
+    for number in range(300):
+        for name in sorted(idle):
+            damaged, _ = make_hostile(8, number, [], range(9))
+            before = damaged.SerializeToString()
+            try:
+                MUTATIONS[name](damaged, random.Random(number))
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                continue
+            if damaged.SerializeToString() != before:
+                idle.discard(name)
+        if not idle:
+            return
+    assert not idle
+
+
+def test_untyped_errors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr("vkmnn.interpreter.load_plugins", fail)
+    outcome = undergo(PAST["101 axes"], ["cpu"])
+    assert (outcome.kind, outcome.error) == (UNTYPED, "KeyError")
+
+
+def test_crashes_are_attributed_to_their_model() -> None:
+    worker = Worker(60.0)
+    try:
+        answer = worker.ask({"path": "no such file", "devices": []})
+        assert answer["kind"] == CRASHED
+        assert worker.ask({"seed": 1, "number": 0, "without": [], "devices": ["cpu"]})["kind"] in (
+            RAN,
+            TYPED,
+        )
+    finally:
+        worker.close()
+
+
+def test_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(PAST["101 axes"].SerializeToString())
+    assert replay(Options(device="cpu"), path) == 0
+    assert "typed ShapeError" in capsys.readouterr().out
+
+
+def test_a_tally_names_the_first_model_of_each_kind() -> None:
+    tally = Tally()
+    answer = {"kind": UNTYPED, "error": "KeyError", "place": "a.py:1 f", "text": "t"}
+    tally.add(3, answer)
+    tally.add(5, answer)
+    assert tally.failures == {(UNTYPED, "KeyError", "a.py:1 f"): [3, 5]}

@@ -1,0 +1,146 @@
+"""Where onnxruntime departs from ONNX, and vkmnn with the reference evaluator does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import numpy as np
+import onnx
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.testing.fuzz.defined import tied
+
+Inputs = Sequence[AnyArray | None]
+
+_POOLS = "*Pool"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A way of onnxruntime's of its own.
+
+    Attributes:
+        ops: pattern of the operator's name.
+        reason: what it does, and why vkmnn does otherwise.
+        concerns: says of a node and its inputs whether this is about them.
+    """
+
+    ops: str
+    reason: str
+    concerns: Callable[[onnx.NodeProto, Inputs], bool]
+
+
+def _always(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return True
+
+
+def _has_nan(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return any(a is not None and a.dtype.kind == "f" and np.isnan(a).any() for a in inputs)
+
+
+def _causal_with_past(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    causal = any(a.name == "is_causal" and a.i for a in node.attribute)
+    return causal and any(name for name in node.input[4:6])
+
+
+def _fractional_length(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    modes = (b"align_corners", b"half_pixel_symmetric", b"tf_crop_and_resize")
+    return any(a.s in modes for a in node.attribute) and len(node.input) == 3
+
+
+def _is_tied(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    x, scales = inputs[0], inputs[min(2, len(inputs) - 1)]
+    nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
+    if not nearest or x is None or scales is None or scales.size != x.ndim:
+        return False
+    return any(tied(size, float(scale)) for size, scale in zip(x.shape, scales, strict=True))
+
+
+def _aligns_corners(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return any(a.name == "align_corners" and a.i for a in node.attribute)
+
+
+def _sums_nothing(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return inputs[0] is not None and not inputs[0].size
+
+
+def _infinite_without_bound(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    x = inputs[0]
+    bounds = [array for array in inputs[1:] if array is not None]
+    return x is not None and x.dtype.kind == "f" and bool(np.isinf(x).any()) and len(bounds) < 2
+
+
+def _rounds_up(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return without_rounding(node) is not node
+
+
+def without_rounding(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return a pooling with VALID padding without ceil_mode, which changes nothing by ONNX's text.
+
+    Other nodes come back as they are.
+    """
+    given = {attribute.name: attribute for attribute in node.attribute}
+    valid = "auto_pad" in given and given["auto_pad"].s == b"VALID"
+    if not (fnmatch(node.op_type, _POOLS) and valid and "ceil_mode" in given):
+        return node
+    plain = onnx.NodeProto()
+    plain.CopyFrom(node)
+    plain.attribute.remove(given["ceil_mode"])
+    return plain
+
+
+DISPUTES: tuple[Dispute, ...] = (
+    Dispute(
+        "Resize",
+        "onnxruntime rounds the new length before it aligns; ONNX uses scale · size",
+        _fractional_length,
+    ),
+    Dispute(
+        "Resize",
+        "onnxruntime divides by scales in float32, where 1.5 / 0.6 is 2.5 and not a little less",
+        _is_tied,
+    ),
+    Dispute(
+        "InstanceNormalization",
+        "onnxruntime multiplies before it subtracts the mean, and loses digits",
+        _always,
+    ),
+    Dispute(
+        "MeanVarianceNormalization",
+        "onnxruntime takes the root of a difference, which rounding may make negative",
+        _always,
+    ),
+    Dispute("Reduce*", "onnxruntime leaves NaN out in halves", _has_nan),
+    Dispute(
+        "Attention",
+        "with past keys, onnxruntime's causal mask lets a query see keys that come after it",
+        _causal_with_past,
+    ),
+    Dispute(
+        "AffineGrid",
+        "onnxruntime puts the only point of an axis in the middle; ONNX begins at -1",
+        _aligns_corners,
+    ),
+    Dispute(
+        "Clip",
+        "onnxruntime bounds infinities where a bound is absent; ONNX's function body does nothing",
+        _infinite_without_bound,
+    ),
+    Dispute("Gemm", "onnxruntime leaves beta out where there is nothing to sum", _sums_nothing),
+    Dispute(
+        _POOLS,
+        "onnxruntime rounds up with auto_pad=VALID, where ceil((size - kernel + 1) / stride) leaves"
+        " no part of a window",
+        _rounds_up,
+    ),
+)
+
+
+def reason_of(node: onnx.NodeProto, inputs: Inputs) -> str | None:
+    """Return why vkmnn is right about a node that the oracles compute differently, if known."""
+    for dispute in DISPUTES:
+        if fnmatch(node.op_type, dispute.ops) and dispute.concerns(node, inputs):
+            return dispute.reason
+    return None

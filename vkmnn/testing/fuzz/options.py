@@ -1,0 +1,44 @@
+"""What a run of the fuzzer is asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_GRAPHS = 300
+SEED_VARIABLE = "VKMNN_FUZZ_SEED"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the command line, and of the tests that do what it does.
+
+    Attributes:
+        seed: number of the run; the same seed makes the same models.
+        graphs: how many models, 0 for no limit.
+        minutes: how long, 0 for no limit.
+        device: selector of the device that vkmnn runs on.
+        driver: Vulkan binding, None for the default.
+        precision: "high" or "normal".
+        ops: only models that hold one of these operators; empty for all.
+        timeout_s: seconds that one model may take before it counts as hanging.
+        folder: where models that fail are written.
+        large: share of the models with large tensors.
+    """
+
+    seed: int = 0
+    graphs: int = DEFAULT_GRAPHS
+    minutes: float = 0.0
+    device: str = "auto"
+    driver: str | None = None
+    precision: str = "high"
+    ops: tuple[str, ...] = ()
+    timeout_s: float = 60.0
+    folder: Path = Path("fuzz-failures")
+    large: float = 0.03
+
+
+def default_seed() -> int:
+    """Return the seed that the environment asks for, else 0."""
+    return int(os.environ.get(SEED_VARIABLE, "0"))

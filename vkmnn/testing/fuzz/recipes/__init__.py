@@ -1,0 +1,40 @@
+"""One recipe for each operator: it adds a valid node of it to a sketch."""
+
+from __future__ import annotations
+
+from vkmnn.testing.fuzz.recipes import (
+    attention,
+    contrib,
+    elementwise,
+    indexing,
+    matrix,
+    movement,
+    normalization,
+    patterns,
+    quantized,
+    reduction,
+    shapes,
+    windows,
+)
+from vkmnn.testing.fuzz.recipes.table import EXCUSED, PATTERNS, RECIPES, Recipe, pattern, recipe
+
+__all__ = [
+    "EXCUSED",
+    "PATTERNS",
+    "RECIPES",
+    "Recipe",
+    "attention",
+    "contrib",
+    "elementwise",
+    "indexing",
+    "matrix",
+    "movement",
+    "normalization",
+    "pattern",
+    "patterns",
+    "quantized",
+    "recipe",
+    "reduction",
+    "shapes",
+    "windows",
+]

@@ -1,0 +1,218 @@
+"""Several operators together, spelled as exporters spell them: what passes look for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.testing.fuzz.recipes.quantized import _SCALES, _ZEROS
+from vkmnn.testing.fuzz.recipes.table import pattern
+from vkmnn.testing.fuzz.recipes.windows import convolution, image
+from vkmnn.testing.fuzz.schemas import Skip
+from vkmnn.testing.fuzz.sketch import Sketch, Value
+from vkmnn.testing.fuzz.values import FINITE, POSITIVE
+
+
+def _scalar(s: Sketch, value: float, like: Value) -> Value:
+    return s.parameter(s.choose(value, [value]), like.dtype, constant=1.0)
+
+
+def _reduced(s: Sketch, op: str, x: Value, axis: int) -> Value:
+    since = 13 if op == "ReduceSum" else 18
+    if s.since(since):
+        return s.one(op, x, s.parameter([axis], constant=1.0))
+    return s.one(op, x, axes=[axis])
+
+
+def _round_trip(s: Sketch, x: Value) -> Value:
+    """Quantize and dequantize."""
+    dtype = s.choose("uint8", "int8")
+    scale = s.weight("float32", [], _SCALES)
+    zero = s.weight(dtype, [], _ZEROS[dtype])
+    return s.one("DequantizeLinear", s.one("QuantizeLinear", x, scale, zero), scale, zero)
+
+
+@pattern
+def quantized_convolution(s: Sketch) -> None:
+    """A convolution between pairs of QuantizeLinear and DequantizeLinear."""
+    if not s.since(10):
+        raise Skip
+    x = _round_trip(s, image(s, "float32", 2))
+    filters = s.choose(1, 2, 5)
+    w = _round_trip(s, s.weight("float32", [filters, x.shape[1], 1, 1], FINITE))
+    y = s.one("Conv", x, w)
+    _round_trip(s, s.one("Relu", y) if s.chance(0.5) else y)
+
+
+@pattern
+def quantized_matmul(s: Sketch) -> None:
+    """A product between pairs of QuantizeLinear and DequantizeLinear."""
+    if not s.since(10):
+        raise Skip
+    a = _round_trip(s, s.pick("float32", least=2, most=3, spread=FINITE))
+    b = _round_trip(s, s.weight("float32", [a.shape[-1], s.size(7)], FINITE))
+    _round_trip(s, s.one("MatMul", a, b))
+
+
+@pattern
+def layer_norm(s: Sketch) -> None:
+    """A layer norm in elementary operators."""
+    x = s.pick("float32", least=2, most=4, spread=FINITE)
+    centred = s.one("Sub", x, _reduced(s, "ReduceMean", x, -1 if s.since(11) else x.rank - 1))
+    if s.chance(0.5):
+        square = s.one("Mul", centred, centred)
+    else:
+        square = s.one("Pow", centred, _scalar(s, 2.0, x))
+    variance = _reduced(s, "ReduceMean", square, -1 if s.since(11) else x.rank - 1)
+    deviation = s.one("Sqrt", s.one("Add", variance, _scalar(s, 1e-3, x)))
+    y = s.one("Div", centred, deviation)
+    y = s.one("Mul", y, s.weight("float32", x.shape[-1:], FINITE))
+    s.one("Add", y, s.weight("float32", x.shape[-1:], FINITE))
+
+
+@pattern
+def rms_norm(s: Sketch) -> None:
+    """A root-mean-square norm in elementary operators."""
+    x = s.pick("float32", least=2, most=4, spread=FINITE)
+    square = s.one("Pow", x, _scalar(s, 2.0, x))
+    mean = _reduced(s, "ReduceMean", square, x.rank - 1)
+    root = s.one("Sqrt", s.one("Add", mean, _scalar(s, 1e-3, x)))
+    y = s.one("Mul", x, s.one("Reciprocal", root)) if s.chance(0.5) else s.one("Div", x, root)
+    s.one("Mul", s.weight("float32", x.shape[-1:], FINITE), y)
+
+
+@pattern
+def gelu(s: Sketch) -> None:
+    """GELU by Erf."""
+    if not s.since(9):
+        raise Skip
+    x = s.pick("float32", spread=FINITE)
+    inner = s.one("Erf", s.one("Div", x, _scalar(s, 2.0**0.5, x)))
+    y = s.one("Mul", x, s.one("Add", inner, _scalar(s, 1.0, x)))
+    s.one("Mul", y, _scalar(s, 0.5, x))
+
+
+@pattern
+def swish(s: Sketch) -> None:
+    """SiLU or Mish by their formulas."""
+    x = s.pick("float32", spread=FINITE)
+    if s.chance(0.5):
+        s.one("Mul", *s.rng.sample([x, s.one("Sigmoid", x)], 2))
+    else:
+        s.one("Mul", x, s.one("Tanh", s.one("Softplus", x)))
+
+
+@pattern
+def attention(s: Sketch) -> None:
+    """Scaled dot-product attention in elementary operators."""
+    batch, heads, rows, keys, width = s.choose(1, 2), s.choose(1, 2, 3), s.size(7), s.size(7), 4
+    q, k, v = (
+        s.pick("float32", [batch, heads, n, width], spread=FINITE) for n in (rows, keys, keys)
+    )
+    scores = s.one("MatMul", q, s.one("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = s.one(s.choose("Mul", "Div"), scores, _scalar(s, 0.5, q))
+    if s.chance(0.5):
+        mask = s.weight("float32", s.broadcast([batch, heads, rows, keys]), FINITE)
+        scores = s.one("Add", scores, mask)
+    weights = s.one("Softmax", scores, axis=-1 if s.since(11) else 3)
+    y = s.one("MatMul", weights, v)
+    if s.chance(0.5):
+        y = s.one("Transpose", y, perm=[0, 2, 1, 3])
+        s.one("Reshape", y, s.parameter([0, 0, heads * width], constant=1.0))
+
+
+@pattern
+def residual_block(s: Sketch) -> None:
+    """Convolution, batch norm, activation, and a sum behind them."""
+    y = convolution(s, "Conv", "", {})
+    if y.dtype != "float32":
+        raise Skip
+    if s.chance(0.6):
+        c = [y.shape[1]]
+        vectors = [s.weight("float32", c, FINITE) for _ in range(3)]
+        y = s.one("BatchNormalization", y, *vectors, s.weight("float32", c, POSITIVE))
+    if s.chance(0.6):
+        y = s.one(s.choose("Relu", "Sigmoid", "LeakyRelu", "HardSigmoid"), y)
+    other = s.pick("float32", y.shape, spread=FINITE)
+    y = s.one(s.choose("Add", "Mul"), *s.rng.sample([y, other], 2))
+    if s.chance(0.5):
+        s.one("Relu", y)
+
+
+@pattern
+def shape_arithmetic(s: Sketch) -> None:
+    """A reshape whose target is put together from the shape of its input."""
+    x = s.pick(s.choose("float32", "float32", "int64", "bool"), least=2)
+    if 0 in x.shape:
+        raise Skip
+    shape = s.one("Shape", x)
+    first = s.one("Gather", shape, s.parameter(0, constant=1.0), axis=0)
+    if s.since(13):
+        first = s.one("Unsqueeze", first, s.parameter([0], constant=1.0))
+    else:
+        first = s.one("Unsqueeze", first, axes=[0])
+    rest = s.parameter(s.choose([-1], [1, -1], [-1, 1]), constant=1.0)
+    target = s.one("Concat", first, rest, axis=0)
+    s.one("Reshape", x, target)
+
+
+@pattern
+def chain(s: Sketch) -> None:
+    """Elementwise functions one after the other, as exporters of activations write them."""
+    x = s.pick(s.choose("float32", "float32", "float16", "int32"), spread=FINITE)
+    for _ in range(s.rng.randint(2, 5)):
+        op = s.choose("Add", "Sub", "Mul", "Max", "Min", "Relu", "Abs", "Neg")
+        if op in ("Relu", "Abs", "Neg"):
+            x = s.one(op, x)
+            continue
+        shape = s.choose([], [1], s.broadcast(x.shape), x.shape, [1] * x.rank)
+        x = s.one(op, *s.rng.sample([x, s.weight(x.dtype, shape, FINITE)], 2))
+
+
+@pattern
+def movements(s: Sketch) -> None:
+    """Transposes, reshapes and slices one after the other."""
+    x = s.pick(s.choose("float32", "float32", "int32", "bool"), least=2, most=4)
+    for _ in range(s.rng.randint(2, 4)):
+        fate = s.rng.randrange(4)
+        if fate == 0:
+            x = s.one("Transpose", x, perm=s.rng.sample(range(x.rank), x.rank))
+        elif fate == 1 and 0 not in x.shape:
+            target = [0, -1] if s.chance(0.5) and x.rank >= 2 else [-1, x.shape[-1]]
+            x = s.one("Reshape", x, s.parameter(target, constant=1.0))
+        elif fate == 2 and s.since(10):
+            axis = s.rng.randrange(x.rank)
+            bounds = [[s.choose(0, 1)], [s.choose(-1, 100, 3)], [axis]]
+            x = s.one("Slice", x, *(s.parameter(value, constant=1.0) for value in bounds))
+        else:
+            axis = s.rng.randrange(x.rank)
+            x = s.one("Concat", x, s.choose(x, s.pick(x.dtype, x.shape)), axis=axis)
+
+
+@pattern
+def mask(s: Sketch) -> None:
+    """A mask from comparisons, put to use by Where."""
+    if not s.since(9):
+        raise Skip
+    x = s.pick("float32", least=1, spread=FINITE)
+    low = s.one("Greater", x, s.weight("float32", s.broadcast(x.shape), FINITE))
+    other = (
+        s.one("Not", low)
+        if s.chance(0.5)
+        else s.one("And", low, s.one("Less", x, _scalar(s, 1.5, x)))
+    )
+    s.one("Where", other, x, s.weight("float32", s.choose([], [1], s.broadcast(x.shape)), FINITE))
+
+
+@pattern
+def embedding(s: Sketch) -> None:
+    """Rows of a table by computed indices."""
+    table = s.weight("float32", [s.size(17), s.size(17)], FINITE)
+    if 0 in table.shape:
+        raise Skip
+    x = s.pick("float32", least=1, most=3, spread=FINITE)
+    if 0 in x.shape:
+        raise Skip
+    best = s.one("ArgMax", x, axis=x.rank - 1)
+    if int(np.max(best.array)) >= table.shape[0]:
+        raise Skip
+    s.one("Gather", table, best)

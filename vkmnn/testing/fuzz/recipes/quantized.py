@@ -1,0 +1,171 @@
+"""Linear quantization."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vkmnn.testing.fuzz.recipes.table import recipe
+from vkmnn.testing.fuzz.recipes.windows import geometry, groups, image
+from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch, Value
+from vkmnn.testing.fuzz.values import FINITE, Spread
+
+_SCALES = Spread(0.02, 0.5, special=False)
+_BYTES = {"uint8": Spread(0, 255, special=False), "int8": Spread(-128, 127, special=False)}
+_ZEROS = {"uint8": Spread(100, 150, special=False), "int8": Spread(-20, 20, special=False)}
+
+
+def quantized_dtype(s: Sketch, op: str, index: int, domain: str = "") -> str:
+    """Return uint8 or int8, rarely 16 bits where the opset has them."""
+    if (
+        not domain
+        and s.since(21)
+        and s.chance(0.1)
+        and op in ("QuantizeLinear", "DequantizeLinear")
+    ):
+        return s.rng.choice(["uint16", "int16"])
+    return s.rng.choice(["uint8", "int8"])
+
+
+def _wide(dtype: str) -> Spread:
+    return _BYTES.get(dtype, Spread(0 if dtype[0] == "u" else -30000, 30000, special=False))
+
+
+def _zero(dtype: str) -> Spread:
+    return _ZEROS.get(dtype, Spread(0, 200, special=False))
+
+
+def _along(s: Sketch, op: str, x: Value, domain: str = "") -> tuple[list[int], dict[str, Any]]:
+    """Return the shape of scales, and the attributes that say along which axis they lie."""
+    if x.rank == 0 or (not domain and not s.since(13)) or s.chance(0.5):
+        return s.choose([], [], [1] if x.rank == 1 else []), {}
+    axis = s.axis(x.rank)
+    if not domain and s.since(21) and s.chance(0.3):
+        block = s.choose(1, 2, 3)
+        shape = list(x.shape)
+        shape[axis] = -(-shape[axis] // block)
+        return shape, {"axis": axis, "block_size": block}
+    return [x.shape[axis]], {"axis": axis}
+
+
+@recipe("QuantizeLinear")
+def _quantize(s: Sketch, op: str) -> None:
+    quantize(s, op, "")
+
+
+@recipe("QuantizeLinear", domain=MICROSOFT)
+def _quantize_microsoft(s: Sketch, op: str) -> None:
+    quantize(s, op, MICROSOFT)
+
+
+def quantize(s: Sketch, op: str, domain: str) -> Value:
+    """Add a quantization of a float tensor."""
+    dtypes = ["float32"] if domain or not s.since(19) else ["float32", "float32", "float16"]
+    x = s.pick(s.rng.choice(dtypes), spread=FINITE)
+    shape, attributes = _along(s, op, x, domain)
+    scale = s.weight(x.dtype, shape, _SCALES)
+    dtype = quantized_dtype(s, op, 2, domain)
+    zero = s.weight(dtype, shape, _zero(dtype)) if domain or s.chance(0.8) else None
+    return s.one(op, x, scale, zero, domain=domain, **attributes)
+
+
+@recipe("DequantizeLinear")
+def _dequantize(s: Sketch, op: str) -> None:
+    dequantize(s, op, "")
+
+
+@recipe("DequantizeLinear", domain=MICROSOFT)
+def _dequantize_microsoft(s: Sketch, op: str) -> None:
+    dequantize(s, op, MICROSOFT)
+
+
+def dequantize(s: Sketch, op: str, domain: str) -> Value:
+    """Add the inverse."""
+    dtype = quantized_dtype(s, op, 0, domain)
+    if not domain and s.chance(0.1):
+        dtype = "int32"
+    x = s.pick(dtype, spread=_wide(dtype))
+    shape, attributes = _along(s, op, x, domain)
+    scale_dtype = "float16" if not domain and s.since(19) and s.chance(0.2) else "float32"
+    scale = s.weight(scale_dtype, shape, _SCALES)
+    zero = None
+    if dtype != "int32" and (domain or s.chance(0.8)):
+        zero = s.weight(dtype, shape, _zero(dtype))
+    return s.one(op, x, scale, zero, domain=domain, **attributes)
+
+
+@recipe("DynamicQuantizeLinear")
+def _dynamic(s: Sketch, op: str) -> None:
+    s.node(op, [s.pick("float32", spread=FINITE)], 3)
+
+
+def _bytes(
+    s: Sketch, dtype: str, shape: list[int] | tuple[int, ...], *, weight: bool = False
+) -> Value:
+    if weight:
+        return s.weight(dtype, shape, _BYTES[dtype])
+    return s.pick(dtype, shape, spread=_BYTES[dtype])
+
+
+def _scale_and_zero(
+    s: Sketch, dtype: str, shape: list[int], spread: Spread = _SCALES
+) -> list[Value]:
+    return [s.weight("float32", shape, spread), s.weight(dtype, shape, _ZEROS[dtype])]
+
+
+@recipe("QLinearMatMul")
+def _qlinear_matmul(s: Sketch, op: str) -> None:
+    da, db, dy = (s.choose("uint8", "int8") for _ in range(3))
+    batch = s.choose([], [], [s.size(3)])
+    rows, inner, columns = s.size(7), s.size(7), s.size(7)
+    a = _bytes(s, da, [*batch, rows, inner])
+    b = _bytes(s, db, s.choose([inner, columns], [*batch, inner, columns]), weight=True)
+    by_column = [columns] if s.chance(0.3) else []
+    wide = Spread(2.0, 40.0, special=False)
+    s.one(op, a, *_scale_and_zero(s, da, []), b, *_scale_and_zero(s, db, by_column),
+          *_scale_and_zero(s, dy, [], wide))  # fmt: skip
+
+
+@recipe("QLinearConv")
+def _qlinear_conv(s: Sketch, op: str) -> None:
+    dx, dw = s.choose(("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8"))
+    x = image(s, dx, s.choose(1, 2, 2), _BYTES[dx])
+    kernel, attributes = geometry(s, x.shape[2:])
+    group = groups(s, x.shape[1])
+    filters = group * s.size(3)
+    w = _bytes(s, dw, [filters, x.shape[1] // group, *kernel], weight=True)
+    by_channel = [filters] if s.chance(0.4) else []
+    bias = s.weight("int32", [filters], Spread(-1000, 1000)) if s.chance(0.5) else None
+    scale, zero = _scale_and_zero(s, dw, by_channel)
+    if dw == "int8":
+        zero = s.parameter(zero.array * 0, dw)
+    s.one(op, x, *_scale_and_zero(s, dx, []), w, scale, zero,
+          *_scale_and_zero(s, dx, [], Spread(2.0, 40.0, special=False)), bias,
+          group=group, **attributes)  # fmt: skip
+
+
+@recipe("MatMulInteger")
+def _matmul_integer(s: Sketch, op: str) -> None:
+    da, db = s.choose("uint8", "int8"), s.choose("uint8", "int8")
+    batch = s.choose([], [], [s.size(3)])
+    rows, inner, columns = s.size(7), s.size(7), s.size(7)
+    a = _bytes(s, da, [*batch, rows, inner])
+    b = _bytes(s, db, s.choose([inner, columns], [*batch, inner, columns]), weight=True)
+    zeros: list[Value | None] = [None, None]
+    if s.chance(0.5):
+        zeros[0] = s.weight(da, [], _ZEROS[da])
+    if s.chance(0.5):
+        zeros[1] = s.weight(db, s.choose([], [columns]) if b.rank == 2 else [], _ZEROS[db])
+    s.one(op, a, b, *zeros)
+
+
+@recipe("ConvInteger")
+def _conv_integer(s: Sketch, op: str) -> None:
+    x = image(s, "uint8", s.choose(1, 2, 2), _BYTES["uint8"])
+    kernel, attributes = geometry(s, x.shape[2:])
+    group = groups(s, x.shape[1])
+    filters = group * s.size(3)
+    dw = s.choose("uint8", "int8")
+    w = _bytes(s, dw, [filters, x.shape[1] // group, *kernel], weight=True)
+    x_zero = s.weight("uint8", [], _ZEROS["uint8"]) if s.chance(0.6) else None
+    w_zero = s.weight(dw, [], _ZEROS[dw]) if s.chance(0.4) else None
+    s.one(op, x, w, x_zero, w_zero, group=group, **attributes)
