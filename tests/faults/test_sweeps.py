@@ -1,0 +1,105 @@
+"""Every Vulkan call of a session's life fails once, in every way; so do numpy's allocations."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from vkmnn.runtime.device import enumerate_devices
+from vkmnn.testing.faults.library import Fault
+from vkmnn.testing.faults.sweep import sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.skipif(not enumerate_devices("vulkan"), reason="no Vulkan device"),
+    pytest.mark.skipif(sys.platform != "linux", reason="hooks the C library's allocator"),
+]
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A product, an activation and a softmax, over a symbolic batch."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("VKMNN_DRIVER", raising=False)
+    weight = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["product"]),
+            helper.make_node("Relu", ["product"], ["positive"]),
+            helper.make_node("Softmax", ["positive"], ["y"], axis=-1),
+        ],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    path = tmp_path / "tiny.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
+def test_every_call_may_fail(model: Path, fault: Fault) -> None:
+    (row,) = sweep(model, [fault])
+    assert row.violations == []
+    few = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
+    assert row.trials > (5 if fault in few else 120)
+    if fault is not Fault.TIMEOUT:  # which is no error unless it lasts
+        assert sum(row.errors.values()) - row.errors["made good"] > row.trials // 2
+
+
+@pytest.mark.parametrize("fault", [Fault.DEVICE_MEMORY, Fault.LOST, Fault.INTERRUPT])
+def test_calls_of_the_instance_may_fail(model: Path, fault: Fault) -> None:
+    (row,) = sweep(model, [fault], fresh=True, limit=20)
+    assert row.violations == []
+    assert row.trials == 20
+
+
+@pytest.mark.parametrize("fault", [Fault.DEVICE_MEMORY, Fault.LOST, Fault.INTERRUPT])
+def test_calls_while_tuning_may_fail(model: Path, fault: Fault) -> None:
+    (row,) = sweep(model, [fault], tune=True, stride=23)
+    assert row.violations == []
+    assert row.trials > 10
+
+
+def test_a_crash_is_told_from_what_was_tried(model: Path, tmp_path: Path) -> None:
+    """The sweep itself notices what it is for."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os\n"
+        "import vkmnn.testing.faults.library as library\n"
+        "real = library.Library._hit\n"
+        "def hit(self, name, *rest):\n"
+        "    found = real(self, name, *rest)\n"
+        "    if found and name == 'vkCreateFence':\n"
+        "        os.abort()\n"
+        "    return found\n"
+        "library.Library._hit = hit\n"
+    )
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT)])
+    (row,) = sweep(model, [Fault.DEVICE_MEMORY], stride=2, limit=80)
+    assert row.violations
+    assert all("ends the process with -6" in text for text in row.violations)
+
+
+def test_the_command_prints_a_table(model: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "vkmnn.testing.faults", str(model), "--error=unknown", "--limit=9"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "UNKNOWN" in result.stdout
+    assert "DeviceError" in result.stdout

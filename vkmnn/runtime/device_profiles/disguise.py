@@ -1,0 +1,80 @@
+"""Makes one device look like another, as far as it can: nothing is ever raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from vkmnn.runtime.device_info import DeviceInfo, Limits, MemoryFlag, MemoryType
+from vkmnn.runtime.device_profiles.profile import DeviceProfile
+
+_HOST = MemoryFlag.HOST_VISIBLE | MemoryFlag.HOST_COHERENT | MemoryFlag.HOST_CACHED
+_SIZE_CONTROL = "subgroup_size_control"
+
+
+def disguised(info: DeviceInfo, profile: DeviceProfile) -> DeviceInfo:
+    """Return what `info` becomes when its device is made to look like the profile's.
+
+    Identity, driver and the subgroups' real size stay. Features that either lacks are gone, limits
+    are the tighter of the two, and the memory is split into the profile's heaps. Sizes that a
+    pipeline may demand of its subgroups are those that both have; none where there is no such size.
+    """
+    least, most = info.limits.subgroup_size_range
+    profile_least, profile_most = profile.limits.subgroup_size_range
+    shared_sizes = max(least, profile_least), min(most, profile_most)
+    features = info.features & profile.features
+    if shared_sizes[0] > shared_sizes[1]:
+        shared_sizes = info.subgroup_size, info.subgroup_size
+        features -= {_SIZE_CONTROL}
+    elif _SIZE_CONTROL not in features:
+        shared_sizes = info.subgroup_size, info.subgroup_size
+    memory_types = _split(info.memory_types, profile.memory_types)
+    return replace(
+        info,
+        type=profile.type,
+        memory_bytes=min(info.memory_bytes, profile.memory_bytes),
+        features=features,
+        limits=_tighter(info.limits, profile.limits, shared_sizes),
+        cooperative_matrices=tuple(
+            shape for shape in info.cooperative_matrices if shape in profile.cooperative_matrices
+        ),
+        multiprocessors=profile.multiprocessors,
+        memory_types=memory_types,
+        device_profile=profile.name,
+    )
+
+
+_LARGER_IS_TIGHTER = frozenset(
+    {"storage_offset_alignment", "texel_offset_alignment", "non_coherent_atom_size"}
+)
+
+
+def _tighter(real: Limits, wanted: Limits, subgroup_sizes: tuple[int, int]) -> Limits:
+    changes: dict[str, Any] = {}
+    for name in (field.name for field in fields(Limits)):
+        a, b = getattr(real, name), getattr(wanted, name)
+        pick = max if name in _LARGER_IS_TIGHTER else min
+        changes[name] = tuple(map(min, a, b)) if isinstance(a, tuple) else pick(a, b)
+    changes |= {
+        "subgroup_size_range": subgroup_sizes,
+        "timestamp_period_ns": real.timestamp_period_ns if wanted.timestamp_period_ns else 0.0,
+        "whole_buffers": real.whole_buffers,
+    }
+    return replace(real, **changes)
+
+
+def _split(real: Sequence[MemoryType], wanted: Sequence[MemoryType]) -> tuple[MemoryType, ...]:
+    """Return the wanted types as parts of real ones; those that no real type can stand for go.
+
+    A real type can when it has what the host needs of the wanted one. Whether memory lies on the
+    device is taken from the profile: it changes where memory is allocated, not what may be done.
+    """
+    found = []
+    for item in wanted:
+        host = item.flags & _HOST
+        fits = [other for other in real if other.flags & host == host]
+        if fits:
+            best = max(fits, key=lambda other: (bool(other.flags & item.flags & 1), -other.index))
+            found.append(replace(item, index=best.index))
+    return tuple(found)
