@@ -4,12 +4,14 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.codegen.conftest import SCALE, SCALE_ENTRY, Project
+from vkmnn.cache_files import NO_FOLDER
 from vkmnn.codegen import build as building
 from vkmnn.codegen import outputs as writing
 from vkmnn.codegen.build import BuildFailedError
@@ -171,6 +173,42 @@ def test_damaged_entries_are_compiled_again(project: Project) -> None:
         record.write_bytes(damaged)
         assert project.build(cache=cache).templates["scale"]["op_type"] == "Scale"
     assert record.read_bytes() == good
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="of POSIX")
+@pytest.mark.parametrize("what", ["folder", "files"])
+def test_what_others_may_have_planted_is_not_used(
+    project: Project, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(cache_folder())
+    good = project.build(cache=cache)
+    for path in cache.files():
+        if not path.suffix:  # another program, and a digest that fits
+            head, _, code = path.read_bytes().partition(b"\n")
+            meta = json.loads(head)
+            code = code[:-4] + bytes(4)
+            meta["sha256"] = hashlib.sha256(code).hexdigest()
+            path.write_bytes(json.dumps(meta).encode() + b"\n" + code)
+    for path in [cache.folder] if what == "folder" else cache.files():
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    with caplog.at_level("WARNING", "vkmnn"):
+        assert project.build(cache=cache).spirv == good.spirv
+    (record,) = caplog.records
+    assert "others may write it" in record.getMessage()
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (project.root / "file").touch()
+    for place in (project.root / "file" / "cache", NO_FOLDER):
+        monkeypatch.setenv("VKMNN_CACHE_DIR", str(place))
+        cache = Cache(cache_folder())
+        with caplog.at_level("WARNING", "vkmnn"):
+            for _ in range(2):
+                assert len(project.build(cache=cache).compiled) == 3
+        assert cache.prune(set()) == 0
+    assert len(caplog.records) == 1
 
 
 def test_prune_keeps_what_is_used(project: Project) -> None:

@@ -49,7 +49,7 @@ def test_valid_for_every_target_it_claims() -> None:
             [program, "--target-env", environment, str(path)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=1800,
             check=False,
         )
         return f"{name}, {environment}: {done.stdout}{done.stderr}" if done.returncode else ""

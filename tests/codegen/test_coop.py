@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.executions.coop_rules import MOST_SHARED, TILES
+from vkmnn.vulkan.executions.coop_rules import TILES_OF
 
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
 ]
+ALL_TILES = [tile for sizes in TILES_OF.values() for same in sizes for tile in same]
 _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_RUNTIME_ARRAY = 21, 22, 23, 28, 29
 _TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _VARIABLE = 30, 32, 43, 59
 _TYPE_COOPERATIVE_MATRIX = 4456
@@ -67,16 +68,14 @@ def test_shared_memory_is_what_the_rules_think(name: str) -> None:
         if opcode == _VARIABLE and operands[2] == _WORKGROUP:
             shared += sizes[operands[0]]
     _, _, tile_name, step = name.split("_")[:4]
-    (tile,) = (
-        tile for same in TILES for tile in same if (tile.name, tile.step) == (tile_name, int(step))
-    )
-    assert shared <= tile.shared_bytes <= min(shared + 16, MOST_SHARED)
+    (tile,) = (tile for tile in ALL_TILES if (tile.name, tile.step) == (tile_name, int(step)))
+    assert shared <= tile.shared_bytes <= min(shared + 16, tile.most_shared)
     assert BUILTIN.load(name).local_size == (tile.invocations, 1, 1)
-    assert BUILTIN.load(name).subgroup_size == 32
+    assert BUILTIN.load(name).subgroup_size == tile.matrix.subgroup
 
 
 def test_every_tile_has_kernels() -> None:
-    for tile in (tile for same in TILES for tile in same):
+    for tile in ALL_TILES:
         for template in ("matmul", "conv"):
             wanted = f"{template}_coop_{tile.name}_{tile.step}"
             splits = {name.split("_")[4] for name in NAMES if name.startswith(f"{wanted}_")}

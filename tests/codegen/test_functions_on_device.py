@@ -135,7 +135,7 @@ FUNCTIONS: dict[str, tuple[Callable[[F64], F64], float]] = {
     "CELU": (lambda x: np.where(x < 0, ALPHA * np.expm1(x / ALPHA), x), 5),
     "SOFTPLUS": (softplus, 4),
     "SOFTSIGN": (lambda x: x / (1 + np.abs(x)), 4),
-    "THRESHOLDED_RELU": (lambda x: np.where(np.isnan(x) | (x > ALPHA), x, 0), 0),
+    "THRESHOLDED_RELU": (lambda x: np.where(x > ALPHA, x, 0), 0),
 }
 # op -> (reference, absolute bound relative to max(1, |result|)): products that cancel by nature
 SMOOTH: dict[str, tuple[Callable[[F64], F64], float]] = {

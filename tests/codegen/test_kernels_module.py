@@ -183,7 +183,7 @@ def test_the_module_is_typed(built: Path) -> None:
             [*command, "--follow-imports=silent", file],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             cwd=built,
             env={"MYPYPATH": str(ROOT), "PATH": "", "HOME": str(built)},
             check=False,
@@ -208,7 +208,7 @@ def test_the_module_is_formatted(built: Path) -> None:
             [sys.executable, "-m", "ruff", *command, *config, path],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=1800,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

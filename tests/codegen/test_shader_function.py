@@ -265,6 +265,8 @@ def test_a_feature_has_to_be_named() -> None:
         vkmnn.shader(SCALE, element=1.5, storage="ssbo")  # type: ignore[arg-type]
     with pytest.raises(ShaderError, match="cannot be called"):
         vkmnn.shader(COPY, name="../copy")
+    with pytest.raises(ShaderError, match="cannot be called"):
+        vkmnn.shader(COPY, name="x" * 5000)
 
 
 @pytest.mark.usefixtures("device")
@@ -402,7 +404,7 @@ except vkmnn.ShaderError as error:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
         cwd=ROOT,
         env={**os.environ, "PATH": ""},
         check=True,
@@ -448,7 +450,7 @@ def test_the_same_on_swiftshader() -> None:
         [*command, "-m", "not swiftshader", str(Path(__file__).resolve())],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         cwd=ROOT,
         env={
             **os.environ,

@@ -46,7 +46,7 @@ class Project:
             env={**os.environ, "PYTHONPATH": path, **env},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=False,
         )
 
@@ -259,3 +259,38 @@ def test_no_device_is_a_usage_error(project: Project):
     done = project.pytest(*FEW, VK_DRIVER_FILES=str(none), VK_ICD_FILENAMES=str(none))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "no Vulkan device" in done.stderr or "no device fits" in done.stderr
+
+
+def test_a_sample_shows_every_value_of_every_axis():
+    from vkmnn.testing.selection import chosen_variants
+
+    def traits(variants):
+        return {(v.template, *axis) for v in variants for axis in v.axes.items()}
+
+    everything, sample = chosen_variants([]), chosen_variants([], sample=True)
+    assert traits(sample) == traits(everything)
+    assert {v.template for v in sample} == {v.template for v in everything}
+    assert len(sample) < len(everything) / 2
+
+
+@NEEDS_DEVICE
+def test_a_sample_is_run_and_is_no_loss_of_coverage(project: Project):
+    done = project.pytest("--vkmnn-shaders", "--vkmnn-sample", "--vkmnn-kernel", "unary_abs_*")
+    assert done.returncode == 0, done.stdout
+    assert "5 passed" in done.stdout  # of six: two types on two storages, and halves on two
+
+
+def test_only_tests_are_rewritten(project: Project) -> None:
+    """Installed with a plug-in, all of vkmnn would be; two threads import it at once."""
+    project.write("tests/conftest.py", "import pytest\npytest.register_assert_rewrite('vkmnn')\n")
+    project.write(
+        "tests/test_own.py",
+        "import vkmnn.core.session, vkmnn.testing.case, vkmnn.vulkan.backend\n"
+        "def test_own():\n"
+        "    for module in (vkmnn.core.session, vkmnn.vulkan.backend):\n"
+        "        assert '@pytest_ar' not in vars(module)\n"
+        "    assert '@pytest_ar' in vars(vkmnn.testing.case)\n"
+        "    assert '@pytest_ar' in globals()\n",
+    )
+    result = project.pytest()
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -157,7 +157,7 @@ def browse(page: Path, fragment: str = "") -> tuple[str, list[str]]:
         [browser, *flags, "--dump-dom", page.as_uri() + fragment],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
         env=environment,
         check=True,
     )

@@ -187,7 +187,7 @@ def cache(ctx: typer.Context) -> None:
     """Say where the cache is, how large, and how much of it today's templates use."""
     settings: Settings = ctx.obj
     store = Cache(cache_folder())
-    files = {path.name: path.stat().st_size for path in store.folder.iterdir() if path.is_file()}
+    files = {path.name: path.stat().st_size for path in store.files()}
     out.print(f"folder    {store.folder}", highlight=False, soft_wrap=True)
     out.print(f"entries   {len(files)}, {sum(files.values())} bytes", highlight=False)
     try:

@@ -5,7 +5,8 @@ For tests only: a kernel for subgroups of 32 then computes the same on a device 
 `include/group.glsl.j2` keeps to as well: they stand in control flow that is uniform in the
 workgroup, and workgroups are rows along x. Matrices are those of `include/coop.glsl.j2`: the
 operands of a product are read from shared memory when they are multiplied, not when they are
-loaded, so that they need no storage; each invocation holds and computes eight of the 256 sums.
+loaded, so that they need no storage; each invocation holds and computes eight of their sums, in
+two rows and four columns.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ shared {type} emulated_{type}[gl_WorkGroupSize.x];
 }}"""
 
 # Cooperative matrices: what a variable is, and what is done to it.
-_MATRIX = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, 16, 16, gl_MatrixUse(\w+)>")
+_MATRIX = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, \d+, \d+, gl_MatrixUse(\w+)>")
+_OPERAND = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, \d+, (\d+), gl_MatrixUseA>")
+_SUMS = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, (\d+), (\d+), gl_MatrixUseAccumulator>")
 _DECLARED = re.compile(rf"{_MATRIX.pattern} (\w+)")
 _FILLED = re.compile(r"(coopmat<[^>]*Accumulator>)\(([^()]*)\)")
 _ACCESSED = re.compile(r"coopMat(?:Load|Store)\((\w+), (\w+), .*Layout(\w+)Major\)")
@@ -80,7 +83,7 @@ struct EmulatedSums
 void emulated_store(EmulatedSums sums, uint place, uint stride)
 {{
     uint lane = gl_SubgroupInvocationID;
-    uint at = place + (lane >> 2) * 2u * stride + (lane & 3u);
+    uint at = place + lane / ACROSS * 2u * stride + lane % ACROSS;
     MEMORY[at] = floatBitsToUint(sums.first);
     MEMORY[at + stride] = floatBitsToUint(sums.second);
 }}
@@ -95,9 +98,9 @@ float emulated_dot(uvec4 a, uvec4 b)
 EmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
 {{
     uint lane = gl_SubgroupInvocationID;
-    uint left = a.at + (lane >> 2) * 2u * a.stride;
-    uint right = b.at + (lane & 3u) * 4u * b.stride;
-    [[dont_unroll]] for (uint k = 0u; k < 2u; ++k)
+    uint left = a.at + lane / ACROSS * 2u * a.stride;
+    uint right = b.at + lane % ACROSS * 4u * b.stride;
+    [[dont_unroll]] for (uint k = 0u; k < VECTORS; ++k)
     {{
         uvec4 row0 = MEMORY[left + k];
         uvec4 row1 = MEMORY[left + a.stride + k];
@@ -136,7 +139,7 @@ def emulate(rendered: Rendered) -> Rendered:
             functions = (_SHUFFLE.format(type=name) for name in _TYPES if shuffles)
             lines += "\n".join([_NAMES, *functions]).splitlines()
         elif matrices and (memory := _SHARED.match(line)):
-            lines += _MATRICES.replace("MEMORY", memory.group(1)).splitlines()
+            lines += _matrices(rendered, memory.group(1)).splitlines()
         elif matrices:
             filled = _FILLED.sub(r"\1(vec4(\2), vec4(\2))", line)
             lines = [_MATRIX.sub(lambda found: _TYPES_OF_USES[found.group(1)], filled)]
@@ -144,6 +147,22 @@ def emulate(rendered: Rendered) -> Rendered:
         places += [place] * len(lines)
     declared = replace(rendered.declared, subgroup_size=0)
     return Rendered("\n".join(text) + "\n", tuple(places), declared)
+
+
+def _matrices(rendered: Rendered, memory: str) -> str:
+    """Return what stands for the matrices, of the sizes that a variant's have."""
+    rows, columns = map(int, _SUMS.findall(rendered.text)[0])
+    k = int(_OPERAND.findall(rendered.text)[0])
+    if rows * columns != 8 * rendered.declared.subgroup_size or k % 8:
+        raise ShaderError(
+            f"matrices of {rows}x{columns}x{k} in subgroups of {rendered.declared.subgroup_size} "
+            "cannot be emulated: an invocation holds eight sums"
+        )
+    sizes = {"MEMORY": memory, "ACROSS": f"{columns // 4}u", "VECTORS": f"{k // 8}u"}
+    text = _MATRICES
+    for name, value in sizes.items():
+        text = text.replace(name, value)
+    return text
 
 
 def _check_matrices(rendered: Rendered) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from vkmnn.cache_files import cache_dir, locked
 from vkmnn.codegen.build import Built
-from vkmnn.codegen.cache import cache_folder
 from vkmnn.codegen.manifest import (
     Manifest,
     dump_manifest,
@@ -27,6 +24,7 @@ REPORT_FILE = "report.md"
 KERNELS_FILE = "kernels.py"
 SPIRV_FOLDER = "spirv"
 _STAGING = ".staging"
+LOCK_WAIT_S = 600.0
 
 
 def assemble(built: Built, previous: Manifest | None) -> Manifest:
@@ -67,22 +65,10 @@ def text_outputs(manifest: Manifest) -> dict[str, str]:
     }
 
 
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Hold the lock of an output folder: two partial builds must not merge at the same time."""
+def _lock_file(out: Path) -> Path:
+    """Return what to lock: two partial builds must not merge at the same time."""
     digest = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:16]
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"codegen-{digest}.lock").open("w", encoding="utf-8") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return cache_dir() / "locks" / f"codegen-{digest}.lock"
 
 
 def _read_manifest(out: Path) -> Manifest | None:
@@ -104,7 +90,7 @@ def write(built: Built, out: Path) -> Changes:
     which is whole, and the next build completes them.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with locked(_lock_file(out), LOCK_WAIT_S):
         previous = _read_manifest(out)
         manifest = assemble(built, previous)
         files = {f"{SPIRV_FOLDER}/{name}.spv": data for name, data in built.spirv.items()}

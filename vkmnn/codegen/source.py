@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _INCLUDES = "include"
 _NO_AXES: Mapping[str, str | int] = {}
+_LONGEST_NAME = 100  # it becomes part of names of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,11 @@ def compile_source(
     for axis, value in axes.items():
         if not isinstance(value, (str, int)):
             raise ShaderError(f"axis {axis} is {value!r}", hint="axis values are words or integers")
-    if not name.isidentifier():
-        raise ShaderError(f"a template cannot be called {name!r}", hint="use an identifier")
+    if not name.isidentifier() or len(name) > _LONGEST_NAME:
+        raise ShaderError(
+            f"a template cannot be called {name[:_LONGEST_NAME]!r}",
+            hint=f"use an identifier of up to {_LONGEST_NAME} characters",
+        )
     file = _file_of(source)
     with tempfile.TemporaryDirectory(prefix="vkmnn-source-") as temporary:
         folder = Path(temporary)

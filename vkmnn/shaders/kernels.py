@@ -668,6 +668,12 @@ ConvCoopTile: TypeAlias = Literal[
     "32x32w16x16k2",
     "32x32w32x32k8",
     "16x32w16x32k4",
+    "64x64w16x16k1m8x8x8s8",
+    "32x32w16x16k2m8x8x8s8",
+    "64x64w16x16k1m8x8x16s8",
+    "32x32w16x16k2m8x8x16s8",
+    "64x64w16x32k1m8x16x16s16",
+    "32x32w16x32k2m8x16x16s16",
 ]
 ConvCoopStep: TypeAlias = Literal[
     64,
@@ -2679,6 +2685,12 @@ MatmulCoopTile: TypeAlias = Literal[
     "32x32w16x16k2",
     "32x32w32x32k8",
     "16x32w16x32k4",
+    "64x64w16x16k1m8x8x8s8",
+    "32x32w16x16k2m8x8x8s8",
+    "64x64w16x16k1m8x8x16s8",
+    "32x32w16x16k2m8x8x16s8",
+    "64x64w16x32k1m8x16x16s16",
+    "32x32w16x32k2m8x16x16s16",
 ]
 MatmulCoopStep: TypeAlias = Literal[
     64,

@@ -57,6 +57,60 @@ uint divide(uint a, uint b)
 #define ACTIVATION_SOFTPLUS 12u
 #define ACTIVATION_QUICK_GELU 13u
 layout(constant_id = 7) const uint ACTIVATION = 0u;
+#ifndef VKMNN_SPECIAL
+#define VKMNN_SPECIAL
+#define INFINITY uintBitsToFloat(0x7f800000u)
+#define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
+
+bool is_nan(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+bvec4 is_nan(vec4 x)
+{
+    return greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
+}
+
+bool is_inf(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u;
+}
+
+float copy_sign(float magnitude, float sign)
+{
+    uint bits = floatBitsToUint(magnitude) & 0x7fffffffu;
+    return uintBitsToFloat(bits | (floatBitsToUint(sign) & 0x80000000u));
+}
+
+// x with its sign turned where `sign` has one.
+float flip_sign(float x, float sign)
+{
+    return uintBitsToFloat(floatBitsToUint(x) ^ (floatBitsToUint(sign) & 0x80000000u));
+}
+
+// Whether a whole number is odd; from 2^24 on all are even.
+bool is_odd(float x)
+{
+    return abs(x) < 16777216.0 && (int(x) & 1) != 0;
+}
+
+// The smaller, and the larger, of two numbers, NaN when either is, as numpy's minimum and maximum.
+float least(float a, float b)
+{
+    return b < a || is_nan(b) ? b : a;
+}
+
+float most(float a, float b)
+{
+    return b > a || is_nan(b) ? b : a;
+}
+
+vec4 most(vec4 a, vec4 b)
+{
+    return mix(a, b, bvec4(uvec4(greaterThan(b, a)) | uvec4(is_nan(b))));
+}
+#endif
 #ifndef VKMNN_ERF
 #define VKMNN_ERF
 // erf(x) for |x| <= 1.
@@ -117,10 +171,11 @@ float activation_tanh(float x)
     float a = abs(x);
     float z = x * x;
     // Below 1/8 the Taylor series: 1 - 2 / (e + 1) would cancel.
-    float series = x - x * z * (0.33333333 - z * (0.13333333 - z * 0.053968254));
+    float series = a - a * z * (0.33333333 - z * (0.13333333 - z * 0.053968254));
     float e = exp(-2.0 * a);
     float y = (1.0 - e) / (1.0 + e);
-    return a < 0.125 ? series : (x < 0.0 ? -y : y);
+    // exp of NaN may be anything.
+    return is_nan(x) ? x : flip_sign(a < 0.125 ? series : y, x);
 }
 
 // log(1 + e^x); below -4 the Taylor series of log(1 + e) keeps small values exact.
@@ -142,7 +197,7 @@ float activate(float x)
     case ACTIVATION_LEAKY_RELU:
         return x < 0.0 ? pc.act_alpha * x : x;
     case ACTIVATION_SIGMOID:
-        return activation_sigmoid(x);
+        return is_nan(x) ? x : activation_sigmoid(x);
     case ACTIVATION_SILU:
         return x * activation_sigmoid(x);
     case ACTIVATION_GELU:

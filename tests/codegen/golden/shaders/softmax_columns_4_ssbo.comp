@@ -31,6 +31,60 @@ uint ceil_div(uint a, uint b)
 }
 #ifndef VKMNN_MATH
 #define VKMNN_MATH
+#ifndef VKMNN_SPECIAL
+#define VKMNN_SPECIAL
+#define INFINITY uintBitsToFloat(0x7f800000u)
+#define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
+
+bool is_nan(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+bvec4 is_nan(vec4 x)
+{
+    return greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
+}
+
+bool is_inf(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u;
+}
+
+float copy_sign(float magnitude, float sign)
+{
+    uint bits = floatBitsToUint(magnitude) & 0x7fffffffu;
+    return uintBitsToFloat(bits | (floatBitsToUint(sign) & 0x80000000u));
+}
+
+// x with its sign turned where `sign` has one.
+float flip_sign(float x, float sign)
+{
+    return uintBitsToFloat(floatBitsToUint(x) ^ (floatBitsToUint(sign) & 0x80000000u));
+}
+
+// Whether a whole number is odd; from 2^24 on all are even.
+bool is_odd(float x)
+{
+    return abs(x) < 16777216.0 && (int(x) & 1) != 0;
+}
+
+// The smaller, and the larger, of two numbers, NaN when either is, as numpy's minimum and maximum.
+float least(float a, float b)
+{
+    return b < a || is_nan(b) ? b : a;
+}
+
+float most(float a, float b)
+{
+    return b > a || is_nan(b) ? b : a;
+}
+
+vec4 most(vec4 a, vec4 b)
+{
+    return mix(a, b, bvec4(uvec4(greaterThan(b, a)) | uvec4(is_nan(b))));
+}
+#endif
 #ifndef VKMNN_ERF
 #define VKMNN_ERF
 // erf(x) for |x| <= 1.
@@ -64,31 +118,12 @@ float erfc_tail(float a, float e)
 }
 #endif
 
-#define INFINITY uintBitsToFloat(0x7f800000u)
-#define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
 const float LN2_HIGH = 0.693145751953125; // 15 bits: its product with a small integer is exact
 const float LN2_LOW = 1.4286068203094172e-06;
 const float PI = 3.1415927410125732;
 const float PI_LOW = -8.742277657347586e-08;
 const float HALF_PI = 1.5707963705062866;
 const float HALF_PI_LOW = -4.371139000186243e-08;
-
-// Bit tests: a device may fold isnan(x) to false.
-bool is_nan(float x)
-{
-    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
-}
-
-bool is_inf(float x)
-{
-    return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u;
-}
-
-float copy_sign(float magnitude, float sign)
-{
-    uint bits = floatBitsToUint(magnitude) & 0x7fffffffu;
-    return uintBitsToFloat(bits | (floatBitsToUint(sign) & 0x80000000u));
-}
 
 // x * 2^k for -252 <= k <= 254; in two steps, so that neither factor overflows.
 float scale2(float x, int k)
@@ -223,7 +258,7 @@ float tanh32(float x)
         p = p * z - 0.05395955219864845;
         p = p * z + 0.13333305716514587;
         p = p * z - 0.3333333432674408;
-        return x + x * z * p;
+        return copy_sign(x + x * z * p, x);
     }
     float e = exp32(2.0 * (a > 10.0 ? 10.0 : a)); // a > 10.0 is false for NaN
     return copy_sign(1.0 - 2.0 / (e + 1.0), x);
@@ -437,8 +472,7 @@ float sin32(float x)
     uint quadrant;
     float r = reduce_angle(abs(x), quadrant);
     float value = (quadrant & 1u) == 0u ? sin_kernel(r) : cos_kernel(r);
-    value = quadrant >= 2u ? -value : value;
-    return x < 0.0 ? -value : value;
+    return flip_sign(quadrant >= 2u ? -value : value, x);
 }
 
 float cos32(float x)
@@ -456,7 +490,7 @@ float tan32(float x)
     float value = (quadrant & 1u) == 0u
         ? sin_kernel(r) / cos_kernel(r)
         : -cos_kernel(r) / sin_kernel(r);
-    return x < 0.0 ? -value : value;
+    return flip_sign(value, x);
 }
 #endif
 
