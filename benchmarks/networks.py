@@ -108,8 +108,8 @@ def feeds_for(session: vkmnn.InferenceSession, free: int) -> dict[str, npt.NDArr
     feeds: dict[str, npt.NDArray[np.generic]] = {}
     for node in session.get_inputs():
         shape = [dim if isinstance(dim, int) else free for dim in node.shape or ()]
-        values = rng.random(shape) if node.type.startswith("float") else rng.integers(0, 2, shape)
-        feeds[node.name] = values.astype(node.type)
+        values = rng.random(shape) if node.dtype.startswith("float") else rng.integers(0, 2, shape)
+        feeds[node.name] = values.astype(node.dtype)
     return feeds
 
 

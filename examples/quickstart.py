@@ -22,8 +22,8 @@ def main(model: str | Path = DIGITS, device: str = "auto") -> None:
         feeds = {}
         for item in session.get_inputs():
             shape = [size if isinstance(size, int) else 1 for size in item.shape or ()]
-            feeds[item.name] = rng.random(shape).astype(item.type)
-            print(f"input   {item.name}: {item.type} {shape}")
+            feeds[item.name] = rng.random(shape).astype(item.dtype)
+            print(f"input   {item.name}: {item.dtype} {shape}")
 
         results = session.run(None, feeds)
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.errors import (
+    BudgetError,
     ConversionError,
     DeviceError,
     DeviceLostError,
@@ -13,6 +14,7 @@ from vkmnn.errors import (
     InvalidInputError,
     ModelError,
     OutOfDeviceMemoryError,
+    OutOfHostMemoryError,
     PlacementError,
     PluginError,
     ShaderError,
@@ -23,16 +25,19 @@ from vkmnn.errors import (
 )
 
 if TYPE_CHECKING:
+    from vkmnn.budget import Budget
     from vkmnn.core.profile import Profile
     from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
-    from vkmnn.interpreter import Interpreter, ScheduleConfig, Session, SessionTensor
+    from vkmnn.interpreter import Interpreter, Session, SessionTensor
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.shader_function import ShaderFunction, shader
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Budget",
+    "BudgetError",
     "ConversionError",
     "DeviceError",
     "DeviceInfo",
@@ -44,6 +49,7 @@ __all__ = [
     "ModelError",
     "NodeArg",
     "OutOfDeviceMemoryError",
+    "OutOfHostMemoryError",
     "PlacementError",
     "Plugin",
     "PluginError",
@@ -65,13 +71,14 @@ __all__ = [
 # The engine is imported when one of its names is first used: tools that need only a part of the
 # package, such as the shader generator, start without it.
 _LAZY = {
+    "Budget": "vkmnn.budget",
     "DeviceInfo": "vkmnn.runtime.device_info",
     "InferenceSession": "vkmnn.inference_session",
     "Interpreter": "vkmnn.interpreter",
     "NodeArg": "vkmnn.inference_session",
     "Plugin": "vkmnn.discovery",
     "Profile": "vkmnn.core.profile",
-    "ScheduleConfig": "vkmnn.interpreter",
+    "ScheduleConfig": "vkmnn.schedule_config",
     "Session": "vkmnn.interpreter",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",

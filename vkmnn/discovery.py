@@ -169,7 +169,7 @@ def _load(source: _Source) -> Plugin:
     try:
         _import(source)
         api.check_registrations(before)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a module may call sys.exit
         before.restore()
         root = BUILT_IN if source.module == BUILT_IN else source.module.partition(".")[0]
         for name in set(sys.modules) - modules:  # so that a second try imports them anew
@@ -183,7 +183,7 @@ def _load(source: _Source) -> Plugin:
     return plugin
 
 
-def _failure(source: _Source, error: Exception) -> PluginError:
+def _failure(source: _Source, error: BaseException) -> PluginError:
     hint = "repair or uninstall it; VKMNN_PLUGINS=off runs vkmnn without plug-ins"
     if isinstance(error, VkmnnError):
         text = f"{source} cannot be loaded: {error.message}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -14,7 +15,13 @@ class VkmnnError(Exception):
         op: the operator type concerned (`"Conv"`), if there is one.
         node: the node's name in the model, if there is one.
         hint: what to do next.
+
+    Attributes:
+        unexpected: True where nothing checked for what went wrong: the error of some rule was
+            caught as a whole, and is the `__cause__`. Tests look for these.
     """
+
+    unexpected = False
 
     def __init__(
         self,
@@ -49,8 +56,22 @@ class ModelError(VkmnnError):
     """A model file is missing, damaged, hostile or not a valid graph."""
 
 
+class BudgetError(ModelError):
+    """Loading or planning a model would take more memory, nodes or time than is allowed."""
+
+
+class OutOfHostMemoryError(VkmnnError, MemoryError):
+    """An allocation in the machine's own memory failed."""
+
+
 class ConversionError(VkmnnError):
     """A valid model says something that the converter cannot express."""
+
+
+TENSOR_KINDS = frozenset({"Input", "Initializer"})
+"""What stands for an operator in an `UnsupportedNode` that is a tensor of the model."""
+
+_CHANGE_TYPES = "export the model with dense tensors of float32 or float16, integers or booleans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +91,24 @@ class UnsupportedOpError(ConversionError):
     def __init__(self, nodes: Sequence[UnsupportedNode], *, hint: str | None = None) -> None:
         self.nodes = tuple(nodes)
         lines = [
-            f"  {node.domain or 'ai.onnx'}::{node.op} (opset {node.opset}) node '{node.node}': "
-            f"{node.reason}"
+            f"  {node.op.lower()} '{node.node}': {node.reason}"
+            if node.op in TENSOR_KINDS
+            else f"  {node.domain or 'ai.onnx'}::{node.op} (opset {node.opset}) node "
+            f"'{node.node}': {node.reason}"
             for node in self.nodes
         ]
-        message = f"{len(self.nodes)} unsupported node(s):\n" + "\n".join(lines)
+        tensors = sum(node.op in TENSOR_KINDS for node in self.nodes)
+        counts = ((tensors, "tensor(s)"), (len(self.nodes) - tensors, "node(s)"))
+        what = " and ".join(f"{count} unsupported {kind}" for count, kind in counts if count)
+        message = f"{what or 'unsupported'}:\n" + "\n".join(lines)
         first = self.nodes[0] if self.nodes else None
         super().__init__(
             message,
             op=first.op if len(self.nodes) == 1 and first else None,
             node=first.node if len(self.nodes) == 1 and first else None,
             hint=hint
-            or "`vkmnn ops` lists what is supported; docs/add-an-operator.md says how to add one",
+            or (_CHANGE_TYPES if tensors == len(self.nodes) else None)
+            or "`vkmnn ops` lists what is supported; `python -m vkmnn.codegen new-op` adds one",
         )
 
 
@@ -101,16 +128,43 @@ class DeviceNotFoundError(VkmnnError):
     """No device fits the selector; says what was found and what to install."""
 
 
+class DeviceProfileError(VkmnnError):
+    """There is no device profile of that name, or its file is damaged."""
+
+
 class DeviceError(VkmnnError):
-    """A Vulkan call failed for a reason that has no class of its own."""
+    """A Vulkan call failed for a reason that has no class of its own.
+
+    Attributes:
+        vk_result: the call's VkResult, where it is one call's that failed.
+    """
+
+    vk_result: int | None = None
 
 
 class DeviceLostError(DeviceError):
-    """The device was lost or did not finish in time; the session has to be rebuilt."""
+    """The device was lost or did not finish in time; the session has to be rebuilt.
+
+    `on_device_lost="rebuild"` makes sessions do so by themselves.
+    """
 
 
 class OutOfDeviceMemoryError(DeviceError):
     """An allocation failed; the message holds the breakdown of what was planned."""
+
+
+class DeviceLimitError(DeviceError):
+    """A call breaks a limit of the device, or uses a feature that it lacks.
+
+    Args:
+        message: what was asked for.
+        limit: name of the limit or feature.
+        op: as for `VkmnnError`.
+    """
+
+    def __init__(self, message: str, limit: str, *, op: str | None = None) -> None:
+        self.limit = limit
+        super().__init__(message, op=op)
 
 
 class ValidationLayerError(DeviceError):
@@ -136,3 +190,50 @@ class ShaderError(VkmnnError):
 
 class PluginError(VkmnnError):
     """A plug-in registers something twice, or something that does not fit."""
+
+
+def unexpected_error(
+    error: Exception,
+    doing: str,
+    *,
+    kind: type[VkmnnError] = ModelError,
+    op: str | None = None,
+    node: str | None = None,
+) -> VkmnnError:
+    """Return the typed error for one that no check foresaw; raise it `from` the original.
+
+    Args:
+        error: what a rule for one op raised; a VkmnnError is returned as it is.
+        doing: what failed: "shape computation".
+        kind: the class of the result; memory that runs out is an OutOfHostMemoryError anyway.
+        op: the operator type concerned.
+        node: the node's name in the model.
+    """
+    if isinstance(error, VkmnnError):
+        return error
+    if isinstance(error, MemoryError):
+        return OutOfHostMemoryError(
+            f"{doing}: there is not enough memory{f': {error}' if str(error) else ''}",
+            op=op,
+            node=node,
+            hint="give smaller inputs, or free memory; if the model is not trusted, refuse it",
+        )
+    found = kind(
+        f"{doing} failed: {type(error).__name__}: {error}",
+        op=op,
+        node=node,
+        hint="the model is most likely not valid here; if it is, this is a defect of vkmnn",
+    )
+    found.unexpected = True
+    return found
+
+
+@contextmanager
+def typed_memory_errors(doing: str) -> Iterator[None]:
+    """Turn the MemoryError of whatever is within into an OutOfHostMemoryError."""
+    try:
+        yield
+    except VkmnnError:
+        raise
+    except MemoryError as error:
+        raise unexpected_error(error, doing) from error

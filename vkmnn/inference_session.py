@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.core.backend import MemoryUse, TunedChoice
+from vkmnn.budget import Budget
+from vkmnn.core.backend import MemoryUse, Tuning
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
 from vkmnn.core.session import TUNING_RUNS
@@ -19,13 +19,14 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.interpreter import (
     CpuInfo,
     Interpreter,
-    ScheduleConfig,
     check_array,
     check_symbols,
     open_backend,
 )
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import OnDeviceLost, Precision, PrecisionName, ScheduleConfig
+from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
@@ -34,11 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeArg:
-    """Name, element type (numpy's name) and shape of an input or output; symbols are strings."""
+    """Name, type and shape of an input or output, as onnxruntime's NodeArg has them.
+
+    `type` is ONNX's, "tensor(float)", and `dtype` numpy's name of the elements, "float32". Symbols
+    in the shape are strings, unknown sizes None; it is None where not even the rank is known.
+    """
 
     name: str
     type: str
-    shape: tuple[int | str | None, ...] | None
+    shape: list[int | str | None] | None
+    dtype: str
 
 
 class InferenceSession:
@@ -47,14 +53,20 @@ class InferenceSession:
     Args:
         model: a path, serialised bytes, or an onnx.ModelProto.
         device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
-        precision: "high" (float32) or "normal" (float16 storage); see `ScheduleConfig`.
+        precision: "high", "fp32" (float32) or "normal", "fp16" (float16 storage); see
+            `ScheduleConfig`.
         driver: the Vulkan binding.
         validation: run under the Khronos validation layer; its messages become errors.
         require_device: raise PlacementError instead of running an op on the CPU backend.
         progress: called with (done, all) while pipelines are compiled.
+        budget: memory, nodes and time that loading and planning the model may take; None takes
+            `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
+        on_device_lost: "raise" DeviceLostError, or "rebuild" the session and run once more; see
+            `ScheduleConfig`.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
+        BudgetError: the model takes more than the budget.
         UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
         DeviceNotFoundError: the device asked for is not there.
     """
@@ -64,11 +76,13 @@ class InferenceSession:
         model: str | Path | bytes | onnx.ModelProto,
         device: str | int = "auto",
         *,
-        precision: str = "high",
+        precision: PrecisionName = "high",
         driver: str | None = None,
         validation: bool | None = None,
         require_device: bool = False,
         progress: Callable[[int, int], None] | None = None,
+        budget: Budget | None = None,
+        on_device_lost: OnDeviceLost = "raise",
     ) -> None:
         config = ScheduleConfig(
             device=device,
@@ -77,11 +91,12 @@ class InferenceSession:
             validation=validation,
             require_device=require_device,
             progress=progress,
+            on_device_lost=on_device_lost,
         )
-        with ThreadPoolExecutor(1, thread_name_prefix="vkmnn-open") as pool:
+        with Workers(1, "vkmnn-open") as workers:
             # The driver is loaded while the model is.
-            backend = pool.submit(open_backend, config)
-            self._session = Interpreter.from_model(model).create_session(config, backend)
+            backend = workers.submit(open_backend, config)
+            self._session = Interpreter.from_model(model, budget).create_session(config, backend)
         graph = self._session.core.graph
         self._inputs = {info.name: info for info in graph.inputs}
         self._outputs = [info.name for info in graph.outputs]
@@ -95,7 +110,7 @@ class InferenceSession:
         return self._session.device
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> Precision:
         """What the session runs with: "high" where the device has no 16-bit storage."""
         return self._session.precision
 
@@ -107,11 +122,13 @@ class InferenceSession:
         """Return the outputs that `run` gives."""
         return [_node_arg(info) for info in self._output_infos]
 
-    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
+    def run(
+        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Array]
+    ) -> list[Array]:
         """Run the network once; new input shapes are planned first, earlier plans are kept.
 
         Args:
-            output_names: which outputs to return, or None for all.
+            output_names: which outputs to return; None, or an empty list, for all.
             feeds: one array per input, of the input's dtype and a shape that fits.
 
         Raises:
@@ -120,7 +137,12 @@ class InferenceSession:
             PlacementError: with `require_device`, an op of the new plan would run off the device.
         """
         arrays = self._check_feeds(feeds)
-        wanted = self._outputs if output_names is None else list(output_names)
+        if isinstance(output_names, str):
+            raise InvalidInputError(
+                f"output_names is a list of names, not the text '{output_names}'",
+                hint=f"write ['{output_names}']",
+            )
+        wanted = list(output_names or self._outputs)
         for name in wanted:
             if name not in self._outputs:
                 raise InvalidInputError(
@@ -132,6 +154,12 @@ class InferenceSession:
 
     def _check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Return the feeds as contiguous arrays, in the order of the inputs."""
+        if not isinstance(feeds, Mapping):
+            first = next(iter(self._inputs), "x")  # type: ignore[unreachable]
+            raise InvalidInputError(
+                f"feeds is a dictionary of arrays by name, not {type(feeds).__name__}",
+                hint=f"write {{'{first}': array}}",
+            )
         for name in feeds:
             if name not in self._inputs:
                 raise InvalidInputError(
@@ -177,11 +205,12 @@ class InferenceSession:
         feeds: Mapping[str, Array],
         runs: int = TUNING_RUNS,
         progress: Callable[[int, int], None] | None = None,
-    ) -> list[TunedChoice]:
+    ) -> Tuning:
         """Measure the kernels that the network could use at these shapes, and use the fastest.
 
-        What was found is kept on disk, per device and driver, and serves other sessions too
-        (`VKMNN_TUNE`). On the numpy backend there is nothing to choose.
+        Whole runs decide at last: unless they gain, everything stays as it was. What was found is
+        kept on disk, per device and driver, and serves other sessions too (`VKMNN_TUNE`). On the
+        numpy backend there is nothing to choose.
 
         Args:
             feeds: as for `run`.
@@ -220,4 +249,5 @@ class InferenceSession:
 
 
 def _node_arg(info: TensorInfo) -> NodeArg:
-    return NodeArg(info.name, info.dtype.value, info.shape)
+    shape = None if info.shape is None else list(info.shape)
+    return NodeArg(info.name, info.dtype.onnx, shape, info.dtype.value)

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from vkmnn.budget import Budget, Meter
 from vkmnn.core.backend import Backend
 from vkmnn.core.placement import Placement
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import load_plugins
-from vkmnn.errors import DeviceNotFoundError, InvalidInputError
-from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.errors import DeviceNotFoundError, InvalidInputError, typed_memory_errors
+from vkmnn.ir import Array, Dim, Graph, TensorInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import (
+    PRECISIONS,
+    OnDeviceLost,
+    Precision,
+    ScheduleConfig,
+    precision_name,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -27,35 +35,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CPU_DEVICE = "cpu"
-PRECISIONS = ("high", "normal")
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleConfig:
-    """How a session runs (MNN ScheduleConfig).
-
-    Args:
-        device: "auto" (`VKMNN_DEVICE`, or else the best Vulkan device, or else the CPU backend
-            with a warning), an index, part of a name, a UUID, or "cpu" for the numpy backend.
-        precision: "high": float32 throughout; "normal": floats are stored as float16 where their
-            range allows it, and computed in float32. Where the device has no 16-bit storage, and on
-            the CPU backend, "normal" is "high", which a warning and `Session.precision` tell.
-        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
-        validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
-        save_tensors: names of intermediate tensors that are kept as further outputs.
-        require_device: raise PlacementError when an op would run off the device.
-        max_plans: how many input shapes stay planned.
-        progress: called with (done, all) while pipelines are compiled.
-    """
-
-    device: str | int = "auto"
-    precision: str = "high"
-    driver: str | None = None
-    validation: bool | None = None
-    save_tensors: tuple[str, ...] = ()
-    require_device: bool = False
-    max_plans: int = 8
-    progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +44,13 @@ class CpuInfo:
     name: str = "CPU (numpy backend)"
 
 
-OpenBackend = tuple[Backend, DeviceInfo | CpuInfo, str]
+OpenBackend = tuple[Backend, DeviceInfo | CpuInfo, Precision]
 
 
 class SessionTensor:
     """An input or output of a session: a shape to change and data to copy in or out."""
 
-    def __init__(self, session: Session, info: TensorInfo, shape: tuple[int, ...] | None) -> None:
-        self._session = session
+    def __init__(self, info: TensorInfo, shape: tuple[int, ...] | None) -> None:
         self.info = info
         self.shape = shape
         self.array: Array | None = None
@@ -125,7 +103,7 @@ class Session:
         core: CoreSession,
         device: DeviceInfo | CpuInfo,
         config: ScheduleConfig,
-        precision: str,
+        precision: Precision,
     ) -> None:
         self.core = core
         self.device = device
@@ -133,10 +111,10 @@ class Session:
         self.precision = precision
         self.resized = False
         self.inputs = {
-            info.name: SessionTensor(self, info, info.dims if info.is_static else None)
+            info.name: SessionTensor(info, info.dims if info.is_static else None)
             for info in core.graph.inputs
         }
-        self.outputs = {info.name: SessionTensor(self, info, None) for info in core.graph.outputs}
+        self.outputs = {info.name: SessionTensor(info, None) for info in core.graph.outputs}
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run on arrays that were checked already; plans when their shapes are new."""
@@ -152,46 +130,67 @@ class Session:
 
 
 class Interpreter:
-    """A loaded, optimised network (MNN Interpreter); many sessions may run it at once."""
+    """A loaded, optimised network (MNN Interpreter); many sessions may run it at once.
 
-    def __init__(self, graph: Graph) -> None:
+    Args:
+        model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
+        budget: memory, nodes and time that loading and planning may take; None takes
+            `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+        BudgetError: the model takes more than the budget.
+        UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | onnx.ModelProto | Graph,
+        budget: Budget | None = None,
+    ) -> None:
+        from vkmnn.converter.onnx import load_model
         from vkmnn.converter.passes import optimize
 
         load_plugins()
-        graph.validate()
-        self._source = graph
-        self.graph = optimize(graph, run_op)
-        self.graph.validate()
+        with typed_memory_errors("loading the model"):
+            self.budget = budget or environment.budget()
+            meter = Meter(self.budget)
+            graph = model if isinstance(model, Graph) else load_model(model, meter, run_op)
+            graph.validate()
+            self._source = graph
+            weights = sum(array.nbytes for array in graph.constants.values())
+            meter.weigh(weights, len(graph.ops) if graph is model else 0)
+            self._meter = meter
+            self.graph = optimize(graph, run_op, meter=meter)
+            self.graph.validate()
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Interpreter:
-        """Load an ONNX file.
-
-        Raises:
-            ModelError: the file is missing, damaged or not a model.
-            UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
-        """
-        return cls.from_model(path)
+    def from_file(cls, path: str | Path, budget: Budget | None = None) -> Interpreter:
+        """Load an ONNX file; raises as the class."""
+        return cls(path, budget)
 
     @classmethod
-    def from_buffer(cls, data: bytes) -> Interpreter:
-        """Load a serialised ONNX model; raises as `from_file`."""
-        return cls.from_model(data)
+    def from_buffer(cls, data: bytes, budget: Budget | None = None) -> Interpreter:
+        """Load a serialised ONNX model; raises as the class."""
+        return cls(data, budget)
 
     @classmethod
-    def from_model(cls, model: str | Path | bytes | onnx.ModelProto) -> Interpreter:
-        """Load a path, serialised bytes, or an onnx.ModelProto; raises as `from_file`."""
-        from vkmnn.converter.onnx import load_model
-
-        return cls(load_model(model))
+    def from_model(
+        cls, model: str | Path | bytes | onnx.ModelProto, budget: Budget | None = None
+    ) -> Interpreter:
+        """Load a path, serialised bytes, or an onnx.ModelProto; raises as the class."""
+        return cls(model, budget)
 
     def create_session(
-        self, config: ScheduleConfig | None = None, backend: Future[OpenBackend] | None = None
+        self,
+        config: ScheduleConfig | Mapping[str, Any] | None = None,
+        backend: Future[OpenBackend] | None = None,
     ) -> Session:
         """Make a session; its plans are made by `resize_session`, or in the first run.
 
         Args:
-            config: how it runs.
+            config: how it runs; a dictionary as MNN takes it is read by
+                `ScheduleConfig.from_mapping`.
             backend: what `open_backend` returns for this configuration, where another thread has
                 begun to; None to open it now.
 
@@ -199,13 +198,15 @@ class Interpreter:
             DeviceNotFoundError: the device asked for is not there.
             InvalidInputError: the configuration holds an unknown value.
         """
-        config = config or ScheduleConfig()
-        if config.precision not in PRECISIONS:
-            raise InvalidInputError(
-                f"unknown precision '{config.precision}'",
-                hint=f"use one of {', '.join(PRECISIONS)}",
-            )
+        if not isinstance(config, ScheduleConfig):
+            config = ScheduleConfig.from_mapping(config or {})
+        precision_name(config.precision)
         opened = backend.result() if backend else open_backend(config)
+        if config.on_device_lost not in get_args(OnDeviceLost):
+            raise InvalidInputError(
+                f'on_device_lost="{config.on_device_lost}" is not known',
+                hint='it is "raise" or "rebuild"',
+            )
         main, device, precision = opened
         graph = _with_outputs(self.graph, config.save_tensors)
         core = CoreSession(
@@ -215,6 +216,8 @@ class Interpreter:
             run_op,
             max_plans=config.max_plans,
             require_main=config.require_device,
+            meter=self._meter.renewed,
+            rebuild=config.on_device_lost == "rebuild",
         )
         return Session(core, device, config, precision)
 
@@ -308,18 +311,40 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
     Raises:
         InvalidInputError: another rank or another fixed dimension.
     """
-    if info.shape is None:
-        return
-    fits = len(shape) == len(info.shape) and all(
-        not isinstance(want, int) or want == have
-        for want, have in zip(info.shape, shape, strict=False)
-    )
-    if not fits or any(dim < 0 for dim in shape):
-        declared = ", ".join("?" if dim is None else str(dim) for dim in info.shape)
+    if not _fits(info.shape, shape):
+        declared = ", ".join("?" if dim is None else str(dim) for dim in info.shape or ())
         raise InvalidInputError(
             f"input '{info.name}' has shape [{declared}], got {list(shape)}",
-            hint="only symbolic dimensions may change; export with dynamic axes for others",
+            hint=_order_hint(info, shape)
+            or "only symbolic dimensions may change; export with dynamic axes for others",
         )
+
+
+def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
+    return declared is None or (
+        len(shape) == len(declared)
+        and all(dim >= 0 for dim in shape)
+        and all(
+            not isinstance(want, int) or want == have
+            for want, have in zip(declared, shape, strict=True)
+        )
+    )
+
+
+def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
+    """Say how to transpose an array whose channels stand last where they should stand second."""
+    rank = len(shape)
+    if rank < 3:
+        return None
+    orders = {
+        "NHWC": (0, rank - 1, *range(1, rank - 1)),
+        "NCHW": (0, *range(2, rank), 1),
+    }
+    for name, order in orders.items():
+        if _fits(info.shape, tuple(shape[axis] for axis in order)):
+            what = f"this looks like {name}" if rank == 4 else "the axes are in another order"
+            return f"{what}: {info.name}.transpose({', '.join(map(str, order))})"
+    return None
 
 
 def check_symbols(infos: Iterable[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -398,9 +423,16 @@ def open_backend(config: ScheduleConfig) -> OpenBackend:
     return backend, device.info, precision
 
 
-def _precision(config: ScheduleConfig, has_half: bool, device: str) -> str:
+def _precision(config: ScheduleConfig, has_half: bool, device: str) -> Precision:
     """Return the precision to run with, and warn where it is not the one that was asked for."""
-    if config.precision == "normal" and not has_half:
-        _log.warning('%s stores no float16: precision "normal" runs as "high", in float32', device)
+    wanted = PRECISIONS[precision_name(config.precision)]
+    if wanted == "normal" and not has_half:
+        _log.warning(
+            '%s stores no float16: precision "%s" runs as "high", in float32',
+            device,
+            config.precision,
+        )
         return "high"
-    return config.precision
+    if config.precision == "low":
+        _log.warning('precision "low" runs as "normal": the arithmetic is float32')
+    return wanted

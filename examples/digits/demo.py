@@ -24,6 +24,7 @@ import vkmnn
 
 HERE = Path(__file__).parent
 SHADES = " ░▒▓█"
+PLAIN_SHADES = " .+#@"  # for consoles that cannot show block characters
 DIGIT_WIDTH = 16  # characters: two for each of the 8 pixels of a row, since a character is tall
 LEAST_ACCURACY = 0.98
 MOST_DIFFERENCE = 1e-4
@@ -50,26 +51,40 @@ def to_input(images: Array) -> Array:
     return images[:, None].astype(np.float32) / 16
 
 
-def drawing(image: Array, predicted: int, label: int) -> Text:
-    """Return one digit in block characters, with what the network says beneath."""
-    levels = (image.astype(int) * (len(SHADES) - 1) + 8) // 16
-    rows = ["".join(SHADES[level] * 2 for level in row) for row in levels]
+def drawing(image: Array, predicted: int, label: int, plain: bool) -> Text:
+    """Return one digit in block characters (`plain`: ASCII), and what the network says beneath."""
+    shades = PLAIN_SHADES if plain else SHADES
+    levels = (image.astype(int) * (len(shades) - 1) + 8) // 16
+    rows = ["".join(shades[level] * 2 for level in row) for row in levels]
     right = predicted == label
-    verdict = f"{predicted} ✓" if right else f"{predicted} ✗ it is {label}"
+    good, bad = ("ok", "wrong:") if plain else ("✓", "✗")
+    verdict = f"{predicted} {good}" if right else f"{predicted} {bad} it is {label}"
     text = Text("\n".join(rows) + "\n")
     return text.append(verdict.center(DIGIT_WIDTH), "green" if right else "bold red")
 
 
-def picture(images: Array, predicted: Array, labels: Array, width: int) -> Table:
+def picture(images: Array, predicted: Array, labels: Array, console: Console) -> Table:
     """Return as many digits side by side as fit, one of them a wrong one if there is any."""
-    count = max(1, (width + 2) // (DIGIT_WIDTH + 3))
+    count = max(1, (console.width + 2) // (DIGIT_WIDTH + 3))
     wrong = np.flatnonzero(predicted != labels)[:1]
     right = np.flatnonzero(predicted == labels)[: count - len(wrong)]
     table = Table.grid(padding=(0, 3, 0, 0))
     table.add_row(
-        *(drawing(images[i], int(predicted[i]), int(labels[i])) for i in [*right, *wrong])
+        *(
+            drawing(images[i], int(predicted[i]), int(labels[i]), is_plain(console))
+            for i in [*right, *wrong]
+        )
     )
     return table
+
+
+def is_plain(console: Console) -> bool:
+    """Tell whether the console's encoding lacks what the picture is drawn with."""
+    try:
+        f"{SHADES}✓✗".encode(console.encoding)
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def median_seconds(session: vkmnn.InferenceSession, x: Array, runs: int) -> float:
@@ -125,7 +140,7 @@ def main() -> int:
         if on_device
         else "nothing to compare: numpy is the device",
     )
-    console.print(picture(images, predicted, labels, console.width))
+    console.print(picture(images, predicted, labels, console))
     console.print()
     console.print(facts)
     return int(right < LEAST_ACCURACY * len(labels) or difference > MOST_DIFFERENCE)

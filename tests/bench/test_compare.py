@@ -39,7 +39,7 @@ X = {"x": np.linspace(-1, 1, 7, dtype=np.float32).reshape(1, 7)}
 
 @pytest.fixture
 def where(tmp_path: Path) -> Place:
-    return Place("cpu", "nothing", "", 0, 2, 3, 20.0, tmp_path)
+    return Place("cpu", "nothing", "", 0, 2, 3, 900.0, tmp_path)
 
 
 def toy(name: str, **options: float) -> EngineSpec:
@@ -126,7 +126,7 @@ def test_an_engine_that_cannot_be_imported(where: Place, model: Path) -> None:
 def test_the_job_arrives_as_it_was_sent(where: Place, model: Path) -> None:
     feeds = {"b": np.arange(3), "a": np.float16([1.5])}
     sent = job(model, feeds, EngineSpec("", "", {"precision": "normal"}), where)
-    with Peer("tests.bench.toys:Good", sent, 20.0) as peer:
+    with Peer("tests.bench.toys:Good", sent, 900.0) as peer:
         from vkmnn.bench.worker import Worker
 
         read = Worker("tests.bench.toys:Good", Path(peer._folder.name))._job()
@@ -253,7 +253,7 @@ def test_ncnn_converts_and_runs(where: Place, tmp_path: Path) -> None:
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
     feeds = {"x": rng.standard_normal((1, 3, 11, 7)).astype(np.float32)}
-    here = replace(place("0", 2, 1, 120.0), folder=tmp_path)
+    here = replace(place("0", 2, 1, 900.0), folder=tmp_path)
     result = compare("net", path, feeds, engines(False), here)
     assert not result.series[2].error, result.series[2].error
     assert all((series.difference or 0) < 1e-3 for series in result.series)

@@ -12,15 +12,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_example(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_example(*arguments: str, encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
         capture_output=True,
         text=True,
-        encoding="utf-8",
-        timeout=120,
+        encoding=encoding,
+        timeout=1800,
         check=False,
     )
 
@@ -47,6 +47,14 @@ def test_demo_without_any_driver_says_so_and_runs_on_numpy(monkeypatch: pytest.M
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No Vulkan device" in done.stdout
     assert "358 of 360" in done.stdout
+
+
+def test_demo_on_a_console_without_block_characters():
+    arguments = ("examples/digits/demo.py", "--runs", "1", "--device", "cpu")
+    done = run_example(*arguments, encoding="cp1252")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "##" in done.stdout
+    assert " ok " in done.stdout
 
 
 def test_unknown_device_is_an_error():

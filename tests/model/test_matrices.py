@@ -1,8 +1,9 @@
-"""Networks in halves on a device that seems to have cooperative matrices: all layers together."""
+"""Networks in halves by cooperative matrices, the device's or emulated: all layers together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,19 +13,35 @@ from tests.model.oracle import assert_agree, open_oracle
 from vkmnn.runtime import device as devices
 from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
+from vkmnn.vulkan.choice import Preferences
+from vkmnn.vulkan.executions.coop_rules import CoopKernel, has_matrices
 
 
 @pytest.fixture(scope="module", autouse=True)
 def matrices(validation: bool) -> Iterator[None]:
-    """Let the device seem to have matrices; what it cannot run is emulated."""
+    """Take the kernels of matrices on any device; what it cannot run is emulated."""
     if not devices.enumerate_devices():
         pytest.skip("no Vulkan device")
     device = devices.open_device("auto", validation=validation)
-    bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
-    if isinstance(bench, str):
-        pytest.skip(bench)
+    if not has_matrices(device.info):
+        bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
+        if isinstance(bench, str):
+            pytest.skip(bench)
+        device = bench.device
     patch = pytest.MonkeyPatch()
-    patch.setattr(devices, "open_device", lambda *_, **__: bench.device)
+    patch.setattr(devices, "open_device", lambda *_, **__: device)
+    by_rule = Preferences.__call__
+
+    def first_matrices(
+        self: Preferences, what: str, problem: Hashable, candidates: Sequence[Any]
+    ) -> Any:
+        # Rules of CPU devices leave them last.
+        for candidate in candidates:
+            if isinstance(getattr(candidate, "shared", candidate), CoopKernel):
+                return candidate
+        return by_rule(self, what, problem, candidates)
+
+    patch.setattr(Preferences, "__call__", first_matrices)
     yield
     patch.undo()
 

@@ -49,7 +49,7 @@ class Place:
         environment = {**os.environ, **self.env, **(env or {}), "COLUMNS": "200"}
         environment.pop("VKMNN_PLUGINS", None)
         return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=1800
         )
 
     def new_op(self, *arguments: str) -> str:

@@ -227,6 +227,50 @@ def test_unknown_precision(device: str) -> None:
     )
 
 
+def test_names_of_precisions(device: str) -> None:
+    for name, meant in (("fp32", "high"), ("float32", "high"), ("high", "high")):
+        with vkmnn.InferenceSession(make_model(), device, precision=name) as opened:
+            assert opened.precision == meant
+    for name in ("fp16", "float16", "low"):  # numpy has float32 alone
+        with vkmnn.InferenceSession(make_model(), "cpu", precision=name) as opened:
+            assert opened.precision == "high"
+
+
+def test_all_outputs_by_an_empty_list(session: vkmnn.InferenceSession) -> None:
+    assert len(session.run([], good_feeds())) == len(session.get_outputs())
+
+
+def test_outputs_by_a_text(session: vkmnn.InferenceSession) -> None:
+    refuse(InvalidInputError, lambda: session.run("y", good_feeds()), "['y']")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("feeds", [np.zeros((7, 3), np.float32), None, [1], "x"])
+def test_feeds_that_are_no_dictionary(session: vkmnn.InferenceSession, feeds: object) -> None:
+    refuse(InvalidInputError, lambda: session.run(None, feeds), "{'x': array}")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "said"),
+    [
+        (["N", 3, 8, 8], (2, 8, 8, 3), "this looks like NHWC: x.transpose(0, 3, 1, 2)"),
+        (["N", 8, 8, 3], (2, 3, 8, 8), "this looks like NCHW: x.transpose(0, 2, 3, 1)"),
+        (["N", 3, 8], (2, 8, 3), "another order: x.transpose(0, 2, 1)"),
+        (["N", 3, 8, 8], (2, 5, 8, 8), "dynamic axes"),
+    ],
+)
+def test_channels_in_the_wrong_place(declared: list[object], given: tuple[int, ...], said: str):
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])],
+        "images",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, declared)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with vkmnn.InferenceSession(model, "cpu") as opened:
+        feeds = {"x": np.zeros(given, np.float32)}
+        refuse(InvalidInputError, lambda: opened.run(None, feeds), said)
+
+
 def test_unknown_output(session: vkmnn.InferenceSession) -> None:
     refuse(InvalidInputError, lambda: session.run(["nope"], good_feeds()), "nope", "y, z")
 

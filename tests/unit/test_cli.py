@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -367,6 +368,48 @@ def test_info_lists_all_that_is_not_supported(cli: Cli, tmp_path: Path) -> None:
     assert "Traceback" not in result.err
 
 
+# --- outputs that cannot be written ------------------------------------------------------------
+
+
+def shell(command: str, model: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a shell; `vkmnn` and `$MODEL` stand for it and a model."""
+    return subprocess.run(
+        ["bash", "-c", command.replace("vkmnn", f"{sys.executable} -m vkmnn.cli")],
+        env={**os.environ, "MODEL": str(model)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_an_error_of_one_line(model: Path) -> None:
+    done = shell("vkmnn info $MODEL > /dev/full", model)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the output cannot be written: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("command", ["vkmnn info $MODEL >&-", "vkmnn run nothing.onnx 2>&-"])
+def test_closed_streams(model: Path, command: str) -> None:
+    done = shell(command, model)
+    assert done.returncode == int("nothing" in command)
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_array_that_claims_to_be_huge(cli: Cli, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "huge.npy"
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 3)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    result = cli("run", model, "-d", "cpu", "-i", f"x={path}")
+    assert result.status == 1
+    assert "cannot be read" in result.err
+
+
 # --- ops ---------------------------------------------------------------------------------------
 
 
@@ -394,8 +437,16 @@ def test_ops_that_are_not_there(cli: Cli) -> None:
     known = cli("ops", "NonZero")
     assert known.status == 1
     assert "depends on data" in known.err
+    assert "new-op" in known.err
     typo = cli("ops", "Convv")
     assert "nearest supported operator is Conv" in typo.err
+
+
+def test_ops_says_first_that_an_operator_is_not_supported(cli: Cli) -> None:
+    result = cli("ops", "if")
+    assert result.status == 1
+    assert result.err.startswith("error: 'If' is not supported: control flow")
+    assert "BitShift" in result.out  # its name holds "if"
 
 
 def test_every_operator_becomes_something() -> None:
@@ -447,6 +498,49 @@ def test_devices(cli: Cli) -> None:
         assert found.name in result.out
         assert found.uuid in result.out
     assert result.out.count("→") == 2
+
+
+def test_device_profiles(cli: Cli) -> None:
+    from vkmnn.runtime.device_profiles import load_profile, profile_names
+
+    result = cli("devices", "--profiles")
+    assert result.status == 0
+    for name in profile_names():
+        assert name in result.out
+    shown = json.loads(cli("devices", "--profiles", "--json").out)["profiles"]
+    assert [profile["name"] for profile in shown] == profile_names()
+    profile = load_profile("raspberry-pi-4")
+    (described,) = (item for item in shown if item["name"] == profile.name)
+    assert described["limits"]["max_shared_memory"] == profile.limits.max_shared_memory
+    assert described["features"] == sorted(profile.features)
+    assert described["sources"] == list(profile.sources)
+
+
+def test_a_device_profile_shows(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    assert "made to look like" not in cli("devices").out
+    monkeypatch.setenv("VKMNN_DEVICE_PROFILE", "raspberry-pi-4")
+    result = cli("devices")
+    assert "made to look like raspberry-pi-4" in result.out
+    assert "VKMNN_DEVICE_PROFILE=raspberry-pi-4" in result.err
+    shown = json.loads(cli("devices", "--json").out)["devices"]
+    assert {device.get("device_profile", "raspberry-pi-4") for device in shown} == {
+        "raspberry-pi-4"
+    }
+
+
+def test_a_device_profile_that_is_not_there(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    monkeypatch.setenv("VKMNN_DEVICE_PROFILE", "rasberry-pi-4")
+    for arguments in (("devices",), ("run", model)):
+        result = cli(*arguments)
+        assert result.status == 1
+        assert "there is no device profile 'rasberry-pi-4'" in result.err
+        assert "did you mean raspberry-pi-4" in result.err
 
 
 def test_devices_as_json(cli: Cli) -> None:

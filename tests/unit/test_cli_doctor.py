@@ -343,27 +343,28 @@ def test_self_test_finds_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "wrong results" in selftest.run_here("cpu")["error"]
 
 
-def test_self_test_survives_a_device_that_is_not_there() -> None:
-    assert "no device fits '97'" in selftest.run_apart(97)["error"]
+def test_self_test_survives_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "TIMEOUT_S", 1800)
+    assert "there is no device 97" in selftest.run_apart(97)["error"]
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "limit", "words"),
     [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal 11"),
-        ("import sys; sys.exit('the driver gave up')", "status 1: the driver gave up"),
-        ("import time; time.sleep(60)", "no answer within"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 1800, "signal 11"),
+        ("import sys; sys.exit('the driver gave up')", 1800, "status 1: the driver gave up"),
+        ("import time; time.sleep(60)", 2, "no answer within"),
     ],
 )
 def test_self_test_survives_its_driver(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, words: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str, limit: int, words: str
 ) -> None:
     """A program that behaves like the driver stands in for Python."""
     fake = tmp_path / "python"
     fake.write_text(f"#!/usr/bin/env python3\n{code}\n")
     fake.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(fake))
-    monkeypatch.setattr(selftest, "TIMEOUT_S", 2)
+    monkeypatch.setattr(selftest, "TIMEOUT_S", limit)
     assert words in selftest.run_apart(0)["error"]
 
 
@@ -387,6 +388,17 @@ def test_vectors_that_are_not_used(
     found = [check for check in checks.check_vulkan() if check.name == f"vectors {info.index}"]
     assert len(found) == says
     assert all("LP_NATIVE_VECTOR_WIDTH=512" in check.remedy for check in found)
+
+
+def test_a_device_profile_that_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    assert not [check for check in checks.check_vulkan() if check.name == "device profile"]
+    monkeypatch.setenv("VKMNN_DEVICE_PROFILE", "apple-m1")
+    found = [check for check in checks.check_vulkan() if check.name == "device profile"]
+    assert found
+    assert all("apple-m1" in check.detail for check in found)
+    assert all(check.status is checks.Status.WARNING for check in found)
 
 
 def test_a_device_that_fails_the_test(

@@ -34,7 +34,7 @@ def python(environment: dict[str, str], *arguments: str) -> subprocess.Completed
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
 

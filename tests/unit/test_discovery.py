@@ -168,6 +168,13 @@ def test_a_failed_plugin_leaves_nothing_and_can_be_repaired(tmp_path: Path) -> N
     assert "op type PlugGood" in vkmnn.load_plugin(package).registered
 
 
+def test_a_plugin_that_ends_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "plug_exit.py"
+    path.write_text("import sys\nsys.exit(7)\n", "utf-8")
+    with pytest.raises(PluginError, match="SystemExit: 7"):
+        vkmnn.load_plugin(path)
+
+
 def test_a_plugin_that_takes_a_name_of_vkmnn(tmp_path: Path) -> None:
     path = write(tmp_path, "plug_greedy", "Softmax")
     with pytest.raises(PluginError, match="op type Softmax is there already") as caught:

@@ -18,40 +18,48 @@ PACKAGE = ROOT / "vkmnn"
 # part of vkmnn -> the parts that it may import. Reads from the bottom to the top.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "threads": set(),
     "registry": {"errors"},
+    "cache_files": set(),
+    "budget": {"errors"},
     "ir": {"errors", "registry"},
     "discovery": {"errors", "registry"},  # finds plug-ins, and imports them by name
-    "schema": {"errors", "ir"},
     "shape": {"errors", "ir", "registry"},
-    "geometry": {"errors", "ir", "registry", "shape"},
-    "converter": {"errors", "ir", "registry", "discovery", "schema", "shape"},
-    "core": {"errors", "ir", "shape", "geometry"},
+    "geometry": {"errors", "budget", "ir", "registry", "shape"},
+    "converter": {"errors", "budget", "threads", "ir", "registry", "discovery", "shape"},
+    "core": {"errors", "budget", "ir", "shape", "geometry"},
     "cpu_fallback": {"errors", "ir", "registry", "shape", "geometry", "core"},
-    "runtime": {"errors"},  # knows Vulkan, knows no operator
+    "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},
-    "codegen": {"errors"},  # runs without the engine, and the engine without it
-    "vulkan": {"errors", "ir", "registry", "shape", "geometry", "core", "runtime", "shaders"},
+    "codegen": {"errors", "cache_files"},  # runs without the engine, and the engine without it
+    "vulkan": {
+        *("errors", "threads", "ir", "registry", "shape", "geometry", "core", "runtime"),
+        *("shaders", "cache_files"),
+    },
     "plugin": {  # what authors of operators import: it re-exports, and registers nothing itself
         *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "vulkan"),
     },
     "operators": {"plugin", "shaders"},  # nothing that a plug-in package may not import
+    "schedule_config": {"errors"},
     "interpreter": {
-        *("errors", "ir", "discovery", "schema", "converter", "core", "cpu_fallback"),
-        *("runtime", "vulkan"),
+        *("errors", "budget", "ir", "discovery", "converter", "core", "cpu_fallback"),
+        *("runtime", "vulkan", "schedule_config"),
     },
-    "inference_session": {"errors", "ir", "core", "runtime", "interpreter"},
-    "bench": {"errors", "ir", "runtime", "interpreter", "inference_session"},
+    "inference_session": {
+        *("errors", "budget", "threads", "ir", "core", "runtime", "interpreter", "schedule_config"),
+    },
+    "bench": {"errors", "cache_files", "ir", "runtime", "interpreter", "inference_session"},
     "onnx_backend": {"errors", "ir", "inference_session"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
-    "testing": {  # the pytest plug-in of shader tests
+    "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
         *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
-        *("vulkan", "operators"),
+        *("vulkan", "operators", "converter", "discovery", "inference_session"),
     },
     "cli": {  # doctor, info and ops look into every part
-        *("errors", "ir", "discovery", "schema", "shape", "geometry", "converter", "core"),
+        *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
-        *("interpreter", "inference_session", "bench"),
+        *("interpreter", "inference_session", "schedule_config", "bench", "cache_files"),
     },
 }
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli
@@ -61,15 +69,32 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "vulkan": ("vkmnn.runtime.drivers",),
     "cffi": ("vkmnn.runtime.drivers",),
     "kp": ("vkmnn.runtime.drivers",),
-    "onnx": ("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.bench.engines"),
-    "google": ("vkmnn.converter.onnx",),  # protobuf: the errors of onnx's parser
-    "flatbuffers": ("vkmnn.schema",),
-    "typer": ("vkmnn.cli", "vkmnn.codegen", "vkmnn.testing.mutate"),
-    "rich": ("vkmnn.cli", "vkmnn.codegen", "vkmnn.testing.mutate"),
+    "onnx": (
+        *("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.bench.engines"),
+        "vkmnn.testing.fuzz",
+    ),
+    "google": (
+        "vkmnn.converter.onnx",
+        "vkmnn.testing.fuzz",
+    ),  # protobuf: the errors of onnx's parser
+    "typer": (
+        "vkmnn.cli",
+        "vkmnn.codegen",
+        "vkmnn.testing.mutate",
+        "vkmnn.testing.fuzz",
+        "vkmnn.testing.faults",
+    ),
+    "rich": (
+        "vkmnn.cli",
+        "vkmnn.codegen",
+        "vkmnn.testing.mutate",
+        "vkmnn.testing.fuzz",
+        "vkmnn.testing.faults",
+    ),
     "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
     "jsonschema": ("vkmnn.codegen",),
     "slangpy": ("vkmnn.codegen",),
-    "onnxruntime": ("vkmnn.cli", "vkmnn.bench.engines"),
+    "onnxruntime": ("vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
     "ncnn": ("vkmnn.bench.engines",),
     "pnnx": ("vkmnn.bench.engines",),
     "pytest": ("vkmnn.testing",),

@@ -64,4 +64,4 @@ def test_version_is_the_packages_version(pyproject):
 
 def test_every_extra_that_tasks_installs_exists(pyproject):
     extras = set(pyproject["project"]["optional-dependencies"])
-    assert {"codegen", "test", "lint", "dev", "networks", "docs"} <= extras
+    assert {"codegen", "test", "lint", "dev", "networks"} <= extras

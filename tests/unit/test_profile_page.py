@@ -186,7 +186,7 @@ def test_the_page_works_in_a_browser(tmp_path: Path) -> None:
         [CHROMIUM, *options, f"--user-data-dir={tmp_path / 'user'}", "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
         check=False,
     )
     complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -15,6 +15,7 @@ import numpy as np
 
 from vkmnn.bench.engine import EngineMissingError, Job
 from vkmnn.bench.peer import Peer
+from vkmnn.cache_files import cache_dir
 from vkmnn.ir import Array
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
@@ -93,8 +94,7 @@ def place(device: str, threads: int, rounds: int, timeout_s: float) -> Place:
     Raises:
         DeviceNotFoundError: there is no such device.
     """
-    folder = environment.cache_dir() / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = cache_dir() / "bench"
     threads = threads or usable_cores()
     selector = environment.device_selector() if device == "auto" else device
     if selector == "cpu":

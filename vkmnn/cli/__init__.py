@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
     """Run the command line on the arguments of the process."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started the process
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
     missing = [name for name in ("typer", "rich") if not importlib.util.find_spec(name)]
     if missing:
         sys.exit(

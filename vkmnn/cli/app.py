@@ -16,6 +16,7 @@ import typer
 import vkmnn
 from vkmnn.cli.console import LogHandler, show_error
 from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.schedule_config import PRECISIONS, precision_name
 
 app = typer.Typer(
     add_completion=False,
@@ -52,7 +53,9 @@ DriverOption = Annotated[
 PrecisionOption = Annotated[
     str,
     typer.Option(
-        "--precision", "-p", help='"high" (float32), or "normal" (float16 storage, float32 sums).'
+        "--precision",
+        "-p",
+        help='"high" or "fp32" (float32), or "normal" or "fp16" (float16 storage, float32 sums).',
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -100,11 +103,24 @@ def _common(
 
 
 @app.command()
-def devices(driver: DriverOption = None, json: JsonOption = False) -> None:
+def devices(
+    driver: DriverOption = None,
+    profiles: Annotated[
+        bool,
+        typer.Option(
+            "--profiles",
+            help="List the device profiles that VKMNN_DEVICE_PROFILE may name instead.",
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """List the devices of this machine, and which one "auto" means."""
-    from vkmnn.cli.devices import list_devices
+    from vkmnn.cli.devices import list_devices, list_profiles
 
-    list_devices(driver, json)
+    if profiles:
+        list_profiles(json)
+    else:
+        list_devices(driver, json)
 
 
 @app.command()
@@ -151,10 +167,10 @@ def run(
     from vkmnn.cli.run import RunOptions, run_model
 
     validation = True if validate else None
-    options = RunOptions(
-        device, driver, validation, inputs or [], shape or [], seed, repeat, precision
-    )
-    allowed = (1e-2 if precision == "normal" else 1e-4) if tolerance is None else tolerance
+    name = precision_name(precision)
+    options = RunOptions(device, driver, validation, inputs or [], shape or [], seed, repeat, name)
+    usual = 1e-2 if PRECISIONS[name] == "normal" else 1e-4
+    allowed = usual if tolerance is None else tolerance
     if not run_model(model, options, output, compare, allowed):
         raise typer.Exit(1)
 
@@ -214,7 +230,8 @@ def profile(
     from vkmnn.cli.profile import profile_model
     from vkmnn.cli.run import RunOptions
 
-    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, precision)
+    name = precision_name(precision)
+    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, name)
     profile_model(model, options, by.value, trace, html)
 
 
@@ -264,7 +281,8 @@ def tune(
     from vkmnn.cli.run import RunOptions
     from vkmnn.cli.tune import tune_model
 
-    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, precision)
+    name = precision_name(precision)
+    options = RunOptions(device, driver, None, inputs or [], shape or [], seed, repeat, name)
     tune_model(model, options)
 
 
@@ -289,6 +307,27 @@ def run_cli(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a console may lack ✓ or µ
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output wants no more of it
+        _discard_output()
+        return 1
+    except OSError as error:
+        if error.filename is not None:  # not the output, which has no name
+            raise
+        _discard_output()
+        show_error(InvalidInputError(f"the output cannot be written: {error}"))
+        return 1
+    return status
+
+
+def _discard_output() -> None:
+    """Let Python's own flush at exit go nowhere: the file behind the output takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         set_up_logging()
         app(arguments, prog_name="vkmnn")

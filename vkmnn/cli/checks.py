@@ -115,7 +115,7 @@ def check_vulkan() -> Iterator[Check]:
 
     try:
         from vkmnn.runtime.drivers.layer_settings import VALIDATION_LAYER
-        from vkmnn.runtime.drivers.vulkan.loader import layer_names, loader_version
+        from vkmnn.runtime.drivers.vulkan.loader import layers, loader_version
     except DriverUnavailableError as error:
         no_package = "package" in str(error)
         fix = error.hint if no_package else remedy("driver")
@@ -125,7 +125,7 @@ def check_vulkan() -> Iterator[Check]:
     yield Check(_VULKAN, "loader", Status.OK, f"Vulkan {version}")
     yield from _driver_files()
     yield from _devices()
-    if VALIDATION_LAYER in layer_names():
+    if VALIDATION_LAYER in layers():
         yield Check(_VULKAN, "validation layer", Status.OK, VALIDATION_LAYER)
     else:
         detail = "not installed (only VKMNN_VALIDATION=1 and --validate need it)"
@@ -162,6 +162,10 @@ def _devices() -> Iterator[Check]:
     for device in found:
         detail = f"{device.name}, {type_text(device)}, {bytes_text(device.memory_bytes)}"
         yield Check(_VULKAN, f"device {device.index}", Status.OK, detail)
+        if device.device_profile:
+            detail = f"made to look like {device.device_profile}; it can do more"
+            fix = "unset VKMNN_DEVICE_PROFILE to use all of it"
+            yield Check(_VULKAN, "device profile", Status.WARNING, detail, fix)
         yield from _wider_vectors(device)
     try:
         chosen, reason = automatic(found)
@@ -231,7 +235,7 @@ def check_plugins() -> Iterator[Check]:
 
 def check_cache() -> Iterator[Check]:
     """The folder in which compiled pipelines are kept can be written."""
-    from vkmnn.runtime.environment import cache_dir
+    from vkmnn.cache_files import cache_dir
 
     folder = cache_dir()
     try:

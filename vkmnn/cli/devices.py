@@ -17,6 +17,7 @@ from vkmnn.interpreter import CPU_DEVICE, CpuInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_profiles import DeviceProfile, load_profile, profile_names
 from vkmnn.runtime.drivers import DriverUnavailableError, get_driver
 from vkmnn.runtime.selection import select
 
@@ -32,6 +33,9 @@ KEY_FEATURES = {
     "subgroup_shuffle": "subgroups",
     "timestamps": "timestamps",
 }
+
+
+PROFILE_NOTE = "features, limits and memory are no more than that device's"
 
 
 def why_none(driver: str | None) -> tuple[str, str]:
@@ -86,6 +90,8 @@ def list_devices(driver: str | None, as_json: bool) -> None:
     rows.add_row(_mark(chosen == CPU_DEVICE), CPU_DEVICE, cpu, "numpy", "–", "–")
     show(rows, indent=0)
     out.print(verdict)
+    if environment.device_profile():
+        note(f"VKMNN_DEVICE_PROFILE={environment.device_profile()}: {PROFILE_NOTE}")
     if not found:
         reason, way_out = why_none(driver)
         note(f"no Vulkan device: {reason}")
@@ -97,7 +103,7 @@ def _mark(chosen: bool) -> Text:
     return Text("→" if chosen else "", style="bold green")
 
 
-def type_text(device: DeviceInfo) -> str:
+def type_text(device: DeviceInfo | DeviceProfile) -> str:
     """Return the device's type as people say it."""
     return "software" if device.type is DeviceType.CPU else device.type.value
 
@@ -105,6 +111,8 @@ def type_text(device: DeviceInfo) -> str:
 def _description(device: DeviceInfo) -> Text:
     names = [text for name, text in KEY_FEATURES.items() if name in device.features]
     text = Text(device.name, style="bold")
+    if device.device_profile:
+        text.append(f"\nmade to look like {device.device_profile}", style="not bold yellow")
     for line in (
         f"{device.vendor}, driver {device.driver_name} {device.driver_version}",
         ", ".join(names) or "no optional features",
@@ -112,6 +120,37 @@ def _description(device: DeviceInfo) -> Text:
     ):
         text.append(f"\n{line}", style="not bold dim")
     return text
+
+
+def list_profiles(as_json: bool) -> None:
+    """Print the device profiles that `VKMNN_DEVICE_PROFILE` may name."""
+    profiles = [load_profile(name) for name in profile_names()]
+    if as_json:
+        typer.echo(json.dumps({"profiles": list(map(_profile_as_dict, profiles))}, indent=2))
+        return
+    titles = ("Profile", "Device", "Type", "Memory", "Subgroups", "Group", "Shared", "Range")
+    rows = table(*titles, right=titles[3:])
+    for profile in profiles:
+        limits = profile.limits
+        rows.add_row(
+            profile.name,
+            Text(profile.device, style="bold").append(f"\n{profile.driver}", "not bold dim"),
+            type_text(profile),
+            bytes_text(profile.memory_bytes),
+            "–".join(map(str, sorted(set(limits.subgroup_size_range)))),
+            str(limits.max_workgroup_invocations),
+            bytes_text(limits.max_shared_memory),
+            bytes_text(limits.max_storage_buffer_range),
+        )
+    show(rows, indent=0)
+    note("VKMNN_DEVICE_PROFILE=NAME makes every device look like one; docs/device-profiles.md")
+
+
+def _profile_as_dict(profile: DeviceProfile) -> dict[str, Any]:
+    fields = dataclasses.asdict(profile)
+    fields["type"] = profile.type.value
+    fields["features"], fields["floors"] = sorted(profile.features), sorted(profile.floors)
+    return fields
 
 
 def _as_dict(device: DeviceInfo) -> dict[str, Any]:

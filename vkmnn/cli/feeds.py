@@ -14,9 +14,14 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
 
-Dims = tuple[int | str | None, ...]
+Dims = Sequence[int | str | None]
 Filler = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 
+# What numpy raises for files that are no archives of arrays, or that claim to hold too much.
+_BAD_ARCHIVE = (
+    *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError),
+    zipfile.BadZipFile,
+)
 _USAGE = "--input NAME=VALUE, where VALUE is a .npy or .npz file, random, ones or zeros"
 
 
@@ -144,7 +149,7 @@ def make_feeds(
                 hint=f"give its shape, --shape {arg.name}=1,2,3, or a file",
             )
         filler = FILLERS[str(chosen.get(arg.name, "random"))]
-        feeds[arg.name] = filler(rng, settled[arg.name], arg.type)
+        feeds[arg.name] = filler(rng, settled[arg.name], arg.dtype)
     return {arg.name: feeds[arg.name] for arg in args}, notes
 
 
@@ -195,7 +200,7 @@ def _array_for(name: str, path: Path) -> Array:
 def _read_npy(path: Path) -> Array:
     try:
         array: Array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         raise _unreadable(path, error) from error
     return array
 
@@ -204,7 +209,7 @@ def _read_npz(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except _BAD_ARCHIVE as error:
         raise _unreadable(path, error) from error
 
 

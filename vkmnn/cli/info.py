@@ -61,7 +61,7 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         "nodes": _count([node.op_type for node in proto.graph.node]),
     }
     try:
-        source = load_model(path)
+        source = load_model(path, evaluate=run_op)
     except UnsupportedOpError as error:
         show_facts(facts)
         out.print()

@@ -11,7 +11,7 @@ from vkmnn.cli.console import heading, out, show, show_error, show_facts, table
 from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
-from vkmnn.converter.onnx.support import alternative, body_operators
+from vkmnn.converter.onnx.support import alternative, body_operators, standard_name
 from vkmnn.core.resolve import SHAPE_ONLY
 from vkmnn.discovery import BUILT_IN, load_plugins
 from vkmnn.errors import InvalidInputError
@@ -31,20 +31,28 @@ _CONVERTERS = "vkmnn.converter.onnx"
 
 
 def list_ops(name: str | None) -> bool:
-    """Print the operators whose name holds `name`; False when there is none."""
+    """Print the operators whose name holds `name`.
+
+    Returns:
+        False when there is none, and when `name` is an operator of ONNX that is not supported:
+        this is said first, before those whose names only hold it.
+    """
     load_all()
     everything = supported_ops()
     found = [op for op in everything if name is None or name.lower() in op.name.lower()]
     exact = [op for op in found if name and op.name.lower() == name.lower()]
-    if not found and name:
-        reason = alternative(name, "", _NEWEST)
+    refused = name if name and not found else None
+    if name and not exact:
+        refused = standard_name(name) or refused
+    if refused:
         show_error(
             InvalidInputError(
-                f"'{name}' is not supported: {reason}",
-                hint="`vkmnn ops` lists what is; docs/add-an-operator.md says how to add one",
+                f"'{refused}' is not supported: {alternative(refused, '', _NEWEST)}",
+                hint="`vkmnn ops` lists what is; `python -m vkmnn.codegen new-op` adds one",
             )
         )
-        return False
+        if not found:
+            return False
     columns = ("operator", "domain", "opset", "converted", "runs on")
     rows = table(*columns, "as") if name else table(*columns)
     for op in exact or found:
@@ -59,7 +67,7 @@ def list_ops(name: str | None) -> bool:
     show_facts(_LEGEND, indent=0)
     out.print(Text("An attribute or an element type may still keep a node off the device:"))
     out.print(Text("session.placement() and `vkmnn run` say so."))
-    return True
+    return refused is None
 
 
 def list_plugins() -> None:

@@ -29,6 +29,7 @@ from vkmnn.cli.feeds import make_feeds
 from vkmnn.errors import InvalidInputError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
+from vkmnn.schedule_config import PrecisionName
 
 _TOP = 5
 _MOST_CLASSES = 100_000
@@ -45,7 +46,7 @@ class RunOptions:
     shapes: Sequence[str]
     seed: int
     repeat: int
-    precision: str = "high"
+    precision: PrecisionName = "high"
 
 
 @dataclass(slots=True)

@@ -53,7 +53,8 @@ def run_here(device: str | int) -> dict[str, Any]:
     import numpy as np
 
     from vkmnn.errors import VkmnnError
-    from vkmnn.interpreter import Interpreter, ScheduleConfig
+    from vkmnn.interpreter import Interpreter
+    from vkmnn.schedule_config import ScheduleConfig
 
     graph = network()
     x = np.random.default_rng(2).standard_normal(graph.inputs[0].dims).astype(np.float32)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from rich.text import Text
 
 from vkmnn.cli.console import note, out, show, table, time_text, trials
-from vkmnn.cli.run import Opened, RunOptions, introduce, opened
+from vkmnn.cli.run import RunOptions, introduce, opened
 from vkmnn.core.backend import TunedChoice
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime import environment
-
-_ROUNDS = 5
 
 
 def tune_model(model: Path, options: RunOptions) -> None:
@@ -26,26 +24,25 @@ def tune_model(model: Path, options: RunOptions) -> None:
         raise InvalidInputError("VKMNN_TUNE=off: nothing may be tuned", hint="unset it")
     with opened(model, options) as here:
         introduce(model, here)
-        before = _latency(here)
         with trials() as progress:
-            settled = here.session.tune(here.feeds, options.repeat, progress)
-        here.run()
-        after = _latency(here)
-    if not settled:
+            tuning = here.session.tune(here.feeds, options.repeat, progress)
+    if not tuning.choices:
         note("there is no choice between kernels in this model on this device")
         return
-    changed = [choice for choice in settled if choice.taken != choice.rule]
-    _show(changed)
-    kept = len(settled) - len(changed)
-    out.print(Text(f"{len(changed)} choices changed, {kept} stay as the rules have them"))
-    out.print(Text(f"a run took {time_text(before)}, now {time_text(after)}"))
+    _show(tuning.changed)
+    kept = len(tuning.choices) - len(tuning.changed)
+    out.print(Text(f"{len(tuning.changed)} choices changed, {kept} stay as the rules have them"))
+    if not tuning.before_us:
+        out.print(Text("kept: these are the kernels that were in use before"))
+        return
+    before, after = time_text(tuning.before_us / 1e6), time_text(tuning.after_us / 1e6)
+    if tuning.kept:
+        out.print(Text(f"kept: a run took {before}, now {after}"))
+    else:
+        out.print(Text(f"not kept: a run takes {before} as before, and {after} with the changes"))
 
 
-def _latency(here: Opened) -> float:
-    return median(here.run() for _ in range(_ROUNDS))
-
-
-def _show(changed: list[TunedChoice]) -> None:
+def _show(changed: Sequence[TunedChoice]) -> None:
     if not changed:
         return
     numbers = ("µs by rule", "µs now", "gain")
@@ -54,8 +51,8 @@ def _show(changed: list[TunedChoice]) -> None:
         rows.add_row(
             choice.what,
             str(len(choice.ops)),
-            Text(choice.rule),
-            Text(choice.taken),
+            Text(choice.rule_name),
+            Text(choice.taken_name),
             f"{choice.rule_us:.1f}",
             f"{choice.taken_us:.1f}",
             f"{100 * (1 - choice.taken_us / choice.rule_us):.0f} %",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
+from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, Op
 
 
@@ -40,8 +42,8 @@ class HostCall:
 class TunedChoice:
     """A choice between kernels that was settled by measurement.
 
-    `ops` are the ops that face it; `rule` is what the rules would take. Times are those of one of
-    the ops, in microseconds.
+    `ops` are the ops that face it; `rule` is what the rules would take, both kernels with the name
+    that people read. Times are those of one of the ops, in microseconds.
     """
 
     what: str
@@ -51,6 +53,28 @@ class TunedChoice:
     taken: str
     rule_us: float
     taken_us: float
+    rule_name: str = ""
+    taken_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What tuning a network found.
+
+    `choices` are empty where no op has a choice. `before_us` and `after_us` are microseconds of
+    whole runs, medians of as many in turns: with the kernels that were in use, and with those that
+    measured fastest op by op; both 0 where these are the same. `kept`: the latter are in use now.
+    """
+
+    choices: tuple[TunedChoice, ...] = ()
+    before_us: float = 0.0
+    after_us: float = 0.0
+    kept: bool = True
+
+    @property
+    def changed(self) -> tuple[TunedChoice, ...]:
+        """The choices for which another kernel than the rules' was fastest."""
+        return tuple(choice for choice in self.choices if choice.taken != choice.rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +102,17 @@ class Plan(Protocol):
 
     def close(self) -> None:
         """Release it."""
+
+
+class OpsRefusedError(VkmnnError):
+    """A backend cannot run ops that it accepted: it shows only when their kernels are known.
+
+    `reasons` says why, by name of op. The plan is made again without them.
+    """
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        super().__init__("; ".join(f"{name}: {reason}" for name, reason in self.reasons.items()))
 
 
 class Segment(ABC):
@@ -148,6 +183,9 @@ class Backend(ABC):
             kept: tensors that the host reads after a segment has run (outputs, inputs of other
                 backends).
             inputs: tensors that the host provides (graph inputs, outputs of other backends).
+
+        Raises:
+            OpsRefusedError: some ops must run elsewhere; nothing has been allocated.
         """
 
     @abstractmethod
@@ -164,8 +202,8 @@ class Backend(ABC):
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,
-    ) -> list[TunedChoice]:
-        """Measure the kernels that a plan could use, and use the fastest ones from now on.
+    ) -> Tuning:
+        """Measure the kernels that a plan could use, and use them where the whole run gains.
 
         Args:
             make_plan: makes the plan on a backend.
@@ -176,12 +214,20 @@ class Backend(ABC):
         Returns:
             What was settled, where there was a choice.
         """
-        return []
+        return Tuning()
 
     @property
     def tunes_new_plans(self) -> bool:
         """Whether a plan is to be tuned when it is made first."""
         return False
+
+    def reopened(self) -> Backend:
+        """Return a backend like this one on its device, opened anew after a loss."""
+        return self
+
+    def use(self) -> AbstractContextManager[None]:
+        """Return what a `with` block holds while nobody may close the device."""
+        return nullcontext()
 
     def close(self) -> None:  # noqa: B027 - a backend may own nothing
         """Release what the backend owns."""

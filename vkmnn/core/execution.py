@@ -35,7 +35,10 @@ class Execution:
 
 @dataclass(slots=True)
 class Command:
-    """An op of the plan with its tensors, the execution that runs it, and where and why there."""
+    """An op of the plan with its tensors, the execution that runs it, and where and why there.
+
+    `owner` names the op of the network for whose sake a backend added this one; "" otherwise.
+    """
 
     op: Op
     inputs: list[Tensor | None]
@@ -43,3 +46,4 @@ class Command:
     execution: Execution
     backend: str
     reason: str = ""
+    owner: str = ""

@@ -8,12 +8,14 @@ from itertools import groupby
 
 import numpy as np
 
-from vkmnn.core.backend import Backend, MemoryUse, Segment, Timing
+from vkmnn.budget import Meter, unlimited
+from vkmnn.core.backend import Backend, MemoryUse, OpsRefusedError, Segment, Timing
 from vkmnn.core.execution import Command, Rejection
+from vkmnn.core.host_memory import check_host_memory
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.resolve import Evaluator, Resolved, lower, resolve
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.errors import UnsupportedNode, UnsupportedOpError
+from vkmnn.errors import DeviceError, UnsupportedNode, UnsupportedOpError, unexpected_error
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 
 _log = logging.getLogger(__name__)
@@ -29,10 +31,13 @@ class Pipeline:
         main: the backend that is asked first for every op.
         backup: the backend that takes what `main` rejects; folds constants.
         evaluate: runs one op on arrays.
+        meter: what the plan may take; None has no limits.
 
     Raises:
+        BudgetError: the plan would take more memory, pieces or time than the meter allows.
         ShapeError: the shapes do not fit the network.
         UnsupportedOpError: neither backend runs some op.
+        DeviceError: a tensor cannot be brought from one backend to the other.
     """
 
     def __init__(
@@ -43,20 +48,36 @@ class Pipeline:
         main: Backend,
         backup: Backend,
         evaluate: Evaluator,
+        meter: Meter | None = None,
     ) -> None:
+        meter = meter or unlimited()
         self.main = main.type
         self.backup = backup.type
         self._backends = {main.type: main, backup.type: backup}
         self._outputs = [info.name for info in graph.outputs]
-        resolved = resolve(graph, inputs, known, evaluate)
+        resolved = resolve(graph, inputs, known, evaluate, meter)
         if main.uses_geometry:
-            resolved = lower(resolved, set(self._outputs), evaluate)
+            resolved = lower(resolved, set(self._outputs), evaluate, meter)
         self.infos = resolved.infos
-        self.commands = main.on_resize_begin(
-            _create_commands(resolved, inputs, set(self._outputs), main, backup)
-        )
         self._constants = resolved.constants
-        self._segments, self._copies = self._build(inputs)
+        self.commands: list[Command] = []
+        refused: dict[str, str] = {}
+        built = None
+        while built is None:
+            self.commands = main.on_resize_begin(
+                _create_commands(resolved, inputs, set(self._outputs), main, backup, refused, meter)
+            )
+            check_host_memory(self.commands, backup.type, set(self._outputs), meter)
+            try:
+                built = self._build(inputs)
+            except OpsRefusedError as error:
+                if error.reasons.keys() <= refused.keys():
+                    raise DeviceError(
+                        f"cannot run what the plan needs beside the network: {error.message}",
+                        hint='run this network with device="cpu"',
+                    ) from error
+                refused |= error.reasons
+        self._segments, self._copies = built
 
     def _build(self, inputs: Mapping[str, TensorInfo]) -> tuple[list[Segment], int]:
         """Cut the commands into segments and let the backends prepare theirs."""
@@ -146,8 +167,13 @@ def _create_commands(
     outputs: set[str],
     main: Backend,
     backup: Backend,
+    refused: Mapping[str, str],
+    meter: Meter,
 ) -> list[Command]:
-    """Ask the main backend, then the backup, for an execution of every op."""
+    """Ask the main backend, then the backup, for an execution of every op.
+
+    Ops that are named in `refused` go to the backup at once, for the reason given there.
+    """
     tensors: dict[str, Tensor] = {}
 
     def tensor(name: str) -> Tensor:
@@ -168,9 +194,16 @@ def _create_commands(
     commands: list[Command] = []
     unsupported: list[UnsupportedNode] = []
     for op in resolved.ops:
+        meter.check_time(op.type, op.source or op.name)
         ins = [tensor(name) if name else None for name in op.inputs]
         outs = [tensor(name) for name in op.outputs if name]
-        execution = main.on_create(op, ins, outs)
+        reason = refused.get(op.name)
+        try:
+            execution = Rejection(reason) if reason else main.on_create(op, ins, outs)
+        except Exception as error:
+            raise unexpected_error(
+                error, "planning it", op=op.type, node=op.source or op.name
+            ) from error
         if not isinstance(execution, Rejection):
             commands.append(Command(op, ins, outs, execution, main.type))
             continue

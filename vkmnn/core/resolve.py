@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Protocol
 
 import numpy as np
 
-from vkmnn.errors import ShapeError
+from vkmnn.budget import Meter, unlimited
+from vkmnn.errors import ShapeError, unexpected_error
 from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
-from vkmnn.shape import compute_shapes
+from vkmnn.shape import Cost, compute_shapes, cost_of, info_bytes, new_bytes
 
 
 class Evaluator(Protocol):
@@ -68,16 +68,23 @@ def content_inputs(graph: Graph) -> frozenset[str]:
     return frozenset(info.name for info in graph.inputs if info.name in seen)
 
 
-def fold_constants(graph: Graph, evaluate: Evaluator) -> Graph:
+def fold_constants(graph: Graph, evaluate: Evaluator, meter: Meter | None = None) -> Graph:
     """Return the graph with every op evaluated that needs neither an input nor its shape.
 
-    Unlike the converter's pass this has no size limit: plans of different shapes share the results.
+    Unlike the converter's pass this folds all that the budget allows: plans of different shapes
+    share the results.
+
+    Raises:
+        BudgetError: the results would take more than that.
     """
+    meter = meter or unlimited()
     values = dict(graph.constants)
     ops: list[Op] = []
     for op in graph.ops:
         if all(not name or name in values for name in op.inputs):
-            arrays = evaluate(op, [values[name] if name else None for name in op.inputs])
+            arrays = _evaluated(
+                op, [values[name] if name else None for name in op.inputs], evaluate, meter
+            )
             values.update(
                 (name, array) for name, array in zip(op.outputs, arrays, strict=True) if name
             )
@@ -91,6 +98,7 @@ def resolve(
     inputs: Mapping[str, TensorInfo],
     known: Mapping[str, Array],
     evaluate: Evaluator,
+    meter: Meter | None = None,
 ) -> Resolved:
     """Compute all shapes and fold all that is constant (MNN's shape computation, first loop).
 
@@ -99,16 +107,20 @@ def resolve(
         inputs: static description of every graph input.
         known: content of the inputs that `content_inputs` names.
         evaluate: runs one op on arrays; the backup backend's.
+        meter: what the values may take; None has no limits.
 
     Raises:
+        BudgetError: what is known already would take more memory or time than allowed.
         ShapeError: shapes do not fit, or a shape depends on content that is not known.
     """
+    meter = meter or unlimited()
     values: dict[str, Array] = {**graph.constants, **known}
     infos: dict[str, TensorInfo] = dict(inputs)
     for name, array in values.items():
         infos[name] = TensorInfo(name, _dtype(array), array.shape)
     ops: list[Op] = []
     for op in graph.ops:
+        meter.check_time(op.type, op.name)
         op_infos = [infos[name] if name else None for name in op.inputs]
         op_values = [values.get(name) if name else None for name in op.inputs]
         if op.type in SHAPE_ONLY and op_infos[0] is not None:
@@ -118,7 +130,8 @@ def resolve(
             not name or value is not None for name, value in zip(op.inputs, op_values, strict=True)
         )
         if known_all:
-            for name, array in zip(op.outputs, evaluate(op, op_values), strict=True):
+            arrays = _evaluated(op, op_values, evaluate, meter)
+            for name, array in zip(op.outputs, arrays, strict=True):
                 if name:
                     values[name] = array
                     infos[name] = TensorInfo(name, _dtype(array), array.shape)
@@ -133,22 +146,51 @@ def resolve(
     return Resolved(ops, infos, {name: values[name] for name in needed if name in values})
 
 
-def lower(resolved: Resolved, outputs: set[str], evaluate: Evaluator) -> Resolved:
-    """Lower data movement to Raster, fold what became constant, collapse chains of copies."""
-    ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants)
+def _evaluated(
+    op: Op, inputs: Sequence[Array | None], evaluate: Evaluator, meter: Meter
+) -> list[Array]:
+    """Compute an op whose results have been charged before they are made."""
+    cost = cost_of(op, inputs)
+    node = op.source or op.name
+    meter.charge(cost.nbytes, op.type, node, cost.working)
+    meter.check_time(op.type, node, cost.seconds)
+    try:
+        arrays = evaluate(op, inputs)
+    except Exception as error:
+        raise unexpected_error(
+            error, "computing it from constants", op=op.type, node=node
+        ) from error
+    meter.refund(cost.nbytes - new_bytes(arrays, inputs))
+    return arrays
+
+
+def lower(
+    resolved: Resolved, outputs: set[str], evaluate: Evaluator, meter: Meter | None = None
+) -> Resolved:
+    """Lower data movement to Raster, fold what became constant, collapse chains of copies.
+
+    Raises:
+        BudgetError: it would take more pieces or time than the meter allows.
+    """
+    meter = meter or unlimited()
+    ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants, meter)
     values = dict(constants)
     left: list[Op] = []
     for op in ops:
         out = [infos[name] for name in op.outputs if name]
         known = all(not name or name in values for name in op.inputs)
-        size = sum(prod(info.dims) * info.dtype.numpy.itemsize for info in out)
-        if known and size <= FOLD_LIMIT_BYTES:
-            arrays = evaluate(op, [values[name] if name else None for name in op.inputs], out)
+        given = [values.get(name) if name else None for name in op.inputs]
+        if known and info_bytes(out) <= FOLD_LIMIT_BYTES and _fits(cost_of(op, given, out), meter):
+            arrays = evaluate(op, given, out)
             values.update(zip(op.outputs, arrays, strict=True))
         else:
             left.append(op)
-    fused = fuse_views(fuse_rasters(left, infos, outputs), infos, outputs)
+    fused = fuse_views(fuse_rasters(left, infos, outputs, meter), infos, outputs)
     return Resolved(fused, infos, values)
+
+
+def _fits(cost: Cost, meter: Meter) -> bool:
+    return meter.fits(cost.working) and meter.has_time(cost.seconds)
 
 
 def _dtype(array: Array) -> DType:

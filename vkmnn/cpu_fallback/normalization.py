@@ -76,12 +76,13 @@ def _lrn(op: Op, inputs: Inputs) -> list[AnyArray]:
     attrs = attrs_of(op, LRNAttrs)
     x = required(inputs, 0)
     wide = widen(x)
-    before, after = (attrs.size - 1) // 2, attrs.size // 2
+    # Beyond the channels there is nothing to add, however long the window is.
+    before, after = (min(half, x.shape[1]) for half in ((attrs.size - 1) // 2, attrs.size // 2))
     widths = [(0, 0)] * x.ndim
     widths[1] = (before, after)
     squares = np.pad(np.square(wide), widths)
     summed = np.zeros_like(wide)
-    for first in range(attrs.size):
+    for first in range(before + after + 1):
         summed = summed + squares[:, first : first + x.shape[1]]
     result = wide / (attrs.bias + attrs.alpha / attrs.size * summed) ** attrs.beta
     return [result.astype(x.dtype)]

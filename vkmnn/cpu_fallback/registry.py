@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkmnn.errors import InvalidInputError, ModelError, VkmnnError
+from vkmnn.errors import InvalidInputError, ModelError, VkmnnError, unexpected_error
 from vkmnn.ir import Array, Op, TensorInfo
 from vkmnn.registry import Registry
 
@@ -97,7 +97,7 @@ def run_op(
         if error.op is None:
             error.op, error.node = op.type, op.name
         raise
-    except (ArithmeticError, IndexError, MemoryError, TypeError, ValueError) as error:
+    except (ArithmeticError, IndexError, TypeError, ValueError) as error:
         given = ", ".join(
             "absent" if item is None else f"{item.dtype}{list(item.shape)}" for item in inputs
         )
@@ -106,6 +106,10 @@ def run_op(
             op=op.type,
             node=op.name,
             hint="check the shapes and values that reach this node",
+        ) from error
+    except Exception as error:
+        raise unexpected_error(
+            error, "computing it with numpy", op=op.type, node=op.source or op.name
         ) from error
     if len(results) < len(op.outputs):
         raise ModelError(

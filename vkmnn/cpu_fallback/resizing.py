@@ -137,9 +137,11 @@ def _grid_sample(op: Op, inputs: Inputs) -> list[AnyArray]:
             along = np.rint(along)
         low, high = (0.0, size - 1.0) if attrs.align_corners else (-0.5, size - 0.5)
         beyond = (along < low) | (along > high)
-        if attrs.padding_mode == "border":
+        # A cubic weighs by where the point itself lies; each of its elements is moved inside alone.
+        moves = attrs.mode != "cubic"
+        if moves and attrs.padding_mode == "border":
             along = np.where(beyond, np.clip(along, 0, size - 1), along)
-        elif attrs.padding_mode == "reflection":
+        elif moves and attrs.padding_mode == "reflection":
             along = _reflected(along, size, align_corners=attrs.align_corners)
         per_axis.append(
             [

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
 
+from vkmnn.budget import Meter, unlimited
 from vkmnn.geometry.regions import (
     MAX_REGIONS,
     compose,
@@ -36,7 +37,10 @@ def view_source(op: Op, infos: Mapping[str, TensorInfo]) -> str | None:
 
 
 def fuse_rasters(
-    ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
+    ops: Sequence[Op],
+    infos: Mapping[str, TensorInfo],
+    keep: AbstractSet[str],
+    meter: Meter | None = None,
 ) -> list[Op]:
     """Let Rasters read through the Rasters before them, and drop those that nothing reads any more.
 
@@ -49,10 +53,12 @@ def fuse_rasters(
         ops: ops in topological order; they are not changed.
         infos: every tensor, with static shapes.
         keep: names that must still be produced (the graph's outputs).
+        meter: asked for time at every op; None has no limits.
 
     Returns:
         The ops in topological order.
     """
+    meter = meter or unlimited()
     stored = _stored(ops, infos, keep)
     rasters: dict[str, RasterAttrs] = {}
     sources: dict[str, list[str]] = {}
@@ -60,6 +66,7 @@ def fuse_rasters(
     same: dict[str, str] = {}
     result: list[Op] = []
     for op in ops:
+        meter.check_time(op.type, op.source or op.name)
         inputs = [same.get(name, name) for name in op.inputs]
         attrs = op.attrs
         if not isinstance(attrs, RasterAttrs):
@@ -67,7 +74,7 @@ def fuse_rasters(
             continue
         output = infos[op.outputs[0]]
         inputs, attrs = _canonical(inputs, attrs)
-        inputs, attrs = _collapse(inputs, attrs, prod(output.dims), rasters, sources, stored)
+        inputs, attrs = _collapse(inputs, attrs, prod(output.dims), rasters, sources, stored, meter)
         key = (tuple(inputs), attrs, _fill_key(attrs.fill), output.dtype, output.shape)
         if key in seen and output.name not in keep:
             same[output.name] = seen[key]
@@ -113,6 +120,7 @@ def _collapse(
     rasters: Mapping[str, RasterAttrs],
     sources: Mapping[str, list[str]],
     stored: AbstractSet[str],
+    meter: Meter,
 ) -> tuple[list[str], RasterAttrs]:
     """Read through producers until none can be read through."""
     refused: set[str] = set()
@@ -120,7 +128,9 @@ def _collapse(
         name = next((name for name in inputs if name in rasters and name not in refused), None)
         if name is None:
             return _canonical(inputs, attrs)
-        composed = _read_through(attrs, inputs.index(name), len(inputs), rasters[name], elements)
+        composed = _read_through(
+            attrs, inputs.index(name), len(inputs), rasters[name], elements, meter
+        )
         if composed is None:
             refused.add(name)
             continue
@@ -135,7 +145,12 @@ def _collapse(
 
 
 def _read_through(
-    attrs: RasterAttrs, origin: int, count: int, producer: RasterAttrs, elements: int
+    attrs: RasterAttrs,
+    origin: int,
+    count: int,
+    producer: RasterAttrs,
+    elements: int,
+    meter: Meter,
 ) -> RasterAttrs | None:
     """Replace input `origin` by the producer's inputs, numbered from `count` on."""
     regions: list[Region] = []
@@ -144,6 +159,7 @@ def _read_through(
         if region.origin != origin:
             regions.append(region)
             continue
+        meter.check_time("Raster")
         parts = _compose_all(region, producer.regions)
         if parts is None:
             return None

@@ -30,11 +30,12 @@ def _gather(ctx: GeometryContext) -> None:
     flat = np.asarray(indices, np.int64).reshape(-1)
     if np.any((flat < -size) | (flat >= size)):
         raise ShapeError(f"an index is outside [{-size}, {size - 1}]: {flat.tolist()}")
-    picked = axis_gather(np.where(flat < 0, flat + size, flat))
+    picked = axis_gather(ctx, np.where(flat < 0, flat + size, flat))
     if len(picked) > MAX_GATHER_REGIONS:
         return
     before, after = prod(shape[:axis]), prod(shape[axis + 1 :])
     regions = combine_axes(
+        ctx,
         [[axis_copy(before)], picked, [axis_copy(after)]],
         row_major((before, size, after)),
         row_major((before, flat.size, after)),

@@ -8,6 +8,7 @@ import numpy as np
 
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir.ops import ConstantOfShapeAttrs, ShapeAttrs
+from vkmnn.shape import info_bytes
 from vkmnn.shape.common import attrs_of, content_of
 from vkmnn.shape.generation import shape_slice
 
@@ -28,6 +29,7 @@ def _size(ctx: GeometryContext) -> None:
 @geometry("Range")
 def _range(ctx: GeometryContext) -> None:
     output = ctx.outputs[0]
+    ctx.charge(3 * 8 * output.dims[0])
     start, delta = content_of(ctx.values, 0), content_of(ctx.values, 2)
     steps = np.arange(output.dims[0]).astype(start.dtype)
     ctx.constant_output(output, np.add(start.reshape(()), np.multiply(steps, delta.reshape(()))))
@@ -37,4 +39,5 @@ def _range(ctx: GeometryContext) -> None:
 def _constant_of_shape(ctx: GeometryContext) -> None:
     output = ctx.outputs[0]
     value = attrs_of(ctx.op, ConstantOfShapeAttrs).value
+    ctx.charge(2 * info_bytes([output]))
     ctx.constant_output(output, np.full(output.dims, value, output.dtype.numpy))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from vkmnn.geometry.regions import merge
+from vkmnn.geometry.registry import GeometryContext
 from vkmnn.ir import Region, View
 
 
@@ -18,13 +20,18 @@ def axis_copy(size: int, src: int = 0, dst: int = 0, step: int = 1) -> Region:
     return Region(View(src, (step,)), View(dst, (1,)), (size,))
 
 
-def axis_gather(indices: npt.NDArray[np.int64]) -> list[Region]:
+def axis_gather(ctx: GeometryContext, indices: npt.NDArray[np.int64]) -> list[Region]:
     """Return few regions that copy element `indices[i]` of one axis to element i.
 
     Indices in arithmetic progression make one region, and repeated progressions one more axis.
+
+    Raises:
+        BudgetError: there are too many progressions.
     """
     steps = np.diff(indices)
-    turns: list[int] = (np.flatnonzero(steps[1:] != steps[:-1]) + 1).tolist()
+    found = np.flatnonzero(steps[1:] != steps[:-1]) + 1
+    ctx.check_pieces(len(found) + 1)
+    turns: list[int] = found.tolist()
     regions = []
     begin, count = 0, len(indices)
     while begin < count:
@@ -37,6 +44,7 @@ def axis_gather(indices: npt.NDArray[np.int64]) -> list[Region]:
 
 
 def combine_axes(
+    ctx: GeometryContext,
     axes: Sequence[Sequence[Region]],
     src_strides: Sequence[int],
     dst_strides: Sequence[int],
@@ -45,11 +53,16 @@ def combine_axes(
     """Return the regions of a tensor whose axes are each copied by one of their own regions.
 
     Args:
+        ctx: whose regions they are.
         axes: per axis, regions that count in elements of that axis.
         src_strides: what one element of each axis is worth in the source.
         dst_strides: the same in the destination.
         origin: the input that the regions read.
+
+    Raises:
+        BudgetError: there are too many of them.
     """
+    ctx.check_pieces(prod(map(len, axes)))
     scaled = [
         [_scale(region, src, dst) for region in regions]
         for regions, src, dst in zip(axes, src_strides, dst_strides, strict=True)

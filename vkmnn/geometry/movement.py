@@ -67,7 +67,7 @@ def _slice(ctx: GeometryContext) -> None:
         ctx.ints(4, "steps"),
     )
     axes = [[axis_copy(count, start, 0, step)] for start, step, count in ranges]
-    regions = combine_axes(axes, row_major(source.dims), row_major(output.dims))
+    regions = combine_axes(ctx, axes, row_major(source.dims), row_major(output.dims))
     ctx.raster(output, [source.name], regions)
 
 
@@ -89,7 +89,7 @@ def _tile(ctx: GeometryContext) -> None:
         [Region(View(0, (0, 1)), View(0, (dim, 1)), (repeats, dim))]
         for dim, repeats in zip(source.dims, ctx.ints(1, "repeats") or [], strict=True)
     ]
-    regions = combine_axes(axes, row_major(source.dims), row_major(output.dims))
+    regions = combine_axes(ctx, axes, row_major(source.dims), row_major(output.dims))
     ctx.raster(output, [source.name], regions)
 
 

@@ -38,10 +38,10 @@ def _pad(ctx: GeometryContext) -> None:
     mode = attrs_of(ctx.op, PadAttrs).mode
     widths = pad_widths(source.dims, ctx.ints(1, "pads") or [], ctx.ints(3, "axes"))
     axes = [
-        _axis_regions(mode, size, begin, end)
+        _axis_regions(ctx, mode, size, begin, end)
         for size, (begin, end) in zip(source.dims, widths, strict=True)
     ]
-    regions = combine_axes(axes, row_major(source.dims), row_major(output.dims))
+    regions = combine_axes(ctx, axes, row_major(source.dims), row_major(output.dims))
     names = [source.name]
     fill: float | int = 0
     if mode == "constant":
@@ -56,7 +56,7 @@ def _pad(ctx: GeometryContext) -> None:
     ctx.raster(output, names, regions, fill)
 
 
-def _axis_regions(mode: str, size: int, begin: int, end: int) -> list[Region]:
+def _axis_regions(ctx: GeometryContext, mode: str, size: int, begin: int, end: int) -> list[Region]:
     """Return the regions along one axis. Cropping comes first: what is cropped is not repeated."""
     first = max(-begin, 0)
     kept = size - first - max(-end, 0)
@@ -64,7 +64,7 @@ def _axis_regions(mode: str, size: int, begin: int, end: int) -> list[Region]:
     if mode == "constant" or before == after == 0:
         return [axis_copy(kept, first, before)]
     indices = np.arange(-before, kept + after, dtype=np.int64)
-    return axis_gather(_MODES[mode](indices, kept) + first)
+    return axis_gather(ctx, _MODES[mode](indices, kept) + first)
 
 
 def _border(shape: tuple[int, ...], widths: Sequence[tuple[int, int]]) -> list[Region]:

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.geometry.narrow import widened
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.geometry.reshaping import emit_copy
 from vkmnn.ir import TensorInfo
@@ -38,6 +39,8 @@ _ELEMENTWISE = {"L1": "ABS", "L2": "ABS", "SUM_SQUARE": "SQUARE", "LOG_SUM": "LO
 
 @geometry("Reduction")
 def _reduction(ctx: GeometryContext) -> None:
+    if widened(ctx):
+        return
     attrs = attrs_of(ctx.op, ReductionAttrs)
     source, output = ctx.input(0), ctx.outputs[0]
     shape = source.dims

@@ -124,6 +124,11 @@ def _axes(region: Region) -> tuple[_Axis, ...]:
     )
 
 
+def parts_of(region: Region) -> int:
+    """Return no fewer than how many regions `limit_axes` makes of one, without making them."""
+    return prod(sorted(region.size)[:-MAX_AXES])
+
+
 def limit_axes(region: Region) -> list[Region]:
     """Return the simplified region as regions of at most MAX_AXES axes.
 

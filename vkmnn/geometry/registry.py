@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from vkmnn.errors import ShapeError
-from vkmnn.geometry.regions import limit_axes
+from vkmnn.budget import Meter, unlimited
+from vkmnn.errors import ShapeError, unexpected_error
+from vkmnn.geometry.regions import limit_axes, parts_of
 from vkmnn.ir import Array, DType, Op, OpAttrs, Region, TensorInfo
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.registry import Registry
@@ -36,6 +37,7 @@ class GeometryContext:
         inputs: one per `op.inputs`, with static shapes; None = absent.
         outputs: one per `op.outputs`; the name is "" where the output is not wanted.
         values: contents of the inputs where they are known.
+        meter: counts regions and constants before they are made; None has no limits.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class GeometryContext:
         inputs: Sequence[TensorInfo | None],
         outputs: Sequence[TensorInfo],
         values: Sequence[Array | None],
+        meter: Meter | None = None,
     ) -> None:
         self.op = op
+        self._meter = meter or unlimited()
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.values = tuple(values)
@@ -71,6 +75,14 @@ class GeometryContext:
             ShapeError: the input is there but its content is unknown or not a list of integers.
         """
         return int_list(self.values, index, what) if has_input(self.inputs, index) else None
+
+    def check_pieces(self, count: int) -> None:
+        """Raise BudgetError where so many regions, which are about to be made, are too many."""
+        self._meter.check_pieces(count, self.op.type, self.op.source or self.op.name)
+
+    def charge(self, nbytes: int) -> None:
+        """Count a constant that is about to be made; BudgetError where it is too large."""
+        self._meter.charge(nbytes, self.op.type, self.op.source or self.op.name)
 
     def temp(self, dtype: DType, shape: Sequence[int]) -> TensorInfo:
         """Return a new tensor for an intermediate result."""
@@ -100,6 +112,7 @@ class GeometryContext:
         ordered: bool = False,
     ) -> None:
         """Emit a Raster that writes `output`; empty regions and unread inputs are dropped."""
+        self.check_pieces(sum(map(parts_of, regions)))
         kept = [part for region in regions for part in limit_axes(region)]
         names, kept = compact_origins(inputs, kept)
         self.emit("Raster", names, RasterAttrs(tuple(kept), fill, ordered), output)
@@ -160,6 +173,7 @@ def lower(
     inputs: Sequence[TensorInfo | None],
     outputs: Sequence[TensorInfo],
     values: Sequence[Array | None],
+    meter: Meter | None = None,
 ) -> Lowering | None:
     """Lower one op with static shapes to Rasters, constants and simpler ops.
 
@@ -168,22 +182,28 @@ def lower(
         inputs: one per `op.inputs`; None = absent.
         outputs: one per `op.outputs`.
         values: contents of the inputs where known; at least those that the op's shape needed.
+        meter: counts regions and constants before they are made; None has no limits.
 
     Returns:
         What the op becomes, or None when it is not geometry: a backend executes it.
 
     Raises:
+        BudgetError: there are too many regions, or constants are too large.
         ShapeError: the attributes or contents do not fit the shapes.
     """
     computer = COMPUTERS.get(op.type)
     if computer is None:
         return None
-    context = GeometryContext(op, inputs, outputs, values)
+    context = GeometryContext(op, inputs, outputs, values, meter)
     try:
         computer(context)
     except ShapeError as error:
         raise ShapeError(
             error.message, op=op.type, node=op.source or op.name, hint=error.hint
+        ) from error
+    except Exception as error:
+        raise unexpected_error(
+            error, "lowering", kind=ShapeError, op=op.type, node=op.source or op.name
         ) from error
     lowering = context.lowering
     return lowering if lowering.ops or lowering.constants else None

@@ -15,6 +15,7 @@ def _trilu(ctx: GeometryContext) -> None:
     source = ctx.input(0)
     rows, columns = source.dims[-2:]
     offset = (ctx.ints(1, "k") or [0])[0]
+    ctx.charge(2 * rows * columns)
     # offsets far outside the matrix mean all or nothing, and must not overflow
     offset = min(max(offset, -rows), columns)
     if attrs_of(ctx.op, TriluAttrs).upper:

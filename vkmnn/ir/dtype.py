@@ -30,6 +30,11 @@ class DType(enum.Enum):
         return np.dtype(self.value)
 
     @property
+    def onnx(self) -> str:
+        """Return the type of a tensor of such elements as ONNX writes it: "tensor(float)"."""
+        return f"tensor({_ONNX_NAMES.get(self.value, self.value)})"
+
+    @property
     def is_float(self) -> bool:
         """True for the floating-point types."""
         return self.value.startswith("float")
@@ -47,3 +52,6 @@ class DType(enum.Enum):
             ValueError: numpy's type has no counterpart (strings, complex numbers).
         """
         return cls(np.dtype(dtype).name)
+
+
+_ONNX_NAMES = {"float32": "float", "float64": "double"}

@@ -8,13 +8,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vkmnn.cache_files import cache_dir
 from vkmnn.errors import (
+    DeviceError,
     DeviceLostError,
     DeviceNotFoundError,
     InvalidInputError,
@@ -24,14 +26,24 @@ from vkmnn.errors import (
 )
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
-from vkmnn.runtime.drivers import Driver, DriverUnavailableError, forget_drivers, get_driver
+from vkmnn.runtime.device_profiles import disguised, load_profile
+from vkmnn.runtime.drivers import (
+    Driver,
+    DriverUnavailableError,
+    close_drivers,
+    forget_drivers,
+    get_driver,
+)
 from vkmnn.runtime.drivers.base import COMPUTE
-from vkmnn.runtime.encoder import Encoder
+from vkmnn.runtime.encoder import REBUILD_HINT, Encoder
+from vkmnn.runtime.gate import Gate
+from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
 from vkmnn.runtime.pipeline_cache import PipelineCacheFile
 from vkmnn.runtime.selection import select
 from vkmnn.runtime.warm_up import WarmUp
+from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,6 +58,7 @@ log = logging.getLogger(__name__)
 
 _STAGING_BYTES = 16 << 20
 _MAX_COMPILE_THREADS = 16
+_EXIT_WAIT_S = 10.0
 _NO_SPEC: Mapping[str, int | float | bool] = {}
 
 PipelineKey = tuple["Shader", tuple[int | float | bool, ...]]
@@ -55,13 +68,20 @@ class Device:
     """An opened device, shared by everyone who opened it with the same arguments.
 
     All methods may be called from any thread. `timeout_s` bounds every run of a command buffer.
+    `gate` counts the calls in progress: `close` waits for them. Whoever does several things with a
+    device that must not be closed in between visits it.
     """
 
     def __init__(
-        self, driver_device: DriverDevice, info: DeviceInfo, open_again: Callable[[], DriverDevice]
+        self,
+        driver_device: DriverDevice,
+        info: DeviceInfo,
+        open_again: Callable[[], DriverDevice],
+        key: _DeviceKey | None = None,
     ) -> None:
         self.driver_device = driver_device
         self._open_again = open_again
+        self._key = key
         self.info = info
         self.validation = driver_device.validation
         self.timeout_s = environment.timeout_s()
@@ -69,12 +89,13 @@ class Device:
         self._lock = threading.RLock()
         self._staging_lock = threading.RLock()
         self._staging: dict[MemoryKind, Buffer] = {}
+        self._process = os.getpid()
         self._closed = False
-        self._forked = False
         self._lost: str | None = None
         self._hung = False
+        self.gate = Gate(self._refuse)
         driver_device.lost_callback(self.mark_lost)
-        self._cache_file = PipelineCacheFile(environment.cache_dir(), info)
+        self._cache_file = PipelineCacheFile(cache_dir(), info)
         self._saved_size = 0
         data = self._cache_file.load()
         if data:
@@ -91,6 +112,11 @@ class Device:
         return self._lost
 
     @property
+    def inherited(self) -> bool:
+        """Whether the device belongs to a process that this one was forked from."""
+        return os.getpid() != self._process
+
+    @property
     def closed(self) -> bool:
         """Whether `close` has been called."""
         return self._closed
@@ -104,10 +130,11 @@ class Device:
         """
         if nbytes < 0:
             raise InvalidInputError(f"cannot allocate {nbytes} bytes")
-        self.raise_unusable()
-        buffer = Buffer(self, nbytes, kind, self.driver_device.allocate(nbytes, kind))
-        self.raise_messages()
-        return buffer
+        with self.gate.visit():
+            self.raise_unusable()
+            buffer = Buffer(self, nbytes, kind, self.driver_device.allocate(nbytes, kind))
+            self.raise_messages()
+            return buffer
 
     def supports(self, shader: Shader) -> str | None:
         """Say why the shader cannot run here (missing features, limits); None when it can."""
@@ -122,22 +149,24 @@ class Device:
             ShaderError: the device cannot run the shader, or the driver refuses it.
             InvalidInputError: `spec` does not fit the shader.
         """
+        self.raise_unusable()
         values = complete_spec(shader, spec)
         key = _key(shader, values)
-        with self._lock:
-            future = self._pipelines.get(key)
-            mine = future is None
-            if future is None:
-                future = self._pipelines[key] = Future()
-        if mine:
+        with self.gate.visit():
+            made: Future[Pipeline] = Future()
             try:
-                future.set_result(self._build(shader, values))
+                with self._lock:
+                    future = self._pipelines.setdefault(key, made)
+                if future is made:
+                    made.set_result(self._build(shader, values))
             except BaseException as error:
                 with self._lock:
-                    del self._pipelines[key]
-                future.set_exception(error)
+                    if self._pipelines.get(key) is made:
+                        del self._pipelines[key]
+                # Ctrl-C in one thread is no error of those that wait for it.
+                made.set_exception(error if isinstance(error, Exception) else _interrupted())
                 raise
-        return future.result()
+            return future.result()
 
     def _build(self, shader: Shader, values: SpecValues) -> Pipeline:
         self.raise_unusable()
@@ -188,8 +217,7 @@ class Device:
         cold = [pipeline for pipeline in pipelines if not pipeline.warm]
         if self.info.type is not DeviceType.CPU or not cold:
             return
-        self.raise_unusable()
-        with self.allocate(4096, MemoryKind.DEVICE) as buffer:
+        with self.gate.visit(), self.allocate(4096, MemoryKind.DEVICE) as buffer:
             recorder = self.driver_device.recorder(False)
             for pipeline in cold:
                 ranges = [BufferRange(buffer, 0, 4096)] * len(pipeline.slots)
@@ -205,7 +233,7 @@ class Device:
                     raise DeviceLostError(reason, hint="set VKMNN_TIMEOUT to more seconds")
             finally:
                 commands.destroy()
-        self.raise_messages()
+            self.raise_messages()
         for pipeline in cold:
             pipeline.warm = True
 
@@ -222,7 +250,8 @@ class Device:
 
     def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
         """Copy bytes to memory that the host cannot see, through a staging buffer."""
-        with self._staging_lock:
+        self.raise_unusable()
+        with self.gate.visit(), self._staging_lock:
             staging = self._staging_buffer(MemoryKind.UPLOAD)
             for start in range(0, target.nbytes, _STAGING_BYTES):
                 size = min(_STAGING_BYTES, target.nbytes - start)
@@ -234,8 +263,9 @@ class Device:
 
     def download(self, source: BufferRange) -> NDArray[np.uint8]:
         """Copy bytes from memory that the host cannot see, through a staging buffer."""
+        self.raise_unusable()
         data = np.empty(source.nbytes, np.uint8)
-        with self._staging_lock:
+        with self.gate.visit(), self._staging_lock:
             staging = self._staging_buffer(MemoryKind.READBACK)
             for start in range(0, source.nbytes, _STAGING_BYTES):
                 size = min(_STAGING_BYTES, source.nbytes - start)
@@ -259,9 +289,10 @@ class Device:
 
     def wait_idle(self) -> None:
         """Wait until the device has nothing to do."""
-        self.raise_unusable()
-        self.driver_device.wait_idle()
-        self.raise_messages()
+        with self.gate.visit():
+            self.raise_unusable()
+            self.driver_device.wait_idle()
+            self.raise_messages()
 
     def stats(self) -> dict[str, int]:
         """Count the live objects by kind ("buffers", "pipelines", ...) and the "bytes" in use."""
@@ -284,33 +315,62 @@ class Device:
     def close(self) -> None:
         """Free the device with everything made from it, for all who share it. Safe to call twice.
 
-        Neither buffers nor command buffers of the device may be used afterwards.
+        Calls that other threads are in end first, for which `timeout_s` is the limit; calls that
+        come later are refused. Neither buffers nor command buffers may be used afterwards.
+
+        Raises:
+            InvalidInputError: a call of the same thread uses the device (`close` in a callback).
         """
-        with self._lock:
-            if self._closed:
-                return
-            self.save_pipeline_cache()
+        if self.inherited:
+            return
+        if self.gate.is_own:
+            raise InvalidInputError(
+                f"{self.info.name} cannot be closed inside a call that uses it",
+                hint="close it when the call has returned",
+            )
+        self.end(self.timeout_s)
+
+    def end(self, wait_s: float, *, park: bool = False) -> bool:
+        """Close once other threads have left their calls; say whether they did in time.
+
+        Args:
+            wait_s: seconds to wait at most; then the device is left as it is.
+            park: the interpreter ends; see `Gate.shut`.
+        """
+        if self not in _unwanted:
+            _unwanted.append(self)  # until it is gone: an interruption may come before
         _forget(self)
-        self.discard()
+        if not self.gate.shut(wait_s, park=park):
+            log.error("%s is still in use: its objects are left to the system", self.info.name)
+            return False
+        with self._lock:
+            self.save_pipeline_cache()
+            self.discard()
+        _unwanted.remove(self)
+        return True
 
     def open_again(self) -> Device:
         """Return a further device like this one, shared with nobody; to be closed by `discard`."""
         return Device(self._open_again(), self.info, self._open_again)
 
+    def successor(self) -> Device:
+        """Return the device that takes the place of this one, which was lost: all get the same."""
+        assert self._key is not None
+        return _shared(self._key, self.info, self._open_again, "it was lost")
+
     def discard(self) -> None:
         """Free the device without keeping its pipeline cache. Safe to call twice."""
         with self._lock:
-            if self._closed:
+            if self._closed or self.inherited:
                 return
+            self._staging.clear()
+            self._pipelines.clear()
+            self.driver_device.destroy(hung=self._hung)
             self._closed = True
-        self._staging.clear()
-        self._pipelines.clear()
-        self.driver_device.destroy(hung=self._hung)
 
     def disown(self) -> None:
         """Refuse all further work without touching the device: it is another process's."""
         self._closed = True
-        self._forked = True
 
     def mark_lost(self, reason: str, hung: bool = False) -> None:
         """Refuse all further work; `open_device` will open the device anew."""
@@ -318,22 +378,45 @@ class Device:
             log.error("%s is lost: %s", self.info.name, reason)
             self._lost = reason
             self._hung = hung
+            if hung:
+                self.driver_device.stop_waiting()
             _forget(self)
+            _unwanted.append(self)
+
+    def retire(self) -> None:
+        """Free a lost device, once sessions have freed all that they had on it; or end `close`.
+
+        What may still run on it (`mark_lost` with `hung`) ends before.
+        """
+        with self._lock:
+            if self.inherited or not self.gate.empty:
+                return
+            if not self.gate.is_shut:
+                self._staging.clear()
+                live = self.driver_device.live_objects()
+                if live.keys() & {"buffers", "command_buffers"}:
+                    return
+                self.gate.shut(0)
+            self.discard()
+        if self in _unwanted:
+            _unwanted.remove(self)
 
     def raise_unusable(self) -> None:
         """Raise when the device is closed or lost."""
-        if self._forked:
+        if self.inherited:
             raise InvalidInputError(
                 "the device belongs to the parent process",
                 hint="open devices and sessions after the fork, or use the start method 'spawn'",
             )
-        if self._closed:
-            raise InvalidInputError("the device has been closed", hint="open it again")
         if self._lost is not None:
-            raise DeviceLostError(
-                f"{self.info.name} is lost: {self._lost}",
-                hint="open the device again and rebuild the session",
-            )
+            raise DeviceLostError(f"{self.info.name} is lost: {self._lost}", hint=REBUILD_HINT)
+        if self._closed:
+            raise _closed()
+
+    def _refuse(self) -> None:
+        """Raise what a call to a closed device raises."""
+        self.raise_unusable()
+        raise _closed()
 
     def raise_messages(self) -> None:
         """Raise what the validation layer has reported since the last call."""
@@ -342,6 +425,14 @@ class Device:
             text = "\n".join(messages)
             messages.clear()
             raise ValidationLayerError(text)
+
+
+def _closed() -> InvalidInputError:
+    return InvalidInputError("the device has been closed", hint="open it again")
+
+
+def _interrupted() -> DeviceError:
+    return DeviceError("building a pipeline was interrupted in another thread", hint="try again")
 
 
 class PipelineBatch:
@@ -357,10 +448,17 @@ class PipelineBatch:
         threads: int,
         warm_up: bool,
     ) -> None:
-        self._builders = ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pipeline")
-        self._built = [self._builders.submit(device.pipeline, *pair) for pair in pairs]
+        self._device = device
+        self._visit = device.gate.visit()
+        self._visit.__enter__()
+        self._builders = Workers(threads, "vkmnn-pipeline")
+        self._built = [self._builders.submit(self._build, *pair) for pair in pairs]
         on_cpu = device.info.type is DeviceType.CPU
         self._warm_up = WarmUp(device, self._built) if warm_up and on_cpu else None
+
+    def _build(self, shader: Shader, spec: SpecValues) -> Pipeline:
+        with self._device.gate.visit(within=True):
+            return self._device.pipeline(shader, spec)
 
     def result(self, progress: Callable[[int, int], None] | None = None) -> list[Pipeline]:
         """Wait for all and return them in the order asked for.
@@ -390,7 +488,8 @@ class PipelineBatch:
     ) -> None:
         if self._warm_up:
             self._warm_up.close()
-        self._builders.shutdown(cancel_futures=True)
+        self._builders.close(cancel=True)
+        self._visit.__exit__(None, None, None)
 
 
 FLOOR_FEATURES = frozenset(
@@ -402,9 +501,10 @@ FLOOR_FEATURES = frozenset(
 )
 """What every Vulkan 1.1 device has (Vulkan specification, "Required Format Support")."""
 
-_DeviceKey = tuple[str, bool, str, frozenset[str]]
+_DeviceKey = tuple[str, bool, str, frozenset[str], str]
 _devices: dict[_DeviceKey, Device] = {}
 _devices_lock = threading.RLock()
+_unwanted: list[Device] = []  # lost, but still somebody's, or not closed to the end
 
 
 def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
@@ -417,7 +517,7 @@ def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
         Nothing where there is no loader or no driver: the reason is logged, not raised.
     """
     try:
-        return _unique(get_driver(driver or environment.driver()).enumerate())
+        return _listed(get_driver(driver or environment.driver()))
     except DriverUnavailableError as error:
         log.info("no devices: %s (%s)", error, error.hint)
         return []
@@ -455,20 +555,53 @@ def open_device(
 
 
 def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozenset[str]) -> Device:
-    info, reason = select(_unique(driver.enumerate()), selector)
+    info, reason = select(_listed(driver), selector)
     if "all" in disabled:
         disabled = info.features - FLOOR_FEATURES
-    key = (info.uuid, validate, driver.name, disabled & info.features)
+    unknown = driver.unknown_to_layer() & info.features - disabled if validate else frozenset()
+    disabled |= unknown
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        log.info("left off, since the validation layer is too old for it: %s", names)
+    key = (info.uuid, validate, driver.name, disabled & info.features, info.device_profile)
+    opens = partial(_open_driver, driver, info, validate, disabled)
+    opened = dataclasses.replace(info, features=info.features - disabled)
+    return _shared(key, opened, opens, reason)
+
+
+def _shared(
+    key: _DeviceKey, info: DeviceInfo, opens: Callable[[], DriverDevice], reason: str
+) -> Device:
+    """Return the open device of this key; open it when there is none."""
+    retire_unwanted()
     with _devices_lock:
         device = _devices.get(key)
         if device is None:
             log.info("using device %d, %s: %s", info.index, info.name, reason)
-            opens = partial(driver.open, info, validation=validate, disabled=disabled)
-            opened = opens()
-            info = dataclasses.replace(info, features=info.features - disabled)
-            device = _devices[key] = Device(opened, info, opens)
+            if info.device_profile:
+                log.warning("%s is made to look like %s", info.name, info.device_profile)
+            device = _devices[key] = Device(opens(), info, opens, key)
             _register_handlers()
         return device
+
+
+def _open_driver(
+    driver: Driver, info: DeviceInfo, validate: bool, disabled: frozenset[str]
+) -> DriverDevice:
+    opened = driver.open(info, validation=validate, disabled=disabled)
+    if not info.device_profile:
+        return opened
+    return CheckedDevice(opened, dataclasses.replace(info, features=info.features - disabled))
+
+
+def _listed(driver: Driver) -> list[DeviceInfo]:
+    """List a driver's devices, each once, as the device profile in force shows them."""
+    found = _unique(driver.enumerate())
+    name = environment.device_profile()
+    if not name:
+        return found
+    profile = load_profile(name)
+    return [disguised(info, profile) for info in found]
 
 
 def _unique(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
@@ -492,6 +625,12 @@ def _key(shader: Shader, values: SpecValues) -> tuple[Shader, tuple[int | float 
     return shader, tuple(values.values())
 
 
+def retire_unwanted() -> None:
+    """Free the lost devices that nobody holds anything of, and those not closed to the end."""
+    for device in _unwanted.copy():
+        device.retire()
+
+
 def _forget(device: Device) -> None:
     with _devices_lock:
         for key in [key for key, known in _devices.items() if known is device]:
@@ -502,7 +641,6 @@ _handlers_registered = False
 
 
 def _register_handlers() -> None:
-    """Close before the finalizers of the objects run: exit handlers run last in, first out."""
     global _handlers_registered
     if not _handlers_registered:
         _handlers_registered = True
@@ -512,14 +650,17 @@ def _register_handlers() -> None:
 
 
 def _close_all() -> None:
-    for device in list(_devices.values()):
-        device.close()
+    """Close at exit. Daemon threads that are in a call may finish it; others wait for the end."""
+    ended = [device.end(_EXIT_WAIT_S, park=True) for device in [*_devices.values(), *_unwanted]]
+    if all(ended):
+        close_drivers()
 
 
 def _disown_all() -> None:
     global _devices_lock
     _devices_lock = threading.RLock()  # another thread of the parent may hold the old one
-    for device in _devices.values():
+    for device in [*_devices.values(), *_unwanted]:
         device.disown()
     _devices.clear()
+    _unwanted.clear()
     forget_drivers()

@@ -72,6 +72,28 @@ class CooperativeMatrixShape:
     saturating: bool
 
 
+class MemoryFlag(enum.IntFlag):
+    """Properties of a memory type, with Vulkan's numbers (VkMemoryPropertyFlagBits)."""
+
+    DEVICE_LOCAL = 1
+    HOST_VISIBLE = 2
+    HOST_COHERENT = 4
+    HOST_CACHED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryType:
+    """One kind of memory: `index` is the driver's, `flags` holds bits of `MemoryFlag`.
+
+    Types with the same `heap` share its `heap_bytes`.
+    """
+
+    index: int
+    flags: int
+    heap: int
+    heap_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
     """Identity, features and limits of one device.
@@ -79,6 +101,7 @@ class DeviceInfo:
     `features` holds only what `open_device` really enables; the names are listed in
     `drivers/vulkan/tables.py`. `memory_bytes` is the size of the largest device-local heap.
     `multiprocessors` is how many workgroups can run without sharing one, 0 where it is unknown.
+    `device_profile` names the device that this one is made to look like, empty where it is itself.
     """
 
     index: int
@@ -99,3 +122,5 @@ class DeviceInfo:
     cooperative_matrices: tuple[CooperativeMatrixShape, ...] = ()
     driver: str = "vulkan"
     multiprocessors: int = 0
+    memory_types: tuple[MemoryType, ...] = ()
+    device_profile: str = ""

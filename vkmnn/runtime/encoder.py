@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from vkmnn.errors import DeviceError, DeviceLostError, InvalidInputError
+from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.base import (
     COMPUTE,
     COMPUTE_READ,
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     from vkmnn.runtime.pipeline import Pipeline
 
 _NAMED_LABELS = 8
+
+REBUILD_HINT = (
+    "open the device again and rebuild the session, which sessions made with "
+    'on_device_lost="rebuild" do by themselves'
+)
 
 
 class Encoder:
@@ -320,6 +327,8 @@ class CommandBuffer:
 
     It keeps the buffers and pipelines that it uses alive. Freed by `destroy`, at the end of a
     `with` block, or when nothing refers to it. Threads may share it: runs exclude each other.
+    `marks_ns` are times of the last `run`, by the clock of `time.perf_counter_ns`: before the
+    submission, after it, after the wait.
     """
 
     def __init__(
@@ -342,13 +351,34 @@ class CommandBuffer:
         self._timestamps = timestamps
         self._in_flight = False
         self._has_run = False
+        self.marks_ns = (0, 0, 0)
         self._lock = threading.RLock()
 
     def run(self, timeout_s: float | None = None) -> None:
         """Submit and wait; arguments and errors as for `wait`."""
+        with self.device.gate.visit():
+            self.run_inside(timeout_s)
+
+    def run_inside(self, timeout_s: float | None = None) -> None:
+        """Do what `run` does, for a caller that visits the device's gate already."""
+        self.device.raise_unusable()  # a forked child may find the lock taken for ever
         with self._lock:
-            self.submit()
-            self.wait(timeout_s)
+            if self._in_flight:
+                self._wait(None)
+            start = time.perf_counter_ns()
+            self._submit()
+            submitted = time.perf_counter_ns()
+            self._wait(timeout_s)
+            self.marks_ns = start, submitted, time.perf_counter_ns()
+
+    def settle(self) -> None:
+        """Wait for a run whose end nobody saw: an exception (Ctrl-C, say) came before it.
+
+        Raises:
+            DeviceLostError: as `wait`.
+        """
+        if self._in_flight:
+            self.wait()
 
     def submit(self) -> None:
         """Hand the commands to the device and return.
@@ -357,21 +387,28 @@ class CommandBuffer:
             InvalidInputError: they are in flight already, or a buffer that they use is gone.
             DeviceLostError: the device does not work any more.
         """
-        with self._lock:
-            commands = self._usable()
+        self.device.raise_unusable()  # a forked child may find the lock taken for ever
+        with self.device.gate.visit(), self._lock:
             if self._in_flight:
                 raise InvalidInputError("the command buffer is in flight", hint="call wait() first")
-            for buffer in self._buffers:
-                if buffer.destroyed:
-                    raise InvalidInputError("a buffer that the commands use has been destroyed")
-            for incoherent in self._incoherent:
-                incoherent.flush()
-            try:
-                commands.submit()
-            except DeviceLostError as error:
-                raise self._lost(error.message) from error
-            self._in_flight = True
-            self.device.raise_messages()
+            self._submit()
+
+    def _submit(self) -> None:
+        commands = self._usable()
+        for buffer in self._buffers:
+            if buffer.destroyed:
+                raise InvalidInputError("a buffer that the commands use has been destroyed")
+        for incoherent in self._incoherent:
+            incoherent.flush()
+        self._in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
+        try:
+            commands.submit()
+        except DeviceLostError as error:
+            raise self._lost(error.message) from error
+        except DeviceError:
+            self._in_flight = False
+            raise
+        self.device.raise_messages()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the commands are done; returns at once when they are not in flight.
@@ -382,24 +419,29 @@ class CommandBuffer:
         Raises:
             DeviceLostError: the device was lost, or did not finish in time.
         """
-        with self._lock:
-            commands = self._usable()
-            if not self._in_flight:
-                return
-            limit = self.device.timeout_s if timeout_s is None else timeout_s
-            try:
-                done = commands.wait(limit)
-            except DeviceLostError as error:
-                raise self._lost(error.message) from error
-            if not done:
-                reason = f"{self.device.info.name} did not finish within {limit:g} s"
-                self.device.mark_lost(reason, hung=True)
-                raise self._lost(reason)
-            self._in_flight = False
-            self._has_run = True
-            for incoherent in self._incoherent:
-                incoherent.invalidate()
-            self.device.raise_messages()
+        self.device.raise_unusable()
+        with self.device.gate.visit(), self._lock:
+            self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float | None) -> None:
+        commands = self._usable()
+        if not self._in_flight:
+            return
+        limit = self.device.timeout_s if timeout_s is None else timeout_s
+        try:
+            done = commands.wait(limit)
+        except DeviceLostError as error:
+            raise self._lost(error.message) from error
+        if not done:
+            reason = f"{self.device.info.name} did not finish within {limit:g} s"
+            self.device.mark_lost(reason, hung=True)
+            # Mesa's software device answers no query before its work is done.
+            raise self._lost(reason, ask=self.device.info.type is not DeviceType.CPU)
+        self._in_flight = False
+        self._has_run = True
+        for incoherent in self._incoherent:
+            incoherent.invalidate()
+        self.device.raise_messages()
 
     def timings(self) -> list[tuple[str, float]]:
         """Return (label, microseconds) of every command of the last run, in order.
@@ -423,6 +465,8 @@ class CommandBuffer:
 
     def destroy(self) -> None:
         """Free the commands, waiting for them first. Safe to call twice."""
+        if self.device.inherited:
+            return
         with self._lock:
             commands, self._commands = self._commands, None
             if commands is not None:
@@ -434,10 +478,10 @@ class CommandBuffer:
         self.device.raise_unusable()
         return self._commands
 
-    def _lost(self, reason: str) -> DeviceLostError:
-        """Make the error that names what was running."""
+    def _lost(self, reason: str, *, ask: bool = True) -> DeviceLostError:
+        """Make the error that names what was running, as far as the device may be asked."""
         last = None
-        if self._timestamps and self._commands is not None:
+        if ask and self._timestamps and self._commands is not None:
             last = self._first_unfinished(self._commands)
         labels = list(self.labels[:_NAMED_LABELS])
         if len(self.labels) > _NAMED_LABELS:
@@ -446,8 +490,7 @@ class CommandBuffer:
         return DeviceLostError(
             f"{reason}; running was {running}",
             op=last,
-            hint="open the device again and rebuild the session; VKMNN_TIMEOUT sets the time "
-            "that a run may take",
+            hint=f"{REBUILD_HINT}; VKMNN_TIMEOUT sets the time that a run may take",
         )
 
     def _first_unfinished(self, commands: DriverCommands) -> str | None:

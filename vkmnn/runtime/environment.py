@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
+from vkmnn.budget import DEFAULT_NODES, Budget
 from vkmnn.errors import InvalidInputError
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
+_LONGEST_S = 1e9  # Vulkan counts nanoseconds in 64 bits
 
 
 def device_selector() -> str:
@@ -37,6 +38,11 @@ def disabled_features() -> frozenset[str]:
     return frozenset(item.strip() for item in text.split(",") if item.strip())
 
 
+def device_profile() -> str:
+    """`VKMNN_DEVICE_PROFILE`: the device that every device is made to look like; "" for none."""
+    return os.environ.get("VKMNN_DEVICE_PROFILE", "").strip()
+
+
 def timeout_s() -> float:
     """`VKMNN_TIMEOUT`: seconds that a command buffer may take before the device counts as lost."""
     text = os.environ.get("VKMNN_TIMEOUT", "").strip() or "300"
@@ -44,9 +50,10 @@ def timeout_s() -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not value > 0:
+    if not 0 < value <= _LONGEST_S:
         raise InvalidInputError(
-            f"VKMNN_TIMEOUT={text!r} is not a number of seconds above 0", hint="for example 300"
+            f"VKMNN_TIMEOUT={text!r} is no number of seconds above 0, and up to {_LONGEST_S:g}",
+            hint="for example 300",
         )
     return value
 
@@ -61,10 +68,30 @@ def tune() -> str:
     return text
 
 
-def cache_dir() -> Path:
-    """`VKMNN_CACHE_DIR`: where caches are kept, by default `vkmnn` in the user's cache folder."""
-    text = os.environ.get("VKMNN_CACHE_DIR", "").strip()
-    if text:
-        return Path(text).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return (Path(base) if base else Path.home() / ".cache") / "vkmnn"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def budget() -> Budget:
+    """`VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES`, `VKMNN_MAX_SECONDS`: what a model may cost."""
+    return Budget(
+        int(_number("VKMNN_MAX_BYTES", 0, "bytes", "for example 4g")) or None,
+        int(_number("VKMNN_MAX_NODES", DEFAULT_NODES, "nodes", "for example 100000")),
+        _number("VKMNN_MAX_SECONDS", 0, "seconds", "for example 600") or None,
+    )
+
+
+def _number(variable: str, default: float, what: str, hint: str) -> float:
+    """Return the number above 0 that a variable holds; it may end in k, m, g or t."""
+    text = os.environ.get(variable, "").strip().lower()
+    if not text:
+        return default
+    unit = text[-1] if text[-1] in _UNITS else ""
+    try:
+        value = float(text[: len(text) - len(unit)]) * _UNITS[unit]
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e18:
+        raise InvalidInputError(
+            f"{variable}={os.environ[variable]!r} is not a number of {what} above 0", hint=hint
+        )
+    return value

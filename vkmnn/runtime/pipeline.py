@@ -68,6 +68,13 @@ _ZERO_ALONE = 1 << 62
 """The alignment that no offset has but 0."""
 
 
+def most_bytes(binding: ShaderBinding, limits: Limits) -> int:
+    """Return how many bytes a device binds there at once."""
+    if binding.type is BindingType.TEXEL:
+        return limits.max_texel_buffer_elements * TEXEL_SIZES[binding.format]
+    return limits.max_storage_buffer_range
+
+
 def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
     reads, writes = "r" in binding.access, "w" in binding.access
     if binding.type is BindingType.TEXEL:
@@ -77,7 +84,7 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
             reads,
             writes,
             limits.texel_offset_alignment,
-            limits.max_texel_buffer_elements * size,
+            most_bytes(binding, limits),
             size,
         )
     return Slot(
@@ -85,7 +92,7 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
         reads,
         writes,
         _ZERO_ALONE if limits.whole_buffers else limits.storage_offset_alignment,
-        limits.max_storage_buffer_range,
+        most_bytes(binding, limits),
         1,
     )
 

@@ -6,15 +6,13 @@ payload. A file that differs anywhere from what is expected is ignored as a whol
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import logging
-import os
 import struct
-import tempfile
 from pathlib import Path
 
+from vkmnn.cache_files import read_file, write_file
 from vkmnn.runtime.device_info import DeviceInfo
 
 log = logging.getLogger(__name__)
@@ -34,6 +32,7 @@ def device_key(info: DeviceInfo) -> bytes:
         # That of a software driver can be chosen from outside.
         str(info.subgroup_size),
         ".".join(map(str, info.api_version)),
+        info.device_profile,
         _engine_version(),
     )
     return hashlib.sha256("\0".join(parts).encode()).digest()
@@ -52,14 +51,11 @@ class PipelineCacheFile:
     def load(self) -> bytes | None:
         """Return the payload, or None when there is no valid file."""
         try:
-            if self.path.stat().st_size > _MAX_BYTES:
-                log.warning("pipeline cache %s ignored: larger than %d", self.path, _MAX_BYTES)
-                return None
-            data = self.path.read_bytes()
+            data = read_file(self.path, _MAX_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
-            log.warning("pipeline cache %s cannot be read: %s", self.path, error)
+            log.warning("pipeline cache %s ignored: %s", self.path, error)
             return None
         if len(data) < _HEADER.size:
             log.warning("pipeline cache %s ignored: cut short", self.path)
@@ -77,19 +73,10 @@ class PipelineCacheFile:
     def store(self, payload: bytes) -> None:
         """Write the file; readers see the old one or the new one, never a part."""
         header = _HEADER.pack(_MAGIC, self._key, len(payload), hashlib.sha256(payload).digest())
-        temporary = None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, suffix=".tmp")
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(header)
-                file.write(payload)
-            Path(temporary).replace(self.path)
+            write_file(self.path, header + payload)
         except OSError as error:
             log.warning("pipeline cache %s cannot be written: %s", self.path, error)
-            if temporary:
-                with contextlib.suppress(OSError):
-                    Path(temporary).unlink()
 
 
 def _engine_version() -> str:

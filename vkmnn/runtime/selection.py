@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from vkmnn.errors import DeviceNotFoundError
 from vkmnn.runtime.device_info import DeviceInfo
+
+_INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
 def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceInfo, str]:
@@ -13,8 +16,8 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
 
     Args:
         devices: what was found.
-        selector: "auto", an index, a UUID, or a part of the name (case does not matter); a number
-            given as text may also be a part of the name.
+        selector: "auto", an index (a whole number, as text too), a UUID, or a part of the name
+            (case does not matter).
 
     Raises:
         DeviceNotFoundError: nothing fits.
@@ -26,15 +29,17 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
         if len(ranked) == 1:
             return best, "the only Vulkan device"
         return best, f"the first of type {best.type.value}, the best type of {len(ranked)} devices"
-    if text.isdecimal():
+    if _INDEX.fullmatch(text):
         for device in devices:
             if device.index == int(text):
                 return device, f"its index is {text}"
+        # "2" is in "H200": a number that is no index must not open a device by its name.
+        raise DeviceNotFoundError(f"there is no device {text}; {describe(devices)}", hint=_HINT)
     for device in ranked:
         if device.uuid.replace("-", "") == text.replace("-", ""):
             return device, "its UUID was given"
     for device in ranked:
-        if text and text in device.name.lower() and not isinstance(selector, int):
+        if text and text in device.name.lower():
             return device, f"its name contains '{selector}'"
     raise DeviceNotFoundError(f"no device fits '{selector}'; {describe(devices)}", hint=_HINT)
 

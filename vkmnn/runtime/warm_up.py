@@ -11,15 +11,18 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 from vkmnn.errors import VkmnnError
+from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     from vkmnn.runtime.device import Device
     from vkmnn.runtime.pipeline import Pipeline
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +43,8 @@ class WarmUp:
     def __init__(self, device: Device, built: Sequence[Future[Pipeline]]) -> None:
         self._device = device
         self._todo = deque(built)
-        self._pool = ThreadPoolExecutor(1 + MAX_HELPERS, thread_name_prefix="vkmnn-warm-up")
-        self._done = self._pool.submit(self._run)
+        self._pool = Workers(1 + MAX_HELPERS, "vkmnn-warm-up")
+        self._done = self._pool.submit(self._within, self._run)
 
     def result(self) -> None:
         """Wait for all; raises as `Device.warm_up`."""
@@ -50,7 +53,12 @@ class WarmUp:
     def close(self) -> None:
         """Leave out what has not begun, and wait for the rest."""
         self._todo.clear()
-        self._pool.shutdown()
+        self._pool.close()
+
+    def _within(self, work: Callable[[], T]) -> T:
+        """Work inside the call that waits for it: the device is not closed meanwhile."""
+        with self._device.gate.visit(within=True):
+            return work()
 
     def _run(self) -> None:
         helpers: list[Future[list[Pipeline]]] = []
@@ -61,7 +69,7 @@ class WarmUp:
             slow = time.perf_counter() - start > COLD_S
             if slow and not helpers and not self._device.validation:
                 count = min(MAX_HELPERS, (os.cpu_count() or 1) - 1, len(self._todo))
-                helpers = [self._pool.submit(self._help) for _ in range(count)]
+                helpers = [self._pool.submit(self._within, self._help) for _ in range(count)]
         for helper in helpers:
             self._device.warm_up(helper.result())
 

@@ -24,24 +24,33 @@ from vkmnn.shape.registry import (
     has_size_computer,
     size_computer,
 )
+from vkmnn.shape.sizes import Cost, cost_of, info_bytes, new_bytes
+from vkmnn.shape.working import VIEWS, working_bytes, working_seconds
 
 __all__ = [
+    "VIEWS",
+    "Cost",
     "SizeComputer",
     "compute_shapes",
     "content_inputs",
     "convolution",
+    "cost_of",
     "einsum",
     "elementwise",
     "flops",
     "gathering",
     "generation",
     "has_size_computer",
+    "info_bytes",
     "matmul",
     "movement",
+    "new_bytes",
     "normalization",
     "pooling",
     "reduction",
     "reshaping",
     "resizing",
     "size_computer",
+    "working_bytes",
+    "working_seconds",
 ]

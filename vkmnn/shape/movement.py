@@ -48,14 +48,16 @@ def split_sizes(
 ) -> list[int]:
     """Return the sizes that ONNX Split cuts an axis of `size` into.
 
-    `given` are the sizes themselves; else there are `num_outputs` (0 = `outputs`) parts of
-    ceil(size / count), the last one smaller.
+    `given` are the sizes themselves; else there are `outputs` parts of ceil(size / outputs), the
+    last one smaller. `num_outputs` is the attribute, 0 where there is none.
 
     Raises:
-        ShapeError: the sizes do not add up.
+        ShapeError: the sizes do not add up, or `num_outputs` is another number.
     """
+    if num_outputs not in (0, outputs):
+        raise ShapeError(f"num_outputs is {num_outputs}, but the node has {outputs} outputs")
     if given is None:
-        count = num_outputs or outputs
+        count = outputs
         if count < 1:
             raise ShapeError(f"cannot split into {count} parts")
         part = -(-size // count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from vkmnn.errors import ShapeError
+from vkmnn.errors import ShapeError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo
 from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
@@ -13,6 +13,10 @@ SizeComputer = Callable[[Op, Infos, Values], Outputs]
 
 COMPUTERS: Registry[str, SizeComputer] = Registry("shape computer of")
 
+MAX_RANK = 32
+"""Axes that a tensor may have; numpy's own limit was this until version 2."""
+
+_FEWER_AXES = f"tensors have at most {MAX_RANK} axes"
 _CHECK_INPUTS = "check the shapes given for the model's inputs, and the model itself at this node"
 
 
@@ -71,6 +75,10 @@ def compute_shapes(
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:
         # Attributes of a hostile model may be nonsense in ways that no computer checks for.
         raise _located(op, inputs, f"shape computation failed: {error}", None) from error
+    except Exception as error:
+        raise unexpected_error(
+            error, "shape computation", kind=ShapeError, op=op.type, node=op.name
+        ) from error
     if len(outputs) < len(op.outputs):
         raise _located(
             op,
@@ -79,6 +87,8 @@ def compute_shapes(
             None,
         )
     for dtype, shape in outputs:
+        if len(shape) > MAX_RANK:
+            raise _located(op, inputs, f"the output would have {len(shape)} axes", _FEWER_AXES)
         if any(dim < 0 for dim in shape):
             raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
     return [

@@ -33,6 +33,7 @@ COORDINATE_MODES = (
     "pytorch_half_pixel",
     "align_corners",
     "asymmetric",
+    "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -169,6 +170,8 @@ def source_coordinates(axis: AxisResize, coordinate_mode: str) -> Floats:
         return np.zeros_like(x) if length == 1 else x * (axis.size - 1) / (length - 1)
     if coordinate_mode == "asymmetric":
         return x / axis.scale
+    if coordinate_mode == "tf_half_pixel_for_nn":  # of opset 11 and 12
+        return (x + 0.5) / axis.scale
     if coordinate_mode == "tf_crop_and_resize":
         span = (axis.end - axis.start) * (axis.size - 1)
         along = np.full_like(x, span / 2) if length == 1 else x * span / (length - 1)

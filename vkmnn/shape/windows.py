@@ -5,8 +5,9 @@ Formulas are those of the newest ONNX Conv, ConvTranspose and MaxPool/AveragePoo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, PoolingAttrs
@@ -84,36 +85,52 @@ def conv_padding(
     return tuple(small + large if auto_pad == "SAME_UPPER" else large + small)
 
 
+def conv_output_size(size: int, extent: int, stride: int, begin: int, end: int) -> int:
+    """Return the output size along one axis; `extent` is the dilated kernel's.
+
+    An empty axis gives an empty output.
+
+    Raises:
+        ShapeError: the kernel is larger than the padded input.
+    """
+    room = size + begin + end - extent
+    if room < 0 and size:
+        raise _too_large(extent, size + begin + end)
+    return room // stride + 1 if room >= 0 else 0
+
+
 def pool_output_size(
     size: int, extent: int, stride: int, begin: int, end: int, *, ceil_mode: bool = False
 ) -> int:
     """Return the output size along one axis.
 
     `extent` is the dilated kernel's. With `ceil_mode` a last partial window counts, unless it would
-    start in the right padding (ONNX MaxPool 22). An empty axis gives an empty output.
+    start in the right padding (ONNX MaxPool 22). A kernel that sticks out of the padded input by
+    less than a stride has one window: ONNX's shape inference and onnxruntime round to zero here.
+    An empty axis gives an empty output.
 
     Raises:
-        ShapeError: the kernel is larger than the padded input.
+        ShapeError: the kernel sticks out so far that the formula gives a negative size.
     """
     room = size + begin + end - extent
-    if room < 0:
-        if size == 0:
-            return 0
-        raise ShapeError(
-            f"a kernel of {extent} elements is larger than the padded input of {size + begin + end}"
-        )
-    if not ceil_mode:
-        return room // stride + 1
-    count = -(-room // stride) + 1
-    return count - 1 if (count - 1) * stride >= size + begin else count
+    if size == 0 and room < 0:
+        return 0
+    windows = -(-room // stride) + 1 if ceil_mode or room < 0 else room // stride + 1
+    if windows < 0:
+        raise _too_large(extent, size + begin + end)
+    late = ceil_mode and windows > 0 and (windows - 1) * stride >= size + begin
+    return windows - 1 if late else windows
+
+
+def _too_large(extent: int, padded: int) -> ShapeError:
+    return ShapeError(f"a kernel of {extent} elements is larger than the padded input of {padded}")
 
 
 def _resolve(
     spatial: Sequence[int],
     kernel: Sequence[int],
     attrs: ConvolutionAttrs | PoolingAttrs,
-    *,
-    ceil_mode: bool,
+    output_size: Callable[[int, int, int, int, int], int],
 ) -> Window:
     count = len(spatial)
     if not kernel:
@@ -122,7 +139,7 @@ def _resolve(
     strides = _per_axis(attrs.strides, count, 1, 1, "strides")
     dilations = _per_axis(attrs.dilations, count, 1, 1, "dilations")
     output = tuple(
-        pool_output_size(size, extent, strides[i], pads[i], pads[i + count], ceil_mode=ceil_mode)
+        output_size(size, extent, strides[i], pads[i], pads[i + count])
         for i, (size, extent) in enumerate(zip(spatial, _extents(kernel, dilations), strict=True))
     )
     return Window(
@@ -138,7 +155,7 @@ def conv_window(attrs: ConvolutionAttrs, spatial: Sequence[int], kernel: Sequenc
     """
     if attrs.kernel and tuple(attrs.kernel) != tuple(kernel):
         raise ShapeError(f"attribute kernel {attrs.kernel} is not the weight's {tuple(kernel)}")
-    return _resolve(spatial, kernel, attrs, ceil_mode=False)
+    return _resolve(spatial, kernel, attrs, conv_output_size)
 
 
 def pool_window(attrs: PoolingAttrs, spatial: Sequence[int]) -> Window:
@@ -151,12 +168,9 @@ def pool_window(attrs: PoolingAttrs, spatial: Sequence[int]) -> Window:
         ones, zeros = (1,) * len(spatial), (0,) * len(spatial)
         return Window(tuple(spatial), ones, ones, zeros, zeros, ones)
     # ceil(size / stride) and VALID's formula leave nothing for ceil_mode to round.
-    return _resolve(
-        spatial,
-        attrs.kernel,
-        attrs,
-        ceil_mode=attrs.ceil_mode and attrs.auto_pad == "NOTSET",
-    )
+    ceil_mode = attrs.ceil_mode and attrs.auto_pad == "NOTSET"
+    output_size = partial(pool_output_size, ceil_mode=ceil_mode)
+    return _resolve(spatial, attrs.kernel, attrs, output_size)
 
 
 def deconv_window(

@@ -9,6 +9,7 @@ from texel buffers run, on small tensors, where those buffers are too short for 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from vkmnn.vulkan.encoder import MIN_TEXELS, load_storages
 
 # What kernels for cooperative matrices look for, and the shared memory of devices that have them.
 MATRICES = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
+_MATRIX = re.compile(r"m(\d+)x(\d+)x(\d+)s\d+")
 MATRIX_FEATURES = frozenset({"cooperative_matrix", "float16", "vulkan_memory_model"})
 SHARED_MEMORY = 49_152
 
@@ -101,7 +103,7 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
             return other
         info, emulated = _with_subgroups(info, shader.subgroup_size), True
         if "cooperative_matrix" in shader.requires:
-            info = _with_matrices(info)
+            info = _with_matrices(info, variant)
     texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
     if texels and "texel" not in load_storages(info):
         longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
@@ -121,11 +123,14 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
     )
 
 
-def _with_matrices(info: DeviceInfo) -> DeviceInfo:
+def _with_matrices(info: DeviceInfo, variant: Variant) -> DeviceInfo:
+    """Return a device that has the matrices of a variant, as its axis `tile` names them."""
+    found = _MATRIX.search(str(variant.axes["tile"]))
+    m, n, k = map(int, found.groups()) if found else (MATRICES.m, MATRICES.n, MATRICES.k)
     shared = max(SHARED_MEMORY, info.limits.max_shared_memory)
     return replace(
         info,
-        cooperative_matrices=(MATRICES,),
+        cooperative_matrices=(replace(MATRICES, m=m, n=n, k=k),),
         features=info.features | MATRIX_FEATURES,
         limits=replace(info.limits, max_shared_memory=shared),
     )

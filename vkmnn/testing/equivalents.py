@@ -38,7 +38,7 @@ _CHECKED = "indices outside are refused; the clamp keeps the read inside where i
 _AXIS = "an axis that a tensor does not have has size 1"
 
 EQUIVALENTS: tuple[Equivalent, ...] = (
-    Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),
+    Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > [01]u", _AXIS),
     Equivalent("select.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),
     Equivalent("include/erf.glsl.j2", r"a > 11\.1|a >= 10\.1", "e * p has vanished before"),
     Equivalent("include/activation.glsl.j2", r"y >= high|x <= low|x <= 0\.0 \?", "both sides meet"),
@@ -53,6 +53,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("conv_weight.comp.j2", r"source < 0 \? 1\.0", "meets channels that are zero"),
     Equivalent("conv_tile.comp.j2", r"min\(first \+ \du, group_blocks (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_tile.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "conv_tile.comp.j2",
+        r"first \+ 0u <= group_blocks|kept \|\| m\d+ < pixels",
+        "the first block is always there; " + _LAST,
+        "conv_tile_*_1_*",
+    ),
     Equivalent("conv_rotate.comp.j2", r"min\(first, pc.group_blocks (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_rotate.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_depthwise.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),

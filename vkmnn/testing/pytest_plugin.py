@@ -3,18 +3,29 @@
 It adds `suite.py`, one test per device and kernel variant, and says at the end which variants no
 test dispatched. Results travel as `user_properties`, so that it works under pytest-xdist. vkmnn is
 imported only when the option is given.
+
+Since pytest rewrites the assertions of all that a plug-in is installed with, the plug-in takes
+vkmnn itself out of that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from vkmnn.testing.case import Variant
     from vkmnn.testing.session import ShaderSession
 
 SUITE = Path(__file__).with_name("suite.py")
@@ -37,6 +48,12 @@ _OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "append",
         "PATTERN",
         "test only variants whose name matches, as conv_* (repeatable)",
+    ),
+    (
+        "--vkmnn-sample",
+        "store_true",
+        "",
+        "test only as many variants as show every value of every axis of each kernel",
     ),
     ("--vkmnn-report", "store", "FILE.html", "write what was found as a page for the browser"),
     ("--vkmnn-results", "store", "FILE.json", "write what was found for programs"),
@@ -62,12 +79,19 @@ class Settings:
 
     devices: list[str]
     patterns: list[str]
+    sample: bool
     report: Path | None
     results: Path | None
     baseline: Path | None
     update: bool
     timed: bool
     validation: bool
+
+    def variants(self) -> list[Variant]:
+        """Return the variants that the run is about."""
+        from vkmnn.testing.selection import chosen_variants
+
+        return chosen_variants(self.patterns, sample=self.sample)
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -78,6 +102,7 @@ class Settings:
         return cls(
             devices=get("--vkmnn-device") or [],
             patterns=get("--vkmnn-kernel") or [],
+            sample=get("--vkmnn-sample"),
             report=Path(report) if report else None,
             results=Path(results) if results else None,
             baseline=Path(baseline) if baseline else None,
@@ -98,8 +123,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group.addoption(name, action=action, help=text, **extra)
 
 
+class _AsWritten(MetaPathFinder):
+    """Finds the modules of vkmnn before pytest does, which would rewrite them.
+
+    A session imports in two threads, and before 3.11.8 CPython may not parse in two threads at once
+    (its issue 106905). Besides, it is slow.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find what is neither a test nor a helper of tests."""
+        if not fullname.startswith("vkmnn.") or fullname.startswith("vkmnn.testing."):
+            return None
+        return PathFinder.find_spec(fullname, path, target)
+
+
+def _import_as_written(config: pytest.Config) -> None:
+    finder = _AsWritten()
+
+    def remove() -> None:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)
+
+    sys.meta_path.insert(0, finder)
+    config.add_cleanup(remove)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Find the devices and the files; refuse at once what cannot work."""
+    _import_as_written(config)
     config.addinivalue_line("markers", "vkmnn_shader: a test of one kernel variant on one device")
     given = [name for name, *_ in _OPTIONS if config.getoption(name)]
     if not config.getoption(_MAIN):
@@ -202,7 +255,16 @@ class _Reporter:
 
 def _restricted(config: pytest.Config) -> bool:
     """Tell whether some tests were left out on purpose."""
-    options = ("--vkmnn-kernel", "keyword", "markexpr", "deselect", "maxfail", "lf", "stepwise")
+    options = (
+        "--vkmnn-kernel",
+        "--vkmnn-sample",
+        "keyword",
+        "markexpr",
+        "deselect",
+        "maxfail",
+        "lf",
+        "stepwise",
+    )
     return any(config.getoption(name, None) for name in options) or any(
         "::" in arg for arg in config.args
     )

@@ -88,13 +88,13 @@ class ShaderSession:
     def summary(self) -> list[str]:
         """Return what is said after the tests."""
         if not self._results.entries:
-            none = not chosen_variants(self._settings.patterns)
+            none = not self._settings.variants()
             wanted = " or ".join(self._settings.patterns)
             return [f"no kernel variant matches {wanted}"] if none else []
         return summary_lines(self._results) + self._files
 
     def _expected(self) -> list[tuple[Target, Variant]]:
-        variants = chosen_variants(self._settings.patterns)
+        variants = self._settings.variants()
         return [(target, variant) for target in self._targets for variant in variants]
 
     def _time(self, target: Target, say: Callable[[str], None]) -> None:
@@ -102,7 +102,7 @@ class ShaderSession:
         if not results.devices[label].timestamps:
             results.notes.append(f"{label} has no timestamps: nothing was timed")
             return
-        variants = {v.name: v for v in chosen_variants(self._settings.patterns)}
+        variants = {v.name: v for v in self._settings.variants()}
         jobs = [
             Job(variants[entry.variant], entry.largest["case"], entry.largest["picks"])
             for entry in results.of(label)

@@ -16,7 +16,7 @@ from vkmnn.testing.devices import Target, targets
 from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.pytest_plugin import PROPERTY, Settings
 from vkmnn.testing.runner import Picks, reach, run_case
-from vkmnn.testing.selection import chosen_variants, id_of
+from vkmnn.testing.selection import id_of
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     pairs = [
         pytest.param(target, variant, id=id_of(variant.name, target))
         for target in targets(settings.devices)
-        for variant in chosen_variants(settings.patterns)
+        for variant in settings.variants()
     ]
     metafunc.parametrize(("target", "variant"), pairs)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
-from vkmnn.core.backend import Backend, Plan, Segment, TunedChoice
+from vkmnn.cache_files import cache_dir
+from vkmnn.core.backend import Backend, OpsRefusedError, Plan, Segment, Tuning
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.errors import DeviceError, InvalidInputError
+from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, Op
 from vkmnn.runtime import environment
-from vkmnn.runtime.device import Device
+from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import executions
+from vkmnn.vulkan.bindable import Fault, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
@@ -21,7 +24,7 @@ from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
 from vkmnn.vulkan.schedule import schedule
-from vkmnn.vulkan.splitting import split_products, too_large
+from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype, storage_bytes
 from vkmnn.vulkan.tuning import TuningFile, tune
 
@@ -85,12 +88,18 @@ class VulkanBackend(Backend):
             if value is not None:
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
         info = self.device.info
-        reason = too_large(op, inputs, outputs, info) or execution.reject(op, inputs, outputs, info)
+        reason = execution.reject(op, inputs, outputs, info)
         return Rejection(reason) if reason else execution(op)
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Cut what is too large to bind, assign layouts and insert conversions."""
-        commands = split_products(commands, self.type, self.device.info, self._must_create)
+        """Assign layouts, insert conversions, and cut what is too large to bind."""
+        weight_bytes = _constant_bytes([commands])
+
+        def new_encoder() -> VulkanEncoder:
+            encoder = self.new_encoder()
+            encoder.weight_bytes = weight_bytes
+            return encoder
+
         read_elsewhere = {
             t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
         }
@@ -108,6 +117,7 @@ class VulkanBackend(Backend):
             self._must_create,
             half=self.half,
             half_inputs=self._half_inputs,
+            divider=Divider(self.type, self.on_create, self.device.info, new_encoder),
         )
 
     def _must_create(
@@ -130,6 +140,7 @@ class VulkanBackend(Backend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder, ends = self.encode(segments)
+        _refuse_faulty(segments, find_faults(encoder.dispatches, self.device.info))
         if self.device.info.type is not DeviceType.CPU:
             # A CPU device runs one dispatch after the other anyway.
             schedule(encoder, ends)
@@ -139,6 +150,7 @@ class VulkanBackend(Backend):
         with self.device.start_pipelines(used.values(), warm_up=True) as batch:
             memory = self.place(encoder, list(kept.values()), list(inputs.values()))
             pipelines = dict(zip(used, batch.result(self._progress), strict=True))
+        self._refuse_constants(segments, encoder, memory)
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
             len(encoder.dispatches),
@@ -161,6 +173,25 @@ class VulkanBackend(Backend):
             result.append(recorder.segment(first, end, list(uploads.values()), downloads))
         return result
 
+    def _refuse_constants(
+        self, segments: Sequence[Sequence[Command]], encoder: VulkanEncoder, memory: PlanMemory
+    ) -> None:
+        """Give up the ops with constants that are too large now that they are packed."""
+        info = self.device.info
+        largest = max((storage.range.nbytes for storage in memory.constants), default=0)
+        if largest <= info.limits.max_storage_buffer_range:
+            return
+
+        def size_of(tensor: Tensor, most: int) -> int:
+            packed = tensor in encoder.packed
+            return memory.ranges[tensor].nbytes if packed else storage_bytes(tensor)
+
+        try:
+            _refuse_faulty(segments, find_faults(encoder.dispatches, info, size_of))
+        except OpsRefusedError:
+            memory.close()
+            raise
+
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
         """Let the executions record; return the dispatches, and where those of each segment end."""
         encoder = self.new_encoder()
@@ -173,7 +204,13 @@ class VulkanBackend(Backend):
                 encoder.label = command.op.name
                 tensors = (*command.inputs, *command.outputs)
                 encoder.half = any(tensor is not None and tensor.half for tensor in tensors)
-                execution.on_encode(command.inputs, command.outputs, encoder)
+                try:
+                    execution.on_encode(command.inputs, command.outputs, encoder)
+                except Exception as error:
+                    op = command.op
+                    raise unexpected_error(
+                        error, "planning it", op=op.type, node=op.source or op.name
+                    ) from error
             ends.append(len(encoder.dispatches))
         return encoder, ends
 
@@ -228,14 +265,18 @@ class VulkanBackend(Backend):
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,
-    ) -> list[TunedChoice]:
-        """Measure the kernels that a plan could use; the outcome is kept on disk."""
-        table, settled = tune(self, make_plan, feeds, runs, progress)
-        self._chooser = Preferences(table)
-        if self._mode != "off":
-            # Another process may have measured other networks meanwhile.
-            self._tuning_file().store({**self._tuning_file().load(), **table})
-        return settled
+    ) -> Tuning:
+        """Measure the kernels that a plan could use; what makes runs faster is kept on disk."""
+        table, tuning = tune(self, make_plan, feeds, runs, progress)
+        if tuning.kept:
+            before = self.preferences
+            self._chooser = Preferences(table)
+            if self._mode != "off":
+                # What was known before may have been measured anew by others meanwhile.
+                self._tuning_file().store(
+                    {key: taken for key, taken in table.items() if before.get(key) != taken}
+                )
+        return tuning
 
     def choices_of(
         self, make_plan: Callable[[Backend], Plan], table: Mapping[str, str]
@@ -246,11 +287,38 @@ class VulkanBackend(Backend):
         return backend.choices
 
     def _tuning_file(self) -> TuningFile:
-        return TuningFile(environment.cache_dir(), self.device.info)
+        return TuningFile(cache_dir(), self.device.info)
+
+    def reopened(self) -> VulkanBackend:
+        device = self.device.successor()
+        return VulkanBackend(
+            device,
+            self._progress,
+            self._timestamps,
+            self._chooser,
+            self.half,
+            self._half_inputs,
+        )
+
+    def use(self) -> AbstractContextManager[None]:
+        return self.device.gate.visit()
 
     def close(self) -> None:
         """Forget the session's constants; plans must be closed before."""
         self._constants = ConstantStore(self.device)
+        retire_unwanted()
+
+
+def _refuse_faulty(segments: Sequence[Sequence[Command]], faults: Iterable[Fault]) -> None:
+    """Give up the ops of the network whose dispatches the device does not take.
+
+    Raises:
+        OpsRefusedError: there are some.
+    """
+    reasons = {fault.op: fault.reason for fault in faults}
+    if reasons:
+        owners = {c.op.name: c.owner or c.op.name for commands in segments for c in commands}
+        raise OpsRefusedError({owners[name]: reason for name, reason in reasons.items()})
 
 
 def _constant_bytes(segments: Sequence[Sequence[Command]]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -53,6 +53,23 @@ BY_RULE = Preferences({})
 def choice_key(what: str, problem: Hashable) -> str:
     """Return the name under which the outcome of a choice is kept."""
     return f"{what}: {problem!r}"
+
+
+def kernel_name(candidate: object) -> str:
+    """Return a short name of a candidate for people: `rotate_32_8`, what its fields hold."""
+    if isinstance(candidate, bool):
+        return "yes" if candidate else "no"
+    if isinstance(candidate, tuple):
+        return "x".join(map(kernel_name, candidate))
+    if not is_dataclass(candidate):
+        return str(candidate)
+    shown = (field for field in fields(candidate) if field.repr)
+    values = ((field, getattr(candidate, field.name)) for field in shown)
+    return "_".join(
+        field.name if value is True else kernel_name(value)
+        for field, value in values
+        if value is not None and value is not False and value != field.default
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.half import is_float
+from vkmnn.vulkan.splitting import Divider, in_form
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
 
@@ -37,6 +38,7 @@ def assign_layouts(
     *,
     half: bool = False,
     half_inputs: bool = False,
+    divider: Divider | None = None,
 ) -> list[Command]:
     """Return the commands with forms assigned, conversions inserted once per tensor and form.
 
@@ -49,9 +51,11 @@ def assign_layouts(
         make: creates the execution of a ConvertTensor op.
         half: floats take 16 bits where executions say so.
         half_inputs: what the host provides is converted to that at once.
+        divider: cuts the ops whose tensors are too large for the device.
     """
-    plan = _Plan(backend, make)
+    plan = _Plan(backend, make, divider)
     for command in commands:
+        plan.owner = command.owner or command.op.name
         if half and half_inputs:
             plan.narrow_inputs(command)
         if command.backend == backend:
@@ -67,15 +71,18 @@ class _Plan:
     """The commands so far, and the tensors in further forms that they have made.
 
     `current` holds what takes the place of a tensor that was computed in another form than the
-    host reads, `constants` the constants that are uploaded as halves.
+    host reads, `constants` the constants that are uploaded as halves. `owner` names the op that is
+    at hand.
     """
 
     backend: str
     make: MakeExecution
+    divider: Divider | None
     commands: list[Command] = field(default_factory=list)
     converted: dict[tuple[str, Form], Tensor] = field(default_factory=dict)
     current: dict[str, Tensor] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
+    owner: str = ""
 
     def now(self, command: Command) -> list[Tensor | None]:
         """Return the inputs of a command as they are at this point."""
@@ -113,14 +120,41 @@ class _Plan:
             attrs = ConvertTensorAttrs(tensor.layout.value, form.layout.value)
             op = Op("ConvertTensor", f"{copy.name}:convert", [tensor.name], [copy.name], attrs)
             execution = self.make(op, [tensor], [copy])
-            self.commands.append(Command(op, [tensor], [copy], execution, self.backend))
+            self.commands.append(
+                Command(op, [tensor], [copy], execution, self.backend, owner=self.owner)
+            )
             self.converted[key] = copy
         return self.converted[key]
+
+    def parts(
+        self,
+        command: Command,
+        inputs: Sequence[Tensor | None],
+        wanted: Sequence[Form],
+        made: Sequence[Form],
+    ) -> list[Command]:
+        """Return the commands that take the place of one; none where it can stay."""
+        if self.divider is None:
+            return []
+        read = [
+            in_form(t, form.layout, form.half and t is not None and is_float(t))
+            for t, form in zip(inputs, wanted, strict=True)
+        ]
+        written = [
+            replace(t, layout=form.layout, half=form.half and is_float(t))
+            for t, form in zip(command.outputs, made, strict=True)
+        ]
+        return self.divider.divide(command, read, written)
 
     def add(self, command: Command, read_by_host: frozenset[str], half: bool) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
         inputs = self.now(command)
         wanted, made = _forms(command, inputs, half)
+        parts = self.parts(command, inputs, wanted, made)
+        for part in parts:
+            self.add(part, read_by_host, half)
+        if parts:
+            return
         command.inputs = [
             self.wanted(tensor, form) for tensor, form in zip(inputs, wanted, strict=True)
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.tensor import Tensor
+from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import (
@@ -23,6 +23,7 @@ from vkmnn.runtime.memory import (
     plan_buffers,
     plan_offsets,
 )
+from vkmnn.threads import Workers
 from vkmnn.vulkan.encoder import Dispatch, PackedConstant, VulkanEncoder
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
@@ -83,16 +84,17 @@ class ConstantStore:
         fresh: dict[_Key, ConstantStorage] = {}
         total = sum(constant.source.nbytes for constant, _ in missing.values())
         threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 1
-        with ThreadPoolExecutor(threads, thread_name_prefix="vkmnn-pack") as pool:
+        with Workers(threads, "vkmnn-pack") as workers:
             for batch in _batches(missing.values(), _source_bytes, BATCH_BYTES):
-                fresh.update(self._upload(list(pool.map(_pack, batch)), pool))
+                packed = [workers.submit(_pack, item) for item in batch]
+                fresh.update(self._upload([done.result() for done in packed], workers))
         for tensor, constant in constants.items():
             if tensor not in placed:
                 placed[tensor] = fresh[_key(constant)]
         return placed
 
     def _upload(
-        self, packed: Sequence[tuple[PackedConstant, Array]], pool: Executor
+        self, packed: Sequence[tuple[PackedConstant, Array]], workers: Workers
     ) -> dict[_Key, ConstantStorage]:
         alignment = _alignment(self._device)
         stored: dict[_Key, ConstantStorage] = {}
@@ -109,7 +111,7 @@ class ConstantStore:
                 key = _key(constant)
                 self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
                 offset += _room(array, alignment)
-        for done in [pool.submit(_write, *write) for write in writes]:
+        for done in [workers.submit(_write, *write) for write in writes]:
             done.result()
         return stored
 
@@ -207,6 +209,9 @@ def plan_memory(
         encoder: what was recorded for all segments of the plan, in running order.
         kept: tensors that the host reads.
         provided: tensors that the host writes.
+
+    Raises:
+        OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
     """
     alignment = _alignment(device)
     constants = constants_used(encoder, kept)
@@ -234,7 +239,16 @@ def plan_memory(
     ranges.update(counters)
     lifetimes = _lifetimes(encoder, ranges, copied, alignment)
     spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
-    shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
+    try:
+        shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
+    except OutOfDeviceMemoryError as error:
+        stored = sum(storage.range.nbytes for storage in dict.fromkeys(placed.values()))
+        raise OutOfDeviceMemoryError(
+            f"{error.message}; the plan needs {sum(sizes)} bytes for activations (at the busiest "
+            f"step {bound} are alive), {stored} for constants and "
+            f"{sum(buffer.nbytes for buffer in buffers)} for inputs and outputs",
+            hint="run a smaller batch, or smaller images",
+        ) from error
     buffers += shared
     for tensor, (number, offset) in zip(lifetimes, spots, strict=True):
         ranges[tensor] = BufferRange(shared[number], offset, storage_bytes(tensor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 
@@ -42,7 +41,6 @@ class VulkanSegment(Segment):
         steps: Sequence[tuple[str, str, str]] | None = None,
     ) -> None:
         self._steps = steps
-        self._marks_ns = (0, 0, 0)  # of the last run: before submit, after it, after the wait
         self._memory = memory
         self._ranges = ranges
         self._status = status
@@ -52,6 +50,8 @@ class VulkanSegment(Segment):
 
     def run(self, host: dict[str, Array]) -> None:
         """Run the segment on the arrays in `host` and add what it produces for the host."""
+        if self._command is not None:
+            self._command.settle()  # an interrupted run may still read its inputs
         for tensor, place, view in self._uploads:
             array = host[tensor.name]
             for allowed in self._ranges.get(tensor.name, ()):
@@ -78,12 +78,8 @@ class VulkanSegment(Segment):
         if self._command is not None:
             if self._status is not None:
                 self._status.reset()
-            start = time.perf_counter_ns()
-            self._command.submit()
-            submitted = time.perf_counter_ns()
-            self._command.wait()
-            end = time.perf_counter_ns()
-            self._marks_ns = (start, submitted, end)
+            self._command.run_inside()
+            start, _, end = self._command.marks_ns
             self.busy_us = (end - start) / 1000
             if self._status is not None:
                 self._status.raise_failed()
@@ -97,7 +93,7 @@ class VulkanSegment(Segment):
         if self._command is None or self._steps is None:
             return []
         times = [microseconds for _, microseconds in self._command.timings()]
-        ends = accumulate(times, initial=self._marks_ns[-1] / 1000 - sum(times))
+        ends = accumulate(times, initial=self._command.marks_ns[-1] / 1000 - sum(times))
         return [
             Timing(op, kernel, microseconds, choice, start)
             for (op, kernel, choice), microseconds, start in zip(
@@ -111,7 +107,9 @@ class VulkanSegment(Segment):
             return []
         return [
             HostCall(name, start / 1000, (end - start) / 1000)
-            for name, (start, end) in zip(("submit", "wait"), pairwise(self._marks_ns), strict=True)
+            for name, (start, end) in zip(
+                ("submit", "wait"), pairwise(self._command.marks_ns), strict=True
+            )
         ]
 
     def memory(self) -> MemoryUse:

@@ -5,29 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
-from vkmnn.core.backend import Backend, Plan, Timing, TunedChoice
+from vkmnn.cache_files import locked, read_file, write_file
+from vkmnn.core.backend import Backend, Plan, Timing, TunedChoice, Tuning
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.choice import NOT_TUNED, Choice
+from vkmnn.vulkan.choice import NOT_TUNED, Choice, kernel_name
 
 if TYPE_CHECKING:
     from vkmnn.vulkan.backend import VulkanBackend
 
 _log = logging.getLogger(__name__)
 
+_MAX_BYTES = 16 << 20
+_LOCK_WAIT_S = 10.0
+
 # Candidates beyond these are far from the fastest, by the rules.
 MAX_CANDIDATES = 8
 # A candidate must gain as much over the rules' one: less is noise.
 LEAST_GAIN = 0.03
+# Runs of the whole network with either table, in turns: the median of a few is no luck.
+LEAST_ROUNDS = 7
 
 
 class TuningFile:
@@ -44,27 +51,27 @@ class TuningFile:
     def load(self) -> dict[str, str]:
         """Return the preferred candidates by choice; empty when there is no valid file."""
         try:
-            data = json.loads(self.path.read_text("utf-8"))
+            data = json.loads(read_file(self.path, _MAX_BYTES).decode("utf-8"))
             if data["key"] != self._key:
                 _log.info("tuning %s ignored: made for other shaders or drivers", self.path)
                 return {}
             return {str(key): str(value) for key, value in data["choices"].items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            *(OSError, ValueError, KeyError, TypeError, AttributeError),
+            RecursionError,  # of nested JSON
+        ) as error:
             _log.warning("tuning %s ignored: %s", self.path, error)
             return {}
 
     def store(self, choices: Mapping[str, str]) -> None:
-        """Write the file; readers see the old one or the new one, never a part."""
-        data = {"key": self._key, "choices": dict(sorted(choices.items()))}
+        """Add choices to the file; other processes do so, too, and nothing of theirs is lost."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", dir=self.path.parent, suffix=".tmp", delete=False
-            ) as file:
-                json.dump(data, file, indent=1)
-            Path(file.name).replace(self.path)
+            with locked(self.path.with_suffix(".lock"), _LOCK_WAIT_S):
+                known = {**self.load(), **choices}
+                data = {"key": self._key, "choices": dict(sorted(known.items()))}
+                write_file(self.path, json.dumps(data, indent=1).encode())
         except OSError as error:
             _log.warning("tuning %s cannot be written: %s", self.path, error)
 
@@ -75,13 +82,14 @@ def tune(
     feeds: Mapping[str, Array],
     runs: int,
     progress: Callable[[int, int], None] | None,
-) -> tuple[dict[str, str], list[TunedChoice]]:
+) -> tuple[dict[str, str], Tuning]:
     """Measure every choice of a plan, one kind of choice after the other, in the whole network.
 
     A trial runs the network with the candidates of one rank for all choices of a kind, so that as
     many trials as a choice has candidates measure all of them, with the caches as they will be.
     A choice may open others, as Winograd's products do: these come next. The least of many times
-    flatters who had luck, so what changed is measured once more beside the rules.
+    flatters who had luck, so what changed is measured once more beside the rules. At last whole
+    runs without timestamps decide whether the table of before or the new one stays.
 
     Returns:
         The preferred candidates by choice, with those of before, and what was settled.
@@ -113,7 +121,51 @@ def tune(
         for key in changed:
             settled[key] = _confirm(settled[key], *spent)
             table[key] = settled[key].taken
-    return table, list(settled.values())
+    choices = tuple(settled.values())
+    if all(_in_use(backend, key, choice) == choice.taken for key, choice in settled.items()):
+        return table, Tuning(choices)
+    counter.total += 2
+    rounds = _whole_runs(
+        backend, make_plan, feeds, max(runs, LEAST_ROUNDS), (backend.preferences, table), counter
+    )
+    before, after = (median(times) for times in zip(*rounds, strict=True))
+    kept = median(new / old for old, new in rounds) < 1
+    return table, Tuning(choices, before, after, kept)
+
+
+def _in_use(backend: VulkanBackend, key: str, choice: TunedChoice) -> str:
+    """Return the candidate that the backend takes as long as nothing is tuned."""
+    return backend.preferences.get(key, choice.rule)
+
+
+def _whole_runs(
+    backend: VulkanBackend,
+    make_plan: Callable[[Backend], Plan],
+    feeds: Mapping[str, Array],
+    rounds: int,
+    tables: Sequence[Mapping[str, str]],
+    counter: _Counter,
+) -> list[tuple[float, ...]]:
+    """Return the microseconds of whole runs, a row a round: one run with each table."""
+    plans: list[Plan] = []
+    times: list[tuple[float, ...]] = []
+    try:
+        for table in tables:
+            plans.append(make_plan(backend.with_preferences(table)))
+            plans[-1].execute(feeds)
+            counter.advance()
+        for number in range(rounds):
+            spent = [0.0] * len(plans)
+            # Who runs second finds other caches: the order changes from round to round.
+            for index in range(len(plans))[:: 1 if number % 2 else -1]:
+                start = time.perf_counter_ns()
+                plans[index].execute(feeds)
+                spent[index] = (time.perf_counter_ns() - start) / 1000
+            times.append(tuple(spent))
+    finally:
+        for plan in plans:
+            plan.close()
+    return times
 
 
 @dataclass(slots=True)
@@ -200,7 +252,13 @@ def _confirm(
         sum(spent.get(op, 0.0) for op in choice.ops) / len(choice.ops) for spent in (rules, tuned)
     )
     if after > (1 - LEAST_GAIN) * before:
-        return replace(choice, taken=choice.rule, rule_us=before, taken_us=before)
+        return replace(
+            choice,
+            taken=choice.rule,
+            taken_name=choice.rule_name,
+            rule_us=before,
+            taken_us=before,
+        )
     return replace(choice, rule_us=before, taken_us=after)
 
 
@@ -217,4 +275,6 @@ def _settle(group: list[Choice], times: list[float]) -> TunedChoice:
         repr(choice.candidates[best]),
         times[0],
         times[best],
+        kernel_name(choice.candidates[0]),
+        kernel_name(choice.candidates[best]),
     )

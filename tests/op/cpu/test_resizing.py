@@ -37,7 +37,7 @@ def check_resize(check, x, scales=None, sizes=None, roi=None, more=None, **optio
     [
         case
         for case in product(SIZES, ["linear", "cubic"], COORDINATE_MODES)
-        if case[2] != "tf_crop_and_resize"
+        if case[2] not in ("tf_crop_and_resize", "tf_half_pixel_for_nn")
         # There the reference evaluator samples at -0.5, the specification at 0.
         if case != ((1, 2, 1, 1), "cubic", "pytorch_half_pixel")
     ],
@@ -209,6 +209,8 @@ GRID_CASES = list(
     ids=["2d", "3d"],
 )
 def test_grid_sample(check, draw, rng, mode, padding, align, x, grid):
+    if (mode, padding) == ("cubic", "border"):
+        pytest.skip("the reference clips the point itself, onnxruntime and PyTorch each element")
     where = rng.uniform(-1.6, 1.6, grid).astype(np.float32)
     attrs = GridSampleAttrs(mode, padding, bool(align))
     theirs = {"mode": mode, "padding_mode": padding, "align_corners": align}

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, Graph, Op
 from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs, ReshapeAttrs
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.emulation import MATRICES, Bench, bench_for
-from vkmnn.testing.runner import Picker, dispatched_by, run_case
+from vkmnn.testing.runner import Picker, compare, dispatched_by, run_case
+from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.executions.conv_kernels import ConvProblem, rank_kernels
 from vkmnn.vulkan.executions.coop_rules import (
     FEATURES,
+    LARGE_MATRIX,
+    LLVMPIPE_MATRIX,
     TILES,
+    TILES_OF,
+    XE2_MATRIX,
+    XE_MATRIX,
     CoopKernel,
     CoopTile,
+    Matrix,
     has_matrices,
+    matrix_of,
     rank_coop,
 )
 from vkmnn.vulkan.executions.gemm_rules import LEAST_PART, Product
@@ -156,8 +168,21 @@ def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
     assert rank_coop(Product(64, 64, 64), other) == []
 
 
+@pytest.mark.parametrize("matrix", [LARGE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX])
+def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
+    """Sizes and subgroups must both be there; tiles of these matrices alone are offered."""
+    sizes = replace(MATRICES, m=matrix.m, n=matrix.n, k=matrix.k)
+    limits = replace(H200.limits, subgroup_size_range=(matrix.subgroup,) * 2)
+    other = replace(H200, cooperative_matrices=(replace(sizes, k=64), sizes), limits=limits)
+    assert matrix_of(other) == matrix
+    offered = {kernel.tile for kernel in rank_coop(Product(128, 768, 768), other)}
+    assert offered == {tile for same in TILES_OF[matrix] for tile in same}
+    narrow = replace(limits, subgroup_size_range=(matrix.subgroup * 2,) * 2)
+    assert rank_coop(Product(64, 64, 64), replace(other, limits=narrow)) == []
+
+
 def test_devices_here_do_not_emulate_by_themselves() -> None:
-    if device().info.cooperative_matrices:
+    if has_matrices(device().info):
         pytest.skip("the device has cooperative matrices")
     assert rank_coop(Product(64, 64, 64), device().info) == []
 
@@ -192,8 +217,24 @@ def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> No
     assert rank_kernels(depthwise, H200, False, half=True)[0].family in ("strip", "depthwise")
 
 
-def emulated() -> Bench:
-    """Return the device under test with cooperative matrices emulated."""
+T = TypeVar("T")
+
+
+class ByMatrices(Picker):
+    """Takes kernels of matrices wherever they are offered: CPU devices' rules leave them last."""
+
+    def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
+        """Return the first such candidate, else what the picker takes."""
+        for candidate in candidates:
+            if isinstance(getattr(candidate, "shared", candidate), CoopKernel):
+                return candidate
+        return super().__call__(what, problem, candidates)
+
+
+def with_matrices() -> Bench:
+    """Return the device under test; where it has no cooperative matrices, they are emulated."""
+    if has_matrices(device().info):
+        return Bench(device(), False)
     name = "matmul_coop_16x32w16x32k4_128_0_4"
     template, axes = next((t, a) for n, t, a in BUILTIN.variants() if n == name)
     bench = bench_for(Variant(name, template, axes, BUILTIN), device())
@@ -247,11 +288,17 @@ def test_a_network_by_the_rules() -> None:
     y = tensor_info("y", np.zeros((1, 72), np.float32))
     graph = Graph("net", [tensor_info("x", x)], [y], ops, constants)
     case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, half=True)
-    bench = emulated()
-    names = dispatched_by(case, bench.device, Picker({}))
+    bench = with_matrices()
+    names = dispatched_by(case, bench.device, ByMatrices({}))
     assert {name.split("_")[0] for name in names if "_coop_" in name} == {"conv", "matmul"}
     assert not any(name.startswith(("conv_tile", "conv_shared", "matmul_tile")) for name in names)
-    run_case(case, bench.device, {})
+    backend = VulkanBackend(bench.device, chooser=ByMatrices({}), half=True, half_inputs=True)
+    plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    try:
+        for _ in range(2):  # what a run leaves behind must not disturb the next
+            compare(plan.execute({"x": x})["y"], case.expected()[0], case)
+    finally:
+        plan.close()
 
 
 def test_a_product_larger_than_a_grid_is_wide() -> None:
@@ -265,9 +312,11 @@ def test_a_product_larger_than_a_grid_is_wide() -> None:
         [Op("MatMul", "y", ["x", "w"], ["y"], MatMulAttrs())],
         {"w": w},
     )
-    tile = CoopTile(16, 32, 128, 16, 32, 4)
+    bench = with_matrices()
+    matrix = matrix_of(bench.device.info)
+    assert matrix is not None
+    tile = TILES_OF[matrix][-1][0]
     case = Case(graph, {"x": x}, half=True, takes={"matmul": CoopKernel(tile)})
-    bench = emulated()
     assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
         case, bench.device, Picker({}, case.takes)
     )

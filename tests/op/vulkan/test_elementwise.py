@@ -8,6 +8,7 @@ import pytest
 from tests.op.vulkan.harness import check, run_graph
 from vkmnn.ir import Activation, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
+    ACTIVATION_KINDS,
     BINARY_KINDS,
     UNARY_KINDS,
     AxisAttrs,
@@ -236,6 +237,38 @@ def test_rests_of_special_floats(kind: str) -> None:
             {"MOD": np.mod, "FMOD": np.fmod}[kind](a, b),
         )
     np.testing.assert_array_equal(np.signbit(y[expected == 0]), np.signbit(expected[expected == 0]))
+
+
+@pytest.mark.parametrize("kind", ["MOD", "FMOD"])
+def test_rests_are_exact_whatever_the_quotient(kind: str) -> None:
+    exponents = np.arange(-126, 127, 7)
+    numbers = np.ldexp(RNG.uniform(1, 2, exponents.size), exponents).astype(np.float32)
+    a, b = (array.reshape(-1) for array in np.meshgrid(numbers, -numbers[::-1]))
+    # Sums of MOD round once, as numpy's; what lies below the smallest normal number may be zero.
+    check("BinaryOp", BinaryAttrs(kind), [a, b], rtol=0, atol=1.2e-38)
+
+
+@pytest.mark.parametrize(
+    "kind", ["SIN", "TAN", "SINH", "TANH", "ASIN", "ATAN", "ASINH", "ATANH", "ERF"]
+)
+def test_odd_functions_keep_the_sign_of_zero(kind: str) -> None:
+    x = np.float32([0.0, -0.0, -0.0, 0.0, -0.0])
+    (y,) = check("UnaryOp", UnaryAttrs(kind), [x])
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
+@pytest.mark.parametrize("kind", ["SIGN", "RELU"])
+def test_zero_has_no_sign(kind: str) -> None:
+    (y,) = check("UnaryOp", UnaryAttrs(kind), [np.float32([0.0, -0.0, -1.0, 2.0, -0.0])])
+    assert not np.signbit(y[[0, 1, 4]]).any()
+
+
+@pytest.mark.parametrize("kind", [k for k in ACTIVATION_KINDS if k != "NONE"])
+def test_activations_let_nan_through(kind: str) -> None:
+    x = np.float32([np.nan, 1.0, -np.nan, -1.0, 300.0, -300.0, 0.0])
+    parameters = {**UNARY_PARAMETERS, "QUICK_GELU": (1.702, 0.0)}.get(kind, ())
+    attrs = BinaryAttrs("MUL", Activation(kind, *parameters))
+    check("BinaryOp", attrs, [x, np.float32([1] * 7)], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64, np.uint64])

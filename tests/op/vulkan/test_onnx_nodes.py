@@ -43,7 +43,7 @@ def run(name: str, model: onnx.ModelProto, sets: Sequence[DataSet], rtol: float)
             arrays = [as_array(value) for value in inputs]
             results = session.run(None, dict(zip(names, arrays, strict=False)))
             compare(name, results, [as_array(value) for value in expected], rtol)
-            assert [out.type for out in outputs] == [array.dtype.name for array in results]
+            assert [out.dtype for out in outputs] == [array.dtype.name for array in results]
         for op in session.placement().off_device:
             allowed = [
                 cases for reason, cases in OFF_DEVICE.items() if re.search(reason, op.reason)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.op.vulkan.harness import device
 from vkmnn import InferenceSession
+from vkmnn.cache_files import cache_dir
 from vkmnn.errors import InvalidInputError
-from vkmnn.runtime import environment
+from vkmnn.runtime.device import enumerate_devices
 from vkmnn.vulkan import tuning
-from vkmnn.vulkan.choice import Preferences, choice_key
+from vkmnn.vulkan.choice import Preferences, choice_key, kernel_name
+from vkmnn.vulkan.executions.conv_kernels import ConvKernel
+from vkmnn.vulkan.executions.gemm_rules import SharedKernel, Tile
 from vkmnn.vulkan.tuning import TuningFile
 
+ROOT = Path(__file__).resolve().parents[3]
 RNG = np.random.default_rng(3)
 
 
@@ -60,24 +66,31 @@ def session(data: bytes) -> InferenceSession:
     return InferenceSession(data, device().info.name, validation=True, require_device=True)
 
 
+def whole_runs(monkeypatch: pytest.MonkeyPatch, old: float, new: float) -> None:
+    """Make up what whole runs take with the kernels of before and with those found."""
+    monkeypatch.setattr(tuning, "_whole_runs", lambda *_: [(old, new)] * 3)
+
+
 def same(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.ptp(want))
 
 
-def test_results_stay_and_choices_are_kept() -> None:
+def test_results_stay_and_choices_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_runs(monkeypatch, 2.0, 1.0)
     data, arrays = model(), feeds()
     steps: list[tuple[int, int]] = []
     with session(data) as tuned:
         before = tuned.run(None, arrays)[0]
-        settled = tuned.tune(arrays, 1, lambda done, total: steps.append((done, total)))
+        found = tuned.tune(arrays, 1, lambda done, total: steps.append((done, total)))
         after = tuned.run(None, arrays)[0]
     same(after, before)
     assert steps
-    assert steps[-1][0] == steps[-1][1]
+    assert found.kept
+    settled = found.choices
     convolutions = [choice for choice in settled if choice.what == "convolution"]
     assert any(len(choice.ops) == 2 for choice in convolutions)
     assert {choice.what for choice in settled} >= {"convolution", "matmul"}
-    table = TuningFile(environment.cache_dir(), device().info).load()
+    table = TuningFile(cache_dir(), device().info).load()
     assert table == {f"{choice.what}: {choice.problem}": choice.taken for choice in settled}
 
 
@@ -92,10 +105,11 @@ def test_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         return [dict.fromkeys(ops, times[rank]) for rank in range(len(trials))]
 
     monkeypatch.setattr(tuning, "_measure", measured)
+    whole_runs(monkeypatch, 2.0, 1.0)
     data, arrays = model(), feeds()
     with session(data) as tuned:
         expected = tuned.run(None, arrays)[0]
-        settled = tuned.tune(arrays)
+        settled = tuned.tune(arrays).choices
         named = {op for choice in settled for op in choice.ops}
         result = tuned.run(None, arrays)[0]
     same(result, expected)
@@ -119,7 +133,7 @@ def test_luck_is_not_taken_for_speed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tuning, "_measure", measured)
     with session(model()) as tuned:
-        settled = tuned.tune(feeds())
+        settled = tuned.tune(feeds()).choices
     by_ops = {choice.ops: choice for choice in settled if choice.what != "lanes"}
     kept = {ops for ops, choice in by_ops.items() if choice.taken == choice.rule}
     assert ("Conv_0", "Conv_1") in kept
@@ -128,11 +142,43 @@ def test_luck_is_not_taken_for_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (product.rule_us, product.taken_us) == (60.0, 40.0)
 
 
+def test_what_makes_the_network_slower_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are made up: each op gains alone, and whole runs lose."""
+
+    def measured(*arguments: object) -> list[dict[str, float]]:
+        trials = arguments[4]
+        assert isinstance(trials, list)
+        ops = ("Conv_0", "Conv_1", "MatMul_2")
+        return [dict.fromkeys(ops, 100.0 - 50 * (rank == 1)) for rank in range(len(trials))]
+
+    monkeypatch.setattr(tuning, "_measure", measured)
+    whole_runs(monkeypatch, 20.0, 21.0)
+    arrays = feeds()
+    with session(model()) as tuned:
+        found = tuned.tune(arrays)
+        profile = tuned.profile(arrays, 1)
+    assert found.changed
+    assert not found.kept
+    assert (found.before_us, found.after_us) == (20.0, 21.0)
+    assert "tuned" not in {entry.choice for entry in profile}
+    assert TuningFile(cache_dir(), device().info).load() == {}
+
+
+def test_names_of_kernels_are_for_people() -> None:
+    conv = ConvKernel("rotate", 32, 8, 64, "why")
+    assert kernel_name(conv) == "rotate_32_8_64"
+    assert kernel_name(SharedKernel(Tile(64, 32), 2)) == "64_32_2"
+    assert [kernel_name(value) for value in (True, False, "rows", (2, 4))] == [
+        *("yes", "no", "rows", "2x4")
+    ]
+
+
 def test_off_uses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     data, arrays = model(), feeds()
+    whole_runs(monkeypatch, 2.0, 1.0)
     with session(data) as tuned:
         tuned.tune(arrays, 1)
-    file = TuningFile(environment.cache_dir(), device().info)
+    file = TuningFile(cache_dir(), device().info)
     table = file.load()
     file.store(dict.fromkeys(table, "nonsense"))
     with session(data) as other:  # candidates that are gone count for nothing
@@ -145,22 +191,75 @@ def test_off_uses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_tunes_new_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKMNN_TUNE", "on")
+    whole_runs(monkeypatch, 2.0, 1.0)
     with session(model()) as tuned:
         tuned.run(None, feeds())
-    assert TuningFile(environment.cache_dir(), device().info).load()
+    assert TuningFile(cache_dir(), device().info).load()
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"key": "other", "choices": {}}'])
+@pytest.mark.parametrize(
+    "damage",
+    ["", "{", "[]", '{"key": "other", "choices": {}}', "[" * 100_000, "\0"],
+    ids=["empty", "cut", "list", "of another", "nested", "zero"],
+)
 def test_damaged_files_are_ignored(damage: str) -> None:
-    file = TuningFile(environment.cache_dir(), device().info)
+    file = TuningFile(cache_dir(), device().info)
     file.store({"a": "b"})
     assert file.load() == {"a": "b"}
     file.path.write_text(damage, "utf-8")
     assert file.load() == {}
 
 
+STORE = """
+import sys
+from pathlib import Path
+from vkmnn.runtime.device import enumerate_devices
+from vkmnn.vulkan.tuning import TuningFile
+file = TuningFile(Path(sys.argv[1]), enumerate_devices()[0])
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(20):
+    file.store({f"{sys.argv[2]} {number}": "value"})
+"""
+
+
+def test_processes_that_tune_at_once_lose_nothing(tmp_path: Path) -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", STORE, str(tmp_path), str(number)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(4)
+    ]
+    for child in children:
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin
+        child.stdin.write("\n")
+        child.stdin.flush()
+    for child in children:
+        child.communicate(timeout=120)
+        assert child.returncode == 0
+    table = TuningFile(tmp_path, enumerate_devices()[0]).load()
+    assert sorted(table) == sorted(f"{name} {n}" for name in range(4) for n in range(20))
+
+
+def test_a_session_takes_nothing_back_that_others_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_runs(monkeypatch, 2.0, 1.0)
+    file = TuningFile(cache_dir(), device().info)
+    file.store({"of others": "old"})
+    with session(model()) as tuned:
+        file.store({"of others": "new"})
+        tuned.tune(feeds(), 1)
+    assert file.load()["of others"] == "new"
+
+
 def test_a_file_for_other_shaders_is_ignored() -> None:
-    file = TuningFile(environment.cache_dir(), device().info)
+    file = TuningFile(cache_dir(), device().info)
     file.store({"a": "b"})
     data = json.loads(file.path.read_text("utf-8"))
     file.path.write_text(json.dumps({**data, "key": data["key"][::-1]}), "utf-8")
@@ -184,4 +283,4 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_numpy_has_no_choices() -> None:
     with InferenceSession(model(), "cpu") as cpu:
-        assert cpu.tune(feeds()) == []
+        assert cpu.tune(feeds()).choices == ()

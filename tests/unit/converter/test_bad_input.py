@@ -43,6 +43,18 @@ def refuse(given: object, *parts: str, kind: type[VkmnnError] = ModelError) -> V
 # --- files -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("https://host/models/m.onnx", "is an address"),
+        ("hf://owner/m.onnx", "is an address"),
+        ("owner/resnet-50", "on a hub"),
+    ],
+)
+def test_names_of_models_elsewhere(path: str, words: str) -> None:
+    assert "downloads nothing" in str(refuse(path, words))
+
+
 def test_missing_file(tmp_path: Path) -> None:
     refuse(tmp_path / "none.onnx", "no such file")
 
@@ -76,6 +88,9 @@ def test_truncated_file(tmp_path: Path, model: onnx.ModelProto) -> None:
         (b"\x1c\0\0\0TFL3", "tf2onnx"),
         (b"<!DOCTYPE html><html>", "web page"),
         (b"GGUF\x03\0\0\0", "GGUF"),
+        (b"7767517\n2 2\nInput x 0 1 x\n", "ncnn"),
+        (b"\x40\0\0\0\0\0\0\0" + b'{"w":{"dtype":"F32","shape":[1]}}', "safetensors"),
+        (b'<?xml version="1.0"?><net/>', "XML"),
     ],
 )
 def test_other_file_formats_are_named(start: bytes, hint: str) -> None:
@@ -200,6 +215,12 @@ def test_huge_input_dimension(model: onnx.ModelProto) -> None:
     refuse(model, "'x'", str(2**40))
 
 
+def test_too_many_axes(model: onnx.ModelProto) -> None:
+    for _ in range(31):
+        model.graph.input[0].type.tensor_type.shape.dim.add(dim_value=1)
+    refuse(model, "'x'", "33 axes")
+
+
 # --- external data -----------------------------------------------------------------------------
 
 
@@ -275,6 +296,20 @@ def test_external_data_missing(tmp_path: Path, model: onnx.ModelProto) -> None:
 def test_external_data_is_a_folder(tmp_path: Path, model: onnx.ModelProto) -> None:
     (tmp_path / "w.bin").mkdir()
     refuse(save_external(model, tmp_path, "w.bin"), "not a regular file")
+
+
+def test_external_data_with_hard_links(tmp_path: Path, model: onnx.ModelProto) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "w.bin").write_bytes(WEIGHT.tobytes())
+    try:
+        (folder / "w.bin").hardlink_to(tmp_path / "w.bin")
+    except OSError:
+        pytest.skip("this file system has no hard links")
+    path = save_external(model, folder, "w.bin")
+    refuse(path, "'w'", "hard links")
+    (tmp_path / "w.bin").unlink()
+    load_model(path)
 
 
 def test_external_data_without_folder(tmp_path: Path, model: onnx.ModelProto) -> None:
@@ -442,6 +477,11 @@ def test_unsupported_inputs_and_initializers(build: Build) -> None:
     error = refuse(model, "BFLOAT16", kind=UnsupportedOpError)
     assert isinstance(error, UnsupportedOpError)
     assert {(node.op, node.node) for node in error.nodes} == {("Input", "x"), ("Initializer", "w")}
+    text = str(error)
+    assert "input 'x': element type BFLOAT16 is not supported" in text
+    assert "float32 or float16" in text
+    assert "ai.onnx::" not in text
+    assert "add-an-operator" not in text
 
 
 def test_control_flow_is_refused(build: Build) -> None:

@@ -246,6 +246,9 @@ CASES = [
     case("InstanceNormalization", (7, 22), X4, (rand(6),), (rand(6),)),
     case("LRN", (7, 13), X4, size=3, alpha=0.5, beta=0.6, bias=1.5),
     case("LpNormalization", (7, 22), X3, axis=1, p=1),
+    case("MeanVarianceNormalization", (9, 13, 18), X4),
+    case("MeanVarianceNormalization", (9, 13, 18), X4, axes=[1], label="axes"),
+    case("MeanVarianceNormalization", (13,), X4, axes=[-1, 0], label="negative"),
     case("LayerNormalization", (17,), X3, (rand(5),), (rand(5),)),
     case("LayerNormalization", (17,), X3, (rand(3, 5),), axis=1, epsilon=0.1, label="axis1"),
     case("GroupNormalization", (21,), X4, (rand(6),), (rand(6),), num_groups=3),
@@ -440,9 +443,13 @@ def test_flatten_is_dropped_on_the_last_axis(build: Build) -> None:
     assert load_model(model).ops[0].attrs == SoftmaxAttrs(-1)
 
 
-def test_clip_keeps_infinite_bounds(build: Build) -> None:
-    model = build([helper.make_node("Clip", ["x"], ["y"], min=0.0)], {"x": X2}, ["y"], opset=7)
-    assert load_model(model).ops[0].attrs == UnaryAttrs("CLIP", 0.0, np.inf)
+@pytest.mark.parametrize(
+    ("dtype", "most"), [("float32", np.finfo(np.float32).max), ("float16", np.inf)]
+)
+def test_the_bound_that_an_early_clip_leaves_out(build: Build, dtype: str, most: float) -> None:
+    node = helper.make_node("Clip", ["x"], ["y"], min=0.0)
+    model = build([node], {"x": X2.astype(dtype)}, ["y"], opset=7)
+    assert load_model(model).ops[0].attrs == UnaryAttrs("CLIP", 0.0, float(most))
 
 
 @pytest.mark.parametrize(
@@ -533,3 +540,20 @@ def test_plain_attention_stays_one_op(build: Build, evaluate: Evaluate) -> None:
     expected = (weights / weights.sum(-1, keepdims=True)) @ v
     expected = expected.transpose(0, 2, 1, 3).reshape(2, 5, 12)
     np.testing.assert_allclose(evaluate(graph, list(inputs.values()))[0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("axes", [None, (1,), (0, -1)])
+def test_mean_variance_normalization_of_halves(
+    axes: tuple[int, ...] | None, build: Build, evaluate: Evaluate
+) -> None:
+    """The squares are beyond float16, and the last channel has no variance."""
+    x = (300 * X4 + 100).astype(np.float16)
+    x[:, -1] = 7
+    given = {} if axes is None else {"axes": axes}
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"], **given)
+    model = build([node], {"x": x}, {"y": (TensorProto.FLOAT16, None)})
+    (y,) = evaluate(load_model(model), [x])
+    wide, over = x.astype(np.float64), axes or (0, 2, 3)
+    mean, deviation = (of(wide, axis=over, keepdims=True) for of in (np.mean, np.std))
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, (wide - mean) / (deviation + 1e-9), atol=2e-3)

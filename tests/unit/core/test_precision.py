@@ -105,10 +105,16 @@ def test_both_faces_take_it(halves: None) -> None:
     session.close()
 
 
-@pytest.mark.parametrize("precision", ["low", "fp16", ""])
+@pytest.mark.parametrize("precision", ["lowest", "FP16", ""])
 def test_others_are_refused_with_a_hint(precision: str) -> None:
-    with pytest.raises(vkmnn.InvalidInputError, match="use one of high, normal"):
-        vkmnn.InferenceSession(network(), "cpu", precision=precision)
+    with pytest.raises(vkmnn.InvalidInputError, match='"normal" or "fp16": float16 storage'):
+        vkmnn.InferenceSession(network(), "cpu", precision=precision)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", ["normal", "fp16", "float16", "low"])
+def test_names_that_mean_halves(halves: None, precision: str) -> None:
+    with vkmnn.InferenceSession(network(), 0, precision=precision) as session:  # type: ignore[arg-type]
+        assert session.precision == "normal"
 
 
 def test_a_float16_model(halves: None) -> None:
@@ -132,7 +138,7 @@ def test_profiles_and_tuning_know_it(halves: None) -> None:
         assert any("half" in op.kernel for op in products)
         # A matrix of halves, and of 16 columns on both sides.
         assert max(op.nbytes for op in products) == 2 * (16 * 16 + 2 * X.size)
-        for choice in session.tune({"x": X}, 1):
+        for choice in session.tune({"x": X}, 1).choices:
             assert choice.problem.startswith("('half', ") or choice.what == "storage"
         (y,) = session.run(None, {"x": X})
     assert np.abs(y - expected()).max() < 1e-2 * np.ptp(expected())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.unit.core.models import model, tanh_chain, value
+from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.memory import Buffer, MemoryKind
 
@@ -203,6 +205,31 @@ def test_interpreter_in_the_manner_of_mnn(device: str) -> None:
     with pytest.raises(vkmnn.InvalidInputError, match="shape"):
         interpreter.resize_tensor(session, source, (2, 4))
     session.close()
+
+
+def test_arguments_as_onnxruntime_has_them(device: str) -> None:
+    with vkmnn.InferenceSession(tanh_chain(["N", 3]), device) as session:
+        (arg,) = session.get_inputs()
+    assert (arg.type, arg.dtype) == ("tensor(float)", "float32")
+    assert isinstance(arg.shape, list)
+
+
+def test_the_first_lines_of_mnn(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(tanh_chain(["N", 3]).SerializeToString())
+    net = vkmnn.Interpreter(str(path))
+    for settings in ({"backend": "CPU", "numThread": 4}, {"backend": "cpu", "precision": "fp16"}):
+        session = net.create_session(settings)
+        assert session.device.name.startswith("CPU")
+        session.close()
+    if vkmnn.devices():
+        session = net.create_session({"backend": "VULKAN", "saveTensors": []})
+        assert session.device.name == vkmnn.devices()[session.device.index].name
+        session.close()
+    with pytest.raises(InvalidInputError, match="'METAL'"):
+        net.create_session({"backend": "METAL"})
+    with pytest.raises(InvalidInputError, match="did you mean 'precision'"):
+        net.create_session({"precison": "high"})
 
 
 def test_saved_tensors_become_outputs(device: str) -> None:

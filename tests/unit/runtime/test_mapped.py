@@ -14,7 +14,9 @@ def test_asking_for_large_pages_leaves_the_content_alone(nbytes: int, offset: in
     memory = np.full(nbytes + offset + 1, 7, np.uint8)
     pointer = memory.ctypes.data + offset
     prefer_large_pages(pointer, nbytes)
-    seen = np.asarray(MappedMemory(pointer, nbytes))
+    place = MappedMemory()
+    place.place(pointer, nbytes)
+    seen = np.asarray(place)
     assert seen.shape == (nbytes,)
     assert (memory == 7).all()
     seen[:] = 8

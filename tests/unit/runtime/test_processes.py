@@ -28,7 +28,7 @@ def run_python(arguments: list[str], **environment: str) -> subprocess.Completed
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1800,
         check=False,
     )
 

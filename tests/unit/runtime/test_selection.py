@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from vkmnn.cache_files import cache_dir
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, ShaderError
 from vkmnn.runtime import Device, DeviceInfo, DeviceType, Shader, environment
 from vkmnn.runtime.device import _unique, enumerate_devices, open_device
@@ -34,7 +35,8 @@ def devices(make_info: MakeInfo) -> list[DeviceInfo]:
         ("LLVMpipe", 0),
         ("big card", 2),
         ("card b", 3),
-        ("600", 1),
+        ("graphics 600", 1),
+        (" 3 ", 3),
         ("00000001-0000-0000-0000-00000000000a", 1),
         ("0000000100000000000000000000000A", 1),
     ],
@@ -45,12 +47,21 @@ def test_selectors(devices: list[DeviceInfo], selector: str | int, index: int) -
     assert reason
 
 
-@pytest.mark.parametrize("selector", ["nothing like it", 9, "", "-1"])
+@pytest.mark.parametrize("selector", ["nothing like it", 9, "9", "600", "", "-1", -1])
 def test_nothing_fits(devices: list[DeviceInfo], selector: str | int) -> None:
     with pytest.raises(DeviceNotFoundError) as caught:
         select(devices, selector)
     assert "Big Card B (discrete" in str(caught.value)
     assert "apt install" in str(caught.value)
+
+
+def test_a_number_is_an_index_and_no_part_of_a_name(make_info: MakeInfo) -> None:
+    cards = [
+        make_info(index=i, name="H200", uuid=f"0{i}", type=DeviceType.DISCRETE) for i in (0, 1)
+    ]
+    for selector in ("2", 2, "200"):
+        with pytest.raises(DeviceNotFoundError, match=f"there is no device {selector}; found: 0:"):
+            select(cards, selector)
 
 
 def test_no_device_at_all() -> None:
@@ -162,7 +173,7 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKMNN_VALIDATION", "perhaps")
     with pytest.raises(InvalidInputError, match="neither true nor false"):
         environment.validation()
-    for text in ("soon", "-3", "0", "nan"):
+    for text in ("soon", "-3", "0", "nan", "inf", "1e300"):
         monkeypatch.setenv("VKMNN_TIMEOUT", text)
         with pytest.raises(InvalidInputError, match="VKMNN_TIMEOUT"):
             environment.timeout_s()
@@ -173,6 +184,6 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     monkeypatch.delenv("VKMNN_CACHE_DIR", raising=False)
-    assert environment.cache_dir().as_posix() == "/somewhere/vkmnn"
+    assert cache_dir().as_posix() == "/somewhere/vkmnn"
     monkeypatch.setenv("VKMNN_CACHE_DIR", "/else")
-    assert environment.cache_dir().as_posix() == "/else"
+    assert cache_dir().as_posix() == "/else"

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from vkmnn.errors import ShapeError
 from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, PoolingAttrs
 from vkmnn.shape.windows import (
+    conv_output_size,
     conv_padding,
     conv_window,
     deconv_window,
@@ -45,6 +46,12 @@ def test_pool_output_size_counts_windows(size, kernel, stride, dilation, begin, 
         (0, 3, 1, 1, 1, False, 0),
         (0, 3, 1, 2, 2, False, 2),
         (1, 1, 7, 0, 0, True, 1),
+        (2, 3, 1, 0, 0, True, 0),
+        (2, 3, 2, 0, 0, True, 1),
+        (4, 1280, 1280, 0, 0, True, 1),
+        (4, 1280, 1280, 0, 0, False, 1),
+        (3, 5, 1, 0, 1, False, 0),
+        (3, 5, 2, 0, 0, False, 0),
     ],
 )
 def test_pool_output_size(size, extent, stride, begin, end, ceil_mode, count):
@@ -53,7 +60,9 @@ def test_pool_output_size(size, extent, stride, begin, end, ceil_mode, count):
 
 def test_a_kernel_larger_than_its_input():
     with pytest.raises(ShapeError, match="larger than the padded input"):
-        pool_output_size(3, 5, 1, 0, 1)
+        pool_output_size(3, 6, 1, 0, 1)
+    with pytest.raises(ShapeError, match="larger than the padded input"):
+        conv_output_size(3, 5, 2, 0, 1)
 
 
 @settings(max_examples=200, deadline=None, database=None)

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from vkmnn.bench.engine import Engine, EngineMissingError, Job
+from vkmnn.cache_files import own_folder
 from vkmnn.ir import Array
 
 _HALVES = ("use_fp16_packed", "use_fp16_storage", "use_fp16_arithmetic")
 _SUFFIXES = {"float32": "f32", "float16": "f16", "int64": "i64", "int32": "i32"}
 _TIMEOUT_S = 600
-_HINT = "pip install ncnn pnnx"
+_HINT = "pip install 'vkmnn[bench,peers]'"
 
 
 class NcnnVulkan(Engine):
@@ -95,8 +96,11 @@ def _converted(job: Job) -> tuple[Path, Path, list[str]]:
     for kept in (names, frozen) if frozen != names else (names,):
         target = folder / str(len(kept))
         param, weights = target / "model.ncnn.param", target / "model.ncnn.bin"
+        try:
+            own_folder(target)
+        except OSError as error:
+            raise EngineMissingError(f"nowhere to convert the model to: {error}") from error
         if not (target / "done").exists():
-            target.mkdir(parents=True, exist_ok=True)
             failure = _convert(job, kept, target)
             if failure:
                 continue

@@ -15,7 +15,7 @@ class OnnxRuntime(Engine):
             import onnxruntime
         except ImportError as error:
             raise EngineMissingError(
-                "onnxruntime is not installed", "pip install onnxruntime"
+                "onnxruntime is not installed", "pip install 'vkmnn[bench,peers]'"
             ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = job.threads

@@ -5,10 +5,10 @@ Importing it is cheap: the onnx package is imported when the first model is load
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vkmnn.budget import Budget, Meter
 from vkmnn.converter.onnx import families as _families  # noqa: F401 - fills the registry
 from vkmnn.converter.onnx.builder import GraphBuilder
 from vkmnn.converter.onnx.model_file import read_model
@@ -17,9 +17,12 @@ from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.support import OpSupport, supported_ops
 from vkmnn.discovery import load_plugins
 from vkmnn.ir import Graph
+from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
+
+    from vkmnn.converter.passes.base import Evaluator
 
 __all__ = [
     "NodeContext",
@@ -31,21 +34,29 @@ __all__ = [
 ]
 
 
-def load_model(model: str | Path | bytes | onnx.ModelProto) -> Graph:
+def load_model(
+    model: str | Path | bytes | onnx.ModelProto,
+    meter: Meter | None = None,
+    evaluate: Evaluator | None = None,
+) -> Graph:
     """Convert an ONNX model to a graph.
 
     Args:
         model: a path, the bytes of a file, or a protobuf. External data is read only for a path,
             and only from inside the model's folder.
+        meter: counts nodes and time; None has the default limits.
+        evaluate: computes an op on constant inputs. With it, conditions of If may be computed from
+            constants and known sizes; without, they have to be constants.
 
     Raises:
         ModelError: the file is missing, damaged or hostile, or the model is not a valid graph.
+        BudgetError: it has more nodes, or takes more time, than allowed.
         ConversionError: an opset or IR version that the installed onnx package does not know.
         UnsupportedOpError: nodes that cannot be converted; all of them are listed.
         PluginError: a plug-in cannot be loaded.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="vkmnn-read") as pool:
+    with Workers(1, "vkmnn-read") as workers:
         # The file is read while plug-ins, and with them most of vkmnn, are imported.
-        file = pool.submit(read_model, model)
+        file = workers.submit(read_model, model)
         load_plugins()
-        return GraphBuilder(file.result()).build()
+        return GraphBuilder(file.result(), meter or Meter(Budget()), evaluate).build()

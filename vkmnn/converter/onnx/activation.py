@@ -10,7 +10,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.ir import Array
+from vkmnn.ir import Array, DType
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
 
 
@@ -102,8 +102,12 @@ def _prelu(node: NodeContext) -> None:
 
 @converter("Clip")
 def _clip_attributes(node: NodeContext) -> None:
-    low = node.float("min", -math.inf)
-    high = node.float("max", math.inf)
+    # Without a bound, the largest float32 is one: it shows on infinities, unless x is in halves.
+    info = node.info(node.input(0))
+    halves = info is not None and info.dtype is DType.FLOAT16
+    most = math.inf if halves else float(np.finfo(np.float32).max)
+    low = node.float("min", -most)
+    high = node.float("max", most)
     node.finish("UnaryOp", node.inputs, UnaryAttrs("CLIP", low, high))
 
 

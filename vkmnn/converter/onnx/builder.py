@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from vkmnn.budget import Meter
+from vkmnn.converter.onnx.branches import GRAPH_ATTRIBUTES, inline_branch, is_if, reads
 from vkmnn.converter.onnx.infer import infer_outputs, merge_shapes
-from vkmnn.converter.onnx.model_file import ModelFile
+from vkmnn.converter.onnx.model_file import ModelFile, node_count
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -24,7 +26,6 @@ from vkmnn.converter.onnx.schema import (
     schema_defaults,
 )
 from vkmnn.converter.onnx.source import (
-    MAX_NODES,
     LocalFunctions,
     Names,
     SourceNode,
@@ -32,29 +33,38 @@ from vkmnn.converter.onnx.source import (
     name_nodes,
     opset_map,
     sort_nodes,
-    too_many_nodes,
 )
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor
 from vkmnn.converter.onnx.types import tensor_info, unsupported_type
 from vkmnn.converter.onnx.wire import Bytes
-from vkmnn.errors import ConversionError, ModelError, UnsupportedNode, UnsupportedOpError
+from vkmnn.errors import (
+    ConversionError,
+    ModelError,
+    UnsupportedNode,
+    UnsupportedOpError,
+    unexpected_error,
+)
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
 
+    from vkmnn.converter.passes.base import Evaluator
+
 _LOG = logging.getLogger(__name__)
 
-_GRAPH_ATTRIBUTES = (5, 10)  # AttributeProto.GRAPH and GRAPHS
 _SHARED_CONSTANT_BYTES = 256
 
 
 class GraphBuilder:
     """Holds the graph while it grows; `build` runs the conversion once."""
 
-    def __init__(self, file: ModelFile) -> None:
+    def __init__(self, file: ModelFile, meter: Meter, evaluate: Evaluator | None = None) -> None:
+        self._meter = meter
+        self._evaluate = evaluate
         self._model = file.proto
+        self._functions = LocalFunctions(file.proto.functions)
         self._proto = file.proto.graph
         self._weights = file.weights
         self.folder = file.folder
@@ -76,8 +86,10 @@ class GraphBuilder:
             ModelError: the model is not a valid graph.
             UnsupportedOpError: nodes that cannot be expressed; all of them are listed.
         """
+        self._meter.weigh(0, node_count(self._model))
         nodes = self._flat_nodes()
-        self._read_values({name for node in nodes for name in node.proto.input})
+        self._read_values({name for node in nodes for name in reads(node.proto)})
+        self._meter.weigh(sum(array.nbytes for array in self.graph.constants.values()))
         self._convert_all(nodes)
         if self._refused:
             raise UnsupportedOpError(self._refused)
@@ -164,10 +176,10 @@ class GraphBuilder:
         nodes = sort_nodes(nodes, available)
         names.taken |= available
         names.taken.update(name for node in graph.node for name in node.output)
-        nodes = LocalFunctions(self._model.functions).expand(nodes, names)
+        nodes = self._functions.expand(nodes, names, self._meter)
         for name in names.taken:
             self._tensors.taken.add(name)
-        self.read_tensors = {name for node in nodes for name in node.proto.input if name}
+        self.read_tensors = {name for node in nodes for name in reads(node.proto)}
         self.read_tensors |= {value.name for value in graph.output}
         return nodes
 
@@ -178,7 +190,7 @@ class GraphBuilder:
         for number, tensor in enumerate(self._proto.initializer):
             initializers.add(tensor.name)
             if tensor.name in read:
-                self._read_initializer(tensor, self._weights.get(number))
+                self._read_initializer(tensor, self._weights.get(number), tensor.name)
         for sparse in self._proto.sparse_initializer:
             self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
         for value in (*self._proto.value_info, *self._proto.output):
@@ -200,11 +212,11 @@ class GraphBuilder:
         if overridable:
             _LOG.info("inputs with default values become constants: %s", ", ".join(overridable))
 
-    def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None) -> None:
+    def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None, name: str) -> None:
         try:
-            self.graph.constants[tensor.name] = array_from_tensor(tensor, self.folder, raw)
+            self.graph.constants[name] = array_from_tensor(tensor, self.folder, raw)
         except ConversionError as error:
-            self._refuse_tensor("Initializer", tensor.name, error.message)
+            self._refuse_tensor("Initializer", name, error.message)
 
     def _refuse_tensor(self, kind: str, name: str, reason: str) -> None:
         self._refused.append(UnsupportedNode(kind, "", self._opsets.get("", 1), name, reason))
@@ -218,8 +230,8 @@ class GraphBuilder:
         while stack:
             node = stack.pop()
             done += 1
-            if done > MAX_NODES:
-                raise too_many_nodes()
+            self._meter.check_nodes(done, node.op, node.name)
+            self._meter.check_time(node.op, node.name)
             try:
                 stack.extend(self._convert(node)[::-1])
             except UnsupportedCaseError as error:
@@ -241,7 +253,9 @@ class GraphBuilder:
         schema = find_schema(node)
         if schema is not None:
             check_node(node, schema)
-        if any(attribute.type in _GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
+        if is_if(node.proto):
+            return self._inline(node)
+        if any(attribute.type in GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         convert = find_converter(node.op, node.domain, node.opset)
         if convert is None:
@@ -250,6 +264,8 @@ class GraphBuilder:
             convert(NodeContext(node, self))
         except ExpandError:
             return self._expand(node, schema)
+        except UnsupportedCaseError:
+            raise
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             # Attributes and ranks may be nonsense in ways that no converter checks for.
             raise ModelError(
@@ -258,6 +274,8 @@ class GraphBuilder:
                 node=node.name,
                 hint=f"the model is not valid for opset {node.opset}; export it again",
             ) from error
+        except Exception as error:
+            raise unexpected_error(error, "conversion", op=node.op, node=node.name) from error
         if self._is_tainted(node):
             unknown = (name for name in node.proto.output if name and not self.info(name))
             self._tainted.update(unknown)
@@ -269,11 +287,73 @@ class GraphBuilder:
         if schema is None or body is None:
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         nodes = expand_call(node, body, schema_defaults(schema), self._tensors)
-        self.read_tensors.update(name for inner in nodes for name in inner.proto.input if name)
+        self.read_tensors.update(name for inner in nodes for name in reads(inner.proto))
         return nodes
 
+    def _inline(self, node: SourceNode) -> list[SourceNode]:
+        """Return the nodes of the branch that an If with a known condition takes.
+
+        Raises:
+            UnsupportedCaseError: the condition is not known.
+        """
+        value = self._folded(node.proto.input[0])
+        if value is None:
+            raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
+        if value.size != 1:
+            raise ModelError(
+                f"its condition has {value.size} elements, not one", op=node.op, node=node.name
+            )
+        graph, branch = inline_branch(
+            node.proto, node.name, bool(value.reshape(-1)[0]), self._tensors, self._ops
+        )
+        for tensor in graph.initializer:
+            self._read_initializer(tensor, None, branch.own[tensor.name])
+        for sparse in graph.sparse_initializer:
+            name = branch.own[sparse.values.name]
+            self._refuse_tensor("Initializer", name, "sparse initializer")
+        for value_info in (*graph.value_info, *graph.output):
+            name = branch.own.get(value_info.name, "")
+            said = tensor_info(name, value_info.type) if name else None
+            if said is not None:
+                self._said[name] = said
+        nodes = [
+            SourceNode(proto, proto.name, node.opsets, node.source, node.calls)
+            for proto in branch.nodes
+        ]
+        produced = {name for inner in nodes for name in inner.proto.output}
+        outer = {name for inner in nodes for name in reads(inner.proto)} - produced
+        nodes = self._functions.expand(sort_nodes(nodes, outer), self._tensors, self._meter)
+        self.read_tensors.update(name for inner in nodes for name in reads(inner.proto))
+        return nodes
+
+    def _folded(self, name: str) -> Array | None:
+        """Return the value of a tensor that follows from constants and known sizes, else None."""
+        value = self.graph.constants.get(name)
+        if value is not None or self._evaluate is None:
+            return value
+        from vkmnn.converter.passes.pipeline import fold
+
+        needed, ops = {name}, []
+        for op in reversed(self.graph.ops):
+            if needed.intersection(op.outputs):
+                needed.update(op.inputs)
+                ops.append(op)
+        produced = {one for op in ops for one in op.outputs}
+        infos = {one: info for one in produced if one and (info := self.info(one))}
+        if name not in infos:
+            return None
+        part = Graph(
+            name,
+            [info for info in self.graph.inputs if info.name in needed],
+            [infos[name]],
+            ops[::-1],
+            {one: array for one, array in self.graph.constants.items() if one in needed},
+            infos,
+        )
+        return fold(part, self._evaluate, self._meter).constants.get(name)
+
     def _is_tainted(self, node: SourceNode) -> bool:
-        return any(name in self._tainted for name in node.proto.input)
+        return any(name in self._tainted for name in reads(node.proto))
 
     def _refuse(self, node: SourceNode, error: UnsupportedCaseError) -> None:
         """Note a node that cannot be converted, unless that only follows from an earlier one."""

@@ -30,7 +30,8 @@ def _bit_shift(node: NodeContext) -> None:
     direction = node.choice("direction", "", ("LEFT", "RIGHT"))
     bits = np.iinfo(dtype.value).bits
     signed = dtype.value.startswith("int")
-    largest = node.constant(bits - 1, dtype)
+    # The sign bit alone is no power of two; shifting it all the way leaves the sign as well.
+    largest = node.constant(bits - 2 if signed and direction == "RIGHT" else bits - 1, dtype)
     beyond = _binary(node, "GREATER", amount, largest)
     if signed:
         negative = _binary(node, "LESS", amount, node.constant(0, dtype))

@@ -18,6 +18,7 @@ from vkmnn.ir.ops import (
 )
 
 _MICROSOFT = "com.microsoft"
+_SKIP_EPSILON = 1e-12  # onnxruntime's default
 
 # FusedConv activation → (Activation kind, defaults of its parameters).
 _ACTIVATIONS: Mapping[str, tuple[str, tuple[float, ...]]] = {
@@ -89,7 +90,7 @@ def _skip_norm(node: NodeContext, bias: str, norm_inputs: list[str], rms: bool) 
     total = node.emit("BinaryOp", node.inputs[:2], BinaryAttrs("ADD"))
     if bias:
         total = node.emit("BinaryOp", [total, bias], BinaryAttrs("ADD"))
-    attrs = LayerNormAttrs(-1, node.float("epsilon", 1e-5), rms)
+    attrs = LayerNormAttrs(-1, node.float("epsilon", _SKIP_EPSILON), rms)
     node.emit("LayerNorm", [total, *norm_inputs], attrs, node.outputs[:3])
     if node.output(3):
         node.emit("Identity", [total], None, node.outputs[3:4])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.types import DTYPES, type_name
@@ -25,6 +27,9 @@ _BINARY: Mapping[str, tuple[str, int]] = {
     "Or": ("OR", 7),
     "Xor": ("XOR", 7),
 }
+
+_WHOLE_EXPONENTS = 64
+"""Below this, exponents of integers fit every type; beyond, powers leave all types anyway."""
 
 _VARIADIC: Mapping[str, str] = {"Sum": "ADD", "Max": "MAX", "Min": "MIN"}
 
@@ -81,7 +86,7 @@ def _pow(node: NodeContext) -> None:
         node.finish("BinaryOp", [base, exponent], BinaryAttrs("POW"))
         return
     result = node.dtype(base)
-    if result.is_float or node.dtype(exponent).is_integer:
+    if result.is_float or node.dtype(exponent).is_integer or _is_small_and_whole(node, exponent):
         exponent = node.emit("Cast", [exponent], CastAttrs(result))
         node.finish("BinaryOp", [base, exponent], BinaryAttrs("POW"))
         return
@@ -89,6 +94,12 @@ def _pow(node: NodeContext) -> None:
     base = node.emit("Cast", [base], CastAttrs(node.dtype(exponent)))
     power = node.emit("BinaryOp", [base, exponent], BinaryAttrs("POW"))
     node.finish("Cast", [power], CastAttrs(result))
+
+
+def _is_small_and_whole(node: NodeContext, exponent: str) -> bool:
+    """True for constant exponents of integers that need no floating point."""
+    value = node.const_value(exponent)
+    return value is not None and bool(np.isin(value, np.arange(_WHOLE_EXPONENTS)).all())
 
 
 @converter("Where", since=9)

@@ -341,6 +341,8 @@ def _unsqueeze(op: Op, infos: Infos, values: Values) -> list[Known]:
         return [(info.dtype, None)]
     rank = len(info.shape) + axes.size
     new = {int(axis) % rank for axis in axes.reshape(-1)}
+    if len(new) != axes.size:
+        return [(info.dtype, None)]  # an axis occurs twice
     dims = iter(info.shape)
     return [(info.dtype, tuple(1 if axis in new else next(dims) for axis in range(rank)))]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from vkmnn.converter.onnx.branches import inner_graphs
 from vkmnn.converter.onnx.registry import normal_domain
 from vkmnn.converter.onnx.wire import Bytes, NotAModelError, split
 from vkmnn.errors import ConversionError, ModelError
@@ -29,8 +31,13 @@ _OTHER_FORMATS = (
     (4, b"TFL3", "a TensorFlow Lite model; convert it with tf2onnx"),
     (4, b"ORTM", "an ORT-format model; give the .onnx file it was made from"),
     (0, b"<!DOCTYPE", "a web page; download the file itself, not its page"),
+    (0, b"7767517\n", "an ncnn .param file; give the .onnx file it was made from"),
+    (8, b'{"', "a safetensors file, which holds weights only; export the model to ONNX"),
+    (0, b"<?xml", "an XML file (OpenVINO's?); give the .onnx file it was made from"),
     (0, b"<html", "a web page; download the file itself, not its page"),
 )
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+$")
 _MAGIC_BYTES = max(offset + len(magic) for offset, magic, _ in _OTHER_FORMATS)
 
 
@@ -73,6 +80,17 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
 def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
     try:
         if not path.exists():
+            if _REMOTE.match(str(path)):
+                raise ModelError(
+                    f"'{path}' is an address, not a file",
+                    hint="download the .onnx file first; vkmnn downloads nothing",
+                )
+            if _HUB_ID.match(str(path)) and not path.parent.exists():
+                raise ModelError(
+                    f"no such file: '{path}'",
+                    hint="if this is the name of a model on a hub, download its .onnx file first; "
+                    "vkmnn downloads nothing",
+                )
             raise ModelError(
                 f"no such file: '{path}'", hint="check the path; relative to the current folder?"
             )
@@ -153,7 +171,13 @@ def _check_header(proto: onnx.ModelProto) -> None:
 def _check_strings(proto: onnx.ModelProto) -> None:
     """Check that names are text: protobuf hands out bytes where they are not valid UTF-8."""
     graph = proto.graph
-    for node in chain(graph.node, *(function.node for function in proto.functions)):
+    nodes = list(chain(graph.node, *(function.node for function in proto.functions)))
+    while nodes:
+        node = nodes.pop()
+        for inner in inner_graphs(node):
+            nodes.extend(inner.node)
+            _check_text((tensor.name for tensor in inner.initializer), "initializer")
+            _check_text((value.name for value in chain(inner.input, inner.output)), "value")
         names = chain(
             (node.name, node.op_type, node.domain, node.overload),
             node.input,
@@ -170,6 +194,17 @@ def _check_strings(proto: onnx.ModelProto) -> None:
     _check_text((tensor.name for tensor in graph.initializer), "initializer")
     _check_text((graph.name,), "graph")
     _check_text((entry.domain for entry in proto.opset_import), "operator set")
+
+
+def node_count(proto: onnx.ModelProto) -> int:
+    """Return how many nodes the file holds: of the graph, of functions and of branches."""
+    count = 0
+    work = [proto.graph.node, *(function.node for function in proto.functions)]
+    while work:
+        nodes = work.pop()
+        count += len(nodes)
+        work.extend(inner.node for node in nodes for inner in inner_graphs(node))
+    return count
 
 
 def _check_text(names: Iterable[str], kind: str) -> None:

@@ -115,6 +115,32 @@ def _rms_norm(node: NodeContext) -> None:
     node.finish("LayerNorm", node.inputs, attrs)
 
 
+@converter("MeanVarianceNormalization", since=9)
+def _mean_variance(node: NodeContext) -> None:
+    """Divide x − mean by the standard deviation plus 1e-9, which ONNX's function body adds.
+
+    The variance is the mean of squares, not that body's difference of two, which rounding may make
+    negative. Halves, in which 1e-9 is 0, are computed in float32.
+    """
+    x, axes = node.input(0), node.ints_constant(node.ints("axes", (0, 2, 3)))
+    dtype = node.dtype(x)
+    wide = DType.FLOAT32 if dtype is DType.FLOAT16 else dtype
+    if wide is not dtype:
+        x = node.emit("Cast", [x], CastAttrs(wide))
+    mean = ReductionAttrs("MEAN")
+    average = node.emit("Reduction", [x, axes], mean)
+    centred = node.emit("BinaryOp", [x, average], BinaryAttrs("SUB"))
+    square = node.emit("UnaryOp", [centred], UnaryAttrs("SQUARE"))
+    variance = node.emit("Reduction", [square, axes], mean)
+    deviation = node.emit("UnaryOp", [variance], UnaryAttrs("SQRT"))
+    divisor = node.emit("BinaryOp", [deviation, node.constant(1e-9, wide)], BinaryAttrs("ADD"))
+    if wide is dtype:
+        node.finish("BinaryOp", [centred, divisor], BinaryAttrs("DIV"))
+        return
+    quotient = node.emit("BinaryOp", [centred, divisor], BinaryAttrs("DIV"))
+    node.finish("Cast", [quotient], CastAttrs(dtype))
+
+
 @converter("LRN")
 def _lrn(node: NodeContext) -> None:
     attrs = LRNAttrs(
@@ -175,15 +201,28 @@ def _one_at_maximum(node: NodeContext, x: str, axis: int) -> str:
     return node.emit("OneHot", [best, depth, values], AxisAttrs(axis))
 
 
+def _is_empty(node: NodeContext, x: str) -> bool:
+    """True where nothing is there that could be a maximum; then the result is x."""
+    info = node.info(x)
+    return info is not None and info.shape is not None and 0 in info.shape
+
+
 @converter("Hardmax")
 def _flat_hardmax(node: NodeContext) -> None:
     x = node.input(0)
+    if _is_empty(node, x):
+        node.finish("Identity", [x])
+        return
     matrix = node.emit("Flatten", [x], AxisAttrs(node.int("axis", 1)))
     shape = node.emit("Shape", [x], ShapeAttrs())
-    node.finish("Reshape", [_one_at_maximum(node, matrix, -1), shape], ReshapeAttrs())
+    attrs = ReshapeAttrs(allowzero=True)
+    node.finish("Reshape", [_one_at_maximum(node, matrix, -1), shape], attrs)
 
 
 @converter("Hardmax", since=13)
 def _hardmax(node: NodeContext) -> None:
+    if _is_empty(node, node.input(0)):
+        node.finish("Identity", node.inputs)
+        return
     hot = _one_at_maximum(node, node.input(0), node.int("axis", -1))
     node.finish("Identity", [hot])

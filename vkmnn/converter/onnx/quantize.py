@@ -14,6 +14,7 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     CastAttrs,
     MatMulAttrs,
+    ReductionAttrs,
     ReshapeAttrs,
     ShapeAttrs,
     UnaryAttrs,
@@ -116,6 +117,28 @@ def _quantize_linear(node: NodeContext) -> None:
     if precision is not _F32:
         steps = node.emit("Cast", [steps], CastAttrs(_F32))
     _quantize(node, steps, _factors(node, x, zero, _F32) if zero else "", to)
+
+
+@converter("DynamicQuantizeLinear", since=11)
+def _dynamic_quantize_linear(node: NodeContext) -> None:
+    """ONNX's formula; where all is zero, or nothing is there, onnxruntime's scale of 1."""
+    x, zero, one = node.input(0), node.constant(0, _F32), node.constant(1, _F32)
+    ends = []
+    for extreme in ("MIN", "MAX"):
+        found = node.emit("Reduction", [x], ReductionAttrs(extreme, keepdims=False))
+        ends.append(_binary(node, extreme, found, zero))
+    low, high = ends
+    scale = _binary(node, "DIV", _binary(node, "SUB", high, low), node.constant(255, _F32))
+    flat = _binary(node, "EQUAL", scale, zero)
+    scale = node.emit("Select", [flat, one, scale])
+    steps = _binary(node, "DIV", _binary(node, "SUB", zero, low), scale)
+    steps = node.emit("UnaryOp", [steps], UnaryAttrs("CLIP", 0.0, 255.0))
+    point = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
+    _quantize(node, _binary(node, "DIV", x, scale), point, DType.UINT8)
+    if node.output(1):
+        node.emit("Identity", [scale], None, [node.output(1)])
+    if node.output(2):
+        node.emit("Cast", [point], CastAttrs(DType.UINT8), [node.output(2)])
 
 
 @converter("DequantizeLinear", since=10)

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from vkmnn.budget import Meter
+from vkmnn.converter.onnx.branches import inner_graphs, reads, rename_reads
 from vkmnn.converter.onnx.registry import normal_domain
 from vkmnn.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
 
-# A model that expands to more nodes than this is taken for an attack by nested functions.
-MAX_NODES = 100_000
 _MAX_DEPTH = 64
+_SHOWN_OF_CYCLE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def sort_nodes(nodes: Sequence[SourceNode], available: Collection[str]) -> list[
     readers: list[list[int]] = [[] for _ in nodes]
     missing = [0] * len(nodes)
     for index, node in enumerate(nodes):
-        for name in node.proto.input:
+        for name in dict.fromkeys((*node.proto.input, *sorted(reads(node.proto)))):
             if not name or name in available:
                 continue
             if name not in producer:
@@ -138,18 +139,19 @@ def _cycle_error(
 ) -> ModelError:
     """Walk backwards from any stuck node: the first node met again closes a cycle."""
     index = min(stuck)
-    path: list[int] = []
-    links: list[str] = []
-    while index not in path:
-        path.append(index)
-        name = next(n for n in nodes[index].proto.input if producer.get(n) in stuck)
-        links.append(name)
-        index = producer[name]
-    start = path.index(index)
-    members = [nodes[i] for i in path[start:]]
-    chain = " <- ".join(
-        f"'{member.name}' <-[{link}]" for member, link in zip(members, links[start:], strict=True)
-    )
+    links: dict[int, str] = {}
+    while index not in links:
+        links[index] = next(
+            n for n in sorted(reads(nodes[index].proto)) if producer.get(n) in stuck
+        )
+        index = producer[links[index]]
+    path = list(links)
+    path = path[path.index(index) :]
+    members = [nodes[i] for i in path]
+    parts = [f"'{nodes[i].name}' <-[{links[i]}]" for i in path]
+    if len(parts) > _SHOWN_OF_CYCLE:
+        parts = [*parts[: _SHOWN_OF_CYCLE - 1], f"{len(parts) - _SHOWN_OF_CYCLE} more", parts[-1]]
+    chain = " <- ".join(parts)
     return ModelError(
         f"the graph has a cycle: {chain} '{members[0].name}'",
         op=members[0].op,
@@ -214,6 +216,9 @@ def expand_call(
             for attribute in (_resolved(a, attributes) for a in inner.attribute)
             if attribute is not None
         )
+        # The attributes are copies: the function may be called again.
+        rename_reads(proto, rename)
+        _resolve_within(proto, attributes)
         proto.name = names.new(f"{node.name}/{inner.name or f'{inner.op_type}_{index}'}")
         body.append(SourceNode(proto, proto.name, opsets, node.source, (*node.calls, key)))
     for formal in set(function.output) & set(function.input) & set(actual_outputs):
@@ -237,6 +242,17 @@ def _resolved(
     copy.CopyFrom(value)
     copy.name = attribute.name
     return copy
+
+
+def _resolve_within(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> None:
+    """Replace, in place, references to the function's attributes inside a node's graphs."""
+    for graph in inner_graphs(node):
+        for inner in graph.node:
+            kept = [_resolved(attribute, attributes) for attribute in inner.attribute]
+            copies = [type(one).FromString(one.SerializeToString()) for one in kept if one]
+            del inner.attribute[:]
+            inner.attribute.extend(copies)
+            _resolve_within(inner, attributes)
 
 
 _Key = tuple[str, str, str]
@@ -265,19 +281,20 @@ class LocalFunctions:
                 )
             self._table[key] = function
 
-    def expand(self, nodes: Sequence[SourceNode], names: Names) -> list[SourceNode]:
+    def expand(self, nodes: Sequence[SourceNode], names: Names, meter: Meter) -> list[SourceNode]:
         """Replace calls by function bodies until none is left.
 
         Raises:
-            ModelError: as `expand_call`; or there would be too many nodes.
+            ModelError: as `expand_call`.
+            BudgetError: there would be too many nodes.
         """
         # Counted before anything is expanded: a few nested functions can stand for 10^20 nodes.
-        if sum(self._size(node.proto, ()) for node in nodes) > MAX_NODES:
-            raise too_many_nodes()
+        meter.check_nodes(sum(self._size(node.proto, ()) for node in nodes))
         flat: list[SourceNode] = []
         stack = list(nodes)[::-1]
         while stack:
             node = stack.pop()
+            meter.check_time(node.op, node.name)
             called = self._table.get(_function_key(node.domain, node.op, node.proto.overload))
             if called is None:
                 flat.append(node)
@@ -295,11 +312,3 @@ class LocalFunctions:
             inner = (*callers, key)
             self._sizes[key] = sum(self._size(each, inner) for each in function.node)
         return self._sizes[key]
-
-
-def too_many_nodes() -> ModelError:
-    """Return the error for a model that stands for more than `MAX_NODES` nodes."""
-    return ModelError(
-        f"the model expands to more than {MAX_NODES} nodes",
-        hint="nested functions multiply; the file may be malicious",
-    )

@@ -21,7 +21,7 @@ _ALTERNATIVES: Mapping[str, str] = {
     "NonZero": "its output shape depends on data; masks with Where keep shapes fixed",
     "Compress": "its output shape depends on data; Gather with known indices does not",
     "Unique": _DATA_DEPENDENT,
-    "If": _CONTROL_FLOW,
+    "If": "control flow is not supported unless its condition is constant; export the branch",
     "Loop": _CONTROL_FLOW,
     "Scan": _CONTROL_FLOW,
     "LinearAttention": _CONTROL_FLOW,
@@ -134,6 +134,14 @@ def unsupported_ops() -> list[tuple[str, str]]:
         for schema in defs.get_all_schemas()
         if not schema.domain and not schema.deprecated and schema.name not in supported
     )
+
+
+def standard_name(text: str) -> str | None:
+    """Return the operator of ONNX that `text` names, whatever the case of its letters."""
+    from onnx import defs
+
+    names = {schema.name.lower(): schema.name for schema in defs.get_all_schemas()}
+    return names.get(text.lower())
 
 
 def alternative(op: str, domain: str, opset: int) -> str:

@@ -160,6 +160,11 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
             f"tensor '{name}' keeps its data in '{location}', which is not a regular file",
             hint="keep the external data files beside the model",
         )
+    if path.stat().st_nlink > 1:  # a link shows other files as if they lay here; onnx refuses too
+        raise ModelError(
+            f"tensor '{name}' keeps its data in '{location}', which has several hard links",
+            hint="it may show a file of another folder; if the model is trusted, copy the file",
+        )
     return path
 
 

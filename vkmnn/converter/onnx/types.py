@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vkmnn.errors import ModelError
 from vkmnn.ir import Dim, DType, TensorInfo
+from vkmnn.shape.registry import MAX_RANK
 
 if TYPE_CHECKING:
     import onnx
@@ -57,7 +58,7 @@ def tensor_info(name: str, proto: onnx.TypeProto) -> TensorInfo | None:
     """Translate a value's type; None when it is not a tensor of a known, supported element type.
 
     Raises:
-        ModelError: a dimension is larger than any device can address.
+        ModelError: a dimension is larger than any device can address, or there are too many.
     """
     if proto.WhichOneof("value") != "tensor_type":
         return None
@@ -67,6 +68,12 @@ def tensor_info(name: str, proto: onnx.TypeProto) -> TensorInfo | None:
         return None
     if not tensor.HasField("shape"):
         return TensorInfo(name, dtype, None)
+    rank = len(tensor.shape.dim)
+    if rank > MAX_RANK:
+        raise ModelError(
+            f"tensor '{name}' has {rank} axes",
+            hint=f"tensors have at most {MAX_RANK} axes; the file may be damaged",
+        )
     return TensorInfo(name, dtype, tuple(_dim(name, dim) for dim in tensor.shape.dim))
 
 

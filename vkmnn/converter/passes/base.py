@@ -96,10 +96,19 @@ class PatternPass(IndexedPass, Generic[M]):
         return rewrites
 
 
+MAX_SOURCES = 64
+"""Sources that are listed for one op: a merged chain may have any number of them."""
+
+_MORE = "…"
+
+
 def merged_source(ops: Sequence[Op]) -> str:
-    """Return the `source` of an op that replaces several: theirs, each once."""
-    parts = (part for op in ops for part in (op.source or op.name).split(" + "))
-    return " + ".join(dict.fromkeys(parts))
+    """Return the `source` of an op that replaces several: theirs, each once, the first 64."""
+    parts = dict.fromkeys(part for op in ops for part in (op.source or op.name).split(" + "))
+    if len(parts) > MAX_SOURCES or _MORE in parts:
+        listed = [part for part in parts if part != _MORE]
+        return " + ".join((*listed[:MAX_SOURCES], _MORE))
+    return " + ".join(parts)
 
 
 def binary_parts(op: Op | None, *kinds: str) -> tuple[str, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import copysign, isnan
 
 from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
 from vkmnn.converter.passes.index import GraphIndex
@@ -177,7 +177,7 @@ def steps_of(op: Op, index: GraphIndex) -> Steps | Refusal:
     attrs = op.attrs
     if isinstance(attrs, ElementwiseAttrs):
         return _decoded(op, attrs)
-    values = [_value(name, op.outputs[0], index) for name in op.inputs]
+    values = _values(op, index)
     found: Steps | None = None
     if isinstance(attrs, UnaryAttrs):
         found = _function(Activation(attrs.kind, attrs.alpha, attrs.beta), values[0], 0)
@@ -203,12 +203,25 @@ def _decoded(op: Op, attrs: ElementwiseAttrs) -> Steps:
     return tuple((step.kind, tuple(value(v) for v in step.values)) for step in attrs.steps)
 
 
-def _value(name: str, result: str, index: GraphIndex) -> Value:
-    """Return a constant of one element as a number, unless it raises the result's rank."""
-    number, rank = index.scalar(name), index.rank(result)
-    if number is None or isnan(number) or rank is None or index.constants[name].ndim > rank:
-        return Operand(name)
-    return number
+def _values(op: Op, index: GraphIndex) -> list[Value]:
+    """Return the operands of an op, its constants of one element as numbers.
+
+    A constant stays a tensor where it alone gives the result its rank, and where it is NaN or -0,
+    which do not equal themselves and themselves alone.
+    """
+    rank = index.rank(op.outputs[0])
+    numbers = {name: index.scalar(name) for name in op.inputs}
+    whole = rank is not None and any(
+        number is None and index.rank(name) == rank for name, number in numbers.items()
+    )
+
+    def value(name: str, number: float | None) -> Value:
+        if number is None or isnan(number) or (number == 0 and copysign(1, number) < 0):
+            return Operand(name)
+        raises = not whole and (rank is None or index.constants[name].ndim == rank)
+        return Operand(name) if raises and rank != 0 else number
+
+    return [value(name, numbers[name]) for name in op.inputs]
 
 
 _Part = str | int | float

@@ -93,8 +93,11 @@ def _slice(op: Op, index: GraphIndex) -> str | Refusal:
     if set(starts) != {0} or (steps and set(steps) != {1}):
         return Refusal("it leaves elements out")
     shape = index.shape(op.inputs[0])
-    for axis, end in zip(axes or range(len(starts)), ends, strict=True):
-        dim = shape[axis] if shape is not None else None
+    named = axes or range(len(starts))
+    if len(named) != len(ends) or (shape and not all(-len(shape) <= a < len(shape) for a in named)):
+        return Refusal("its axes do not fit")
+    for axis, end in zip(named, ends, strict=True):
+        dim = shape[axis] if shape else None
         if end < _TO_THE_END and not (isinstance(dim, int) and end >= dim):
             return Refusal("it leaves elements out, or the dimension is not known")
     return op.inputs[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from vkmnn.budget import Meter, unlimited
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Dim, Graph, Op, TensorInfo
 
@@ -21,10 +22,16 @@ class GraphIndex:
 
     Args:
         graph: the graph to look at and to edit; ops in topological order.
+        meter: asked for time at every op; None has no limits.
+
+    Attributes:
+        current: the op that `ops` gave last.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, meter: Meter | None = None) -> None:
         self.graph = graph
+        self.meter = meter or unlimited()
+        self.current: Op | None = None
         self.constants = graph.constants
         self.output_names = graph.output_names()
         self._infos = {info.name: info for info in (*graph.outputs, *graph.inputs)}
@@ -51,6 +58,8 @@ class GraphIndex:
         for slot in self._slots:
             for op in tuple(slot):
                 if id(op) in self._slot_of:
+                    self.meter.check_time(op.type, op.name)
+                    self.current = op
                     yield op
 
     def producer(self, name: str) -> Op | None:

@@ -38,6 +38,12 @@ class _Reader:
             self.ops.append(op)
         return op
 
+    def _is(self, name: str, number: float, other: str) -> bool:
+        """True for a constant number that leaves the shape of the other operand as it is."""
+        if self.index.scalar(name) != number:
+            return False
+        return keeps_shape(self.index.constants[name].shape, self.index.shape(other))
+
     def inverse(self, name: str) -> str | None:
         """Return y where the tensor is 1/sqrt(y)."""
         op = self._take(name)
@@ -45,11 +51,11 @@ class _Reader:
         if under is not None:
             return under
         power = binary_parts(op, "POW")
-        if power is not None and self.index.scalar(power[1]) == -0.5:
+        if power is not None and self._is(power[1], -0.5, power[0]):
             return power[0]
         root = _unary_part(op, "RECIPROCAL")
         quotient = binary_parts(op, "DIV")
-        if root is None and quotient is not None and self.index.scalar(quotient[0]) == 1.0:
+        if root is None and quotient is not None and self._is(quotient[0], 1.0, quotient[1]):
             root = quotient[1]
         return None if root is None else self.square_root(root)
 
@@ -57,7 +63,7 @@ class _Reader:
         """Return y where the tensor is sqrt(y)."""
         op = self._take(name)
         power = binary_parts(op, "POW")
-        if power is not None and self.index.scalar(power[1]) == 0.5:
+        if power is not None and self._is(power[1], 0.5, power[0]):
             return power[0]
         return _unary_part(op, "SQRT")
 
@@ -91,8 +97,7 @@ class _Reader:
             return parts[0]
         power = binary_parts(op, "POW")
         if power is not None and self.index.scalar(power[1]) == 2.0:
-            keeps = keeps_shape(self.index.constants[power[1]].shape, self.index.shape(power[0]))
-            return power[0] if keeps else None
+            return power[0] if self._is(power[1], 2.0, power[0]) else None
         return _unary_part(op, "SQUARE")
 
     def centred(self, name: str, axes: tuple[int, ...]) -> str | None:

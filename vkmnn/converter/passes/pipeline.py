@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from vkmnn.budget import Meter, unlimited
 from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.affine import FoldAffine
 from vkmnn.converter.passes.affine_input import FoldAffineInput
@@ -34,6 +35,7 @@ from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
+from vkmnn.errors import unexpected_error
 from vkmnn.ir.graph import Graph, Op
 
 log = logging.getLogger(__name__)
@@ -93,7 +95,13 @@ def late_passes() -> tuple[Pass, ...]:
     return (FuseLateResidual(), FuseChains())
 
 
-def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None = None) -> Graph:
+def optimize(
+    graph: Graph,
+    evaluate: Evaluator,
+    *,
+    passes: Sequence[Pass] | None = None,
+    meter: Meter | None = None,
+) -> Graph:
     """Return an equivalent graph that computes the same outputs with fewer ops.
 
     The passes run in order, again and again, until none of them finds anything; then the late
@@ -104,6 +112,11 @@ def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None
         graph: a valid graph; it is not changed (arrays of constants are shared with the result).
         evaluate: computes an op on constant inputs, for constant folding.
         passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes()`.
+        meter: counts time and the memory of folded constants; None has no limits.
+
+    Raises:
+        BudgetError: it takes more time than allowed.
+        ModelError: the graph is not valid in a way that only a pass noticed.
     """
     result = Graph(
         graph.name,
@@ -118,12 +131,32 @@ def optimize(graph: Graph, evaluate: Evaluator, *, passes: Sequence[Pass] | None
     )
     before = len(result.ops)
     for table in (default_passes(evaluate), late_passes()) if passes is None else (passes,):
-        _run(result, table)
+        _run(result, table, meter or unlimited())
     log.debug("graph '%s': %d ops before the passes, %d after", graph.name, before, len(result.ops))
     return result
 
 
-def _run(graph: Graph, table: Sequence[Pass]) -> None:
+def fold(graph: Graph, evaluate: Evaluator, meter: Meter) -> Graph:
+    """Return the graph with everything computed that follows from constants and known sizes."""
+    passes = (RemoveDeadCode(), RemoveNoOps(), FoldConstants(evaluate), RefineShapes())
+    return optimize(graph, evaluate, passes=passes, meter=meter)
+
+
+def _apply(one: IndexedPass, index: GraphIndex) -> int:
+    """Apply a pass; what it raises becomes an error that names the op it was looking at."""
+    try:
+        return one.apply(index)
+    except Exception as error:
+        op = index.current
+        raise unexpected_error(
+            error,
+            f"pass {one.name}",
+            op=op.type if op else None,
+            node=(op.source or op.name) if op else None,
+        ) from error
+
+
+def _run(graph: Graph, table: Sequence[Pass], meter: Meter) -> None:
     """Run passes until none of them finds anything."""
     for number in range(1, MAX_ROUNDS + 1):
         changes = 0
@@ -131,8 +164,8 @@ def _run(graph: Graph, table: Sequence[Pass]) -> None:
         for one in table:
             start = time.perf_counter()
             if isinstance(one, IndexedPass):
-                index = index or GraphIndex(graph)
-                count = one.apply(index)
+                index = index or GraphIndex(graph, meter)
+                count = _apply(one, index)
                 if count:
                     index.commit()
             else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 
 from vkmnn.converter.passes.base import IndexedPass
@@ -9,6 +13,8 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.symbolic import MAX_ELEMENTS, SHAPE_RULES, VALUE_RULES, Facts, Shape
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Dim, Op
+
+log = logging.getLogger(__name__)
 
 
 class RefineShapes(IndexedPass):
@@ -54,12 +60,12 @@ def _named(name: str, shape: Shape | None) -> Shape | None:
 def _learn(op: Op, facts: Facts, index: GraphIndex) -> int:
     """Work out the shapes and values of an op's results; return how many infos got better."""
     rule, value_rule = SHAPE_RULES.get(op.type), VALUE_RULES.get(op.type)
-    found = rule(op, facts) if rule is not None else ()
+    found = _found(rule, op, facts) if rule is not None else ()
     better = 0
     for place, name in enumerate(op.outputs):
         if not name:
             continue
-        dtype, shape = found[place] if place < len(found) else (None, None)
+        dtype, shape = found[place] if found and place < len(found) else (None, None)
         known = index.info(name)
         if known is not None:
             dtype, shape = known.dtype, _merged(shape, known.shape)
@@ -69,7 +75,7 @@ def _learn(op: Op, facts: Facts, index: GraphIndex) -> int:
             index.add_info(name, dtype, shape)
             better += 1
     (name, *_) = op.outputs
-    value = value_rule(op, facts) if value_rule is not None else None
+    value = _found(value_rule, op, facts) if value_rule is not None else None
     dtype = facts.dtypes.get(name)
     if (
         value is not None
@@ -79,6 +85,19 @@ def _learn(op: Op, facts: Facts, index: GraphIndex) -> int:
     ):
         facts.values[name] = value
     return better
+
+
+R = TypeVar("R")
+
+
+def _found(rule: Callable[[Op, Facts], R], op: Op, facts: Facts) -> R | None:
+    """Return what a rule says; nothing for an op that is wrong."""
+    try:
+        return rule(op, facts)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        # Shape computation will say what is wrong; here it is only that nothing is known.
+        log.debug("%s '%s': %s", op.type, op.name, error)
+        return None
 
 
 def _merged(found: Shape | None, known: Shape | None) -> Shape | None:

@@ -38,6 +38,13 @@ def get_driver(name: str) -> Driver:
         return _loaded[name]
 
 
+def close_drivers() -> None:
+    """Free what the drivers hold; all devices must have been closed."""
+    with _lock:
+        for driver in _loaded.values():
+            driver.close()
+
+
 def forget_drivers() -> None:
     """Make new drivers from now on: those of before a fork belong to the parent process."""
     global _lock
@@ -47,4 +54,11 @@ def forget_drivers() -> None:
     _loaded.clear()
 
 
-__all__ = ["DRIVERS", "Driver", "DriverUnavailableError", "forget_drivers", "get_driver"]
+__all__ = [
+    "DRIVERS",
+    "Driver",
+    "DriverUnavailableError",
+    "close_drivers",
+    "forget_drivers",
+    "get_driver",
+]

@@ -180,6 +180,9 @@ class DriverDevice(ABC):
     def lost_callback(self, callback: Callable[[str], None]) -> None:
         """Register what to call with a reason when the driver reports the device as lost."""
 
+    def stop_waiting(self) -> None:  # noqa: B027 - a driver may never wait
+        """Free nothing that commands in flight may use: they may run for ever."""
+
     @abstractmethod
     def destroy(self, *, hung: bool) -> None:
         """Free the device and all that was made from it.
@@ -200,3 +203,14 @@ class Driver(ABC):
     @abstractmethod
     def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> DriverDevice:
         """Open a device that `enumerate` listed, leaving the features `disabled` switched off."""
+
+    def unknown_to_layer(self) -> frozenset[str]:
+        """Return the features that the validation layer is too old for: they cannot be validated.
+
+        Raises:
+            ValidationLayerError: the layer is not installed.
+        """
+        return frozenset()
+
+    def close(self) -> None:  # noqa: B027 - a driver may hold nothing
+        """Free what belongs to no device; all devices must have been destroyed."""

@@ -1,8 +1,9 @@
 """Settings of the Khronos validation layer, and the log in which it writes what nobody receives.
 
 A driver that makes its own VkInstance receives messages by a callback. One whose library makes the
-instance cannot: its messages go to a file that only the layer's settings name. The layer reads its
-settings when the process first uses it, whoever does, so every driver enters `layer_settings`.
+instance cannot: its messages go to a file that only the layer's settings name. An old layer reads
+its settings when the process first uses it, whoever does, so every driver enters `layer_settings`;
+one that takes settings by name reads them with each instance.
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
 
 _PATH_VARIABLE = "VK_LAYER_SETTINGS_PATH"
 _LAYERS_VARIABLE = "VK_INSTANCE_LAYERS"
+SETTINGS_EXTENSION = "VK_EXT_layer_settings"
+"""What a layer offers that knows `CHECKS`; older ones know `_OLD_CHECKS`, and none wants both."""
+
+CHECKS = ("validate_sync", "syncval_shader_accesses_heuristic")
+"""Settings switched on: hazards, those of bindings that a shader may never touch among them."""
+
+_OLD_CHECKS = "enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT"
+
 # DEFAULT: an instance with a callback of its own writes nothing into the log.
 _SETTINGS = """\
 khronos_validation.debug_action = VK_DBG_LAYER_ACTION_DEFAULT,VK_DBG_LAYER_ACTION_LOG_MSG
 khronos_validation.report_flags = error,warn
 khronos_validation.log_filename = {log}
-khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
 # A message: a line with these words, and the lines that follow it but the list of objects.
 _TEXT = re.compile(r"(Validation (?:Error|Warning): .*(?:\n(?! *Objects:|.*Validation ).*)*)")
@@ -38,10 +46,16 @@ def _settings_folder() -> Path:
     if _folder is None:
         _folder = Path(tempfile.mkdtemp(prefix="vkmnn-validation-"))
         atexit.register(_remove, _folder, os.getpid())
-        (_folder / "vk_layer_settings.txt").write_text(
-            _SETTINGS.format(log=_folder / "log.txt"), encoding="utf-8"
-        )
     return _folder
+
+
+def _settings_file(named: bool) -> Path:
+    checks = [f"{check} = true" for check in CHECKS] if named else [_OLD_CHECKS]
+    text = _SETTINGS.format(log=_settings_folder() / "log.txt")
+    text += "".join(f"khronos_validation.{line}\n" for line in checks)
+    path = _settings_folder() / "vk_layer_settings.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def _remove(folder: Path, process: int) -> None:
@@ -50,15 +64,16 @@ def _remove(folder: Path, process: int) -> None:
 
 
 @contextmanager
-def layer_settings(*, forced: bool = False) -> Iterator[None]:
+def layer_settings(*, named: bool, forced: bool = False) -> Iterator[None]:
     """Let instances made meanwhile use our settings, unless the user's environment names others.
 
     Args:
+        named: the layer knows `CHECKS` by name, as one with `SETTINGS_EXTENSION` does.
         forced: switch the layer on also for instances whose maker does not ask for it.
     """
     changes: dict[str, str] = {}
     if _PATH_VARIABLE not in os.environ:
-        changes[_PATH_VARIABLE] = str(_settings_folder() / "vk_layer_settings.txt")
+        changes[_PATH_VARIABLE] = str(_settings_file(named))
     if forced:
         listed = os.environ.get(_LAYERS_VARIABLE, "")
         changes[_LAYERS_VARIABLE] = os.pathsep.join(filter(None, [listed, VALIDATION_LAYER]))

@@ -13,7 +13,8 @@ class MappedMemory:
 
     __slots__ = ("__array_interface__", "__weakref__")
 
-    def __init__(self, pointer: int, nbytes: int) -> None:
+    def place(self, pointer: int, nbytes: int) -> None:
+        """Say where the bytes are; there is no array before."""
         self.__array_interface__ = {
             "data": (pointer, False),
             "shape": (nbytes,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 
@@ -11,9 +12,13 @@ from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
 from vkmnn.runtime.drivers.vulkan.api import LOADER_HINT, address, enumerate_array, lib
 from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice, query
-from vkmnn.runtime.drivers.vulkan.instance import Instance
+from vkmnn.runtime.drivers.vulkan.instance import Instance, require_layer
+from vkmnn.runtime.drivers.vulkan.tables import FEATURE_STRUCTS
 
 log = logging.getLogger(__name__)
+
+_NO_HARDWARE = (-3, -9)
+"""VK_ERROR_INITIALIZATION_FAILED and _INCOMPATIBLE_DRIVER: drivers without their devices."""
 
 
 class VulkanDriver(Driver):
@@ -33,8 +38,20 @@ class VulkanDriver(Driver):
         instance = self._instance(validation)
         for physical in self._physical_devices(validation):
             if (physical.info.uuid, physical.info.driver_uuid) == (info.uuid, info.driver_uuid):
-                return VulkanDevice(instance, physical, disabled)
+                shown = dataclasses.replace(physical, info=info)  # as a device profile changes it
+                return VulkanDevice(instance, shown, disabled)
         raise DeviceNotFoundError(f"{info.name} ({info.uuid}) has gone")
+
+    def unknown_to_layer(self) -> frozenset[str]:
+        version = require_layer()
+        rows = (row for row in FEATURE_STRUCTS if version < row.layer)
+        return frozenset(name for row in rows for name in row.members.values() if name)
+
+    def close(self) -> None:
+        with self._lock:
+            while self._instances:
+                self._instances.popitem()[1].destroy()
+            self._queried.clear()
 
     def _instance(self, validation: bool) -> Instance:
         with self._lock:
@@ -49,7 +66,9 @@ class VulkanDriver(Driver):
             handles = enumerate_array(
                 "VkPhysicalDevice", lib.vkEnumeratePhysicalDevices, instance.handle
             )
-        except DeviceError as error:  # drivers are installed, the hardware for them is not
+        except DeviceError as error:
+            if error.vk_result not in _NO_HARDWARE:
+                raise
             raise DriverUnavailableError(
                 f"no installed driver found a device ({error.message})", LOADER_HINT
             ) from error

@@ -108,6 +108,8 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         if kind in ("DIV", "MOD", "FMOD"):
             values = np.array([-7, -6, -3, -2, -1, 0, 1, 2, 3, 6, 7], np.int32)
             yield values[:, None], values
+            least = np.array([-(2**31), 1 - 2**31, 2**31 - 1], np.int32)
+            yield least[:, None], np.append(values, least)
         elif kind == "POW":
             yield np.array([[-2], [-1], [1], [2], [3]], np.int32), np.arange(-3, 8, dtype=np.int32)
             yield i32([0, 46340, -46340, 2, 15, -8]), i32([0, 2, 2, 30, 7, 10])
@@ -126,6 +128,8 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         yield np.concatenate([values, [np.float32(0), np.float32(-0.0)]])[:, None], values
         yield f32([16777215, 1e6, 3, -3, 0.7]), f32([0.7, 0.1, np.inf, -np.inf, 0.1])
         yield f32([[1e4], [-1e4], [12345.678]]), floats(63, seed=5) + np.float32(3.1)
+        # Quotients far beyond what a float can tell apart.
+        yield f32([[1.0], [-3e38], [1e20], [16777217.0]]), f32([1e-30, -0.7, 3, -1e-8, 1.2e-38])
     if kind in ("MIN", "MAX"):
         values = f32([np.nan, -np.inf, -1, 0, 2, np.inf])
         yield values[:, None], values
@@ -192,6 +196,8 @@ def binary(variant: Variant) -> Iterator[Case]:
             yield case(x, y) if width == "4" else case(x[..., None], np.repeat(y[..., None], 5, -1))
         for x in _stored(kind, dtype):
             y = np.asarray(x[:, :1] if width == "4" else x[:1, :7])
+            if kind == "SUB" and x.dtype in (np.uint32, np.uint64):
+                x = x + x.max()  # below zero, the device raises instead
             yield case(x if width == "4" else np.asarray(x[:, :7]), y)
         yield from _overflows(kind, dtype)
         if width == "4":
@@ -280,7 +286,7 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
             yield f32([65503, 65504, 65519, 65520, 65521, 1e6, -65519.9, -65520, 2**-25,
                               1.5 * 2**-25, 2**-26, np.inf, -np.inf, np.nan])  # fmt: skip
         elif dest == "bool":
-            yield f32([np.nan, np.inf, 1e-30, -1e-30, 0.0])
+            yield f32([np.nan, np.inf, 1e-30, -1e-30, 0.0, -0.0, 1e-40, -1e-45])
         elif dest in ("int32", "int64"):
             yield f32([2147483520.0, -2147483648.0, -2147483520.0])
         elif dest in ("uint8", "int8", "uint16", "int16"):

@@ -208,6 +208,11 @@ def scatter_elements(variant: Variant) -> Iterator[Case]:
         if index.size:
             yield _computed(case)
         yield _exact("ScatterElements", attrs, [data.astype(wide), index, updates.astype(wide)])
+    if dtype == "f32" and reduction in ("max", "min"):
+        data = np.array([np.nan, 1, 2, np.inf, -np.inf, np.nan, -1], np.float32)
+        updates = np.array([1, np.nan, 3, np.nan, 0, np.nan, -np.inf], np.float32)
+        attrs = ScatterElementsAttrs(0, reduction)
+        yield _exact("ScatterElements", attrs, [data, np.arange(7), updates])
     data = _updates(reduction, dtype, 2, 5, seed=1)
     updates = _updates(reduction, dtype, 2, 3, seed=2)
     index = np.array([[0, 4, -5], [1, 2, 3]])
@@ -236,3 +241,8 @@ def one_hot(variant: Variant) -> Iterator[Case]:
                 many = np.array(depth, np.int64)
                 inputs: list[Array | None] = [index.astype(kind), many, values]
                 yield op_case("OneHot", AxisAttrs(axis), inputs, constant={1}, rtol=0, atol=0)
+    if dtype == "f32":  # what no integer holds
+        index = np.array([np.nan, np.inf, -np.inf, 4294967296.0, -3e9, 1.0, -1.0], np.float32)
+        inputs = [index, np.array(5, np.int64), np.array([2.0, 3.0], np.float32)]
+        with np.errstate(invalid="ignore"):
+            yield op_case("OneHot", AxisAttrs(0), inputs, constant={1}, rtol=0, atol=0)

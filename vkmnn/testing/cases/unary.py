@@ -9,7 +9,7 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.shapes import arrays
+from vkmnn.testing.cases.shapes import arrays, f32
 
 _PARAMETERS = {
     "CLIP": (-0.5, 0.75),
@@ -24,6 +24,11 @@ _PARAMETERS = {
 _INTEGER_PARAMETERS = {"CLIP": (-3.0, 5.0)}
 _POSITIVE = {"SQRT", "RSQRT", "LOG", "RECIPROCAL"}
 _BELOW_ONE = {"ASIN", "ACOS", "ATANH"}
+# What built-in functions and comparisons of GLSL need not do right.
+_SPECIAL = f32([
+    np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-8, -1e-8, 20.0, -20.0,
+    88.7, -88.7, 104.5, -104.5, 1e4, -1e4, 8388609.0, -8388609.0, 3e38, -3e38, 2.5, -3.5,
+])  # fmt: skip
 
 
 def _domain(kind: str, x: AnyArray) -> AnyArray:
@@ -41,9 +46,14 @@ def _domain(kind: str, x: AnyArray) -> AnyArray:
 
 @shader_cases("unary")
 def unary(variant: Variant) -> Iterator[Case]:
-    """Every kind on numbers of its domain; special values are tests of the op."""
+    """Every kind on numbers of its domain, and on what lies outside."""
     kind, dtype = str(variant.axes["op"]), str(variant.axes["dtype"])
     parameters = (_PARAMETERS if dtype == "f32" else _INTEGER_PARAMETERS).get(kind, ())
     for x in arrays(dtype):
         source = _domain(kind, x) if dtype == "f32" else x > 0 if kind == "NOT" else x
         yield op_case("UnaryOp", UnaryAttrs(kind, *parameters), [source], rtol=2e-6, atol=1e-6)
+    if dtype == "f32" and kind != "NOT":
+        with np.errstate(all="ignore"):
+            yield op_case(
+                "UnaryOp", UnaryAttrs(kind, *parameters), [_SPECIAL], rtol=2e-6, atol=1e-6
+            )

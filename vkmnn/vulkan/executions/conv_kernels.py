@@ -206,7 +206,7 @@ def rank_kernels(
     matrices = _rank_coop(problem, info, weight_bytes) if half else []
     if cpu:
         # Shared memory and barriers are emulated there: for tests and the tuner.
-        return [*matrices, *_rank_cpu_tiles(problem, local, rotations), *shared, *gemv]
+        return [*_rank_cpu_tiles(problem, local, rotations), *shared, *gemv, *matrices]
     return [*gemv, *matrices, *shared, *_rank_gpu_tiles(problem, rotations)]
 
 

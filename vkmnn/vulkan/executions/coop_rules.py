@@ -21,7 +21,6 @@ from vkmnn.vulkan.executions.gemm_rules import (
     multiprocessors,
 )
 
-SUBGROUP = 32
 # The smallest k that operands are padded to: elements of a uvec4.
 VECTOR = 8
 # A tile is large enough when it still makes as many workgroups per multiprocessor.
@@ -47,11 +46,39 @@ _KINDS = ("f16", "f16", "f32", "f32", "subgroup")
 
 
 @dataclass(frozen=True, slots=True)
+class Matrix:
+    """Matrices M x K by K x N that a `subgroup` of so many invocations multiplies at a time."""
+
+    m: int
+    n: int
+    k: int
+    subgroup: int
+
+    def runs_on(self, info: DeviceInfo) -> bool:
+        """Return whether a device lists these sizes, of halves summed in float32."""
+        least, most = info.limits.subgroup_size_range
+        return least <= self.subgroup <= most and any(
+            (shape.m, shape.n, shape.k) == (self.m, self.n, self.k) and _has_kinds(shape)
+            for shape in info.cooperative_matrices
+        )
+
+
+LARGE_MATRIX = Matrix(16, 16, 16, 32)
+"""NVIDIA, AMD."""
+XE2_MATRIX = Matrix(8, 16, 16, 16)
+"""Intel from Xe2 on."""
+XE_MATRIX = Matrix(8, 8, 16, 8)
+"""Intel before that."""
+LLVMPIPE_MATRIX = Matrix(8, 8, 8, 8)
+"""Mesa's llvmpipe from 26 on, where vectors have 256 bits."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoopTile:
     """A tile of results; sizes follow as in `include/coop.glsl.j2`.
 
-    A subgroup makes `sub_rows` by `sub_columns` of them; `groups` of subgroups share each `step`
-    along K.
+    A subgroup makes `sub_rows` by `sub_columns` of them, as products of `matrix`; `groups` of
+    subgroups share each `step` along K.
     """
 
     rows: int
@@ -60,12 +87,15 @@ class CoopTile:
     sub_rows: int
     sub_columns: int
     groups: int = 1
+    matrix: Matrix = LARGE_MATRIX
 
     @property
     def name(self) -> str:
         """The value of the axis `tile`."""
         sub = f"w{self.sub_rows}x{self.sub_columns}"
-        return f"{self.rows}x{self.columns}{sub}k{self.groups}"
+        of = self.matrix
+        sizes = "" if of == LARGE_MATRIX else f"m{of.m}x{of.n}x{of.k}s{of.subgroup}"
+        return f"{self.rows}x{self.columns}{sub}k{self.groups}{sizes}"
 
     @property
     def splits(self) -> bool:
@@ -76,20 +106,28 @@ class CoopTile:
     def invocations(self) -> int:
         """Invocations of a workgroup."""
         subgroups = self.rows // self.sub_rows * (self.columns // self.sub_columns) * self.groups
-        return SUBGROUP * subgroups
+        return self.matrix.subgroup * subgroups
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup."""
         stage = 16 * (self.rows + self.columns) * (self.step // VECTOR + 1)
-        buffers = 2 if 2 * stage <= MOST_SHARED else 1
-        sums = self.groups * (self.rows // self.sub_rows) * 16 * (self.columns // 4 + 1) * 16
+        buffers = 2 if 2 * stage <= self.most_shared else 1
+        rows = self.groups * (self.rows // self.sub_rows) * self.matrix.m
+        sums = rows * (self.columns // 4 + 1) * 16
         return max(buffers * stage, sums) + 16
+
+    @property
+    def most_shared(self) -> int:
+        """What the template asks for at most; devices with small matrices have less."""
+        return MOST_SHARED if self.matrix == LARGE_MATRIX else LESS_SHARED
 
     @property
     def part_elements(self) -> int:
         """Numbers that a workgroup leaves of a tile that is shared; room for idle invocations."""
-        return max(self.rows * self.columns, 4 * self.invocations * (self.sub_rows // 16))
+        return max(
+            self.rows * self.columns, 4 * self.invocations * (self.sub_rows // self.matrix.m)
+        )
 
     def fits(self, info: DeviceInfo) -> bool:
         """Return whether a device has the memory and the invocations."""
@@ -111,8 +149,8 @@ class CoopTile:
         return ceil_div(k, self.step)
 
 
-# What the template asks for at most; 48 KiB.
 MOST_SHARED = 49_152
+LESS_SHARED = 32_768
 
 # Tiles of one size lie side by side: with whole subgroups, and with groups that share K. Of these,
 # the first is for weights that come from the cache.
@@ -125,6 +163,22 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(32, 32, 128, 16, 16, 2), CoopTile(32, 32, 256, 32, 32, 8)),
     (CoopTile(16, 32, 128, 16, 32, 4),),
 )
+
+
+def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]:
+    return (
+        (CoopTile(64, 64, 64, 16, sub_columns, 1, matrix),),
+        (CoopTile(32, 32, 128, 16, sub_columns, 2, matrix),),
+    )
+
+
+# By matrix; the first that a device has is taken.
+TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
+    LARGE_MATRIX: TILES,
+    XE2_MATRIX: _small(XE2_MATRIX, 32),
+    XE_MATRIX: _small(XE_MATRIX, 16),
+    LLVMPIPE_MATRIX: _small(LLVMPIPE_MATRIX, 16),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +201,19 @@ class CoopKernel:
 
 def has_matrices(info: DeviceInfo) -> bool:
     """Return whether a device has what the kernels need."""
-    least, most = info.limits.subgroup_size_range
-    return (
-        info.features >= FEATURES
-        and least <= SUBGROUP <= most
-        and any(map(_is_usable, info.cooperative_matrices))
-    )
+    return matrix_of(info) is not None
 
 
-def _is_usable(shape: CooperativeMatrixShape) -> bool:
-    sizes = (shape.m, shape.n, shape.k)
+def matrix_of(info: DeviceInfo) -> Matrix | None:
+    """Return the matrices that the kernels use on a device, None where there are no kernels."""
+    if not info.features >= FEATURES:
+        return None
+    return next((matrix for matrix in TILES_OF if matrix.runs_on(info)), None)
+
+
+def _has_kinds(shape: CooperativeMatrixShape) -> bool:
     kinds = (shape.a, shape.b, shape.c, shape.result, shape.scope)
-    return sizes == (16, 16, 16) and kinds == _KINDS and not shape.saturating
+    return kinds == _KINDS and not shape.saturating
 
 
 def rank_coop(product: Product, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
@@ -172,10 +227,12 @@ def rank_coop(product: Product, info: DeviceInfo, weight_bytes: int = 0) -> list
         info: the device; without the matrices there are no kernels.
         weight_bytes: of all constants of the network.
     """
-    if not has_matrices(info) or product.k == 0:
+    matrix = matrix_of(info)
+    if matrix is None or product.k == 0:
         return []
     most = multiprocessors(info)
-    sizes = [size for size in ([t for t in same if t.fits(info)] for same in TILES) if size]
+    tiles = TILES_OF[matrix]
+    sizes = [size for size in ([t for t in same if t.fits(info)] for same in tiles) if size]
     least = min((size[0].padded(product) for size in sizes), default=0)
     lean = [size for size in sizes if size[0].padded(product) <= MOST_PADDING * least]
     if product.rows * product.columns < LARGE_RESULT:

@@ -242,7 +242,7 @@ def _kernels(
     matrices = rank_coop(gemm, encoder.info, encoder.weight_bytes) if encoder.half else []
     # CPU devices emulate shared memory and barriers: there these are for tests and the tuner.
     if not is_gpu(encoder.info):
-        return [*matrices, *registers, *shared, *gemv]
+        return [*registers, *shared, *gemv, *matrices]
     if by_rows or gemm.rows * gemm.columns * gemm.k * gemm.batches >= LEAST_PACKED_WORK:
         return [*gemv, *matrices, *shared, *registers]
     return [*gemv, *shared, *matrices, *registers]
@@ -334,16 +334,18 @@ def _left(
     batch = product.m * k4
     row, step = (1, product.m) if by_blocks else (k4, 1)
     plain = not transposed and product.k % 4 == 0
+    batches = prod(size for size, here in zip(product.batch, product.a_batch, strict=True) if here)
     if a.value is not None:
+        # Not the operand's own matrices: those of a batch that shares b are one with more rows.
+        sizes = (product.k, product.m) if transposed else (product.m, product.k)
         packed = encoder.constant(
             a,
-            f"matmul_a:{transposed}:{by_blocks}",
-            lambda array: _pack_left(array, transposed, by_blocks),
+            f"matmul_a:{transposed}:{by_blocks}:{product.m}",
+            lambda array: _pack_left(array.reshape(batches, *sizes), transposed, by_blocks),
         )
         return _Operand(packed, row, batch, step)
     if plain and not by_blocks:
         return _Operand(a, row, batch, step)
-    batches = prod(size for size, here in zip(product.batch, product.a_batch, strict=True) if here)
     packed = encoder.scratch(batches * batch * 4, _scratch_dtype(a))
     params = kernels.MatmulPackParams(
         count=batches * product.m * ceil_div(k4, 4),
@@ -413,16 +415,16 @@ def _scratch_dtype(tensor: Tensor) -> DType:
     return DType.FLOAT32 if kernel_dtype(tensor.dtype) == "f32" else DType.INT32
 
 
-def _matrices(array: Array, transposed: bool, column: bool) -> Array:
-    """Return the operand as [batch, rows, columns]."""
+def _matrices(array: Array, transposed: bool) -> Array:
+    """Return the right operand as [batch, rows, columns]."""
     if array.ndim == 1:
-        array = array[:, None] if column else array[None, :]
+        array = array[:, None]
     array = array.reshape(prod(array.shape[:-2]), *array.shape[-2:])
     return array.swapaxes(1, 2) if transposed else array
 
 
 def _pack_left(array: Array, transposed: bool, by_blocks: bool) -> Array:
-    matrices = _matrices(array, transposed, False)
+    matrices = array.swapaxes(1, 2) if transposed else array
     padded = np.pad(matrices, ((0, 0), (0, 0), (0, -matrices.shape[2] % 4)))
     if not by_blocks:
         return padded
@@ -431,7 +433,7 @@ def _pack_left(array: Array, transposed: bool, by_blocks: bool) -> Array:
 
 
 def _pack_right(array: Array, transposed: bool, width: int) -> Array:
-    matrices = _matrices(array, transposed, True)
+    matrices = _matrices(array, transposed)
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
     # Padding copies; most weights need none.
     padded = np.pad(matrices, padding) if any(map(any, padding)) else matrices

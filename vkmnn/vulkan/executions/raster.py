@@ -9,15 +9,18 @@ import numpy as np
 
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
-from vkmnn.ir import Layout, Region, View, storage_elements
+from vkmnn.ir import Layout, Op, Region, View, storage_elements
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cuts import Piece, span_view
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.region_copy import copy_region, is_contiguous
+from vkmnn.vulkan.executions.layout_change import change_layout
+from vkmnn.vulkan.executions.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.storage import element_bytes, fits_half, storage_bytes, stored_dtype, vec4_count
+from vkmnn.vulkan.windows import flat_windows, room_of, scratch_like, stored_as
 
 MIN_IMAGE_RANK = 4
 
@@ -98,14 +101,18 @@ class RasterExecution(VulkanExecution):
             return
         if regions and _is_view(regions, elements, inputs, output, encoder):
             return
-        if attrs.ordered or not covers(regions, elements):
+        gaps = attrs.ordered or not covers(regions, elements)
+        if gaps:
             encode_fill(output, attrs.fill, encoder)
         else:
             regions = _write_in_place(regions, inputs, output, encoder)
-        for region in regions:
-            source = inputs[region.origin]
-            assert source is not None
-            copy_region(region, source, output, encoder, by_blocks=by_blocks is not None)
+        if by_blocks is not None:
+            for region in regions:
+                source = inputs[region.origin]
+                assert source is not None
+                copy_region(region, source, output, encoder, by_blocks=True)
+        else:
+            _copy_all(regions, inputs, output, attrs.fill if gaps else None, encoder)
 
     def _blocked_regions(
         self, inputs: Sequence[Tensor | None], output: Tensor
@@ -124,6 +131,39 @@ class RasterExecution(VulkanExecution):
                 return None
             blocked.append(moved)
         return blocked if covers(blocked, storage_elements(output.shape, Layout.NC4HW4)) else None
+
+
+def _copy_all(
+    regions: Sequence[Region],
+    inputs: Sequence[Tensor | None],
+    output: Tensor,
+    fill: float | None,
+    encoder: VulkanEncoder,
+) -> None:
+    """Copy by plain addresses; what is blocked and too large to bind is put in plain order first.
+
+    A result that is too large is put in channel-blocked order last; until then `fill`, if any, is
+    where no region writes.
+    """
+    sources = {n: inputs[n] for n in sorted({region.origin for region in regions})}
+    blocked = output.layout is Layout.NC4HW4
+    plain: dict[int, Tensor] = {}
+    for origin, source in sources.items():
+        assert source is not None
+        plain[origin] = source
+        if source.layout is Layout.NC4HW4 and not fits_blocked(source, output, encoder):
+            plain[origin] = scratch_like(source, prod(source.shape), encoder)
+            with stored_as(source, encoder):
+                change_layout(source, plain[origin], source.shape, encoder)
+    result = output
+    if blocked and any(plain[origin] is not source for origin, source in sources.items()):
+        result = scratch_like(output, prod(output.shape), encoder)
+        if fill is not None:
+            encode_fill(result, fill, encoder)
+    for region in regions:
+        copy_region(region, plain[region.origin], result, encoder)
+    if result is not output:
+        change_layout(result, output, output.shape, encoder)
 
 
 def _blocked_region(
@@ -178,8 +218,9 @@ def _is_view(
     begin = region.src.offset * element_bytes(output)
     whole = begin == 0 and storage_bytes(source) == storage_bytes(output)
     aligned = encoder.part_alignment and begin % encoder.part_alignment == 0
-    # A vec4 that is only half the output's would take what follows along.
+    # A vec4 that is only half the output's would take what follows along, but for the last one.
     full = elements * element_bytes(output) == storage_bytes(output)
+    full = full or begin + storage_bytes(output) == storage_bytes(source)
     if not whole and not (aligned and full and source.value is None):
         return False
     encoder.alias(output, source, begin)
@@ -201,6 +242,7 @@ def _write_in_place(
     if alignment is None:
         return list(regions)
     size = element_bytes(output)
+    whole = sum(prod(region.size) for region in regions) * size
     moves: dict[Tensor, list[tuple[Region, int]]] = {}
     for region in regions:
         source = inputs[region.origin]
@@ -212,12 +254,14 @@ def _write_in_place(
     for root, parts in moves.items():
         shift = parts[0][1]
         moved = sum(prod(region.size) for region, _ in parts) * size
+        # At the very end, what fills up the last vec4 of both may be the same.
+        content = storage_elements(root.shape, root.layout) * size
         if (
             root.value is None
             and root in encoder.written
             and stored_dtype(root) == stored_dtype(output)
             and all(is_contiguous(region) and other == shift for region, other in parts)
-            and moved == storage_bytes(root)
+            and moved == (content if shift + moved == whole else storage_bytes(root))
             and shift % alignment == 0
         ):
             encoder.alias(root, output, shift)
@@ -225,6 +269,47 @@ def _write_in_place(
         else:
             copied += [region for region, _ in parts]
     return copied
+
+
+class PartRasterExecution(RasterExecution):
+    """Takes parts of a tensor that is too large to bind, or puts such parts together.
+
+    Channel-blocked tensors stay so where parts hold whole blocks, along whichever axis they run.
+
+    Args:
+        op: the Raster, with one region for each of `pieces`.
+        pieces: what part of the whole each is.
+        gathers: the input is the whole, else the output.
+    """
+
+    def __init__(self, op: Op, pieces: Sequence[Piece], *, gathers: bool) -> None:
+        super().__init__(op)
+        self._pieces = tuple(pieces)
+        self._gathers = gathers
+
+    def _blocked_regions(
+        self, inputs: Sequence[Tensor | None], output: Tensor
+    ) -> list[Region] | None:
+        whole = inputs[0] if self._gathers else output
+        assert whole is not None
+        shape = whole.shape
+        if len(shape) < 3:
+            return None
+        blocks = (-(-shape[1] // 4), shape[0], *shape[2:], 4)
+        regions = []
+        for number, piece in enumerate(self._pieces):
+            axis, begin, end = piece.axis, piece.begin, piece.end
+            if axis < 0 or (axis == 1 and (begin % 4 or (end % 4 and end != shape[1]))):
+                return None
+            if axis < 2:
+                axis = 1 - axis
+            if axis == 0:
+                begin, end = begin // 4, -(-end // 4)
+            place, size = span_view(blocks, axis, begin, end)
+            part = View(0, (size[1], 1))
+            src, dst = (place, part) if self._gathers else (part, place)
+            regions.append(simplify(Region(src, dst, size, number)))
+        return regions
 
 
 @vulkan_execution("ConvertTensor")
@@ -240,18 +325,7 @@ class ConvertTensorExecution(VulkanExecution):
         if source.layout is output.layout or _same_order(source.shape):
             _convert_width(source, output, encoder)
             return
-        batch, channels = source.shape[:2]
-        pixels = prod(source.shape[2:])
-        count = batch * -(-channels // 4) * pixels
-        params = kernels.ConvertLayoutParams(
-            count=count, batch=batch, channels=channels, pixels=pixels
-        )
-        shader = kernels.convert_layout(
-            dest="nc4hw4" if output.layout is Layout.NC4HW4 else "nchw",
-            storage=encoder.storage_of(source),
-            width="half" if output.half else "full",
-        )
-        encoder.dispatch_linear(shader, [source, output], params, count)
+        change_layout(source, output, source.shape, encoder)
 
 
 def _same_order(shape: Sequence[int]) -> bool:
@@ -264,7 +338,9 @@ def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> No
     if source.half == output.half:
         encoder.alias(output, source)
         return
-    count = vec4_count(output)
     shader = kernels.convert_width(storage=encoder.storage_of(source))
-    params = kernels.ConvertWidthParams(n4=count)
-    encoder.dispatch_linear(shader, [source, output], params, count)
+    room = room_of(shader, encoder)
+    for read, written in flat_windows((source, output), min(room.source, room.output), encoder):
+        count = vec4_count(written)
+        params = kernels.ConvertWidthParams(n4=count)
+        encoder.dispatch_linear(shader, [read, written], params, count)

@@ -9,9 +9,14 @@ from typing import Literal
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Region
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.encoder import Storage, VulkanEncoder
+from vkmnn.vulkan.storage import storage_bytes
+from vkmnn.vulkan.windows import room_of, windowed
 
 MAX_AXES = 6
+
+Blocked = Literal["none", "source", "both"]
+"""Which tensors lie in channel-blocked order while addresses follow plain order."""
 
 _Axis = tuple[int, int, int]
 """Size, and the steps in the source and in the output."""
@@ -30,7 +35,9 @@ def copy_region(
     *,
     by_blocks: bool = False,
 ) -> None:
-    """Record the copy of one region.
+    """Record the copy of one region: one dispatch, or several where the tensors are too large.
+
+    A blocked tensor that is too large to bind must be addressed by blocks.
 
     Args:
         region: simplified; addresses count elements in plain order where the source is, or both
@@ -40,11 +47,36 @@ def copy_region(
         encoder: takes the dispatch.
         by_blocks: both tensors are blocked, and addresses follow that order.
     """
+    blocked, storage = _blocked(source, output, by_blocks), encoder.load_storage
+    room = room_of(kernels.raster(width="1", blocked=blocked, storage=storage), encoder)
+    for part, read, written in windowed(region, source, output, room, encoder):
+        _record(part, read, written, blocked, storage, encoder)
+
+
+def fits_blocked(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> bool:
+    """Return whether what a copy by plain addresses reads or writes in blocks can be bound."""
+    limit = encoder.info.limits.max_storage_buffer_range
+    if max(storage_bytes(source), storage_bytes(output)) <= limit:
+        return True
+    blocked, storage = _blocked(source, output, by_blocks=False), encoder.load_storage
+    room = room_of(kernels.raster(width="1", blocked=blocked, storage=storage), encoder)
+    written = storage_bytes(output) if output.layout is Layout.NC4HW4 else 0
+    return storage_bytes(source) <= room.source and written <= room.output
+
+
+def _record(
+    region: Region,
+    source: Tensor,
+    output: Tensor,
+    blocked: Blocked,
+    storage: Storage,
+    encoder: VulkanEncoder,
+) -> None:
+    """Record one dispatch."""
     axes = sorted(
         zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last
     )
     src, dst = region.src.offset, region.dst.offset
-    blocked = _blocked(source, output, by_blocks)
     images, channels, pixels = _sizes(source) if blocked != "none" else (1, 1, 1)
     if blocked == "none":
         wide = _is_wide(axes, src, dst)
@@ -73,15 +105,13 @@ def copy_region(
         channels=(channels, out_channels),
         pixels=(pixels, out_pixels),
     )
-    shader = kernels.raster(
-        width="4" if wide else "1", blocked=blocked, storage=encoder.load_storage
-    )
+    shader = kernels.raster(width="4" if wide else "1", blocked=blocked, storage=storage)
     # Blocked tensors are addressed in plain order first: indices reach to their ends.
     reach = max(prod(source.shape), prod(output.shape)) if blocked != "none" else 0
     encoder.dispatch_linear(shader, [source, output], params, count, spec, reach=reach)
 
 
-def _blocked(source: Tensor, output: Tensor, by_blocks: bool) -> Literal["none", "source", "both"]:
+def _blocked(source: Tensor, output: Tensor, by_blocks: bool) -> Blocked:
     if by_blocks or source.layout is Layout.NCHW:
         return "none"
     return "both" if output.layout is Layout.NC4HW4 else "source"

@@ -35,6 +35,7 @@ from vkmnn.ir.ops import (
     TransposeAttrs,
     UnaryAttrs,
 )
+from vkmnn.shape.registry import MAX_RANK
 
 
 def is_absent(op: Op, place: int) -> bool:
@@ -242,7 +243,9 @@ def _reshape(op: Op, facts: Facts) -> list[Found]:
     if target is None:
         length = facts.shape(op, 1)
         rank = length[0] if length else None
-        return [(facts.dtype(op), (None,) * rank if isinstance(rank, int) else None)]
+        if not isinstance(rank, int) or rank > MAX_RANK:
+            return [(facts.dtype(op), None)]
+        return [(facts.dtype(op), (None,) * rank)]
     dims: list[Dim] = list(target)
     if not op.attrs.allowzero:
         for axis, dim in enumerate(dims):
@@ -283,6 +286,8 @@ def _unsqueeze(op: Op, facts: Facts) -> list[Found]:
         return [(facts.dtype(op), None)]
     rank = len(shape) + len(axes)
     added = {axis % rank for axis in axes}
+    if len(added) != len(axes):
+        return [(facts.dtype(op), None)]  # an axis occurs twice
     rest = iter(shape)
     return [(facts.dtype(op), tuple(1 if axis in added else next(rest) for axis in range(rank)))]
 

@@ -62,8 +62,8 @@ def _concat(op: Op, facts: Facts) -> Shape | None:
     for place in range(len(op.inputs)):
         value, shape = facts.value(op, place), facts.shape(op, place)
         if value is None and shape is not None and len(shape) == 1 and isinstance(shape[0], int):
-            value = (None,) * shape[0]
-        if value is None:
+            value = (None,) * min(shape[0], MAX_ELEMENTS + 1)
+        if value is None or len(joined) + len(value) > MAX_ELEMENTS:
             return None
         joined.extend(value)
     return tuple(joined)

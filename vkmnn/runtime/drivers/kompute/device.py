@@ -66,6 +66,7 @@ class KomputeDevice(DriverDevice):
         """Arrange that `things` of kp are destroyed once: when released, or when `owner` dies."""
         number = next(self._numbers)
         finalizer = weakref.finalize(owner, self._destroy_things, number, things)
+        finalizer.atexit = False  # the device is closed at exit, after handlers that may use it
         self._live[number] = (kind, nbytes, finalizer)
         return finalizer
 

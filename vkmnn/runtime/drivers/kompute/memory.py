@@ -50,7 +50,8 @@ class KomputeBuffer(DriverBuffer):
         self.empty_offset = max(-(-nbytes // _GRANULE), 1) * _GRANULE
         local = kind in (MemoryKind.DEVICE, MemoryKind.WEIGHTS) and not is_unified(device)
         self.tensor = _tensor(device, self.empty_offset, kind, local=local)
-        owner = MappedMemory(self.tensor.data().ctypes.data, nbytes)
+        owner = MappedMemory()
+        owner.place(self.tensor.data().ctypes.data, nbytes)
         self.mapped: NDArray[np.uint8] | None = np.asarray(owner)
         self.host = None if local else self.mapped
         self._push: Any = None

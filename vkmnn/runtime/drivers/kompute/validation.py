@@ -8,7 +8,7 @@ import numpy as np
 
 from vkmnn.errors import ValidationLayerError
 from vkmnn.runtime.drivers.layer_settings import LayerLog, layer_settings
-from vkmnn.runtime.drivers.vulkan.instance import require_layer
+from vkmnn.runtime.drivers.vulkan.instance import require_layer, takes_named_settings
 
 
 def validated_manager(kp: Any, index: int) -> tuple[Any, LayerLog]:
@@ -18,7 +18,7 @@ def validated_manager(kp: Any, index: int) -> tuple[Any, LayerLog]:
         ValidationLayerError: the layer is not installed, or its messages cannot be read.
     """
     require_layer()
-    with layer_settings(forced=True):
+    with layer_settings(named=takes_named_settings(), forced=True):
         manager = kp.Manager(index)
     log = LayerLog()
     _provoke(kp, manager)

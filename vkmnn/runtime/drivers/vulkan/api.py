@@ -59,21 +59,28 @@ _RESULTS = {
     -8: ("VK_ERROR_FEATURE_NOT_PRESENT", DeviceError),
     -9: ("VK_ERROR_INCOMPATIBLE_DRIVER", DeviceError),
     -10: ("VK_ERROR_TOO_MANY_OBJECTS", OutOfDeviceMemoryError),
+    -11: ("VK_ERROR_FORMAT_NOT_SUPPORTED", DeviceError),
     -12: ("VK_ERROR_FRAGMENTED_POOL", OutOfDeviceMemoryError),
     -13: ("VK_ERROR_UNKNOWN", DeviceError),
-    -1000069000: ("VK_ERROR_OUT_OF_POOL_MEMORY", OutOfDeviceMemoryError),
+    -1000011001: ("VK_ERROR_VALIDATION_FAILED_EXT", DeviceError),
     -1000012000: ("VK_ERROR_INVALID_SHADER_NV", DeviceError),
+    -1000069000: ("VK_ERROR_OUT_OF_POOL_MEMORY", OutOfDeviceMemoryError),
+    -1000161000: ("VK_ERROR_FRAGMENTATION", OutOfDeviceMemoryError),
+    -1000174001: ("VK_ERROR_NOT_PERMITTED_KHR", DeviceError),
 }
 _RESULT_HINTS: dict[type[DeviceError], str] = {
     OutOfDeviceMemoryError: "close other programs that use the device, or run a smaller batch",
-    DeviceLostError: "the driver reset the device: open it again and rebuild the session",
+    DeviceLostError: "the driver reset the device: open it again and rebuild the session, "
+    'which sessions made with on_device_lost="rebuild" do by themselves',
 }
 
 
 def result_error(result: int, call: str) -> DeviceError:
     """Make the typed error of a negative VkResult."""
     name, kind = _RESULTS.get(result, (f"VkResult {result}", DeviceError))
-    return kind(f"{call} failed: {name}", hint=_RESULT_HINTS.get(kind))
+    error = kind(f"{call} failed: {name}", hint=_RESULT_HINTS.get(kind))
+    error.vk_result = result
+    return error
 
 
 def check(result: int, call: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from vkmnn.errors import DeviceError, DeviceLostError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.base import (
     COMPUTE,
@@ -27,7 +28,8 @@ from vkmnn.runtime.drivers.base import (
     DriverCommands,
     DriverRecorder,
 )
-from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.handles import Handles
 from vkmnn.runtime.drivers.vulkan.pipeline import (
     SETS_PER_CALL,
     STORAGE_BUFFER,
@@ -60,6 +62,7 @@ _QUERIES_PER_POOL = 128
 _POLL_S = 0.002
 _SLICE_NS = 100_000_000
 _SUCCESS, _TIMEOUT = 0, 2
+_IDLE, _PENDING, _UNKNOWN = range(3)  # whether commands were submitted and not awaited
 
 # Read on every dispatch: module globals are found faster than attributes of `lib`.
 _bind_pipeline = lib.vkCmdBindPipeline
@@ -90,15 +93,70 @@ _barriers: dict[tuple[int, int], tuple[int, int, Any]] = {}
 class _State:
     """Everything that one command buffer owns; it outlives the Python objects around it."""
 
-    __slots__ = ("descriptor_pools", "fence", "keep", "pending", "pool", "query_pools")
+    __slots__ = ("_abandoned", "_device", "fences", "handles", "keep", "progress")
 
-    def __init__(self, pool: Any) -> None:
-        self.pool = pool
-        self.fence: Any = NULL
-        self.descriptor_pools: list[Any] = []
-        self.query_pools: list[Any] = []
+    def __init__(self, device: VulkanDevice) -> None:
+        self._device = device
+        self._abandoned = False
+        self.handles = Handles(device)
+        self.fences = self.handles.cell("VkFence")
         self.keep: set[Any] = set()
-        self.pending = False
+        self.progress = _IDLE
+
+    def wait(self, timeout_ns: int) -> bool:
+        """Wait until the device is done with the commands; False when the time is over."""
+        if self.progress == _IDLE:
+            return True
+        device = self._device
+        if self.progress == _UNKNOWN:
+            self._drain()
+        end = time.perf_counter_ns() + timeout_ns
+        while True:  # in slices, so that Ctrl-C gets through
+            remaining = max(0, end - time.perf_counter_ns())
+            result = lib.vkWaitForFences(
+                device.handle, 1, self.fences, 1, min(remaining, _SLICE_NS)
+            )
+            if result == _SUCCESS:
+                self.progress = _IDLE
+                return True
+            if result != _TIMEOUT:
+                device.check(result, "vkWaitForFences")
+            if remaining <= _SLICE_NS:
+                return False
+
+    def _drain(self) -> None:
+        """Wait from now on for all that was submitted up to now.
+
+        An interruption has hidden whether the commands were; their own fence cannot tell.
+        """
+        device = self._device
+        info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)
+        cell = self.handles.cell("VkFence")
+        self.handles.create("VkFence", info, cell)
+        with device.queue_lock:
+            result = lib.vkQueueSubmit(device.queue, 0, NULL, cell[0])
+        device.check(result, "vkQueueSubmit")
+        self.fences = cell
+        self.progress = _PENDING
+
+    def release(self) -> bool:
+        """Free everything, unless the device still works on it after a while: then say False."""
+        try:
+            done = self.wait(0 if self._abandoned else self._device.release_wait_ns)
+        except DeviceLostError:
+            done = True  # a lost device works no more
+        except DeviceError as error:
+            log.warning("%s: commands are freed later: %s", self._device.info.name, error.message)
+            done = False
+        if not done:
+            if not self._abandoned:
+                name = self._device.info.name
+                log.warning("commands still run on %s: all is freed when they are done", name)
+            self._abandoned = True
+            return False
+        self.handles.destroy()
+        self.keep.clear()
+        return True
 
 
 class VulkanRecorder(DriverRecorder):
@@ -120,17 +178,16 @@ class VulkanRecorder(DriverRecorder):
             lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
             queueFamilyIndex=device.queue_family,
         )
-        out = ffi.new("VkCommandPool *")
-        check(lib.vkCreateCommandPool(device.handle, info, NULL, out), "vkCreateCommandPool")
-        self._state = _State(out[0])
+        self._state = _State(device)
+        commands = ffi.new("VkCommandBuffer[1]")
+        self._result = VulkanCommands(device, self._state, commands)
+        pool = self._state.handles.create("VkCommandPool", info)
         allocation = struct(
             "VkCommandBufferAllocateInfo",
             lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-            commandPool=out[0],
+            commandPool=pool,
             commandBufferCount=1,
         )
-        commands = ffi.new("VkCommandBuffer[1]")
-        self._result = VulkanCommands(device, self._state, commands)
         device.check(
             lib.vkAllocateCommandBuffers(device.handle, allocation, commands),
             "vkAllocateCommandBuffers",
@@ -236,13 +293,7 @@ class VulkanRecorder(DriverRecorder):
             poolSizeCount=2,
             pPoolSizes=sizes,
         )
-        out = ffi.new("VkDescriptorPool *")
-        self._device.check(
-            lib.vkCreateDescriptorPool(self._device.handle, info, NULL, out),
-            "vkCreateDescriptorPool",
-        )
-        self._state.descriptor_pools.append(out[0])
-        self._set_info.descriptorPool = out[0]
+        self._set_info.descriptorPool = self._state.handles.create("VkDescriptorPool", info)
 
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
         source: Any = src.buffer.driver_buffer
@@ -266,7 +317,6 @@ class VulkanRecorder(DriverRecorder):
         _pipeline_barrier(self._command, made[0], made[1], 0, 1, made[2], 0, NULL, 0, NULL)
 
     def timestamp(self) -> None:
-        device = self._device
         index = self._count % _QUERIES_PER_POOL
         if index == 0:
             info = struct(
@@ -275,11 +325,10 @@ class VulkanRecorder(DriverRecorder):
                 queryType=lib.VK_QUERY_TYPE_TIMESTAMP,
                 queryCount=_QUERIES_PER_POOL,
             )
-            out = ffi.new("VkQueryPool *")
-            device.check(lib.vkCreateQueryPool(device.handle, info, NULL, out), "vkCreateQueryPool")
-            self._state.query_pools.append(out[0])
-            lib.vkCmdResetQueryPool(self._command, out[0], 0, _QUERIES_PER_POOL)
-        lib.vkCmdWriteTimestamp(self._command, _BOTTOM_OF_PIPE, self._state.query_pools[-1], index)
+            pool = self._state.handles.create("VkQueryPool", info)
+            self._result.query_pools.append(pool)
+            lib.vkCmdResetQueryPool(self._command, pool, 0, _QUERIES_PER_POOL)
+        lib.vkCmdWriteTimestamp(self._command, _BOTTOM_OF_PIPE, self._result.query_pools[-1], index)
         self._count += 1
 
     def finish(self, buffers: Sequence[DriverBuffer]) -> VulkanCommands:
@@ -297,19 +346,16 @@ class VulkanCommands(DriverCommands):
         self._state = state
         self._commands = commands
         self._timestamps = 0
+        self.query_pools: list[Any] = []
         # Polling would take a core from a device that computes on the CPU.
         self._poll_s = 0.0 if device.info.type is DeviceType.CPU else _POLL_S
-        self._finalizer = device.own(self, COMMAND_BUFFERS, _release, device, state)
+        self._finalizer = device.own(self, COMMAND_BUFFERS, state.release)
 
     def prepare(self, timestamps: int) -> None:
         """Make what submitting needs; recording has ended and wrote `timestamps` queries."""
         self._timestamps = timestamps
         info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)
-        self._fences = ffi.new("VkFence[1]")
-        self._device.check(
-            lib.vkCreateFence(self._device.handle, info, NULL, self._fences), "vkCreateFence"
-        )
-        self._state.fence = self._fences[0]
+        self._state.handles.create("VkFence", info, self._state.fences)
         self._submit_info = struct(
             "VkSubmitInfo",
             lib.VK_STRUCTURE_TYPE_SUBMIT_INFO,
@@ -318,45 +364,36 @@ class VulkanCommands(DriverCommands):
         )
 
     def submit(self) -> None:
-        device = self._device
-        device.check(lib.vkResetFences(device.handle, 1, self._fences), "vkResetFences")
+        device, state = self._device, self._state
+        fences = state.fences
+        device.check(lib.vkResetFences(device.handle, 1, fences), "vkResetFences")
+        state.progress = _UNKNOWN  # until the result is known, which Ctrl-C may swallow
         with device.queue_lock:
-            result = lib.vkQueueSubmit(device.queue, 1, self._submit_info, self._state.fence)
-        device.check(result, "vkQueueSubmit")
-        self._state.pending = True
+            result = lib.vkQueueSubmit(device.queue, 1, self._submit_info, fences[0])
+        if result < 0:
+            state.progress = _IDLE
+            device.check(result, "vkQueueSubmit")
+        state.progress = _PENDING
 
     def wait(self, timeout_s: float) -> bool:
-        device, fence = self._device, self._state.fence
+        device, state = self._device, self._state
         now = time.perf_counter()
-        end = now + timeout_s
         poll_end = now + min(self._poll_s, timeout_s)
-        while now < poll_end:
-            result = lib.vkGetFenceStatus(device.handle, fence)
+        while now < poll_end and state.progress == _PENDING:
+            result = lib.vkGetFenceStatus(device.handle, state.fences[0])
             if result == _SUCCESS:
-                self._state.pending = False
+                state.progress = _IDLE
                 return True
             device.check(result, "vkGetFenceStatus")
             now = time.perf_counter()
-        # In slices, so that Ctrl-C gets through.
-        while True:
-            remaining = max(0, int((end - time.perf_counter()) * 1e9))
-            result = lib.vkWaitForFences(
-                device.handle, 1, self._fences, 1, min(remaining, _SLICE_NS)
-            )
-            if result == _SUCCESS:
-                self._state.pending = False
-                return True
-            if result != _TIMEOUT:
-                device.check(result, "vkWaitForFences")
-            if remaining <= _SLICE_NS:
-                return False
+        return state.wait(int(timeout_s * 1e9))
 
     def timestamps_ns(self) -> list[float | None]:
         device = self._device
         period = device.info.limits.timestamp_period_ns
         mask = (1 << device.timestamp_bits) - 1
         times: list[float | None] = []
-        for first, pool in enumerate(self._state.query_pools):
+        for first, pool in enumerate(self.query_pools):
             count = min(_QUERIES_PER_POOL, self._timestamps - first * _QUERIES_PER_POOL)
             raw = ffi.new("uint64_t[]", 2 * count)
             result = lib.vkGetQueryPoolResults(
@@ -379,22 +416,3 @@ class VulkanCommands(DriverCommands):
 
     def destroy(self) -> None:
         self._device.release(self._finalizer)
-
-
-def _release(device: VulkanDevice, state: _State) -> None:
-    if state.pending:
-        fences = ffi.new("VkFence[]", [state.fence])
-        if lib.vkWaitForFences(device.handle, 1, fences, 1, device.release_wait_ns) == _TIMEOUT:
-            log.error("a command buffer is still running on %s: it is leaked", device.info.name)
-            device.leak(state)
-            return
-        state.pending = False
-    for pool in state.query_pools:
-        lib.vkDestroyQueryPool(device.handle, pool, NULL)
-    for pool in state.descriptor_pools:
-        lib.vkDestroyDescriptorPool(device.handle, pool, NULL)
-    if state.fence:
-        lib.vkDestroyFence(device.handle, state.fence, NULL)
-    if state.pool:
-        lib.vkDestroyCommandPool(device.handle, state.pool, NULL)
-    state.keep.clear()

@@ -24,6 +24,9 @@ from vkmnn.runtime.shader import Shader
 
 log = logging.getLogger(__name__)
 
+RELEASE_WAIT_NS = 2_000_000_000
+"""How long whoever frees commands waits for them; then they are freed once the device is idle."""
+
 
 class VulkanDevice(DriverDevice):
     """A VkDevice with one compute queue; `instance` is kept alive by it."""
@@ -40,33 +43,48 @@ class VulkanDevice(DriverDevice):
         self.info = physical.info
         self.queue_family = physical.queue_family
         self.timestamp_bits = physical.timestamp_bits
-        self.memory_types = physical.memory_types()
+        self.heap_claims: dict[int, tuple[int, int]] = {}
+        """Address of a VkDeviceMemory -> (heap, bytes)."""
         self.queue_lock = threading.RLock()
         self._on_lost: Callable[[str], None] | None = None
         self._live: dict[int, tuple[str, int, weakref.finalize[..., Any]]] = {}
         self._numbers = itertools.count()
-        self._deferred: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
-        self._leaked: list[object] = []
-        self.release_wait_ns = 10_000_000_000
+        self._deferred: deque[tuple[int, Callable[..., object], tuple[Any, ...]]] = deque()
+        self._release_lock = threading.Lock()
+        self._releasing = False
+        self.release_wait_ns = RELEASE_WAIT_NS
         self._process = os.getpid()
-        self.handle = _create_device(physical, disabled)
-        queue = ffi.new("VkQueue *")
-        lib.vkGetDeviceQueue(self.handle, self.queue_family, 0, queue)
-        self.queue = queue[0]
-        self.pipelines = PipelineFactory(self)
+        self.handle = NULL
+        cell = ffi.new("VkDevice *")
+        try:
+            _create_device(physical, disabled, cell)
+            self.handle = cell[0]
+            queue = ffi.new("VkQueue *")
+            lib.vkGetDeviceQueue(self.handle, self.queue_family, 0, queue)
+            self.queue = queue[0]
+            self.pipelines = PipelineFactory(self)
+        except BaseException:
+            self.handle = cell[0]
+            self.destroy(hung=False)
+            raise
 
     def own(
         self,
         owner: object,
         kind: str,
-        release: Callable[..., None],
+        release: Callable[..., object],
         *args: Any,
         nbytes: int = 0,
     ) -> weakref.finalize[..., Any]:
-        """Arrange that `release(*args)` runs once: when called, when `owner` dies, or at exit."""
+        """Arrange that `release(*args)` runs: when called, or when `owner` or the device ends.
+
+        It may run again after an interruption; when it returns False, the device still works with
+        what it would free, and it runs once more later.
+        """
         self.release_deferred()
         number = next(self._numbers)
         finalizer = weakref.finalize(owner, self._finalize, number, release, args)
+        finalizer.atexit = False  # the device is closed at exit, after handlers that may use it
         # One store, no lock: a lock could be taken twice when a collection runs a finalizer.
         self._live[number] = (kind, nbytes, finalizer)
         return finalizer
@@ -77,18 +95,32 @@ class VulkanDevice(DriverDevice):
         self.release_deferred()
 
     def release_deferred(self) -> None:
-        """Release what `_finalize` has put off."""
-        while self._deferred:
-            try:
-                number, release, args = self._deferred.popleft()
-            except IndexError:  # another thread was faster
-                return
-            self._live.pop(number, None)
-            release(*args)
+        """Release what `_finalize` has put off.
 
-    def _finalize(self, number: int, release: Callable[..., None], args: tuple[Any, ...]) -> None:
+        While commands run that could not be waited for, nothing is: they may use any of it.
+        """
+        while self._deferred and not self._releasing:
+            with self._release_lock:
+                self._releasing = True
+                try:
+                    if not self._release_all():
+                        return
+                finally:
+                    self._releasing = False
+
+    def _release_all(self) -> bool:
+        """Release in order until there is nothing left, or something that is in use."""
+        while self._deferred:
+            number, release, args = self._deferred[0]
+            if release(*args) is False:
+                return False
+            self._live.pop(number, None)
+            self._deferred.popleft()
+        return True
+
+    def _finalize(self, number: int, release: Callable[..., object], args: tuple[Any, ...]) -> None:
         # A forked child shares the parent's device: destroying things there breaks the parent.
-        if os.getpid() != self._process:
+        if not self.handle or os.getpid() != self._process:
             return
         self._deferred.append((number, release, args))
         # The validation layer calls back into Python, where a collection may run any finalizer.
@@ -96,9 +128,8 @@ class VulkanDevice(DriverDevice):
         if not self.validation:
             self.release_deferred()
 
-    def leak(self, state: object) -> None:
-        """Keep `state` for ever: the device may still use what it holds."""
-        self._leaked.append(state)
+    def stop_waiting(self) -> None:
+        self.release_wait_ns = 0
 
     def check(self, result: int, call: str) -> None:
         """Raise the typed error of a failed call and report a lost device."""
@@ -145,25 +176,37 @@ class VulkanDevice(DriverDevice):
         if not self.handle or os.getpid() != self._process:
             return
         if hung:
-            self.release_wait_ns = 0
+            self.stop_waiting()
+        with self._release_lock:
+            self._releasing = True
+            try:
+                self._destroy()
+            finally:
+                self._releasing = False
+
+    def _destroy(self) -> None:
         live = sorted(self._live.items(), reverse=True)
         for _number, (kind, _nbytes, finalizer) in live:
             if kind == COMMAND_BUFFERS:
-                self.release(finalizer)
-        if self._leaked:
+                finalizer()
+        handle = self.handle
+        if self._release_all() or self._release_all():  # the wait may have failed for once
+            for _number, (_kind, _nbytes, finalizer) in live:
+                finalizer()
+            self._release_all()
+            self.handle = NULL
+            lib.vkDestroyDevice(handle, NULL)
+        else:
             # Destroying what the device may still use is undefined; the operating system cleans up.
             log.error("%s still works: its objects are left to the system", self.info.name)
+            self.handle = NULL
             for _number, (_kind, _nbytes, finalizer) in live:
                 finalizer.detach()
-        else:
-            for _number, (_kind, _nbytes, finalizer) in live:
-                self.release(finalizer)
-            lib.vkDestroyDevice(self.handle, NULL)
+            self._deferred.clear()
         self._live.clear()
-        self.handle = NULL
 
 
-def _create_device(physical: PhysicalDevice, disabled: frozenset[str]) -> Any:
+def _create_device(physical: PhysicalDevice, disabled: frozenset[str], out: Any) -> None:
     chain = physical.enable(disabled)
     priority = ffi.new("float[]", [1.0])
     queue = struct(
@@ -183,6 +226,7 @@ def _create_device(physical: PhysicalDevice, disabled: frozenset[str]) -> Any:
         enabledExtensionCount=len(chain.extensions),
         ppEnabledExtensionNames=extension_array,
     )
-    out = ffi.new("VkDevice *")
-    check(lib.vkCreateDevice(physical.handle, info, NULL, out), "vkCreateDevice")
-    return out[0]
+    result = lib.vkCreateDevice(physical.handle, info, NULL, out)
+    if result < 0:
+        out[0] = NULL
+    check(result, "vkCreateDevice")

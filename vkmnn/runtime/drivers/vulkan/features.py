@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
+from vkmnn.runtime.device_info import (
+    CooperativeMatrixShape,
+    DeviceInfo,
+    DeviceType,
+    Limits,
+    MemoryType,
+)
 from vkmnn.runtime.drivers.vulkan.api import NULL, address, enumerate_array, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.tables import (
     COMPONENT_TYPES,
@@ -57,13 +63,6 @@ class PhysicalDevice:
     extensions: frozenset[str]
     queue_family: int
     timestamp_bits: int
-
-    def memory_types(self) -> list[tuple[int, int]]:
-        """Return (property flags, heap size in bytes) of every memory type."""
-        memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
-        lib.vkGetPhysicalDeviceMemoryProperties(self.handle, memory)
-        types = [memory.memoryTypes[i] for i in range(memory.memoryTypeCount)]
-        return [(t.propertyFlags, memory.memoryHeaps[t.heapIndex].size) for t in types]
 
     def enable(self, disabled: frozenset[str]) -> FeatureChain:
         """Build the chain that switches on every feature of `info` but those `disabled`."""
@@ -127,6 +126,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
     size_control = properties.size_control
     base = properties.base
     driver_info = _text(properties.driver.driverInfo)
+    memory_bytes, memory_types = _memory(handle)
     info = DeviceInfo(
         index=index,
         name=_text(base.deviceName),
@@ -139,7 +139,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         type=_TYPES.get(base.deviceType, DeviceType.OTHER),
         uuid=str(uuid.UUID(bytes=bytes(ffi.buffer(properties.ids.deviceUUID)))),
         driver_uuid=str(uuid.UUID(bytes=bytes(ffi.buffer(properties.ids.driverUUID)))),
-        memory_bytes=_memory_bytes(handle),
+        memory_bytes=memory_bytes,
         subgroup_size=size,
         features=frozenset(features),
         limits=Limits(
@@ -171,6 +171,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         if "cooperative_matrix" in features
         else (),
         multiprocessors=properties.multiprocessors,
+        memory_types=memory_types,
     )
     return PhysicalDevice(handle, info, extensions, queue_family, timestamp_bits)
 
@@ -316,11 +317,17 @@ def _queue_family(handle: Any) -> tuple[int, int] | None:
     return index, bits
 
 
-def _memory_bytes(handle: Any) -> int:
+def _memory(handle: Any) -> tuple[int, tuple[MemoryType, ...]]:
+    """Return the bytes of the largest device-local heap, and every memory type."""
     memory = ffi.new("VkPhysicalDeviceMemoryProperties *")
     lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
     heaps = [memory.memoryHeaps[i] for i in range(memory.memoryHeapCount)]
-    return max((heap.size for heap in heaps if heap.flags & _DEVICE_LOCAL), default=0)
+    largest = max((heap.size for heap in heaps if heap.flags & _DEVICE_LOCAL), default=0)
+    types = [memory.memoryTypes[i] for i in range(memory.memoryTypeCount)]
+    return largest, tuple(
+        MemoryType(index, item.propertyFlags, item.heapIndex, heaps[item.heapIndex].size)
+        for index, item in enumerate(types)
+    )
 
 
 def _cooperative_matrices(instance: Any, handle: Any) -> tuple[CooperativeMatrixShape, ...]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.errors import DeviceError, OutOfDeviceMemoryError
+from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES, DriverBuffer
 from vkmnn.runtime.drivers.mapped import MappedMemory, prefer_large_pages
-from vkmnn.runtime.drivers.vulkan.api import NULL, address, check, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.api import address, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.handles import Handles
 from vkmnn.runtime.drivers.vulkan.tables import TEXEL_FORMATS
 from vkmnn.runtime.memory import MemoryKind
 
@@ -53,7 +54,17 @@ class VulkanBuffer(DriverBuffer):
     compiles a kernel again whenever the size of a bound texel buffer changes from or to one.
     """
 
-    __slots__ = ("__weakref__", "_device", "_finalizer", "_memory", "_views", "handle", "number")
+    __slots__ = (
+        "__weakref__",
+        "_device",
+        "_finalizer",
+        "_handles",
+        "_memory",
+        "_owner",
+        "_views",
+        "handle",
+        "number",
+    )
 
     def __init__(self, device: VulkanDevice, nbytes: int, kind: MemoryKind) -> None:
         self.nbytes = nbytes
@@ -66,67 +77,68 @@ class VulkanBuffer(DriverBuffer):
                 f"a buffer of {size} bytes exceeds the device's limit of {limit} bytes",
                 hint="split the tensor, or run a smaller batch",
             )
-        self.handle, requirements = _create_buffer(device.handle, size)
-        try:
-            self._memory, flags = self._allocate(requirements, kind)
-        except OutOfDeviceMemoryError:
-            lib.vkDestroyBuffer(device.handle, self.handle, NULL)
-            raise
-        self.number = address(self.handle)
-        self.coherent = bool(flags & COHERENT)
+        self._handles = Handles(device)
         self._views: dict[tuple[int, int, str], Any] = {}
         self.host = None
-        owner: object = self
-        try:
-            if flags & VISIBLE:
-                # Views may outlive the buffer object: the memory belongs to what they refer to.
-                pointer = _map(device.handle, self._memory, requirements.size)
-                if device.info.type is DeviceType.CPU:
-                    prefer_large_pages(pointer, nbytes)
-                owner = MappedMemory(pointer, nbytes)
-                self.host = np.asarray(owner)
-            check(
-                lib.vkBindBufferMemory(device.handle, self.handle, self._memory, 0),
-                "vkBindBufferMemory",
-            )
-        except DeviceError:
-            _release(device.handle, self.handle, self._memory, {})
-            raise
+        # Views may outlive the buffer object: the memory belongs to what they refer to.
+        self._owner = MappedMemory()
         self._finalizer = device.own(
-            owner,
-            "buffers",
-            _release,
-            device.handle,
-            self.handle,
-            self._memory,
-            self._views,
-            nbytes=requirements.size,
+            self._owner, "buffers", _release, self._handles, device.heap_claims, nbytes=size
+        )
+        try:
+            self._make(size, kind)
+        except BaseException:
+            device.release(self._finalizer)
+            raise
+
+    def _make(self, size: int, kind: MemoryKind) -> None:
+        device = self._device
+        memory = self._handles.cell("VkDeviceMemory")  # the first, to be freed last
+        self.handle = _create_buffer(self._handles, size)
+        self.number = address(self.handle)
+        requirements = ffi.new("VkMemoryRequirements *")
+        lib.vkGetBufferMemoryRequirements(device.handle, self.handle, requirements)
+        self._memory, flags = self._allocate(requirements, kind, memory)
+        self.coherent = bool(flags & COHERENT)
+        if flags & VISIBLE:
+            pointer = self._map(requirements.size)
+            if device.info.type is DeviceType.CPU:
+                prefer_large_pages(pointer, self.nbytes)
+            self._owner.place(pointer, self.nbytes)
+            self.host = np.asarray(self._owner)
+        device.check(
+            lib.vkBindBufferMemory(device.handle, self.handle, self._memory, 0),
+            "vkBindBufferMemory",
         )
 
-    def _allocate(self, requirements: Any, kind: MemoryKind) -> tuple[Any, int]:
+    def _allocate(self, requirements: Any, kind: MemoryKind, cell: Any) -> tuple[Any, int]:
         table = _PREFERENCES_UNIFIED if self._device.info.type in _UNIFIED else _PREFERENCES
-        out = ffi.new("VkDeviceMemory *")
         result, tried = 0, set()
+        free = self._free_bytes()
         for wanted, avoided in table[kind]:
-            for index, (flags, heap_size) in enumerate(self._device.memory_types):
+            for position, item in enumerate(self._device.info.memory_types):
                 if (
-                    index in tried
-                    or not requirements.memoryTypeBits >> index & 1
-                    or flags & wanted != wanted
-                    or flags & avoided
-                    or requirements.size > heap_size
+                    position in tried
+                    or not requirements.memoryTypeBits >> item.index & 1
+                    or item.flags & wanted != wanted
+                    or item.flags & avoided
+                    or requirements.size > free[item.heap]
                 ):
                     continue
-                tried.add(index)
+                tried.add(position)
                 info = struct(
                     "VkMemoryAllocateInfo",
                     lib.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
                     allocationSize=requirements.size,
-                    memoryTypeIndex=index,
+                    memoryTypeIndex=item.index,
                 )
-                result = lib.vkAllocateMemory(self._device.handle, info, NULL, out)
-                if result >= 0:
-                    return out[0], flags
+                try:
+                    memory = self._handles.create("VkDeviceMemory", info, cell)
+                except OutOfDeviceMemoryError as error:
+                    result = error.vk_result or result
+                else:
+                    self._device.heap_claims[id(self._handles)] = item.heap, requirements.size
+                    return memory, item.flags
         live = self._device.live_objects()
         raise OutOfDeviceMemoryError(
             f"cannot allocate {requirements.size} bytes of {kind.value} memory on "
@@ -134,6 +146,22 @@ class VulkanBuffer(DriverBuffer):
             f"{live.get('buffers', 0)} buffers are in use)",
             hint="close other programs or sessions that use the device, or run a smaller batch",
         )
+
+    def _free_bytes(self) -> dict[int, int]:
+        """Return how many bytes may be asked of each heap."""
+        info = self._device.info
+        free = {item.heap: item.heap_bytes for item in info.memory_types}
+        if info.device_profile:  # else the driver knows better what a heap still holds
+            for heap, nbytes in list(self._device.heap_claims.values()):
+                free[heap] -= nbytes
+        return free
+
+    def _map(self, size: int) -> int:
+        pointer = ffi.new("void **")
+        self._device.check(
+            lib.vkMapMemory(self._device.handle, self._memory, 0, size, 0, pointer), "vkMapMemory"
+        )
+        return address(pointer[0])
 
     def view(self, offset: int, nbytes: int, texel_format: str) -> int:
         """Return the VkBufferView of a range as an integer, made on first use."""
@@ -148,26 +176,20 @@ class VulkanBuffer(DriverBuffer):
                 offset=offset,
                 range=nbytes,
             )
-            out = ffi.new("VkBufferView *")
-            check(
-                lib.vkCreateBufferView(self._device.handle, info, NULL, out), "vkCreateBufferView"
-            )
-            # Two threads may get here at once: the second's view must not be lost.
-            view = self._views.setdefault(key, out[0])
-            if view != out[0]:
-                lib.vkDestroyBufferView(self._device.handle, out[0], NULL)
+            # Two threads may get here at once: the second's view waits for the buffer's end.
+            view = self._views.setdefault(key, self._handles.create("VkBufferView", info))
         return address(view)
 
     def flush(self) -> None:
         if not self.coherent:
-            check(
+            self._device.check(
                 lib.vkFlushMappedMemoryRanges(self._device.handle, 1, self._range()),
                 "vkFlushMappedMemoryRanges",
             )
 
     def invalidate(self) -> None:
         if not self.coherent:
-            check(
+            self._device.check(
                 lib.vkInvalidateMappedMemoryRanges(self._device.handle, 1, self._range()),
                 "vkInvalidateMappedMemoryRanges",
             )
@@ -186,26 +208,13 @@ class VulkanBuffer(DriverBuffer):
         self._device.release(self._finalizer)
 
 
-def _create_buffer(device: Any, size: int) -> tuple[Any, Any]:
+def _create_buffer(handles: Handles, size: int) -> Any:
     info = struct(
         "VkBufferCreateInfo", lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, size=size, usage=_USAGE
     )
-    out = ffi.new("VkBuffer *")
-    check(lib.vkCreateBuffer(device, info, NULL, out), "vkCreateBuffer")
-    requirements = ffi.new("VkMemoryRequirements *")
-    lib.vkGetBufferMemoryRequirements(device, out[0], requirements)
-    return out[0], requirements
+    return handles.create("VkBuffer", info)
 
 
-def _map(device: Any, memory: Any, size: int) -> int:
-    pointer = ffi.new("void **")
-    check(lib.vkMapMemory(device, memory, 0, size, 0, pointer), "vkMapMemory")
-    return address(pointer[0])
-
-
-def _release(device: Any, buffer: Any, memory: Any, views: dict[tuple[int, int, str], Any]) -> None:
-    for view in views.values():
-        lib.vkDestroyBufferView(device, view, NULL)
-    views.clear()
-    lib.vkDestroyBuffer(device, buffer, NULL)
-    lib.vkFreeMemory(device, memory, NULL)
+def _release(handles: Handles, claims: dict[int, tuple[int, int]]) -> None:
+    handles.destroy()
+    claims.pop(id(handles), None)

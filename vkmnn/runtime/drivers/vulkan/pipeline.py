@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, ShaderError
 from vkmnn.runtime.drivers.base import DriverPipeline
-from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib, struct
+from vkmnn.runtime.drivers.vulkan.handles import Handles
 from vkmnn.runtime.prune import prune_switches
 from vkmnn.runtime.shader import BindingType, Shader, checked_spirv
 
@@ -60,19 +61,12 @@ class Layout:
         self.texel_count = len(bindings) - self.storage_count
         formats = [_DATA_FORMATS[kind] for _index, kind in bindings]
         self.pack = pystruct.Struct("=" + "".join(code for code, _size in formats)).pack
-        set_layout = _create_set_layout(device.handle, bindings)
+        handles = Handles(device)
+        device.own(self, "layouts", handles.destroy)
+        set_layout = _create_set_layout(handles, bindings)
         self.set_layouts = ffi.new("VkDescriptorSetLayout[]", [set_layout] * SETS_PER_CALL)
-        self.pipeline_layout = _create_pipeline_layout(device.handle, self.set_layouts, push_size)
-        self.template = _create_template(device.handle, bindings, set_layout) if bindings else NULL
-        device.own(
-            self,
-            "layouts",
-            _release_layout,
-            device.handle,
-            self.template,
-            self.pipeline_layout,
-            set_layout,
-        )
+        self.pipeline_layout = _create_pipeline_layout(handles, self.set_layouts, push_size)
+        self.template = _create_template(handles, bindings, set_layout) if bindings else NULL
 
 
 class VulkanPipeline(DriverPipeline):
@@ -82,22 +76,30 @@ class VulkanPipeline(DriverPipeline):
         "__weakref__",
         "_device",
         "_finalizer",
+        "_handles",
         "handle",
         "layout",
         "pipeline_layout",
         "texel_formats",
     )
 
-    def __init__(self, device: VulkanDevice, handle: Any, layout: Layout, shader: Shader) -> None:
+    def __init__(self, device: VulkanDevice, layout: Layout, shader: Shader) -> None:
         self._device = device
-        self.handle = handle
         self.layout = layout
         self.pipeline_layout = layout.pipeline_layout
         self.texel_formats = tuple(
             binding.format if binding.type is BindingType.TEXEL else None
             for binding in shader.bindings
         )
-        self._finalizer = device.own(self, "pipelines", _release_pipeline, device.handle, handle)
+        handles = Handles(device)
+        self._finalizer = device.own(self, "pipelines", handles.destroy)
+        self._handles = handles
+
+    def build(self, cache: Any, info: Any, call: str) -> None:
+        """Make the VkPipeline; raises what the driver's answer to `call` says."""
+        cell = self._handles.cell("VkPipeline")
+        result = lib.vkCreateComputePipelines(self._device.handle, cache, 1, info, NULL, cell)
+        self.handle = self._handles.made(cell, result, call)
 
     def destroy(self) -> None:
         self._device.release(self._finalizer)
@@ -110,10 +112,9 @@ class PipelineFactory:
         self._device = device
         self._layouts: dict[LayoutKey, Layout] = {}
         self._lock = threading.Lock()
-        self._cache = _create_cache(device.handle, b"")
-        self._finalizer = device.own(
-            self, "pipeline_caches", _release_cache, device.handle, self._cache
-        )
+        handles = Handles(device)
+        self._finalizer = device.own(self, "pipeline_caches", handles.destroy)
+        self._cache = _create_cache(handles, b"")
 
     def create(self, shader: Shader, spec: Mapping[str, int | float | bool]) -> VulkanPipeline:
         """Build a pipeline.
@@ -130,14 +131,12 @@ class PipelineFactory:
             layout = self._layouts.get(key)
             if layout is None:
                 layout = self._layouts[key] = Layout(device, key)
-        module = _create_module(device.handle, shader, spec)
-        info, _keep = _pipeline_info(shader, spec, module, layout)
-        out = ffi.new("VkPipeline *")
+        pipeline = VulkanPipeline(device, layout, shader)
+        temporary = Handles(device)
         try:
-            device.check(
-                lib.vkCreateComputePipelines(device.handle, self._cache, 1, info, NULL, out),
-                f"vkCreateComputePipelines for shader {shader.name}",
-            )
+            module = _create_module(temporary, shader, spec)
+            info, _keep = _pipeline_info(shader, spec, module, layout)
+            pipeline.build(self._cache, info, f"vkCreateComputePipelines for shader {shader.name}")
         except (DeviceLostError, OutOfDeviceMemoryError):
             raise
         except DeviceError as error:
@@ -146,8 +145,8 @@ class PipelineFactory:
                 hint="update the driver, or choose another device",
             ) from error
         finally:
-            lib.vkDestroyShaderModule(device.handle, module, NULL)
-        return VulkanPipeline(device, out[0], layout, shader)
+            temporary.destroy()
+        return pipeline
 
     def load_cache(self, data: bytes) -> None:
         """Merge the data of an earlier run into the cache, unless its header does not fit."""
@@ -157,36 +156,39 @@ class PipelineFactory:
         if len(data) < 32 or data[:32] != own_header:
             log.info("pipeline cache of %s ignored: made by another driver", device.info.name)
             return
-        source = _create_cache(device.handle, data)
+        temporary = Handles(device)
         try:
-            check(
+            source = _create_cache(temporary, data)
+            device.check(
                 lib.vkMergePipelineCaches(
                     device.handle, self._cache, 1, ffi.new("VkPipelineCache[]", [source])
                 ),
                 "vkMergePipelineCaches",
             )
+        except DeviceLostError:
+            raise
         except DeviceError as error:
             log.warning("pipeline cache of %s ignored: %s", device.info.name, error.message)
         finally:
-            lib.vkDestroyPipelineCache(device.handle, source, NULL)
+            temporary.destroy()
 
     def cache_data(self) -> bytes:
         """Return the cache's content as the driver serialises it."""
         device = self._device
         size = ffi.new("size_t *")
-        check(
+        device.check(
             lib.vkGetPipelineCacheData(device.handle, self._cache, size, NULL),
             "vkGetPipelineCacheData",
         )
         data = ffi.new("uint8_t[]", size[0])
-        check(
+        device.check(
             lib.vkGetPipelineCacheData(device.handle, self._cache, size, data),
             "vkGetPipelineCacheData",
         )
         return bytes(ffi.buffer(data, size[0]))
 
 
-def _create_set_layout(device: Any, bindings: tuple[tuple[int, int], ...]) -> Any:
+def _create_set_layout(handles: Handles, bindings: tuple[tuple[int, int], ...]) -> Any:
     array = ffi.new("VkDescriptorSetLayoutBinding[]", len(bindings))
     for item, (index, kind) in zip(array, bindings, strict=True):
         item.binding = index
@@ -199,12 +201,10 @@ def _create_set_layout(device: Any, bindings: tuple[tuple[int, int], ...]) -> An
         bindingCount=len(bindings),
         pBindings=array,
     )
-    out = ffi.new("VkDescriptorSetLayout *")
-    check(lib.vkCreateDescriptorSetLayout(device, info, NULL, out), "vkCreateDescriptorSetLayout")
-    return out[0]
+    return handles.create("VkDescriptorSetLayout", info)
 
 
-def _create_pipeline_layout(device: Any, set_layouts: Any, push_size: int) -> Any:
+def _create_pipeline_layout(handles: Handles, set_layouts: Any, push_size: int) -> Any:
     push = ffi.new("VkPushConstantRange *")
     push.stageFlags = COMPUTE_STAGE
     push.size = push_size
@@ -216,12 +216,12 @@ def _create_pipeline_layout(device: Any, set_layouts: Any, push_size: int) -> An
         pushConstantRangeCount=int(push_size > 0),
         pPushConstantRanges=push,
     )
-    out = ffi.new("VkPipelineLayout *")
-    check(lib.vkCreatePipelineLayout(device, info, NULL, out), "vkCreatePipelineLayout")
-    return out[0]
+    return handles.create("VkPipelineLayout", info)
 
 
-def _create_template(device: Any, bindings: tuple[tuple[int, int], ...], set_layout: Any) -> Any:
+def _create_template(
+    handles: Handles, bindings: tuple[tuple[int, int], ...], set_layout: Any
+) -> Any:
     entries = ffi.new("VkDescriptorUpdateTemplateEntry[]", len(bindings))
     offset = 0
     for entry, (index, kind) in zip(entries, bindings, strict=True):
@@ -240,15 +240,10 @@ def _create_template(device: Any, bindings: tuple[tuple[int, int], ...], set_lay
         templateType=0,
         descriptorSetLayout=set_layout,
     )
-    out = ffi.new("VkDescriptorUpdateTemplate *")
-    check(
-        lib.vkCreateDescriptorUpdateTemplate(device, info, NULL, out),
-        "vkCreateDescriptorUpdateTemplate",
-    )
-    return out[0]
+    return handles.create("VkDescriptorUpdateTemplate", info)
 
 
-def _create_module(device: Any, shader: Shader, spec: Mapping[str, int | float | bool]) -> Any:
+def _create_module(handles: Handles, shader: Shader, spec: Mapping[str, int | float | bool]) -> Any:
     code = checked_spirv(shader)
     numbers = {
         constant.id: int(spec[constant.name])
@@ -265,9 +260,7 @@ def _create_module(device: Any, shader: Shader, spec: Mapping[str, int | float |
         codeSize=len(code),
         pCode=words,
     )
-    out = ffi.new("VkShaderModule *")
-    check(lib.vkCreateShaderModule(device, info, NULL, out), "vkCreateShaderModule")
-    return out[0]
+    return handles.create("VkShaderModule", info)
 
 
 def _pipeline_info(
@@ -311,7 +304,7 @@ def _pipeline_info(
     return info, [entries, values, specialization, entry_point, subgroups]
 
 
-def _create_cache(device: Any, data: bytes) -> Any:
+def _create_cache(handles: Handles, data: bytes) -> Any:
     raw = ffi.new("uint8_t[]", data) if data else NULL
     info = struct(
         "VkPipelineCacheCreateInfo",
@@ -319,21 +312,4 @@ def _create_cache(device: Any, data: bytes) -> Any:
         initialDataSize=len(data),
         pInitialData=raw,
     )
-    out = ffi.new("VkPipelineCache *")
-    check(lib.vkCreatePipelineCache(device, info, NULL, out), "vkCreatePipelineCache")
-    return out[0]
-
-
-def _release_cache(device: Any, cache: Any) -> None:
-    lib.vkDestroyPipelineCache(device, cache, NULL)
-
-
-def _release_layout(device: Any, template: Any, pipeline_layout: Any, set_layout: Any) -> None:
-    if template:
-        lib.vkDestroyDescriptorUpdateTemplate(device, template, NULL)
-    lib.vkDestroyPipelineLayout(device, pipeline_layout, NULL)
-    lib.vkDestroyDescriptorSetLayout(device, set_layout, NULL)
-
-
-def _release_pipeline(device: Any, pipeline: Any) -> None:
-    lib.vkDestroyPipeline(device, pipeline, NULL)
+    return handles.create("VkPipelineCache", info)

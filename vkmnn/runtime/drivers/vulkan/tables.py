@@ -18,13 +18,15 @@ class FeatureStruct:
 
     `members` holds all members in order, each with our name of the feature, or None where the
     engine has no use for it and leaves it off. Usable when the device's version is `core` or
-    later, or when it has `extension`.
+    later, or when it has `extension`. `layer` is the first validation layer that knows it, where
+    older ones are still about: they report a structure that they do not know as a fault.
     """
 
     stype: int
     core: Version | None
     extension: str
     members: Mapping[str, str | None]
+    layer: tuple[int, int, int] = (1, 0, 0)
 
 
 FEATURE_STRUCTS = (
@@ -132,12 +134,14 @@ FEATURE_STRUCTS = (
         None,  # core in 1.4, which the instance does not ask for
         "VK_KHR_shader_subgroup_rotate",
         {"shaderSubgroupRotate": "subgroup_rotate", "shaderSubgroupRotateClustered": None},
+        layer=(1, 3, 277),
     ),
     FeatureStruct(
         1000506000,
         None,
         "VK_KHR_cooperative_matrix",
         {"cooperativeMatrix": "cooperative_matrix", "cooperativeMatrixRobustBufferAccess": None},
+        layer=(1, 3, 255),
     ),
     FeatureStruct(
         1000141000,
@@ -148,6 +152,7 @@ FEATURE_STRUCTS = (
             "shaderBFloat16DotProduct": None,
             "shaderBFloat16CooperativeMatrix": "bfloat16_cooperative_matrix",
         },
+        layer=(1, 4, 311),
     ),
 )
 

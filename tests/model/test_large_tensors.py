@@ -1,0 +1,104 @@
+"""Networks on a device that binds no more than 4 KiB at once, and ops on tensors of 128 MiB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import vkmnn
+from tests.model.networks import NETWORKS, make_feeds
+from tests.model.oracle import assert_agree, open_oracle
+from vkmnn.runtime import device as devices
+from vkmnn.runtime import drivers
+from vkmnn.runtime.drivers.vulkan.features import query
+from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
+
+LIMIT = 4 << 10
+PRECISIONS = {"high": 1e-4, "normal": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[None]:
+    """Let devices bind little at once."""
+    patch = pytest.MonkeyPatch()
+
+    def seen_as_limited(*arguments: Any) -> Any:
+        found = query(*arguments)
+        if found is not None:
+            limits = replace(found.info.limits, max_storage_buffer_range=LIMIT)
+            found.info = replace(found.info, limits=limits)
+        return found
+
+    patch.setattr("vkmnn.runtime.drivers.vulkan_driver.query", seen_as_limited)
+    patch.setattr(drivers, "_loaded", {"vulkan": VulkanDriver()})
+    patch.setattr(devices, "_devices", {})
+    opened = devices.open_device("auto", driver="vulkan")
+    assert opened.info.limits.max_storage_buffer_range == LIMIT
+    yield
+    opened.close()
+    patch.undo()
+
+
+@pytest.mark.usefixtures("limited")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_small_network(name: str, precision: str) -> None:
+    model = NETWORKS[name].build()
+    feeds = make_feeds(model, NETWORKS[name].sizes[0])
+    expected = open_oracle(model).run(None, feeds)
+    with vkmnn.InferenceSession(
+        model, driver="vulkan", require_device=True, precision=precision
+    ) as session:
+        for _ in range(2):
+            results = session.run(None, feeds)
+            assert_agree(results, expected, PRECISIONS[precision], name)
+
+
+def one_node(
+    op: str, shape: tuple[int, ...], constants: dict[str, np.ndarray[Any, Any]], **attributes: Any
+) -> onnx.ModelProto:
+    node = helper.make_node(op, ["x", *constants], ["y"], **attributes)
+    given = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        op,
+        [info("x", TensorProto.FLOAT, shape)],
+        [info("y", TensorProto.FLOAT, None)],
+        given,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def weights(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).standard_normal(shape, dtype=np.float32)
+
+
+# 128 MiB are 2**25 floats.
+LARGE: dict[str, tuple[str, tuple[int, ...], dict[str, np.ndarray[Any, Any]], dict[str, Any]]] = {
+    "one element too many": ("Relu", (2**25 + 1,), {}, {}),
+    "a result": (
+        "Conv",
+        (1, 3, 1600, 1600),
+        {"w": weights(16, 3, 3, 3)},
+        {"pads": [1, 1, 1, 1]},
+    ),
+    "activations": ("MatMul", (300001, 128), {"w": weights(128, 5)}, {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_more_than_devices_must_bind(name: str) -> None:
+    op, shape, constants, attributes = LARGE[name]
+    model = one_node(op, shape, constants, **attributes)
+    x = np.random.default_rng(2).standard_normal(shape, dtype=np.float32)
+    expected = open_oracle(model).run(None, {"x": x})
+    with vkmnn.InferenceSession(model, require_device=True) as session:
+        assert_agree(session.run(None, {"x": x}), expected, what=name)

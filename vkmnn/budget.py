@@ -1,0 +1,268 @@
+"""What loading and planning a model may cost, and the meter that watches it.
+
+A model of some hundred bytes can ask for any amount of memory and time: chains of ops that double
+their input, fills of any shape, nested functions. Sizes are therefore worked out and charged
+before anything of that size is made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vkmnn.errors import BudgetError
+
+DEFAULT_BYTES = 256 << 20
+"""A device needs what was computed twice more: packed for its kernels, and in its own memory."""
+
+DEFAULT_NODES = 100_000
+
+BASE_SECONDS = 4.0
+SECONDS_PER_NODE = 0.01
+SECONDS_PER_MIB = 0.1
+"""Networks take 1 to 3 ms per node and less per MiB of weights on a slow processor core."""
+
+GROWTH = 8
+"""How many times the size of a model's own weights what is made from them may take by default."""
+
+INDEX_BYTES = 64
+"""What tables of the source of every element of an axis take per element while they are made."""
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one model may cost; `InferenceSession` and `Interpreter` take one.
+
+    Args:
+        bytes: memory for what is computed from constants while the model is loaded or planned, and
+            for what ops on the numpy backend hold at one time. None: 256 MiB, or eight times the
+            model's weights where that is more; and all memory that the process can have for the
+            numpy ops. The weights of the file itself do not count.
+        nodes: nodes that the model may have, with its functions expanded. Plans may cut their data
+            movement into as many pieces.
+        seconds: processor time for loading, and again for each plan; the recording of commands and
+            the compilation of shaders do not count. None: 4 s, 10 ms more per node of the file and
+            0.1 s more per MiB of weights.
+    """
+
+    bytes: int | None = None
+    nodes: int = DEFAULT_NODES
+    seconds: float | None = None
+
+
+class Meter:
+    """Counts what one load or one plan takes, and refuses what goes beyond the budget.
+
+    Args:
+        budget: what is allowed.
+        weights: bytes of the constants that the model brought.
+        nodes: nodes of the file.
+        clock: returns seconds; by default the processor time of the calling thread, so that what
+            other processes do refuses no model.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        weights: int = 0,
+        nodes: int = 0,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.budget = budget
+        self._clock = clock
+        self._start = clock()
+        self._bytes = 0
+        self._pieces = 0
+        self._host = 0
+        self._weights = 0
+        self._nodes = 0
+        self.allowed_bytes = 0
+        self.allowed_seconds = 0.0
+        self.weigh(weights, nodes)
+
+    def weigh(self, weights: int, nodes: int = 0) -> None:
+        """Take notice of the bytes of the model's own constants, and of its nodes."""
+        self._weights, self._nodes = max(weights, self._weights), max(nodes, self._nodes)
+        given = self.budget.bytes
+        self.allowed_bytes = max(DEFAULT_BYTES, GROWTH * self._weights) if given is None else given
+        more = SECONDS_PER_NODE * self._nodes + SECONDS_PER_MIB * self._weights / (1 << 20)
+        seconds = self.budget.seconds
+        self.allowed_seconds = BASE_SECONDS + more if seconds is None else seconds
+
+    def renewed(self) -> Meter:
+        """Return a meter for what is made next: with as much time, beside what is held by now."""
+        meter = Meter(self.budget, self._weights, self._nodes, self._clock)
+        meter._bytes = self._bytes
+        return meter
+
+    def has_time(self, seconds: float) -> bool:
+        """True when work that is likely to take so long is within the budget."""
+        return self._clock() + seconds <= self._start + self.allowed_seconds
+
+    def check_time(
+        self, op: str | None = None, node: str | None = None, seconds: float = 0.0
+    ) -> None:
+        """Raise BudgetError when the time is over, or would be after work of so many seconds."""
+        if not self.has_time(seconds):
+            raise BudgetError(
+                f"computing it from constants would take about {seconds:.1g} s, of "
+                f"{self.allowed_seconds:.3g} s for loading or planning"
+                if seconds
+                else f"loading or planning took more than {self.allowed_seconds:.3g} s",
+                op=op,
+                node=node,
+                hint="set VKMNN_MAX_SECONDS higher if the model is trusted",
+            )
+
+    def check_nodes(self, count: int, op: str | None = None, node: str | None = None) -> None:
+        """Raise BudgetError for a model of more nodes than are allowed."""
+        if count > self.budget.nodes:
+            raise BudgetError(
+                f"the model expands to more than {self.budget.nodes} nodes",
+                op=op,
+                node=node,
+                hint="nested functions multiply; set VKMNN_MAX_NODES higher if the model is "
+                "trusted",
+            )
+
+    def fits(self, nbytes: int) -> bool:
+        """True when so much more memory is within the budget."""
+        return self._bytes + nbytes <= self.allowed_bytes
+
+    def charge(self, nbytes: int, op: str, node: str, working: int = 0) -> None:
+        """Count a result that is about to be computed.
+
+        Args:
+            nbytes: size of the result.
+            op: type of the operator, for the message.
+            node: its name.
+            working: the most that is held while it is computed, the result included.
+
+        Raises:
+            BudgetError: it goes beyond the budget.
+        """
+        if not self.fits(max(nbytes, working)):
+            more = f", {size_text(working)} on the way," if working > nbytes else ""
+            raise BudgetError(
+                f"{size_text(nbytes)}{more} would be computed from constants; "
+                f"{size_text(self._bytes)} of {size_text(self.allowed_bytes)} are used already",
+                op=op,
+                node=node,
+                hint=_RAISE_BYTES,
+            )
+        self._bytes += nbytes
+
+    def refund(self, nbytes: int) -> None:
+        """Take back a charge: the result turned out to share its input's memory, or was dropped."""
+        self._bytes -= nbytes
+
+    def check_axis(self, size: int, op: str, node: str) -> None:
+        """Raise BudgetError for an axis so long that a list of its indices is too large."""
+        if size * INDEX_BYTES > self.allowed_bytes:
+            raise BudgetError(
+                f"an axis of {size} elements is too long to be planned: the lists of its indices "
+                f"take {size_text(size * INDEX_BYTES)} of {size_text(self.allowed_bytes)} that are "
+                "allowed",
+                op=op,
+                node=node,
+                hint=_RAISE_BYTES,
+            )
+
+    def check_pieces(self, count: int, op: str, node: str) -> None:
+        """Raise BudgetError where so many more regions are beyond the budget, or the time is over.
+
+        To be asked before they are made.
+        """
+        if self._pieces + count > self.budget.nodes:
+            raise BudgetError(
+                f"data movement needs more than {self.budget.nodes} pieces",
+                op=op,
+                node=node,
+                hint="set VKMNN_MAX_NODES higher if the model is trusted",
+            )
+        self.check_time(op, node)
+
+    def charge_pieces(self, count: int, op: str, node: str) -> None:
+        """Count the regions of an op; raises as `check_pieces`."""
+        self.check_pieces(count, op, node)
+        self._pieces += count
+
+    def check_host(self, nbytes: int, working: int, op: str, node: str) -> None:
+        """Refuse an op on the numpy backend that needs too much memory.
+
+        Args:
+            nbytes: what is held when it has run, its results included.
+            working: the most that is held while it runs.
+            op: its type, for the message.
+            node: its name.
+
+        Raises:
+            BudgetError: the results are beyond the budget, or what is held on the way is beyond
+                what the process can have, or many times the results and beyond the budget.
+        """
+        self._host = self._host or host_memory()
+        given, there = self.budget.bytes, self._host
+        needed = working if given is None or working > GROWTH * nbytes else nbytes
+        allowed = there if given is None else given
+        if working > there:
+            needed, allowed = working, min(there, allowed)
+        if needed > allowed:
+            raise BudgetError(
+                f"{size_text(needed)} would be held on the numpy backend while this op runs, "
+                f"{size_text(allowed)} are allowed",
+                op=op,
+                node=node,
+                hint=f"give smaller inputs; {_RAISE_BYTES}",
+            )
+
+
+_RAISE_BYTES = "set VKMNN_MAX_BYTES higher if the model is trusted and the machine has the memory"
+
+
+def unlimited() -> Meter:
+    """Return a meter for graphs that come from the program itself."""
+    return Meter(Budget(1 << 62, 1 << 62, float("inf")))
+
+
+def size_text(nbytes: int) -> str:
+    """Return a size for a message."""
+    for unit, text in ((_GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f} {text}" if nbytes < unit << 30 else f"{nbytes:.1e} bytes"
+    return f"{nbytes} bytes"
+
+
+def host_memory() -> int:
+    """Return the bytes that the process can have: the machine's memory, or less by a limit.
+
+    Limits are those of the control group, and of the address space less what it holds by now.
+    """
+    sizes = [1 << 36]  # where nothing can be found out
+    if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
+        sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            sizes.append(int(Path(path).read_text("ascii")))
+        except (OSError, ValueError):  # there is no such file, or it says "max"
+            continue
+    sizes += _address_space()
+    return min(sizes)
+
+
+def _address_space() -> list[int]:
+    """Return what is left of the address space where it is limited."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return []
+        pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
+        return [max(limit - pages * resource.getpagesize(), 0)]
+    except (ImportError, OSError, ValueError):
+        return []

@@ -1,0 +1,172 @@
+"""Cache files that nobody else may have written: finding, reading and writing them, no hanging."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+NO_FOLDER = Path(os.devnull) / "vkmnn"
+"""Stands for the cache folder where there is none: nothing is found in it, nothing written."""
+
+_OTHERS_WRITE = 0o022
+_POLL_S = 0.01
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+
+
+def cache_dir() -> Path:
+    """`VKMNN_CACHE_DIR`: where caches are kept, by default `vkmnn` in the user's cache folder."""
+    text = os.environ.get("VKMNN_CACHE_DIR", "").strip()
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    try:
+        if text:
+            return Path(text).expanduser()
+        return (Path(base) if base else Path.home() / ".cache") / "vkmnn"
+    except RuntimeError as error:  # a user without a home, as services have
+        _warn_once(f"nothing is cached between processes: {error}; VKMNN_CACHE_DIR names a folder")
+        return NO_FOLDER
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file that only its owner, we or root, can change.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read, is larger than `max_bytes`, no file, or not to be trusted.
+    """
+    if NO_FOLDER in path.parents:
+        raise FileNotFoundError(path)
+    _check_owner(path.parent.stat(), path.parent)
+    # A pipe would block the opening, a device the reading.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        _check_owner(status, path)
+        if status.st_size > max_bytes:
+            raise OSError(f"it is larger than {max_bytes} bytes")
+        return file.read(max_bytes)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file that only the user can read; readers see the old one or the new one.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    if NO_FOLDER in path.parents:
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder for the user alone, or see that it is: nobody else wrote what lies in it.
+
+    Raises:
+        OSError: it cannot be made, or is not to be trusted.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(path.stat(), path)
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait_s: float) -> Iterator[None]:
+    """Let one process (and one thread) at a time into the block; `path` is a file for the purpose.
+
+    A file system without locks lets in all. What dies in the block leaves no lock behind.
+
+    Args:
+        path: made when missing, in a folder of the user's own.
+        wait_s: seconds to wait at most.
+
+    Raises:
+        TimeoutError: others stay in the block for longer.
+        OSError: the file cannot be made, or its folder is not to be trusted.
+    """
+    if NO_FOLDER in path.parents:
+        yield
+        return
+    own_folder(path.parent)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    handle = os.open(path, flags, 0o600)
+    try:
+        end = time.monotonic() + wait_s
+        while not _try_lock(handle):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{path} has been locked for {wait_s:g} s")
+            time.sleep(_POLL_S)
+        try:
+            yield
+        finally:
+            _unlock(handle)
+    finally:
+        os.close(handle)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _try_lock(handle: int) -> bool:
+        os.lseek(handle, 0, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EDEADLK):
+                return False
+            raise
+        return True
+
+    def _unlock(handle: int) -> None:
+        os.lseek(handle, 0, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _try_lock(handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                if isinstance(error, BlockingIOError):
+                    return False
+                raise
+        return True
+
+    def _unlock(handle: int) -> None:
+        # Closing would not do: a process forked meanwhile holds the file, too.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def _check_owner(status: os.stat_result, path: Path) -> None:
+    """Refuse what another user could have written (on Windows, folders of users are their own)."""
+    if not hasattr(os, "getuid"):
+        return
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & _OTHERS_WRITE:
+        raise OSError(f"{path} belongs to another user, or others may write it")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    _log.warning(message)

@@ -1,0 +1,46 @@
+"""How much memory the ops of a plan hold on the numpy backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.budget import Meter
+from vkmnn.core.execution import Command
+from vkmnn.shape import VIEWS, info_bytes, working_bytes
+
+
+def check_host_memory(
+    commands: Sequence[Command], backend: str, outputs: set[str], meter: Meter
+) -> None:
+    """Refuse a plan in which the ops on the numpy backend hold too much at one time.
+
+    Args:
+        commands: the plan in its order.
+        backend: the type of the numpy backend.
+        outputs: tensors that stay until the run is over.
+        meter: what is allowed.
+
+    Raises:
+        BudgetError: names the op at which it is too much.
+    """
+    last: dict[str, int] = {}
+    for step, command in enumerate(commands):
+        for tensor in command.inputs:
+            if tensor is not None:
+                last[tensor.name] = step
+    held = 0
+    dying: dict[int, int] = {}
+    for step, command in enumerate(commands):
+        op = command.op
+        if command.backend == backend and op.type not in VIEWS:
+            outs = [out.info for out in command.outputs]
+            ins = [None if tensor is None else tensor.info for tensor in command.inputs]
+            values = [None if tensor is None else tensor.value for tensor in command.inputs]
+            working = working_bytes(op, ins, values, outs)
+            before, held = held, held + info_bytes(outs)
+            meter.check_host(held, before + working, op.type, op.source or op.name)
+            for out in command.outputs:
+                if out.name not in outputs:
+                    end = last.get(out.name, step)
+                    dying[end] = dying.get(end, 0) + info_bytes([out.info])
+        held -= dying.pop(step, 0)

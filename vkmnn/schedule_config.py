@@ -1,0 +1,115 @@
+"""How a session runs: the settings, their names, and MNN's way of writing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
+
+from vkmnn.errors import InvalidInputError
+
+Precision = Literal["high", "normal"]
+PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "float16"]
+
+OnDeviceLost = Literal["raise", "rebuild"]
+
+PRECISIONS: Mapping[str, Precision] = {
+    "high": "high",
+    "fp32": "high",
+    "float32": "high",
+    "normal": "normal",
+    "fp16": "normal",
+    "float16": "normal",
+    "low": "normal",  # MNN's: float16 arithmetic, which no kernel has yet
+}
+"""What each name of a precision stands for."""
+
+PRECISION_HELP = (
+    '"high" or "fp32" (the default): float32 throughout; "normal" or "fp16": float16 storage with '
+    'float32 arithmetic; "low": as "normal"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleConfig:
+    """How a session runs (MNN ScheduleConfig).
+
+    Args:
+        device: "auto" (`VKMNN_DEVICE`, or else the best Vulkan device, or else the CPU backend
+            with a warning), an index, part of a name, a UUID, or "cpu" for the numpy backend.
+        precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
+            stored as float16 where their range allows it, and computed in float32; "low" as
+            "normal". Where the device has no 16-bit storage, and on the CPU backend, "normal" is
+            "high", which a warning and `Session.precision` tell.
+        driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
+        validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
+        save_tensors: names of intermediate tensors that are kept as further outputs.
+        require_device: raise PlacementError when an op would run off the device.
+        max_plans: how many input shapes stay planned.
+        progress: called with (done, all) while pipelines are compiled.
+        on_device_lost: "raise" DeviceLostError, after which the session is to be closed; or
+            "rebuild": open the device anew, plan and upload anew, and run once more. A second
+            loss in the same call raises.
+    """
+
+    device: str | int = "auto"
+    precision: PrecisionName = "high"
+    driver: str | None = None
+    validation: bool | None = None
+    save_tensors: tuple[str, ...] = ()
+    require_device: bool = False
+    max_plans: int = 8
+    progress: Callable[[int, int], None] | None = None
+    on_device_lost: OnDeviceLost = "raise"
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> ScheduleConfig:
+        """Return the configuration of a dictionary: this class's names, or those of MNN's Python.
+
+        Of MNN's: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "saveTensors", and
+        "numThread", which is numpy's matter and ignored.
+
+        Raises:
+            InvalidInputError: a key or a value is unknown.
+        """
+        own = {field.name for field in fields(cls)}
+        found: dict[str, Any] = {}
+        for key, value in settings.items():
+            if key == "backend":
+                found["device"] = _device(value)
+            elif key == "saveTensors":
+                found["save_tensors"] = tuple(value)
+            elif key in own:
+                found[key] = value
+            elif key not in _IGNORED:
+                known = sorted({*own, "backend", "saveTensors", *_IGNORED})
+                near = get_close_matches(str(key), known, 1)
+                hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
+                raise InvalidInputError(f"a session has no setting '{key}'", hint=hint)
+        return cls(**found)
+
+
+_DEVICES = {"VULKAN": "auto", "AUTO": "auto", "CPU": "cpu"}
+_IGNORED = frozenset({"numThread"})
+
+
+def _device(backend: object) -> str:
+    name = str(backend).upper()
+    if name not in _DEVICES:
+        raise InvalidInputError(
+            f"there is no backend '{backend}'", hint=f"use one of {', '.join(_DEVICES)}"
+        )
+    return _DEVICES[name]
+
+
+def precision_name(text: str) -> PrecisionName:
+    """Return `text` as the name of a precision.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    for name in get_args(PrecisionName):
+        if text == name:
+            return name  # type: ignore[no-any-return]
+    raise InvalidInputError(f"unknown precision '{text}'", hint=f"use {PRECISION_HELP}")

@@ -1,0 +1,65 @@
+"""What the results of an op on known arrays take, before they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from vkmnn.ir import Array, DType, Op, TensorInfo
+from vkmnn.shape.registry import compute_shapes
+from vkmnn.shape.working import working_bytes, working_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the numpy backend takes for one op.
+
+    Attributes:
+        nbytes: size of the results.
+        working: the most bytes that are held while they are computed, they themselves included.
+        seconds: about how long it takes.
+    """
+
+    nbytes: int
+    working: int
+    seconds: float
+
+
+def info_bytes(infos: Sequence[TensorInfo]) -> int:
+    """Return the bytes of tensors with static shapes."""
+    return sum(prod(info.dims) * info.dtype.numpy.itemsize for info in infos)
+
+
+def cost_of(
+    op: Op, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo] | None = None
+) -> Cost:
+    """Return what it takes to compute an op on these arrays.
+
+    Args:
+        op: the operator.
+        inputs: one array per `op.inputs`; None where it is absent.
+        outputs: infos of the outputs; None to compute them, which raises as `compute_shapes`.
+    """
+    infos = [
+        None if array is None else TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+        for name, array in zip(op.inputs, inputs, strict=True)
+    ]
+    results = compute_shapes(op, infos, inputs) if outputs is None else outputs
+    return Cost(
+        info_bytes(results),
+        working_bytes(op, infos, inputs, results),
+        working_seconds(op, infos, results),
+    )
+
+
+def new_bytes(results: Sequence[Array], inputs: Sequence[Array | None]) -> int:
+    """Return the bytes of the results that do not share memory with an input."""
+    given = [array for array in inputs if array is not None]
+    return sum(
+        result.nbytes
+        for result in results
+        if not any(np.may_share_memory(result, array) for array in given)
+    )

@@ -1,0 +1,89 @@
+"""What of a plan the device cannot bind or dispatch, found before any of it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.pipeline import missing, most_bytes
+from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
+from vkmnn.vulkan.storage import ELEMENT_BYTES, HALF_BYTES, storage_bytes
+
+PADDED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A dispatch that the device does not take.
+
+    `tensor` is the one that it cannot bind, None where the dispatch has too many workgroups, or the
+    device cannot run its shader at all. `share` is how much of the tensor, or of the workgroups,
+    would do; 1 where less of them would not help.
+    """
+
+    op: str
+    reason: str
+    share: float = 1.0
+    tensor: Tensor | None = None
+
+
+def find_faults(
+    dispatches: Sequence[Dispatch],
+    info: DeviceInfo,
+    size_of: Callable[[Tensor, int], int] = lambda tensor, most: storage_bytes(tensor),
+) -> Iterator[Fault]:
+    """Yield what the device does not take; the same tensor may come more than once.
+
+    Args:
+        dispatches: what was recorded.
+        info: the device.
+        size_of: how many bytes of a tensor are bound where at most so many may be; by itself this
+            knows nothing of packed constants.
+    """
+    limits = info.limits
+    lacks: dict[Hashable, str | None] = {}
+    always = min(limits.max_storage_buffer_range, limits.max_texel_buffer_elements * 4)
+    small: set[Tensor] = set()
+    for dispatch in dispatches:
+        kind = (dispatch.shader, *sorted(dispatch.spec.items()))
+        if kind not in lacks:
+            lacks[kind] = missing(dispatch.shader, info, dispatch.spec)
+        if reason := lacks[kind]:
+            yield Fault(dispatch.label, reason)
+        share = min(
+            most / count
+            for count, most in zip(dispatch.groups, limits.max_workgroup_count, strict=True)
+        )
+        if share < 1:
+            yield Fault(
+                dispatch.label,
+                f"{dispatch.groups} workgroups are more than the {limits.max_workgroup_count} "
+                "that the device dispatches at once",
+                share,
+            )
+        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
+            if tensor in small:
+                continue
+            most = most_bytes(binding, limits)
+            size = size_of(tensor, most)
+            if size <= always:
+                small.add(tensor)
+                continue
+            if size > most:
+                reason = (
+                    f"'{tensor.name}' takes {size} bytes, more than the {most} that the device "
+                    "binds as one buffer"
+                )
+                yield Fault(dispatch.label, reason, most / size, tensor)
+
+
+def packed_bytes(encoder: VulkanEncoder, tensor: Tensor, most: int) -> int:
+    """Return the bytes that are bound; of constants a number that exceeds `most` as they do."""
+    packed = encoder.packed.get(tensor)
+    if packed is None:
+        return storage_bytes(tensor)
+    about = packed.source.size * (HALF_BYTES if packed.half else ELEMENT_BYTES)
+    # Packing rounds channels up to blocks, and writes some kernels' weights out at length.
+    return about if PADDED * about <= most else packed.array(tensor.name).nbytes

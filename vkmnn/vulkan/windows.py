@@ -1,0 +1,162 @@
+"""Parts of tensors that are too large to bind as a whole: windows, and copies cut to fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from math import gcd
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.geometry.regions import bounds, simplify
+from vkmnn.ir import Region, TensorInfo, View
+from vkmnn.runtime.pipeline import most_bytes
+from vkmnn.runtime.shader import Shader
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.storage import VECTOR_BYTES, element_bytes, storage_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many bytes a kernel binds of what it reads and of what it writes."""
+
+    source: int
+    output: int
+
+    def holds(self, source: Tensor, output: Tensor) -> bool:
+        """Return whether both can be bound as a whole."""
+        return storage_bytes(source) <= self.source and storage_bytes(output) <= self.output
+
+
+def room_of(shader: Shader, encoder: VulkanEncoder) -> Room:
+    """Return the room of a kernel that binds one source, then one output."""
+    source, output = (most_bytes(binding, encoder.info.limits) for binding in shader.bindings[:2])
+    return Room(source, output)
+
+
+def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Tensor:
+    """Return `count` stored elements of a tensor from `first` on, as a view.
+
+    The view begins at a multiple of the encoder's `part_alignment` in bytes.
+    """
+    info = TensorInfo(f"{tensor.name}[{first}:{first + count}]", tensor.dtype, (count,))
+    view = Tensor(info, half=tensor.half)
+    encoder.alias(view, tensor, first * element_bytes(tensor))
+    return view
+
+
+def chunk_starts(count: int, most: int, unit: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of the fewest chunks of at most `most`, all but the last of whole units.
+
+    Raises:
+        ValueError: not even one unit fits.
+    """
+    step = most // unit * unit
+    if step < 1:
+        raise ValueError(f"a unit of {unit} does not fit {most}")
+    for begin in range(0, count, step):
+        yield begin, min(begin + step, count)
+
+
+def flat_windows(
+    tensors: tuple[Tensor, ...], bytes_bound: int, encoder: VulkanEncoder
+) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the tensors in chunks of as many elements each, or themselves where they fit.
+
+    Args:
+        tensors: of equally many stored elements, which a kernel takes one by one.
+        bytes_bound: what can be bound of each.
+        encoder: keeps the views.
+    """
+    alignment = encoder.part_alignment
+    if alignment is None or all(storage_bytes(tensor) <= bytes_bound for tensor in tensors):
+        yield tensors
+        return
+    widest = max(element_bytes(tensor) for tensor in tensors)
+    count = min(storage_bytes(tensor) // element_bytes(tensor) for tensor in tensors)
+    for begin, end in chunk_starts(count, bytes_bound // widest, alignment):
+        yield tuple(window(tensor, begin, end - begin, encoder) for tensor in tensors)
+
+
+def windowed(
+    region: Region, source: Tensor, output: Tensor, room: Room, encoder: VulkanEncoder
+) -> Iterator[tuple[Region, Tensor, Tensor]]:
+    """Cut a copy into parts whose source and output can be bound, and yield these with views.
+
+    Args:
+        region: simplified; addresses count stored elements.
+        source: what is read; bound as a whole where it fits.
+        output: what is written; so too.
+        room: that of the kernel.
+        encoder: keeps the views.
+    """
+    alignment = encoder.part_alignment
+    if alignment is None or room.holds(source, output):
+        yield region, source, output
+        return
+    most = []
+    for tensor, limit in ((source, room.source), (output, room.output)):
+        fits = storage_bytes(tensor) <= limit
+        spare = limit - alignment - VECTOR_BYTES
+        most.append(None if fits else max(1, spare // element_bytes(tensor)))
+    for part in _cut(region, most[0], most[1]):
+        src, dst, read, written = part.src, part.dst, source, output
+        if most[0] is not None:
+            src, read = _window_of(src, part.size, source, alignment, encoder)
+        if most[1] is not None:
+            dst, written = _window_of(dst, part.size, output, alignment, encoder)
+        yield replace(part, src=src, dst=dst), read, written
+
+
+def _window_of(
+    view: View, size: tuple[int, ...], tensor: Tensor, alignment: int, encoder: VulkanEncoder
+) -> tuple[View, Tensor]:
+    low, high = bounds(view, size)
+    unit = alignment // gcd(alignment, element_bytes(tensor))
+    begin = low // unit * unit
+    end = min(-(-(high + 1) // unit) * unit, storage_bytes(tensor) // element_bytes(tensor))
+    return View(view.offset - begin, view.strides), window(tensor, begin, end - begin, encoder)
+
+
+def _cut(region: Region, src_most: int | None, dst_most: int | None) -> Iterator[Region]:
+    """Yield parts that reach over no more than so many elements on either side."""
+    for view, most in ((region.src, src_most), (region.dst, dst_most)):
+        if most is None or not region.size:
+            continue
+        low, high = bounds(view, region.size)
+        if high - low < most:
+            continue
+        reach = [abs(s) * (n - 1) for s, n in zip(view.strides, region.size, strict=True)]
+        axis = reach.index(max(reach))
+        stride = abs(view.strides[axis])
+        rest = high - low - reach[axis]
+        # When one step alone does not fit, other axes are cut after this one.
+        step = max(1, (most - 1 - rest) // stride + 1)
+        if step > 4:
+            step -= step % 4
+        for begin in range(0, region.size[axis], step):
+            end = min(begin + step, region.size[axis])
+            yield from _cut(_slice(region, axis, begin, end), src_most, dst_most)
+        return
+    yield simplify(region)
+
+
+def _slice(region: Region, axis: int, begin: int, end: int) -> Region:
+    size = (*region.size[:axis], end - begin, *region.size[axis + 1 :])
+    src, dst = (
+        View(view.offset + begin * view.strides[axis], view.strides)
+        for view in (region.src, region.dst)
+    )
+    return Region(src, dst, size, region.origin)
+
+
+def scratch_like(tensor: Tensor, elements: int, encoder: VulkanEncoder) -> Tensor:
+    """Return a temporary that stores elements as `tensor` does."""
+    scratch = encoder.scratch(elements, tensor.dtype, full=True)
+    scratch.half = tensor.half
+    return scratch
+
+
+def stored_as(tensor: Tensor, encoder: VulkanEncoder) -> AbstractContextManager[None]:
+    """Record kernels for what is stored as `tensor` is, whatever else the op at hand works on."""
+    return nullcontext() if tensor.half else encoder.in_full()
