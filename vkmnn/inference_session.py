@@ -6,27 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from vkmnn.arguments import check_feeds
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
 from vkmnn.core.session import TUNING_RUNS
 from vkmnn.errors import InvalidInputError
-from vkmnn.interpreter import (
-    CpuInfo,
-    Interpreter,
-    check_array,
-    check_symbols,
-    open_backend,
-)
 from vkmnn.ir import Array, TensorInfo
+from vkmnn.opening import CpuInfo, open_model
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import OnDeviceLost, Precision, PrecisionName, ScheduleConfig
-from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
@@ -93,16 +85,11 @@ class InferenceSession:
             progress=progress,
             on_device_lost=on_device_lost,
         )
-        with Workers(1, "vkmnn-open") as workers:
-            # The driver is loaded while the model is.
-            backend = workers.submit(open_backend, config)
-            self._session = Interpreter.from_model(model, budget).create_session(config, backend)
-        graph = self._session.core.graph
-        self._inputs = {info.name: info for info in graph.inputs}
-        self._outputs = [info.name for info in graph.outputs]
-        self._output_infos = graph.outputs
-        if all(info.is_static for info in graph.inputs) and not self._session.core.content_inputs:
-            self._session.core.resize({i.name: i.dims for i in graph.inputs}, {})
+        network, self._session = open_model(model, config, budget)
+        self._inputs = {info.name: info for info in network.graph.inputs}
+        self._outputs = [info.name for info in network.graph.outputs]
+        self._output_infos = network.graph.outputs
+        self._session.plan_ahead()
 
     @property
     def device(self) -> DeviceInfo | CpuInfo:
@@ -136,7 +123,7 @@ class InferenceSession:
             ShapeError: the shapes do not fit the network.
             PlacementError: with `require_device`, an op of the new plan would run off the device.
         """
-        arrays = self._check_feeds(feeds)
+        arrays = check_feeds(self._inputs, feeds)
         if isinstance(output_names, str):
             raise InvalidInputError(
                 f"output_names is a list of names, not the text '{output_names}'",
@@ -149,34 +136,8 @@ class InferenceSession:
                     f"the network has no output '{name}'",
                     hint=f"outputs: {', '.join(self._outputs)}",
                 )
-        results = self._session.run(arrays)
+        results = self._session.core.run(arrays)
         return [results[name] for name in wanted]
-
-    def _check_feeds(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Return the feeds as contiguous arrays, in the order of the inputs."""
-        if not isinstance(feeds, Mapping):
-            first = next(iter(self._inputs), "x")  # type: ignore[unreachable]
-            raise InvalidInputError(
-                f"feeds is a dictionary of arrays by name, not {type(feeds).__name__}",
-                hint=f"write {{'{first}': array}}",
-            )
-        for name in feeds:
-            if name not in self._inputs:
-                raise InvalidInputError(
-                    f"the network has no input '{name}'", hint=f"inputs: {', '.join(self._inputs)}"
-                )
-        arrays: dict[str, Array] = {}
-        for name, info in self._inputs.items():
-            if name not in feeds:
-                raise InvalidInputError(
-                    f"input '{name}' is missing", hint=f"inputs: {', '.join(self._inputs)}"
-                )
-            array = feeds[name]
-            check_array(info, array)
-            arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
-        shapes = {name: array.shape for name, array in arrays.items()}
-        check_symbols(self._inputs.values(), shapes)
-        return arrays
 
     def placement(self) -> Placement:
         """Return where each op of the latest plan runs and why.
@@ -184,7 +145,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: nothing is planned yet, because the input shapes are symbolic.
         """
-        return self._session.placement()
+        return self._session.core.placement()
 
     def profile(self, feeds: Mapping[str, Array], runs: int = 10) -> Profile:
         """Run the network a few times and measure where the time goes; `str()` gives a table.
@@ -198,7 +159,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
-        return self._session.core.profile(self._check_feeds(feeds), runs)
+        return self._session.core.profile(check_feeds(self._inputs, feeds), runs)
 
     def tune(
         self,
@@ -220,7 +181,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
-        return self._session.core.tune(self._check_feeds(feeds), runs, progress)
+        return self._session.core.tune(check_feeds(self._inputs, feeds), runs, progress)
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the latest plan; all zeros on the numpy backend.
@@ -232,7 +193,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Release device memory; the session cannot be used afterwards."""
-        self._session.close()
+        self._session.core.close()
 
     def __enter__(self) -> Self:
         """Return the session itself."""

@@ -328,7 +328,7 @@ def test_self_test_on_every_device() -> None:
 
 
 def test_self_test_finds_wrong_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vkmnn.interpreter import Session
+    from vkmnn.core.session import Session
 
     real = Session.run
     calls: list[int] = []

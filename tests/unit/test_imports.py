@@ -42,14 +42,19 @@ ALLOWED: dict[str, set[str]] = {
     },
     "operators": {"plugin", "shaders"},  # nothing that a plug-in package may not import
     "schedule_config": {"errors"},
-    "interpreter": {
-        *("errors", "budget", "ir", "discovery", "converter", "core", "cpu_fallback"),
+    "arguments": {"errors", "ir"},  # what callers pass, checked
+    "opening": {  # from a model to a session: what every face stands on
+        *("errors", "budget", "threads", "ir", "discovery", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan", "schedule_config"),
     },
-    "inference_session": {
-        *("errors", "budget", "threads", "ir", "core", "runtime", "interpreter", "schedule_config"),
+    # The faces stand side by side on `opening`; they do not know each other.
+    "interpreter": {
+        *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
     },
-    "bench": {"errors", "cache_files", "ir", "runtime", "interpreter", "inference_session"},
+    "inference_session": {
+        *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+    },
+    "bench": {"errors", "cache_files", "ir", "runtime", "opening", "inference_session"},
     "onnx_backend": {"errors", "ir", "inference_session"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
@@ -59,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
-        *("interpreter", "inference_session", "schedule_config", "bench", "cache_files"),
+        *("inference_session", "schedule_config", "bench", "cache_files", "opening"),
     },
 }
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli

@@ -13,7 +13,7 @@ from rich.text import Text
 from vkmnn.cli.console import bytes_text, note, out, show, table
 from vkmnn.cli.install import remedy
 from vkmnn.errors import DeviceNotFoundError
-from vkmnn.interpreter import CPU_DEVICE, CpuInfo
+from vkmnn.opening import CPU_DEVICE, CpuInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType

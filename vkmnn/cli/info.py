@@ -24,14 +24,13 @@ from vkmnn.cli.console import (
     table,
 )
 from vkmnn.cli.feeds import parse_sizes, settle
-from vkmnn.converter.onnx import load_model
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import UnsupportedOpError, VkmnnError
-from vkmnn.interpreter import Interpreter
 from vkmnn.ir import Graph, TensorInfo
+from vkmnn.opening import load_network
 from vkmnn.shape import flops
 
 if TYPE_CHECKING:
@@ -61,13 +60,13 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         "nodes": _count([node.op_type for node in proto.graph.node]),
     }
     try:
-        source = load_model(path, evaluate=run_op)
+        net = load_network(path)
     except UnsupportedOpError as error:
         show_facts(facts)
         out.print()
         _show_unsupported(error)
         return False
-    graph = Interpreter(source).graph
+    graph = net.graph
     settled, _ = settle({info.name: info.shape for info in graph.inputs}, sizes)
     resolved = _resolved(graph, settled)
     facts["after passes"] = _count([op.type for op in graph.ops])

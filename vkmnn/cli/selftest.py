@@ -53,17 +53,17 @@ def run_here(device: str | int) -> dict[str, Any]:
     import numpy as np
 
     from vkmnn.errors import VkmnnError
-    from vkmnn.interpreter import Interpreter
+    from vkmnn.opening import load_network, open_session
     from vkmnn.schedule_config import ScheduleConfig
 
     graph = network()
     x = np.random.default_rng(2).standard_normal(graph.inputs[0].dims).astype(np.float32)
     try:
-        net = Interpreter(graph)
+        net = load_network(graph)
         results = []
         for name in (device, "cpu"):
             start = time.perf_counter()
-            session = net.create_session(ScheduleConfig(device=name))
+            session = open_session(net, ScheduleConfig(device=name)).core
             (result,) = session.run({"x": x}).values()
             results.append((result, time.perf_counter() - start, session.placement().off_device))
             session.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,12 +62,29 @@ class Op:
     source: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model file says about itself; texts are empty where it says nothing.
+
+    `properties` are the exporter's own: the names of classes, strides, the version of a tokenizer.
+    """
+
+    producer: str = ""
+    domain: str = ""
+    version: int = 0
+    description: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Graph:
     """A network: ops in topological order over named tensors.
 
     `constants` maps tensor names to arrays; an op may read graph inputs, constants and outputs of
-    earlier ops. `infos` holds what the model says about intermediate tensors (may be empty).
+    earlier ops. `infos` holds what the model says about intermediate tensors (may be empty),
+    `overridable` the constants that the model offers as inputs with a default value.
     """
 
     name: str
@@ -76,6 +93,8 @@ class Graph:
     ops: list[Op] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     infos: dict[str, TensorInfo] = field(default_factory=dict)
+    overridable: list[TensorInfo] = field(default_factory=list)
+    metadata: ModelMetadata = field(default_factory=ModelMetadata)
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""

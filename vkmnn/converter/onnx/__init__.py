@@ -5,6 +5,7 @@ Importing it is cheap: the onnx package is imported when the first model is load
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ def load_model(
     model: str | Path | bytes | onnx.ModelProto,
     meter: Meter | None = None,
     evaluate: Evaluator | None = None,
+    as_inputs: Collection[str] = (),
 ) -> Graph:
     """Convert an ONNX model to a graph.
 
@@ -47,6 +49,7 @@ def load_model(
         meter: counts nodes and time; None has the default limits.
         evaluate: computes an op on constant inputs. With it, conditions of If may be computed from
             constants and known sizes; without, they have to be constants.
+        as_inputs: inputs with a default value that stay inputs; the others become constants.
 
     Raises:
         ModelError: the file is missing, damaged or hostile, or the model is not a valid graph.
@@ -59,4 +62,4 @@ def load_model(
         # The file is read while plug-ins, and with them most of vkmnn, are imported.
         file = workers.submit(read_model, model)
         load_plugins()
-        return GraphBuilder(file.result(), meter or Meter(Budget()), evaluate).build()
+        return GraphBuilder(file.result(), meter or Meter(Budget()), evaluate, as_inputs).build()

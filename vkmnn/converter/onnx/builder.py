@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Meter
 from vkmnn.converter.onnx.branches import GRAPH_ATTRIBUTES, inline_branch, is_if, reads
 from vkmnn.converter.onnx.infer import infer_outputs, merge_shapes
-from vkmnn.converter.onnx.model_file import ModelFile, node_count
+from vkmnn.converter.onnx.model_file import ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -60,15 +60,22 @@ _SHARED_CONSTANT_BYTES = 256
 class GraphBuilder:
     """Holds the graph while it grows; `build` runs the conversion once."""
 
-    def __init__(self, file: ModelFile, meter: Meter, evaluate: Evaluator | None = None) -> None:
+    def __init__(
+        self,
+        file: ModelFile,
+        meter: Meter,
+        evaluate: Evaluator | None = None,
+        as_inputs: Collection[str] = (),
+    ) -> None:
         self._meter = meter
+        self._as_inputs = frozenset(as_inputs)
         self._evaluate = evaluate
         self._model = file.proto
         self._functions = LocalFunctions(file.proto.functions)
         self._proto = file.proto.graph
         self._weights = file.weights
         self.folder = file.folder
-        self.graph = Graph(self._proto.name or "model", [], [])
+        self.graph = Graph(self._proto.name or "model", [], [], metadata=metadata_of(file.proto))
         self._known: dict[str, TensorInfo] = {}
         self._said: dict[str, TensorInfo] = {}
         self.read_tensors: set[str] = set()
@@ -188,6 +195,8 @@ class GraphBuilder:
         read = read | {value.name for value in self._proto.output}
         initializers = set()
         for number, tensor in enumerate(self._proto.initializer):
+            if tensor.name in self._as_inputs:
+                continue
             initializers.add(tensor.name)
             if tensor.name in read:
                 self._read_initializer(tensor, self._weights.get(number), tensor.name)
@@ -197,10 +206,11 @@ class GraphBuilder:
             said = tensor_info(value.name, value.type)
             if said is not None:
                 self._said[value.name] = said
-        overridable = []
         for value in self._proto.input:
             if value.name in initializers:
-                overridable.append(value.name)
+                info = tensor_info(value.name, value.type)
+                if info is not None:
+                    self.graph.overridable.append(info)
                 continue
             reason = unsupported_type(value.type)
             info = None if reason else tensor_info(value.name, value.type)
@@ -209,8 +219,9 @@ class GraphBuilder:
             else:
                 self.graph.inputs.append(info)
                 self._known[info.name] = info
-        if overridable:
-            _LOG.info("inputs with default values become constants: %s", ", ".join(overridable))
+        if self.graph.overridable:
+            names = ", ".join(info.name for info in self.graph.overridable)
+            _LOG.info("inputs with default values become constants: %s", names)
 
     def _read_initializer(self, tensor: onnx.TensorProto, raw: Bytes | None, name: str) -> None:
         try:

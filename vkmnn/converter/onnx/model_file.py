@@ -14,6 +14,7 @@ from vkmnn.converter.onnx.branches import inner_graphs
 from vkmnn.converter.onnx.registry import normal_domain
 from vkmnn.converter.onnx.wire import Bytes, NotAModelError, split
 from vkmnn.errors import ConversionError, ModelError
+from vkmnn.ir import ModelMetadata
 
 if TYPE_CHECKING:
     import onnx
@@ -194,6 +195,27 @@ def _check_strings(proto: onnx.ModelProto) -> None:
     _check_text((tensor.name for tensor in graph.initializer), "initializer")
     _check_text((graph.name,), "graph")
     _check_text((entry.domain for entry in proto.opset_import), "operator set")
+
+
+def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
+    """Return what the file says about itself."""
+    graph = proto.graph
+    texts = (proto.producer_name, proto.domain, proto.doc_string, graph.name, graph.doc_string)
+    producer, domain, description, graph_name, graph_description = map(_as_text, texts)
+    return ModelMetadata(
+        producer=producer,
+        domain=domain,
+        version=proto.model_version,
+        description=description,
+        graph_name=graph_name,
+        graph_description=graph_description,
+        properties={_as_text(one.key): _as_text(one.value) for one in proto.metadata_props},
+    )
+
+
+def _as_text(text: str | bytes) -> str:
+    """Return what may be bytes where it is not valid UTF-8."""
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
 
 
 def node_count(proto: onnx.ModelProto) -> int:

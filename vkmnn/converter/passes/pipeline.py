@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.converter.passes.activation import FuseActivation
@@ -36,7 +37,7 @@ from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransp
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
 from vkmnn.errors import unexpected_error
-from vkmnn.ir.graph import Graph, Op
+from vkmnn.ir.graph import Graph
 
 log = logging.getLogger(__name__)
 
@@ -118,16 +119,13 @@ def optimize(
         BudgetError: it takes more time than allowed.
         ModelError: the graph is not valid in a way that only a pass noticed.
     """
-    result = Graph(
-        graph.name,
-        list(graph.inputs),
-        list(graph.outputs),
-        [
-            Op(op.type, op.name, list(op.inputs), list(op.outputs), op.attrs, op.source)
-            for op in graph.ops
-        ],
-        dict(graph.constants),
-        dict(graph.infos),
+    result = replace(
+        graph,
+        inputs=list(graph.inputs),
+        outputs=list(graph.outputs),
+        ops=[replace(op, inputs=list(op.inputs), outputs=list(op.outputs)) for op in graph.ops],
+        constants=dict(graph.constants),
+        infos=dict(graph.infos),
     )
     before = len(result.ops)
     for table in (default_passes(evaluate), late_passes()) if passes is None else (passes,):

@@ -1,0 +1,271 @@
+"""From a model to a session that runs: load, optimise, open the device. Every face stands on it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, get_args
+
+from vkmnn.budget import Budget, Meter
+from vkmnn.core.backend import Backend
+from vkmnn.core.session import Session
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.discovery import load_plugins
+from vkmnn.errors import DeviceNotFoundError, InvalidInputError, typed_memory_errors
+from vkmnn.ir import Dim, Graph, TensorInfo
+from vkmnn.runtime import environment
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import (
+    PRECISIONS,
+    OnDeviceLost,
+    Precision,
+    ScheduleConfig,
+    precision_name,
+)
+from vkmnn.threads import Workers
+
+if TYPE_CHECKING:
+    import onnx
+
+    Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
+
+_log = logging.getLogger(__name__)
+
+CPU_DEVICE = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuInfo:
+    """Stands where a DeviceInfo would when the numpy backend is the device."""
+
+    name: str = "CPU (numpy backend)"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A loaded network, ready for any number of sessions.
+
+    `source` is the graph as the front end made it, `graph` the optimised one. `meter` knows the
+    budget, which every session has to itself.
+    """
+
+    source: Graph
+    graph: Graph
+    meter: Meter
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDevice:
+    """A backend, what it runs on, and the precision that it has."""
+
+    backend: Backend
+    info: DeviceInfo | CpuInfo
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A network on a device: `core` runs it."""
+
+    core: Session
+    device: DeviceInfo | CpuInfo
+    precision: Precision
+
+    def plan_ahead(self) -> None:
+        """Plan now where the model fixes every shape, so that the first run finds a plan."""
+        inputs = self.core.graph.inputs
+        if all(info.is_static for info in inputs) and not self.core.content_inputs:
+            self.core.resize({info.name: info.dims for info in inputs}, {})
+
+
+def open_model(
+    model: Model,
+    config: ScheduleConfig,
+    budget: Budget | None = None,
+    *,
+    as_inputs: Collection[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    optimised: bool = True,
+) -> tuple[Network, OpenSession]:
+    """Load a model and open a session of it; the driver is loaded while the model is.
+
+    Args:
+        model: as for `load_network`, like the other arguments that are not named here.
+        config: how the session runs.
+        budget: what loading may take.
+        as_inputs: initializers that become inputs.
+        sizes: sizes of named dimensions.
+        optimised: False runs the network as the file has it.
+
+    Raises:
+        VkmnnError: as `load_network` and `open_session`.
+    """
+    with Workers(1, "vkmnn-open") as workers:
+        device = workers.submit(open_device, config)
+        network = load_network(model, budget, as_inputs=as_inputs, sizes=sizes, optimised=optimised)
+        return network, open_session(network, config, device.result())
+
+
+def load_network(
+    model: Model,
+    budget: Budget | None = None,
+    *,
+    as_inputs: Collection[str] = (),
+    sizes: Mapping[str, int] | None = None,
+    optimised: bool = True,
+) -> Network:
+    """Load and optimise a model.
+
+    Args:
+        model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
+        budget: memory, nodes and time that loading and planning may take; None takes
+            `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
+        as_inputs: names of initializers with an input of the same name: inputs with a default
+            value, which the caller wants to feed. Others become constants.
+        sizes: sizes of named dimensions, which are fixed before the network is optimised.
+        optimised: False runs no pass: every node of the file is an op, or several.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+        BudgetError: the model takes more than the budget.
+        UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
+    """
+    from vkmnn.converter.onnx import load_model
+    from vkmnn.converter.passes import optimize
+
+    load_plugins()
+    with typed_memory_errors("loading the model"):
+        meter = Meter(budget or environment.budget())
+        if isinstance(model, Graph):
+            source = model
+            source.validate()  # a front end validates what it makes
+        else:
+            source = load_model(model, meter, run_op, as_inputs)
+        weights = sum(array.nbytes for array in source.constants.values())
+        meter.weigh(weights, len(source.ops) if source is model else 0)
+        if sizes:
+            source = _with_sizes(source, sizes)
+        graph = optimize(source, run_op, passes=None if optimised else (), meter=meter)
+        return Network(source, graph, meter)
+
+
+def open_session(
+    network: Network, config: ScheduleConfig, device: OpenDevice | None = None
+) -> OpenSession:
+    """Open a session of a network; its plans are made when shapes are known.
+
+    Args:
+        network: what to run.
+        config: how.
+        device: what `open_device` returns for this configuration; None to open it now.
+
+    Raises:
+        DeviceNotFoundError: the device asked for is not there.
+        InvalidInputError: the configuration holds an unknown value.
+    """
+    precision_name(config.precision)
+    if config.on_device_lost not in get_args(OnDeviceLost):
+        raise InvalidInputError(
+            f'on_device_lost="{config.on_device_lost}" is not known',
+            hint='it is "raise" or "rebuild"',
+        )
+    graph = _with_outputs(network.graph, config.save_tensors)
+    device = device or open_device(config)
+    core = Session(
+        graph,
+        device.backend,
+        CpuBackend(),
+        run_op,
+        max_plans=config.max_plans,
+        require_main=config.require_device,
+        meter=network.meter.renewed,
+        rebuild=config.on_device_lost == "rebuild",
+    )
+    return OpenSession(core, device.info, device.precision)
+
+
+def open_device(config: ScheduleConfig) -> OpenDevice:
+    """Open the device that the configuration asks for.
+
+    Raises:
+        DeviceNotFoundError: it is not there.
+        InvalidInputError: the precision is unknown.
+    """
+    selector = environment.device_selector() if config.device == "auto" else config.device
+    if selector == CPU_DEVICE:
+        return _on_cpu(config)
+    from vkmnn.runtime import device as devices
+
+    try:
+        device = devices.open_device(selector, driver=config.driver, validation=config.validation)
+    except DeviceNotFoundError as error:
+        if selector != "auto" or config.require_device:
+            raise
+        _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
+        return _on_cpu(config)
+    from vkmnn.vulkan.backend import VulkanBackend
+
+    has_half = "storage16" in device.info.features
+    precision = _precision(config, has_half, device.info.name)
+    backend = VulkanBackend(device, config.progress, half=precision == "normal")
+    return OpenDevice(backend, device.info, precision)
+
+
+def _on_cpu(config: ScheduleConfig) -> OpenDevice:
+    return OpenDevice(CpuBackend(), CpuInfo(), _precision(config, False, CpuInfo().name))
+
+
+def _precision(config: ScheduleConfig, has_half: bool, device: str) -> Precision:
+    """Return the precision to run with, and warn where it is not the one that was asked for."""
+    wanted = PRECISIONS[precision_name(config.precision)]
+    if wanted == "normal" and not has_half:
+        _log.warning(
+            '%s stores no float16: precision "%s" runs as "high", in float32',
+            device,
+            config.precision,
+        )
+        return "high"
+    if config.precision == "low":
+        _log.warning('precision "low" runs as "normal": the arithmetic is float32')
+    return wanted
+
+
+def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
+    """Return the graph with further outputs."""
+    if not names:
+        return graph
+    produced = graph.producers()
+    missing = [name for name in names if name not in produced]
+    if missing:
+        raise InvalidInputError(
+            f"the optimised network has no tensor '{missing[0]}'",
+            hint="a pass may have fused it away; `vkmnn info` lists the tensors that are left",
+        )
+    known = graph.output_names()
+    infos = [
+        graph.infos.get(name) or TensorInfo(name, graph.inputs[0].dtype, None)
+        for name in names
+        if name not in known
+    ]
+    return replace(graph, outputs=[*graph.outputs, *infos])
+
+
+def _with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    """Return the graph with named dimensions fixed."""
+
+    def fixed(info: TensorInfo) -> TensorInfo:
+        if info.shape is None:
+            return info
+        shape: tuple[Dim, ...] = tuple(
+            sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in info.shape
+        )
+        return replace(info, shape=shape)
+
+    return replace(
+        graph,
+        inputs=[fixed(info) for info in graph.inputs],
+        outputs=[fixed(info) for info in graph.outputs],
+        infos={name: fixed(info) for name, info in graph.infos.items()},
+    )
