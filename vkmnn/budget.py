@@ -18,6 +18,10 @@ from vkmnn.errors import BudgetError
 DEFAULT_BYTES = 256 << 20
 """A device needs what was computed twice more: packed for its kernels, and in its own memory."""
 
+DEFAULT_FILLED_BYTES = 640 << 20
+"""The same with fills, which take no memory as constants: one value, repeated. Test models state
+their weights so, to be small files: VGG-19's are 548 MiB."""
+
 DEFAULT_NODES = 100_000
 
 BASE_SECONDS = 4.0
@@ -42,7 +46,8 @@ class Budget:
         bytes: memory for what is computed from constants while the model is loaded or planned, and
             for what ops on the numpy backend hold at one time. None: 256 MiB, or eight times the
             model's weights where that is more; and all memory that the process can have for the
-            numpy ops. The weights of the file itself do not count.
+            numpy ops. With constants that are one value repeated: 640 MiB. The weights of the file
+            itself do not count.
         nodes: nodes that the model may have, with its functions expanded. Plans may cut their data
             movement into as many pieces.
         seconds: processor time for loading, and again for each plan; the recording of commands and
@@ -77,11 +82,13 @@ class Meter:
         self._clock = clock
         self._start = clock()
         self._bytes = 0
+        self._filled = 0
         self._pieces = 0
         self._host = 0
         self._weights = 0
         self._nodes = 0
         self.allowed_bytes = 0
+        self.allowed_with_fills = 0
         self.allowed_seconds = 0.0
         self.weigh(weights, nodes)
 
@@ -90,6 +97,8 @@ class Meter:
         self._weights, self._nodes = max(weights, self._weights), max(nodes, self._nodes)
         given = self.budget.bytes
         self.allowed_bytes = max(DEFAULT_BYTES, GROWTH * self._weights) if given is None else given
+        filled = max(DEFAULT_FILLED_BYTES, self.allowed_bytes)
+        self.allowed_with_fills = filled if given is None else given
         more = SECONDS_PER_NODE * self._nodes + SECONDS_PER_MIB * self._weights / (1 << 20)
         seconds = self.budget.seconds
         self.allowed_seconds = BASE_SECONDS + more if seconds is None else seconds
@@ -97,7 +106,7 @@ class Meter:
     def renewed(self) -> Meter:
         """Return a meter for what is made next: with as much time, beside what is held by now."""
         meter = Meter(self.budget, self._weights, self._nodes, self._clock)
-        meter._bytes = self._bytes
+        meter._bytes, meter._filled = self._bytes, self._filled
         return meter
 
     def has_time(self, seconds: float) -> bool:
@@ -132,7 +141,23 @@ class Meter:
 
     def fits(self, nbytes: int) -> bool:
         """True when so much more memory is within the budget."""
-        return self._bytes + nbytes <= self.allowed_bytes
+        return (
+            self._bytes + nbytes <= self.allowed_bytes
+            and self._bytes + self._filled + nbytes <= self.allowed_with_fills
+        )
+
+    def charge_fill(self, nbytes: int, op: str, node: str) -> None:
+        """Count a constant that is one value repeated; raises BudgetError as `charge`."""
+        used = self._bytes + self._filled
+        if used + nbytes > self.allowed_with_fills:
+            raise BudgetError(
+                f"{size_text(nbytes)} would be filled with one value; {size_text(used)} of "
+                f"{size_text(self.allowed_with_fills)} are used already",
+                op=op,
+                node=node,
+                hint=_RAISE_BYTES,
+            )
+        self._filled += nbytes
 
     def charge(self, nbytes: int, op: str, node: str, working: int = 0) -> None:
         """Count a result that is about to be computed.

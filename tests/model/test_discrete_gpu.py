@@ -42,8 +42,10 @@ def discrete(validation: bool) -> Iterator[bool]:
             found.info = replace(found.info, type=DeviceType.DISCRETE)
         return found
 
-    def hidden(buffer: VulkanBuffer, requirements: Any, kind: MemoryKind) -> tuple[Any, int]:
-        memory, flags = allocate(buffer, requirements, kind)
+    def hidden(
+        buffer: VulkanBuffer, requirements: Any, kind: MemoryKind, cell: Any
+    ) -> tuple[Any, int]:
+        memory, flags = allocate(buffer, requirements, kind, cell)
         local = kind in (MemoryKind.DEVICE, MemoryKind.WEIGHTS)
         return memory, flags & ~VISIBLE if local else flags
 

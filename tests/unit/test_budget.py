@@ -17,6 +17,7 @@ import vkmnn
 from vkmnn.budget import (
     BASE_SECONDS,
     DEFAULT_BYTES,
+    DEFAULT_FILLED_BYTES,
     SECONDS_PER_NODE,
     Budget,
     Meter,
@@ -196,6 +197,42 @@ def test_memory_on_the_way() -> None:
         {"k": np.ones(1, np.float32), "shape": np.array([1 << 25]), "one": np.array([1])},
     )
     refuse(model, "cpu", None, "VKMNN_MAX_BYTES", "'sort", "on the way")
+
+
+def filled(count: int) -> bytes:
+    """Return a model that adds one of `count` equal constants to x."""
+    one = numpy_helper.from_array(np.ones(1, np.float32))
+    fill = helper.make_node("ConstantOfShape", ["n"], ["w"], name="fill", value=one)
+    nodes = [
+        fill,
+        helper.make_node("Gather", ["w", "i"], ["g"]),
+        helper.make_node("Add", ["x", "g"], ["y"]),
+    ]
+    return make(nodes, {"n": np.array([count], np.int64), "i": np.array(count - 1)})
+
+
+def test_fills_take_no_memory_as_constants() -> None:
+    count = (DEFAULT_BYTES + MIB) // 4  # more than other constants may take
+    tracemalloc.start()
+    try:
+        with vkmnn.InferenceSession(filled(count), device="cpu") as session:
+            (y,) = session.run(None, {"x": np.ones(4, np.float32)})
+        assert tracemalloc.get_traced_memory()[1] < 32 * MIB
+    finally:
+        tracemalloc.stop()
+    assert y.tolist() == [2, 2, 2, 2]
+
+
+def test_fills_have_a_budget() -> None:
+    with pytest.raises(BudgetError, match="one value") as caught:
+        vkmnn.InferenceSession(filled(DEFAULT_FILLED_BYTES // 4 + 1), device="cpu")
+    assert caught.value.op == "ConstantOfShape"
+    assert "fill" in str(caught.value)
+    meter = Meter(Budget())
+    meter.charge(DEFAULT_BYTES, "Exp", "e")
+    meter.charge_fill(DEFAULT_FILLED_BYTES - DEFAULT_BYTES, "ConstantOfShape", "f")
+    with pytest.raises(BudgetError):
+        meter.renewed().charge_fill(1, "ConstantOfShape", "g")
 
 
 def test_results_that_the_process_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,14 +128,16 @@ def list_profiles(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"profiles": list(map(_profile_as_dict, profiles))}, indent=2))
         return
-    titles = ("Profile", "Device", "Type", "Memory", "Subgroups", "Group", "Shared", "Range")
-    rows = table(*titles, right=titles[3:])
+    titles = ("Profile", "Device", "Memory", "Subgroups", "Group", "Shared", "Range")
+    rows = table(*titles, right=titles[2:])
+    rows.columns[0].no_wrap = True  # it is what people type
     for profile in profiles:
         limits = profile.limits
         rows.add_row(
             profile.name,
-            Text(profile.device, style="bold").append(f"\n{profile.driver}", "not bold dim"),
-            type_text(profile),
+            Text(profile.device, style="bold").append(
+                f"\n{type_text(profile)}, {profile.driver}", "not bold dim"
+            ),
             bytes_text(profile.memory_bytes),
             "–".join(map(str, sorted(set(limits.subgroup_size_range)))),
             str(limits.max_workgroup_invocations),

@@ -152,6 +152,9 @@ def _evaluated(
     """Compute an op whose results have been charged before they are made."""
     cost = cost_of(op, inputs)
     node = op.source or op.name
+    if op.type == "ConstantOfShape":
+        meter.charge_fill(cost.nbytes, op.type, node)
+        return _filled(op, inputs, evaluate)
     meter.charge(cost.nbytes, op.type, node, cost.working)
     meter.check_time(op.type, node, cost.seconds)
     try:
@@ -162,6 +165,14 @@ def _evaluated(
         ) from error
     meter.refund(cost.nbytes - new_bytes(arrays, inputs))
     return arrays
+
+
+def _filled(op: Op, inputs: Sequence[Array | None], evaluate: Evaluator) -> list[Array]:
+    """Compute one element of a fill, and repeat it without memory of its own."""
+    (dims,) = inputs
+    assert dims is not None
+    (one,) = evaluate(op, [np.ones_like(dims)])
+    return [np.broadcast_to(one, tuple(dims.tolist()))]
 
 
 def lower(
