@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.executions.coop_rules import TILES_OF
+from vkmnn.vulkan.gemm.coop_tiles import TILES_OF
 
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires

@@ -14,7 +14,7 @@ from vkmnn.runtime import device as devices
 from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
-from vkmnn.vulkan.executions.coop_rules import CoopKernel, has_matrices
+from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_matrices
 
 
 @pytest.fixture(scope="module", autouse=True)

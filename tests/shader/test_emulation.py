@@ -18,8 +18,8 @@ from vkmnn.testing import emulation
 from vkmnn.testing.case import Variant, op_case
 from vkmnn.testing.emulation import Bench, bench_for, stand_in
 from vkmnn.testing.runner import run_case
-from vkmnn.vulkan.executions.coop_rules import has_matrices
-from vkmnn.vulkan.executions.row_kernels import RowGroup
+from vkmnn.vulkan.gemm.coop_tiles import has_matrices
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 GLSL = BUILTIN.folder / "glsl"
 

@@ -14,10 +14,10 @@ from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, Op
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
-from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import executions
 from vkmnn.vulkan.bindable import Fault, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
@@ -141,7 +141,7 @@ class VulkanBackend(Backend):
         """Collect dispatches, place tensors, record one command buffer per segment."""
         encoder, ends = self.encode(segments)
         _refuse_faulty(segments, find_faults(encoder.dispatches, self.device.info))
-        if self.device.info.type is not DeviceType.CPU:
+        if is_gpu(self.device.info):
             # A CPU device runs one dispatch after the other anyway.
             schedule(encoder, ends)
         self.choices = encoder.choices

@@ -12,7 +12,7 @@ import numpy as np
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import ShaderError
 from vkmnn.ir import Array, DType, Op, TensorInfo
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import (
@@ -23,6 +23,7 @@ from vkmnn.vulkan.checks import (
     IndexRange,
 )
 from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.storage import VECTOR_BYTES, kernel_dtype, storage_bytes, to_half, to_storage
 
 T = TypeVar("T")
@@ -358,18 +359,13 @@ def load_storages(info: DeviceInfo, half: bool = False) -> tuple[FullStorage, ..
     needed = HALF_TEXEL_LOADS if half else TEXEL_LOADS
     if not info.features >= needed or info.limits.max_texel_buffer_elements < MIN_TEXELS:
         return ("ssbo",)
-    return ("texel", "ssbo") if info.type is DeviceType.CPU else ("ssbo", "texel")
+    return ("ssbo", "texel") if is_gpu(info) else ("texel", "ssbo")
 
 
 def index_spec(shader: Shader, count: int) -> dict[str, bool]:
     """Return how a shader may divide indices below `count` (see include/divide.glsl.j2)."""
     divides = any(constant.name == "LARGE" for constant in shader.spec_constants)
     return {"LARGE": count >= EXACT_QUOTIENTS} if divides else {}
-
-
-def cpu_lanes(info: DeviceInfo) -> int:
-    """Return how many invocations a CPU device runs at once: what its small workgroups have."""
-    return 16 if info.subgroup_size >= 16 else 8
 
 
 def ceil_div(value: int, divisor: int) -> int:

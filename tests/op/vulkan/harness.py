@@ -17,7 +17,8 @@ from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.testing.case import Case, op_case, tensor_info
 from vkmnn.testing.runner import Picker, compare
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.executions.row_kernels import SHUFFLES, RowGroup
+from vkmnn.vulkan.device_rules import SHUFFLES
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 BY_RULE: Mapping[str, Hashable] = MappingProxyType({})
 ROW_GROUPS = (RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32))

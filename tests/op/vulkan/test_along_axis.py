@@ -9,7 +9,7 @@ from tests.op.vulkan.harness import ROW_GROUPS, check, run_graph, take_group
 from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
-from vkmnn.vulkan.executions.row_kernels import RowGroup
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 RNG = np.random.default_rng(3)
 

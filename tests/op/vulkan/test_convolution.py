@@ -12,13 +12,12 @@ from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import encoder
-from vkmnn.vulkan.encoder import VulkanEncoder, cpu_lanes
-from vkmnn.vulkan.executions import conv_kernels, convolution
-from vkmnn.vulkan.executions.conv_fold import choose_fold
-from vkmnn.vulkan.executions.conv_groups import choose_dense
-from vkmnn.vulkan.executions.conv_kernels import (
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.executions import convolution
+from vkmnn.vulkan.gemm import convolution as conv_kernels
+from vkmnn.vulkan.gemm.convolution import (
     CPU_TILES,
-    MAX_ITERATIONS,
     ConvKernel,
     ConvProblem,
     Tile,
@@ -26,10 +25,11 @@ from vkmnn.vulkan.executions.conv_kernels import (
     iterations,
     pack_weights,
     rank_kernels,
-    rotate_lanes,
     split_taps,
 )
-from vkmnn.vulkan.executions.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
+from vkmnn.vulkan.gemm.dense import choose_dense
+from vkmnn.vulkan.gemm.fold import choose_fold
+from vkmnn.vulkan.gemm.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 
 
 def attrs(
@@ -365,7 +365,7 @@ def test_split_covers_every_tap_once(kernel: tuple[int, int, int], inner: int) -
     parts = split_taps(kernel, inner)
     hits = np.zeros(kernel, np.int8)
     for part in parts:
-        assert iterations(part.count, inner) <= MAX_ITERATIONS
+        assert iterations(part.count, inner) <= MAX_LOOP_ROUNDS
         hits[tuple(slice(f, f + c) for f, c in zip(part.first, part.count, strict=True))] += 1
     assert (hits == 1).all()
 

@@ -20,8 +20,8 @@ from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.emulation import MATRICES, Bench, bench_for
 from vkmnn.testing.runner import Picker, compare, dispatched_by, run_case
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.executions.conv_kernels import ConvProblem, rank_kernels
-from vkmnn.vulkan.executions.coop_rules import (
+from vkmnn.vulkan.gemm.convolution import ConvProblem, rank_kernels
+from vkmnn.vulkan.gemm.coop_tiles import (
     FEATURES,
     LARGE_MATRIX,
     LLVMPIPE_MATRIX,
@@ -36,7 +36,7 @@ from vkmnn.vulkan.executions.coop_rules import (
     matrix_of,
     rank_coop,
 )
-from vkmnn.vulkan.executions.gemm_rules import LEAST_PART, Product
+from vkmnn.vulkan.gemm.shared_tiles import LEAST_PART, Product
 
 COLD = 200_000_000
 

@@ -17,8 +17,8 @@ from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs
 from vkmnn.testing.case import Case, op_case
 from vkmnn.testing.runner import Picker
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.executions.conv_kernels import ConvKernel
-from vkmnn.vulkan.executions.gemm_rules import GROUPED, TILES, GemvKernel, SharedKernel, Tile
+from vkmnn.vulkan.gemm.convolution import ConvKernel
+from vkmnn.vulkan.gemm.shared_tiles import GROUPED, TILES, GemvKernel, SharedKernel, Tile
 
 RNG = np.random.default_rng(5)
 PARTS = 3

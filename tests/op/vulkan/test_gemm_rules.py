@@ -13,11 +13,11 @@ from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import HALF_TEXEL_LOADS, VulkanEncoder
-from vkmnn.vulkan.executions.conv_kernels import ConvKernel, ConvProblem, Weights, rank_kernels
-from vkmnn.vulkan.executions.gemm_rules import (
+from vkmnn.vulkan.gemm.convolution import ConvKernel, ConvProblem, Weights, rank_kernels
+from vkmnn.vulkan.gemm.shared_tiles import (
     GROUPED,
-    MAX_ITERATIONS,
     TILES,
     Product,
     SharedKernel,
@@ -27,7 +27,7 @@ from vkmnn.vulkan.executions.gemm_rules import (
     rank_shared,
     workgroups,
 )
-from vkmnn.vulkan.executions.winograd import choose_winograd
+from vkmnn.vulkan.gemm.winograd import choose_winograd
 
 FLOOR = replace(
     LARGE_GPU,
@@ -137,7 +137,7 @@ def test_nothing_to_load_is_not_offered() -> None:
 def test_long_loops_are_not_offered() -> None:
     assert rank_shared(Product(1000, 1000, 1 << 24), LARGE_GPU) == []
     for kernel in rank_shared(Product(1000, 1000, 100_000), LARGE_GPU):
-        assert kernel.tile.iterations(100_000) <= MAX_ITERATIONS
+        assert kernel.tile.iterations(100_000) <= MAX_LOOP_ROUNDS
 
 
 @pytest.mark.parametrize("tile", [*TILES, *GROUPED.values()])

@@ -7,7 +7,7 @@ from tests.op.vulkan.blocked import check_blocked
 from tests.op.vulkan.harness import ROW_GROUPS, check, take_group
 from vkmnn.ir import Activation, Array
 from vkmnn.ir.ops import ACTIVATION_KINDS, GroupNormAttrs
-from vkmnn.vulkan.executions.row_kernels import RowGroup
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 
 def operands(*shape: int) -> list[Array]:

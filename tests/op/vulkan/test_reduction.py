@@ -7,7 +7,7 @@ from tests.op.vulkan.blocked import check_blocked
 from tests.op.vulkan.harness import ROW_GROUPS, check, run_on_device, take_group
 from vkmnn.ir import Array
 from vkmnn.ir.ops import REDUCTION_KINDS, ReductionAttrs
-from vkmnn.vulkan.executions.row_kernels import RowGroup
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 
 def floats(*shape: int, kind: str = "") -> Array:

@@ -6,7 +6,7 @@ import pytest
 from tests.op.vulkan.harness import ROW_GROUPS, check, take_group
 from vkmnn.ir import Array
 from vkmnn.ir.ops import SoftmaxAttrs
-from vkmnn.vulkan.executions.row_kernels import RowGroup
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 
 def random(*shape: int, scale: float = 3.0) -> Array:

@@ -19,8 +19,8 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.vulkan import tuning
 from vkmnn.vulkan.choice import Preferences, choice_key, kernel_name
-from vkmnn.vulkan.executions.conv_kernels import ConvKernel
-from vkmnn.vulkan.executions.gemm_rules import SharedKernel, Tile
+from vkmnn.vulkan.gemm.convolution import ConvKernel
+from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile
 from vkmnn.vulkan.tuning import TuningFile
 
 ROOT = Path(__file__).resolve().parents[3]

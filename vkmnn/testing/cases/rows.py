@@ -9,7 +9,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.testing.case import Case, Variant
-from vkmnn.vulkan.executions.row_kernels import RowGroup
+from vkmnn.vulkan.rows.reduction import RowGroup
 
 # Shapes and axis of lines: one element, odd, prime, whole vec4s, several rows, in the middle.
 LINES: tuple[tuple[tuple[int, ...], int], ...] = (

@@ -13,7 +13,7 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.row_kernels import (
+from vkmnn.vulkan.rows.reduction import (
     ROW_PIECE,
     Line,
     column_local,

@@ -10,11 +10,11 @@ from typing import Literal
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Op, View
 from vkmnn.ir.ops import StridedAttentionAttrs
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.conv_kernels import rotate_lanes
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 
 KEYS = 32  # that a kernel takes at a time, at least
@@ -23,8 +23,6 @@ TILE_ROWS = 16
 # Queries of the rotation kernel's workgroups by the size of its subgroup, the faster ones first.
 ROTATE_ROWS = {8: (16, 8), 16: (32, 16)}
 MASK = 3  # number of the input
-# Some drivers end loops silently after 65,535 iterations of an invocation, all its loops together.
-MAX_ITERATIONS = 65_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class StridedAttentionExecution(VulkanExecution):
         vectors = ceil_div(attrs.depth, 4)
         steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
         steps *= ceil_div(attrs.keys, KEYS)
-        if steps > MAX_ITERATIONS:
+        if steps > MAX_LOOP_ROUNDS:
             return f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations"
         return None
 
@@ -136,8 +134,7 @@ def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kern
         rows = ROTATE_ROWS[lanes]
         sizes = rows if attrs.queries > rows[1] else rows[::-1]
         rotations += [_Kernel("rotate", size, lanes) for size in sizes]
-    on_cpu = encoder.info.type is DeviceType.CPU
-    return [*rotations, tile] if on_cpu else [tile, *rotations]
+    return [tile, *rotations] if is_gpu(encoder.info) else [*rotations, tile]
 
 
 def _aligned(depth: int, width: int, views: Sequence[View]) -> Literal[1, 4]:

@@ -11,9 +11,7 @@ from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import vulkan_execution
-from vkmnn.vulkan.executions.conv_fold import choose_fold, encode_fold
-from vkmnn.vulkan.executions.conv_groups import as_dense, choose_dense
-from vkmnn.vulkan.executions.conv_kernels import (
+from vkmnn.vulkan.gemm.convolution import (
     ConvolutionBase,
     ConvProblem,
     Weights,
@@ -21,7 +19,9 @@ from vkmnn.vulkan.executions.conv_kernels import (
     encode_convolution,
     triple,
 )
-from vkmnn.vulkan.executions.winograd import choose_winograd, encode_winograd
+from vkmnn.vulkan.gemm.dense import as_dense, choose_dense
+from vkmnn.vulkan.gemm.fold import choose_fold, encode_fold
+from vkmnn.vulkan.gemm.winograd import choose_winograd, encode_winograd
 
 
 @vulkan_execution("Convolution")

@@ -11,10 +11,10 @@ from vkmnn.ir import Op
 from vkmnn.ir.ops import CumSumAttrs
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.row_kernels import (
-    MAX_ITERATIONS,
+from vkmnn.vulkan.rows.reduction import (
     Line,
     Reduction,
     column_local,
@@ -52,7 +52,7 @@ def _encode(
 ) -> None:
     piece = line.size
     if line.size > MAX_LINE and not (
-        is_busy(line.columns, encoder.info) and line.size <= MAX_ITERATIONS
+        is_busy(line.columns, encoder.info) and line.size <= MAX_LOOP_ROUNDS
     ):
         piece = isqrt(line.size - 1) + 1
     pieces = ceil_div(line.size, piece)

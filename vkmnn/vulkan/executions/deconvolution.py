@@ -13,7 +13,7 @@ from vkmnn.ir.ops import DeconvolutionAttrs
 from vkmnn.shape.windows import Window, deconv_window
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import vulkan_execution
-from vkmnn.vulkan.executions.conv_kernels import (
+from vkmnn.vulkan.gemm.convolution import (
     MAX_AXES,
     ConvolutionBase,
     ConvProblem,

@@ -12,7 +12,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.conv_kernels import blocked, triple
+from vkmnn.vulkan.gemm.convolution import blocked, triple
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.indexing import operands
 from vkmnn.vulkan.storage import kernel_dtype

@@ -14,12 +14,12 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.norm_kernels import Channels, Factor, RowNorm, encode_row_norm
-from vkmnn.vulkan.executions.row_kernels import row_grid, row_group
 from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.rows.norm import Channels, Factor, RowNorm, encode_row_norm
+from vkmnn.vulkan.rows.reduction import row_grid, row_group
 
 # Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
-# for a group, loops would get too long (see MAX_ITERATIONS), and sums would lose digits.
+# for a group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
 MAX_STEPS = 20_000
 
 

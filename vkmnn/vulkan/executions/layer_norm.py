@@ -14,8 +14,8 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.norm_kernels import Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
 
 @vulkan_execution("LayerNorm")

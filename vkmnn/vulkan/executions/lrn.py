@@ -11,9 +11,9 @@ from vkmnn.ir import Layout, Op
 from vkmnn.ir.ops import LRNAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.row_kernels import MAX_ITERATIONS
 from vkmnn.vulkan.half import HalfRule
 
 
@@ -30,7 +30,7 @@ class LRNExecution(VulkanExecution):
         """Refuse windows that take too many loop iterations."""
         assert isinstance(op.attrs, LRNAttrs)
         window = min(op.attrs.size, outputs[0].shape[1])
-        return f"a window of {window} channels" if window > MAX_ITERATIONS else None
+        return f"a window of {window} channels" if window > MAX_LOOP_ROUNDS else None
 
     def layouts(
         self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

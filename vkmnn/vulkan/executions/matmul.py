@@ -12,23 +12,16 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import MatMulAttrs
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions import coop
-from vkmnn.vulkan.executions.conv_kernels import rotate_lanes
-from vkmnn.vulkan.executions.coop_rules import LEAST_PACKED_WORK, CoopKernel, rank_coop
-from vkmnn.vulkan.executions.gemm_rules import (
-    GemvKernel,
-    Product,
-    SharedKernel,
-    is_gpu,
-    rank_gemv,
-    rank_shared,
-)
-from vkmnn.vulkan.executions.shared_tiles import buffer_storage, dispatch_shared
+from vkmnn.vulkan.gemm.coop_tiles import LEAST_PACKED_WORK, CoopKernel, rank_coop
+from vkmnn.vulkan.gemm.families import coop
+from vkmnn.vulkan.gemm.shared_tiles import GemvKernel, Product, SharedKernel, rank_gemv, rank_shared
+from vkmnn.vulkan.gemm.split import buffer_storage, dispatch_shared
 from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -43,8 +36,8 @@ ROTATE_COST = {
 # times faster: a tile's rows share cache lines, and do not fall on the same lines of the cache.
 PACKING_COLUMNS = 256
 PACKING_WORK = 6_000_000
-# An invocation makes at most 65,535 loop iterations on some drivers, one per four k.
-MAX_K = 4 * 65_000
+# Every kernel goes round its loop at most once per four k.
+MAX_K = 4 * MAX_LOOP_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +263,7 @@ def _register_kernels(
     work = prod(product.batch) * product.m * product.n * product.k
     worth = product.m > 8 and product.n >= PACKING_COLUMNS and work >= PACKING_WORK
     rotations = [*by_blocks, *as_it_lies] if worth else [*as_it_lies, *by_blocks]
-    pays = product.m > 1 and info.type is DeviceType.CPU and info.subgroup_size in lanes
+    pays = product.m > 1 and not is_gpu(info) and info.subgroup_size in lanes
     return [*rotations, *tiles] if pays else [*tiles, *rotations]
 
 

@@ -9,18 +9,13 @@ from math import isqrt, prod
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Op
 from vkmnn.ir.ops import PoolingAttrs
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import Window, pool_window
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.conv_kernels import (
-    MAX_AXES,
-    MAX_ITERATIONS,
-    Triple,
-    blocked,
-    triple,
-)
+from vkmnn.vulkan.gemm.convolution import MAX_AXES, Triple, blocked, triple
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -145,7 +140,7 @@ class PoolingExecution(VulkanExecution):
             passes = [whole_pass(x.shape[2:], window)]
         else:
             passes = plan_passes(x.shape[2:], window, attrs.kind)
-        if any(prod(step.kernel) > MAX_ITERATIONS for step in passes):
+        if any(prod(step.kernel) > MAX_LOOP_ROUNDS for step in passes):
             return f"a window of {prod(window.kernel)} elements"
         return None
 
@@ -235,7 +230,7 @@ def _strips(job: _Job, dtype: str | None, encoder: VulkanEncoder) -> tuple[int, 
         or 0 in step.in_size
     ):
         return (0,)
-    return (8, 2, 0) if encoder.info.type is DeviceType.CPU else (2, 8, 0)
+    return (2, 8, 0) if is_gpu(encoder.info) else (8, 2, 0)
 
 
 def _encode_strips(

@@ -15,10 +15,10 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.cuts import Piece, span_view
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.layout_change import change_layout
-from vkmnn.vulkan.executions.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.layout_change import change_layout
+from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.storage import element_bytes, fits_half, storage_bytes, stored_dtype, vec4_count
 from vkmnn.vulkan.windows import flat_windows, room_of, scratch_like, stored_as
 

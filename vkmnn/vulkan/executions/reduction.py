@@ -14,10 +14,12 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_list
 from vkmnn.shape.reduction import reduction_axes
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.row_kernels import (
-    MAX_ITERATIONS,
+from vkmnn.vulkan.fill import encode_fill
+from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.rows.reduction import (
     Line,
     ReduceOp,
     Reduction,
@@ -25,8 +27,6 @@ from vkmnn.vulkan.executions.row_kernels import (
     encode_reduction,
     line_of,
 )
-from vkmnn.vulkan.fill import encode_fill
-from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import kernel_dtype
 
 _FINISH = kernels.ReduceFinish
@@ -89,8 +89,8 @@ class ReductionExecution(VulkanExecution):
             return f"{kind} of no {x.dtype.value} elements"
         if kind == "LOG_SUM_EXP":
             return f"{kind} of integers, whose last digit float32 cannot tell"
-        if kind in _EXACT and size > MAX_ITERATIONS:
-            return f"{kind} of {size} integers, at most {MAX_ITERATIONS} fit"
+        if kind in _EXACT and size > MAX_LOOP_ROUNDS:
+            return f"{kind} of {size} integers, at most {MAX_LOOP_ROUNDS} fit"
         return None
 
     def layouts(

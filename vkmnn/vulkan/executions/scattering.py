@@ -11,13 +11,11 @@ from vkmnn.ir import Op, Region, View
 from vkmnn.ir.ops import ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
-
-# Some drivers end loops after 65,535 iterations of an invocation, all its loops together.
-MAX_ITERATIONS = 60_000
 
 
 @vulkan_execution("ScatterND")
@@ -51,7 +49,7 @@ class ScatterNDExecution(VulkanExecution):
             dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
             storage=encoder.full_storage,
         )
-        chunk = MAX_ITERATIONS // (depth + 1)
+        chunk = MAX_LOOP_ROUNDS // (depth + 1)
         starts = [0] if reduction == "none" else range(0, tuples, chunk)
         for first in starts:
             count = tuples * inner if reduction == "none" else inner
@@ -100,11 +98,11 @@ class ScatterElementsExecution(VulkanExecution):
             dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
             storage=encoder.full_storage,
         )
-        for first in range(0, length, MAX_ITERATIONS):
+        for first in range(0, length, MAX_LOOP_ROUNDS):
             params = kernels.ScatterElementsParams(
                 count=count,
                 first=first,
-                last=min(first + MAX_ITERATIONS, length),
+                last=min(first + MAX_LOOP_ROUNDS, length),
                 axis=size,
                 axis_stride=row_strides(data.shape)[axis],
                 line_stride=row_strides(index.shape)[axis],

@@ -9,11 +9,12 @@ from vkmnn.ir.ops import SoftmaxAttrs
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import normalize_axis
 from vkmnn.shape.reduction import flatten_axis
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.row_kernels import (
+from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
-    MAX_ITERATIONS,
     MIN_ROW,
     Line,
     Reduction,
@@ -23,12 +24,11 @@ from vkmnn.vulkan.executions.row_kernels import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.half import HalfRule
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
 # A column is walked three times.
-MAX_COLUMN = MAX_ITERATIONS // 3
+MAX_COLUMN = MAX_LOOP_ROUNDS // 3
 
 
 @vulkan_execution("Softmax")

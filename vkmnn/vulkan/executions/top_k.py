@@ -13,7 +13,7 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.executions.row_kernels import Line, line_of
+from vkmnn.vulkan.rows.reduction import Line, line_of
 from vkmnn.vulkan.storage import kernel_dtype
 
 # Keys that are sorted by counting: the work per key grows with it, the number of merges shrinks.

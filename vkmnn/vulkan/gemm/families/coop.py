@@ -17,12 +17,12 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.executions.coop_rules import VECTOR, CoopKernel, rank_coop
-from vkmnn.vulkan.executions.gemm_rules import Product
-from vkmnn.vulkan.executions.shared_tiles import meeting_tensors
+from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, rank_coop
+from vkmnn.vulkan.gemm.shared_tiles import Product
+from vkmnn.vulkan.gemm.split import meeting_tensors
 
 if TYPE_CHECKING:
-    from vkmnn.vulkan.executions.conv_kernels import ConvProblem
+    from vkmnn.vulkan.gemm.convolution import ConvProblem
 
 Triple = tuple[int, int, int]
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.

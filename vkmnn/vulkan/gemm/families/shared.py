@@ -13,11 +13,11 @@ from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.executions.gemm_rules import Product, SharedKernel, rank_shared
-from vkmnn.vulkan.executions.shared_tiles import buffer_storage, dispatch_shared
+from vkmnn.vulkan.gemm.shared_tiles import Product, SharedKernel, rank_shared
+from vkmnn.vulkan.gemm.split import buffer_storage, dispatch_shared
 
 if TYPE_CHECKING:
-    from vkmnn.vulkan.executions.conv_kernels import ConvProblem
+    from vkmnn.vulkan.gemm.convolution import ConvProblem
 
 Triple = tuple[int, int, int]
 # A table of taps takes 16 bytes per four products of an output: no more than a few megabytes.

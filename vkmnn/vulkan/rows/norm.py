@@ -11,7 +11,8 @@ from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.executions.row_kernels import (
+from vkmnn.vulkan.fill import encode_fill
+from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
     Line,
     Reduction,
@@ -19,7 +20,6 @@ from vkmnn.vulkan.executions.row_kernels import (
     row_grid,
     row_group,
 )
-from vkmnn.vulkan.fill import encode_fill
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, multiprocessors
 from vkmnn.vulkan.encoder import ceil_div
 
-# Where a device does not tell.
-MULTIPROCESSORS = 128
 # A tile is large enough when it still makes as many workgroups per multiprocessor,
 FILLED = 96 / 132
 # and gives the busiest multiprocessor at most so many times the least results that are possible.
@@ -34,8 +33,6 @@ MULTIPROCESSOR_FLOPS = 41e12 / 132
 MULTIPROCESSOR_BYTES = 3.7e12 / 132
 DISPATCH_S = 3e-6
 
-# lavapipe ends the loops of an invocation after 65,535 iterations in all, without a word.
-MAX_ITERATIONS = 60_000
 VEC4_BYTES = 16
 # What a split product keeps beside its tiles, in whole vec4s.
 ARRIVAL_BYTES = 16
@@ -141,11 +138,6 @@ class GemvKernel:
     local: int
 
 
-def multiprocessors(info: DeviceInfo) -> int:
-    """Return how many workgroups can run without sharing a multiprocessor, at a guess."""
-    return info.multiprocessors or MULTIPROCESSORS
-
-
 def workgroups(tile: Tile, product: Product) -> int:
     """Return how many tiles a product has."""
     down, across = tile.grid(product)
@@ -173,7 +165,7 @@ def rank_shared(product: Product, info: DeviceInfo) -> list[SharedKernel]:
         ranked += _alternatives(tile, product, info)
     ranked += (kernel for tile in fitting for kernel in _every(tile, product, info))
     unique = list(dict.fromkeys(ranked))
-    return [kernel for kernel in unique if kernel.tile.iterations(product.k) <= MAX_ITERATIONS]
+    return [kernel for kernel in unique if kernel.tile.iterations(product.k) <= MAX_LOOP_ROUNDS]
 
 
 def _alternatives(tile: Tile, product: Product, info: DeviceInfo) -> list[SharedKernel]:
@@ -245,8 +237,3 @@ def product_seconds(product: Product, info: DeviceInfo) -> float:
 def pass_seconds(nbytes: int, info: DeviceInfo) -> float:
     """Return how long one dispatch more takes that reads and writes so many bytes."""
     return DISPATCH_S + nbytes / (MULTIPROCESSOR_BYTES * multiprocessors(info))
-
-
-def is_gpu(info: DeviceInfo) -> bool:
-    """Return whether shared memory is what it is for on this device."""
-    return info.type is not DeviceType.CPU

@@ -17,18 +17,18 @@ from vkmnn.ir import Activation, Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
-from vkmnn.vulkan.executions.conv_kernels import (
+from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.convolution import (
     GPU_LOCAL,
     ConvProblem,
     Weights,
     bias_tensor,
     encode_convolution,
     rank_tiles,
-    rotate_lanes,
 )
-from vkmnn.vulkan.executions.conv_shared import gemm_of
-from vkmnn.vulkan.executions.gemm_rules import is_gpu, pass_seconds, product_seconds
+from vkmnn.vulkan.gemm.families.shared import gemm_of
+from vkmnn.vulkan.gemm.shared_tiles import pass_seconds, product_seconds
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
 WEIGHT_MATRIX = {

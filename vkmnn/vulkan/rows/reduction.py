@@ -9,24 +9,16 @@ from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import (
-    FullStorage,
-    Storage,
-    VulkanEncoder,
-    ceil_div,
-    cpu_lanes,
-    half_storage,
-)
+from vkmnn.vulkan.device_rules import CPU_SUBGROUPS, SHUFFLES, cpu_lanes, is_gpu
+from vkmnn.vulkan.encoder import FullStorage, Storage, VulkanEncoder, ceil_div, half_storage
 from vkmnn.vulkan.storage import kernel_dtype
 
 Lanes = Literal[0, 8, 16, 32]
 ReduceOp = Literal["SUM", "L1", "SUM_SQUARE", "SUM_EXP", "MAX", "MIN", "PROD"]
 
-# An invocation may make 65,535 loop iterations on lavapipe; the loops then end silently.
-MAX_ITERATIONS = 60_000
 # Rows shorter than this are not worth a workgroup each.
 MIN_ROW = 16
 # Longer sums go in pieces: more invocations at work, and rounding errors that do not add up.
@@ -35,18 +27,13 @@ COLUMN_PIECE = 4_096
 MIN_COLUMN_PIECE = 64
 # Most vec4s of a row that an invocation keeps in registers, by lanes; the templates say the same.
 MAX_HOLD: dict[Lanes, int] = {8: 32, 16: 16, 32: 8, 0: 8}
-# Subgroup sizes of CPU devices; their kernels load through texel buffers.
-CPU_SIZES: tuple[Lanes, ...] = (8, 16)
 # Sizes of workgroups for rows on other devices.
 LOCAL_SIZES = (32, 64, 128, 256)
 # What keeps a device busy when each invocation walks a column of its own.
-_BUSY = {DeviceType.CPU: 32}
+_BUSY_CPU = 32
 _BUSY_GPU = 8_192
 # How the results of pieces are joined, where that is not the op itself.
 _JOINED: dict[ReduceOp, ReduceOp] = {"L1": "SUM", "SUM_SQUARE": "SUM", "SUM_EXP": "SUM"}
-SHUFFLES = frozenset(
-    {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +70,7 @@ class RowGroup:
     @property
     def storage(self) -> FullStorage:
         """How these kernels load."""
-        return "texel" if self.lanes in CPU_SIZES else "ssbo"
+        return "texel" if self.lanes in CPU_SUBGROUPS else "ssbo"
 
     def storage_of(self, tensor: Tensor) -> Storage:
         """Return how they load this tensor."""
@@ -103,7 +90,7 @@ def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
         RowGroup(lanes, local)
         for lanes in lanes_of(encoder)
         for local in (
-            (lanes, 32) if lanes in CPU_SIZES else (best, *(s for s in sizes if s != best))
+            (lanes, 32) if lanes in CPU_SUBGROUPS else (best, *(s for s in sizes if s != best))
         )
     ]
     return encoder.choose("row group", (rows, size), candidates)
@@ -118,10 +105,10 @@ def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
     lanes: list[Lanes] = [0]
     smallest, largest = info.limits.subgroup_size_range
     if info.features >= SHUFFLES:
-        cpu = info.type is DeviceType.CPU
+        cpu = not is_gpu(info)
         if smallest <= 32 <= largest:
             lanes.insert(1 if cpu else 0, 32)
-        for size in CPU_SIZES:
+        for size in CPU_SUBGROUPS:
             if smallest <= size <= largest and encoder.has_texel_loads:
                 first = cpu and encoder.prefers_texel_loads and info.subgroup_size == size
                 lanes.insert(0 if first else len(lanes), size)
@@ -134,7 +121,7 @@ def row_grid(rows: int, encoder: VulkanEncoder) -> tuple[int, int, int]:
 
 
 def _busy(info: DeviceInfo) -> int:
-    return _BUSY.get(info.type, _BUSY_GPU)
+    return _BUSY_GPU if is_gpu(info) else _BUSY_CPU
 
 
 def is_busy(invocations: int, info: DeviceInfo) -> bool:
@@ -144,7 +131,7 @@ def is_busy(invocations: int, info: DeviceInfo) -> bool:
 
 def column_local(count: int, encoder: VulkanEncoder) -> dict[str, int | float | bool]:
     """Return the workgroup size for invocations of much work: on CPU devices small, to share it."""
-    small = encoder.info.type is DeviceType.CPU and count < 4096
+    small = not is_gpu(encoder.info) and count < 4096
     return {"local_size_x": cpu_lanes(encoder.info) if small else 64}
 
 

@@ -9,7 +9,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import Params, VulkanEncoder
-from vkmnn.vulkan.executions.gemm_rules import SharedKernel
+from vkmnn.vulkan.gemm.shared_tiles import SharedKernel
 
 
 def buffer_storage(encoder: VulkanEncoder) -> Literal["ssbo", "half"]:

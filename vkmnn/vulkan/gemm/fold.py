@@ -14,9 +14,9 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
-from vkmnn.vulkan.executions.conv_kernels import ConvProblem, Weights, rank_tiles, rotate_lanes
-from vkmnn.vulkan.executions.gemm_rules import is_gpu
+from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.convolution import ConvProblem, Weights, rank_tiles
 
 # Nanoseconds of one core for a pixel of the pass, measured on lavapipe, and for its dispatch.
 FOLD_NS = 10.0

@@ -17,11 +17,11 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import Epilogue
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.executions.gemm_rules import GemvKernel, Product, rank_gemv
-from vkmnn.vulkan.executions.shared_tiles import buffer_storage
+from vkmnn.vulkan.gemm.shared_tiles import GemvKernel, Product, rank_gemv
+from vkmnn.vulkan.gemm.split import buffer_storage
 
 if TYPE_CHECKING:
-    from vkmnn.vulkan.executions.conv_kernels import ConvProblem
+    from vkmnn.vulkan.gemm.convolution import ConvProblem
 
 PANEL_VECTORS = 8
 

@@ -13,26 +13,27 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation, Array, DType, Layout, Op
 from vkmnn.ir.ops import ConvolutionAttrs
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, cpu_lanes, index_spec
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.executions import coop
-from vkmnn.vulkan.executions.conv_gemv import (
+from vkmnn.vulkan.gemm.coop_tiles import CoopKernel
+from vkmnn.vulkan.gemm.families import coop
+from vkmnn.vulkan.gemm.families.gemv import (
     PANEL_VECTORS,
     dispatch_conv_gemv,
     pack_gemv_weights,
     rank_conv_gemv,
 )
-from vkmnn.vulkan.executions.conv_shared import (
+from vkmnn.vulkan.gemm.families.shared import (
     dispatch_conv_shared,
     gemm_of,
     rank_conv_shared,
 )
-from vkmnn.vulkan.executions.coop_rules import CoopKernel
-from vkmnn.vulkan.executions.gemm_rules import GemvKernel, SharedKernel, workgroups
+from vkmnn.vulkan.gemm.shared_tiles import GemvKernel, SharedKernel, workgroups
 from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import pack_nc4hw4
 
@@ -40,9 +41,6 @@ _log = logging.getLogger(__name__)
 
 Triple = tuple[int, int, int]
 MAX_AXES = 3
-
-# lavapipe ends the loops of an invocation after 65,535 iterations in all, without a word.
-MAX_ITERATIONS = 60_000
 
 
 def triple(values: tuple[int, ...], fill: int) -> Triple:
@@ -167,9 +165,6 @@ CPU_TILES = {
 # What storing a result costs, in rounds of the loop over channel blocks: sixteen lanes are stored
 # one by one like eight, out of registers that take longer to reach.
 STORE_ROUNDS = {8: 6, 16: 22}
-ROTATE_FEATURES = frozenset(
-    {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
-)
 
 # (pixels, channel blocks) per invocation, largest first: reuse in registers against invocations.
 GPU_TILES = ((8, 2), (4, 2), (4, 1), (1, 1))
@@ -194,7 +189,7 @@ def rank_kernels(
         half: floats take 16 bits.
         weight_bytes: of all constants of the network.
     """
-    cpu = info.type is DeviceType.CPU
+    cpu = not is_gpu(info)
     local = cpu_lanes(info) if cpu else GPU_LOCAL
     if problem.inputs == problem.outputs == 1:
         return _rank_depthwise(problem, local, cpu, texels)
@@ -269,15 +264,6 @@ def _has_strips(problem: ConvProblem) -> bool:
 def on_blocks(problem: ConvProblem) -> bool:
     """Return whether groups, if there are any, begin with a channel block."""
     return problem.group == 1 or (problem.inputs % 4 == 0 and problem.outputs % 4 == 0)
-
-
-def rotate_lanes(info: DeviceInfo) -> list[int]:
-    """Return the subgroup sizes with which rotation kernels run on a device, its own first."""
-    if not info.features >= ROTATE_FEATURES:
-        return []
-    least, most = info.limits.subgroup_size_range
-    sizes = [lanes for lanes in CPU_TILES if least <= lanes <= most]
-    return sorted(sizes, key=lambda lanes: lanes != info.subgroup_size)
 
 
 def rank_tiles(
@@ -441,7 +427,7 @@ class Part:
 
 
 def split_taps(kernel: Triple, inner: int) -> list[Part]:
-    """Cut a kernel so that the loops over each part stay under MAX_ITERATIONS.
+    """Cut a kernel so that the loops over each part stay under MAX_LOOP_ROUNDS.
 
     Args:
         kernel: taps per axis.
@@ -449,7 +435,7 @@ def split_taps(kernel: Triple, inner: int) -> list[Part]:
     """
 
     def cut(part: Part) -> Iterator[Part]:
-        if iterations(part.count, inner) <= MAX_ITERATIONS or max(part.count) == 1:
+        if iterations(part.count, inner) <= MAX_LOOP_ROUNDS or max(part.count) == 1:
             yield part
             return
         axis = next(i for i, count in enumerate(part.count) if count > 1)
@@ -689,7 +675,7 @@ class ConvolutionBase(VulkanExecution):
         joins = isinstance(op.attrs, ConvolutionAttrs) and op.attrs.residual != "ADD_BEFORE"
         w = inputs[1]
         assert w is not None
-        if joins and prod(w.shape[1:]) > MAX_ITERATIONS:
+        if joins and prod(w.shape[1:]) > MAX_LOOP_ROUNDS:
             return f"{prod(w.shape[1:])} products per element before a late residual"
         return None
 

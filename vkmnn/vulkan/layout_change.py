@@ -10,7 +10,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Region, View
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.executions.region_copy import copy_region
+from vkmnn.vulkan.region_copy import copy_region
 from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes
 from vkmnn.vulkan.windows import chunk_starts, room_of, scratch_like, stored_as, window
 

@@ -10,16 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
+from vkmnn.vulkan.device_rules import multiprocessors
 from vkmnn.vulkan.encoder import ceil_div
-from vkmnn.vulkan.executions.gemm_rules import (
-    FEW,
-    LEAST_PART,
-    LONG_K,
-    MOST,
-    MOST_PADDING,
-    Product,
-    multiprocessors,
-)
+from vkmnn.vulkan.gemm.shared_tiles import FEW, LEAST_PART, LONG_K, MOST, MOST_PADDING, Product
 
 # The smallest k that operands are padded to: elements of a uvec4.
 VECTOR = 8

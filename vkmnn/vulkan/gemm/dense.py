@@ -8,15 +8,9 @@ from math import prod
 import numpy as np
 
 from vkmnn.ir import Array
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, cpu_lanes
-from vkmnn.vulkan.executions.conv_kernels import (
-    ConvProblem,
-    Weights,
-    on_blocks,
-    rank_tiles,
-    rotate_lanes,
-)
-from vkmnn.vulkan.executions.gemm_rules import is_gpu
+from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.convolution import ConvProblem, Weights, on_blocks, rank_tiles
 
 # Nanoseconds of one core for a result of four channels, and for each of its taps and terms, when
 # single channels are gathered, measured on lavapipe.

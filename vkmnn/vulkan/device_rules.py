@@ -1,0 +1,51 @@
+"""Facts about devices that rules of several kernels rest on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+
+CpuLanes = Literal[8, 16]
+
+MAX_LOOP_ROUNDS = 65_000
+"""How often an invocation may go round its loops, all of them together, with a little to spare.
+
+lavapipe (Mesa 22.3) ends every loop after 65,535 rounds, without a word. It counts the round in
+which a loop finds out that it is done.
+"""
+
+CPU_SUBGROUPS: tuple[CpuLanes, ...] = (8, 16)
+"""Subgroup sizes of CPU devices for which there are kernels."""
+
+SHUFFLES = frozenset(
+    {"subgroup_basic", "subgroup_shuffle", "subgroup_size_control", "full_subgroups"}
+)
+"""Features of kernels that exchange registers within a subgroup of a given size."""
+
+# Multiprocessors, where a device does not tell.
+_MULTIPROCESSORS = 128
+
+
+def is_gpu(info: DeviceInfo) -> bool:
+    """Return whether shared memory is fast on this device; CPU devices emulate it and barriers."""
+    return info.type is not DeviceType.CPU
+
+
+def cpu_lanes(info: DeviceInfo) -> CpuLanes:
+    """Return how many invocations a CPU device runs at once: what its small workgroups have."""
+    return 16 if info.subgroup_size >= 16 else 8
+
+
+def rotate_lanes(info: DeviceInfo) -> list[CpuLanes]:
+    """Return the subgroup sizes with which rotation kernels run on a device, its own first."""
+    if not info.features >= SHUFFLES:
+        return []
+    smallest, largest = info.limits.subgroup_size_range
+    sizes = [lanes for lanes in CPU_SUBGROUPS if smallest <= lanes <= largest]
+    return sorted(sizes, key=lambda lanes: lanes != info.subgroup_size)
+
+
+def multiprocessors(info: DeviceInfo) -> int:
+    """Return how many workgroups can run without sharing a multiprocessor, at a guess."""
+    return info.multiprocessors or _MULTIPROCESSORS

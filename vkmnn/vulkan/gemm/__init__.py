@@ -1,0 +1,1 @@
+"""Matrix products and convolutions: the problems, and the kernels that compute them."""

@@ -1,0 +1,1 @@
+"""The families of kernels, one module each."""

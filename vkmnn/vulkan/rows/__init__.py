@@ -1,0 +1,1 @@
+"""What ops along an axis share: rows and columns, reductions, normalisation."""
