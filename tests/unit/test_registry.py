@@ -19,7 +19,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 class Nothing(VulkanExecution):
     """Does nothing, on a device."""
 
-    def on_encode(self, inputs, outputs, encoder) -> None:
+    def on_encode(self, encoder) -> None:
         pass
 
 

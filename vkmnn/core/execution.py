@@ -4,33 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op
+from vkmnn.errors import ModelError
+from vkmnn.ir import AttrsT, Layout, Op
+
+Layouts = tuple[list[Layout], list[Layout]]
+"""The layout of each input and of each output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a backend does not run an op; it is shown by `session.placement()`."""
+class Rejection(Exception):  # noqa: N818 - the outcome of an offer, not a failure
+    """Why a backend does not run an op; `session.placement()` shows it.
 
-    reason: str
-
-
-class Execution:
-    """One op bound to a backend.
-
-    The constructor takes parameters and constants; what depends on shapes happens later, in the
-    backend's own hook (`on_encode` on Vulkan, `on_execute` on the CPU).
+    Executions raise it while they are constructed; `Backend.on_create` returns it.
     """
 
-    def __init__(self, op: Op) -> None:
-        self.op = op
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+
+class Execution(Generic[AttrsT]):
+    """One op bound to a backend, and to its tensors.
+
+    Shapes, element types and contents of constants are final at construction. Layouts and widths
+    are not: the backend negotiates them, and calls `bind` with the tensors that came of it.
+
+    Args:
+        op: what is run.
+        inputs: its operands, None where one is absent.
+        outputs: its results, those that are wanted.
+
+    Raises:
+        Rejection: the op cannot run here.
+    """
+
+    def __init__(
+        self, op: Op[AttrsT], inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> None:
+        self.op = op
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+
+    def bind(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
+        """Take the tensors in other forms; shapes and contents stay the same."""
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+
+    @property
+    def attrs(self) -> AttrsT:
+        """The attributes of the op."""
+        return self.op.attrs
+
+    def operand(self, index: int) -> Tensor:
+        """Return input `index`.
+
+        Raises:
+            ModelError: it is absent.
+        """
+        tensor = self.optional(index)
+        if tensor is None:
+            raise ModelError(
+                f"input {index} is required but absent", op=self.op.type, node=self.op.name
+            )
+        return tensor
+
+    def optional(self, index: int) -> Tensor | None:
+        """Return input `index`, or None when it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    @property
+    def operands(self) -> list[Tensor]:
+        """The inputs, without absent ones."""
+        return [tensor for tensor in self.inputs if tensor is not None]
+
+    @property
+    def output(self) -> Tensor:
+        """The first output that is wanted."""
+        return self.outputs[0]
+
+    def result(self, index: int) -> Tensor | None:
+        """Return output `index` as the op numbers them, or None when nobody wants it."""
+        names = self.op.outputs
+        if index >= len(names) or not names[index]:
+            return None
+        return self.outputs[sum(map(bool, names[:index]))]
+
+    def layouts(self) -> Layouts:
         """Return the layout wanted for each input and the one made for each output."""
-        return [Layout.NCHW] * len(inputs), [Layout.NCHW] * len(outputs)
+        return [Layout.NCHW] * len(self.inputs), [Layout.NCHW] * len(self.outputs)
 
 
 @dataclass(slots=True)

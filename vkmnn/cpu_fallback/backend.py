@@ -73,7 +73,7 @@ class CpuBackend(Backend):
         """Return an execution, or a rejection when numpy has no kernel of that op."""
         if not has_execution(op.type):
             return Rejection(f"the CPU backend has no execution for {op.type}")
-        return NumpyExecution(op)
+        return NumpyExecution(op, inputs, outputs)
 
     def timed(self) -> CpuBackend:
         """Return the backend itself: its ops are always timed."""

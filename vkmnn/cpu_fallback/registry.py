@@ -15,8 +15,8 @@ from vkmnn.registry import Registry
 
 AnyArray = npt.NDArray[Any]
 Inputs = Sequence[AnyArray | None]
-CpuExecution = Callable[[Op, Inputs], list[AnyArray]]
-PlacedExecution = Callable[[Op, Inputs, Sequence[TensorInfo]], list[AnyArray]]
+CpuExecution = Callable[[Op[Any], Inputs], list[AnyArray]]
+PlacedExecution = Callable[[Op[Any], Inputs, Sequence[TensorInfo]], list[AnyArray]]
 
 _Entry = Callable[[Op, Inputs, Sequence[TensorInfo] | None], list[AnyArray]]
 

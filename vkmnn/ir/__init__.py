@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.ir.dtype import DType
-from vkmnn.ir.graph import Array, Dim, Graph, ModelMetadata, Op, TensorInfo
+from vkmnn.ir.graph import Array, AttrsT, Dim, Graph, ModelMetadata, Op, TensorInfo
 from vkmnn.ir.layout import Layout, storage_elements
 from vkmnn.ir.ops import OP_TYPES, Activation, OpAttrs, OpType, op_type
 from vkmnn.ir.regions import Region, View
@@ -12,6 +12,7 @@ __all__ = [
     "OP_TYPES",
     "Activation",
     "Array",
+    "AttrsT",
     "DType",
     "Dim",
     "Graph",

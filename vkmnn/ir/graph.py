@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,13 @@ import numpy.typing as npt
 from vkmnn.errors import ModelError
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.ops import OP_TYPES, OpAttrs
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    AttrsT = DefaultTypeVar("AttrsT", bound=OpAttrs, default=OpAttrs, covariant=True)
+else:
+    AttrsT = TypeVar("AttrsT", bound=OpAttrs, covariant=True)
 
 Dim = int | str | None
 Array = npt.NDArray[np.generic]
@@ -47,8 +55,10 @@ class TensorInfo:
 
 
 @dataclass(slots=True)
-class Op:
+class Op(Generic[AttrsT]):
     """One operator: type, attributes, input and output tensor names ("" = optional and absent).
+
+    What works on ops of one type takes `Op[ConvolutionAttrs]`; `Graph.validate` checks the class.
 
     `name` is unique in the graph; `source` says which nodes of the model it came from, for
     messages.
@@ -58,7 +68,7 @@ class Op:
     name: str
     inputs: list[str]
     outputs: list[str]
-    attrs: OpAttrs
+    attrs: AttrsT
     source: str = ""
 
 

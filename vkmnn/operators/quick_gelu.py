@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from vkmnn.plugin import (
@@ -12,18 +10,16 @@ from vkmnn.plugin import (
     HalfRule,
     Infos,
     Inputs,
-    Layout,
+    Layouts,
     NodeContext,
     Op,
     Outputs,
-    Tensor,
     Values,
     VulkanEncoder,
     VulkanExecution,
     attrs_of,
     converter,
     cpu_execution,
-    operands,
     ops,
     refuse_integers,
     required,
@@ -51,37 +47,29 @@ def _compute(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @vulkan_execution("QuickGelu")
-class QuickGeluExecution(VulkanExecution):
+class QuickGeluExecution(VulkanExecution[ops.QuickGeluAttrs]):
     """One dispatch over whole vec4s."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers and bool: they run on the CPU backend."""
-        return refuse_integers(inputs)
+        refuse_integers(self.inputs)
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Keep the input's order: zero stays zero, so the tail lanes of NC4HW4 do."""
-        (x,) = operands(inputs)
-        return [x.layout], [x.layout]
+        layout = self.operand(0).layout
+        return [layout], [layout]
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs = attrs_of(self.op, ops.QuickGeluAttrs)
-        count = vec4_count(outputs[0])
+        count = vec4_count(self.output)
         shader = kernels.quick_gelu(storage=encoder.load_storage)
         params = kernels.QuickGeluParams(
             n4=count,
-            alpha=attrs.alpha,
+            alpha=self.attrs.alpha,
         )
-        encoder.dispatch_linear(shader, [*operands(inputs), outputs[0]], params, count)
+        encoder.dispatch_linear(shader, [*self.operands, self.output], params, count)
 
 
 @converter("QuickGelu", domain="com.microsoft")

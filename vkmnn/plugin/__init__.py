@@ -9,6 +9,7 @@ runs it (`vulkan_execution`, or `geometry` for data movement), and which ONNX no
 from __future__ import annotations
 
 from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import cpu_execution, placed_execution
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, optional, required, widen
@@ -69,6 +70,7 @@ __all__ = [
     "Inputs",
     "InvalidInputError",
     "Layout",
+    "Layouts",
     "ModelError",
     "NodeContext",
     "Op",
@@ -76,6 +78,7 @@ __all__ = [
     "Outputs",
     "PluginError",
     "Region",
+    "Rejection",
     "Shader",
     "ShaderError",
     "Shape",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from vkmnn.errors import ShapeError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo
 from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
 
-SizeComputer = Callable[[Op, Infos, Values], Outputs]
+SizeComputer = Callable[[Op[Any], Infos, Values], Outputs]
 
 COMPUTERS: Registry[str, SizeComputer] = Registry("shape computer of")
 

@@ -87,9 +87,10 @@ class VulkanBackend(Backend):
             value = beyond_range(tensor.value)
             if value is not None:
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
-        info = self.device.info
-        reason = execution.reject(op, inputs, outputs, info)
-        return Rejection(reason) if reason else execution(op)
+        try:
+            return execution(op, inputs, outputs, self.device.info)
+        except Rejection as rejection:
+            return rejection
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Assign layouts, insert conversions, and cut what is too large to bind."""
@@ -205,7 +206,8 @@ class VulkanBackend(Backend):
                 tensors = (*command.inputs, *command.outputs)
                 encoder.half = any(tensor is not None and tensor.half for tensor in tensors)
                 try:
-                    execution.on_encode(command.inputs, command.outputs, encoder)
+                    execution.bind(command.inputs, command.outputs)
+                    execution.on_encode(encoder)
                 except Exception as error:
                     op = command.op
                     raise unexpected_error(

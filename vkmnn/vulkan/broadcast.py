@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -111,6 +112,15 @@ def _merge(
             step *= size if here[operand] else 1
         strides.append(tuple(reversed(steps)))
     return tuple(sizes), tuple(strides)
+
+
+def refuse_many_axes(inputs: Sequence[Tensor], output: Tensor) -> None:
+    """Raise Rejection where operands are broadcast along more axes in turns than kernels have."""
+    plan = plan_plain([tensor.shape for tensor in inputs], output.shape)
+    if not plan.fits:
+        raise Rejection(
+            f"broadcasting alternates over {len(plan.sizes)} axes, at most {MAX_AXES} fit"
+        )
 
 
 def blocked_layout(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, Op, OpAttrs, View
@@ -63,7 +64,7 @@ class Cut:
     equal: bool = False
 
 
-FindCuts = Callable[[Op, Operands, Sequence[Tensor]], list[Cut]]
+FindCuts = Callable[[Op[Any], Operands, Sequence[Tensor]], list[Cut]]
 
 CUTS: Registry[str, FindCuts] = Registry("cuts of")
 

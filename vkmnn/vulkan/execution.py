@@ -4,70 +4,80 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
-from vkmnn.ir import Op
+from vkmnn.ir import AttrsT, Op
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.half import HalfRule, Halves, halves
 
 
-class VulkanExecution(Execution):
+class VulkanExecution(Execution[AttrsT]):
     """One op on the device.
 
-    A subclass says in `reject` what it cannot do, in `layouts` what memory order it wants, and in
+    A subclass says in `prepare` what it cannot do, in `layouts` what memory order it wants, and in
     `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
     `half_rule` says what it does where a session stores floats in 16 bits.
+
+    Args:
+        op: what is run.
+        inputs: its operands, None where one is absent.
+        outputs: its results, those that are wanted.
+        info: the device.
+
+    Raises:
+        Rejection: the op cannot run on this device.
     """
 
     half_rule: ClassVar[HalfRule] = HalfRule.FULL
 
-    @classmethod
-    def reject(
-        cls,
-        op: Op,
+    def __init__(
+        self,
+        op: Op[AttrsT],
         inputs: Sequence[Tensor | None],
         outputs: Sequence[Tensor],
         info: DeviceInfo,
-    ) -> str | None:
-        """Return why this op cannot run on this device, or None when it can.
+    ) -> None:
+        super().__init__(op, inputs, outputs)
+        self.prepare(info)
 
-        Element types that the device cannot store are refused before this is asked.
+    def prepare(self, info: DeviceInfo) -> None:
+        """Plan what layouts do not change, or raise Rejection; the end of construction.
+
+        Element types that the device cannot store are refused before.
         """
-        return None
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Return which inputs are wanted and which outputs are made as halves.
 
-        Only asked where a session stores halves; what it says of integers counts for nothing.
+        Only asked where a session stores halves; what it says of integers is ignored.
         """
-        return halves(self.half_rule, inputs, outputs)
+        return self.by_rule(self.half_rule)
+
+    def by_rule(self, rule: HalfRule, *, wide: int = -1, clamped: bool = False) -> Halves:
+        """Return what a rule says of the op's tensors; arguments as of `half.halves`."""
+        return halves(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
 
     @abstractmethod
-    def on_encode(
-        self,
-        inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
-        encoder: VulkanEncoder,
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the op's dispatches; tensors have their final layouts here."""
 
 
-_E = TypeVar("_E", bound=VulkanExecution)
+_E = TypeVar("_E", bound=VulkanExecution[Any])
 
-EXECUTIONS: Registry[str, type[VulkanExecution]] = Registry("Vulkan execution of")
+EXECUTIONS: Registry[str, type[VulkanExecution[Any]]] = Registry("Vulkan execution of")
 
 
 def vulkan_execution(*op_types: str) -> Callable[[type[_E]], type[_E]]:
     """Register a class as the Vulkan execution of each of `op_types`.
 
     Raises:
-        PluginError: an op type has an execution already, or the class is no VulkanExecution with an
-            `on_encode`.
+        PluginError: an op type has an execution already, or the class is not a VulkanExecution with
+            an `on_encode`.
     """
     register = EXECUTIONS.register(*op_types)
 

@@ -192,10 +192,11 @@ def _forms(
 ) -> tuple[list[Form], list[Form]]:
     """Ask an execution for the forms that it wants and makes."""
     execution = command.execution
-    layouts = execution.layouts(inputs, command.outputs)
+    execution.bind(inputs, command.outputs)
+    layouts = execution.layouts()
     if not half:
         return [Form(x, False) for x in layouts[0]], [Form(y, False) for y in layouts[1]]
     assert isinstance(execution, VulkanExecution)
-    narrow = execution.halves(inputs, command.outputs)
+    narrow = execution.halves()
     wanted, made = (list(map(Form, *pair)) for pair in zip(layouts, narrow, strict=True))
     return wanted, made

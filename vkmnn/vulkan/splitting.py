@@ -91,7 +91,8 @@ class Divider:
         encoder = self.new_encoder()
         encoder.label = command.op.name
         encoder.half = any(tensor is not None and tensor.half for tensor in tensors)
-        command.execution.on_encode(inputs, outputs, encoder)
+        command.execution.bind(inputs, outputs)
+        command.execution.on_encode(encoder)
         size_of = partial(packed_bytes, encoder)
         faults = list(find_faults(encoder.dispatches, self.info, size_of))
         if not faults or any(fault.share >= 1 for fault in faults):
@@ -195,7 +196,7 @@ class Divider:
             target = View(0, row_major(taken.size))
             attrs = RasterAttrs((simplify(Region(taken.view, target, taken.size)),))
             op = Op("Raster", f"{name}:cut", [tensor.name], [name], attrs, command.op.source)
-            execution = PartRasterExecution(op, [taken], gathers=True)
+            execution = PartRasterExecution(op, [tensor], [part], self.info, [taken], gathers=True)
             commands.append(self._command(command, op, [tensor], [part], execution))
             self._made[key] = part
         return self._made[key]
@@ -210,7 +211,7 @@ class Divider:
         names = [part.name for part in parts]
         name = f"{command.op.name}:join {output.name}"
         op = Op("Raster", name, names, [output.name], RasterAttrs(regions), command.op.source)
-        execution = PartRasterExecution(op, pieces, gathers=False)
+        execution = PartRasterExecution(op, parts, [output], self.info, pieces, gathers=False)
         return self._command(command, op, parts, [output], execution)
 
     def _command(

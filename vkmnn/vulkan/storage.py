@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType, storage_elements
@@ -74,12 +75,13 @@ def vec4_count(tensor: Tensor) -> int:
     return storage_bytes(tensor) // (4 * element_bytes(tensor)) if 0 not in tensor.shape else 0
 
 
-def refuse_integers(tensors: Iterable[Tensor | None]) -> str | None:
-    """Return why a kernel that computes with floats cannot take these tensors; None when it can."""
+def refuse_integers(tensors: Iterable[Tensor | None]) -> None:
+    """Raise Rejection where a kernel that computes with floats cannot take these tensors."""
     for tensor in tensors:
         if tensor is not None and kernel_dtype(tensor.dtype) != "f32":
-            return f"the kernel computes with floats, '{tensor.name}' is {tensor.dtype.value}"
-    return None
+            raise Rejection(
+                f"the kernel computes with floats, '{tensor.name}' is {tensor.dtype.value}"
+            )
 
 
 def beyond_range(array: Array) -> int | None:

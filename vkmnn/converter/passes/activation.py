@@ -82,7 +82,7 @@ class FuseActivation(PatternPass[_Match]):
         moved = [*match.movement, op]
         value = index.unique_name(producer.outputs[0]) if match.movement else op.outputs[0]
         inputs, source = list(producer.inputs), merged_source((producer, op))
-        new = [Op(producer.type, producer.name, inputs, [value], match.attrs, source)]
+        new: list[Op] = [Op(producer.type, producer.name, inputs, [value], match.attrs, source)]
         _copy_info(producer.outputs[0], value, index)
         for step, following in pairwise(moved):
             result = op.outputs[0] if following is op else index.unique_name(step.outputs[0])

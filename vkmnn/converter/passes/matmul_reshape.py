@@ -59,7 +59,8 @@ class UnwrapMatMul(PatternPass[_Match]):
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         product, inner = match.product, match.inner
-        new, value = [], inner.inputs[0]
+        new: list[Op] = []
+        value = inner.inputs[0]
         if match.target is not None:
             target = index.add_constant(f"{inner.name}_shape", np.array(match.target, np.int64))
             name = index.unique_name(inner.name)

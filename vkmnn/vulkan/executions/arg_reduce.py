@@ -29,18 +29,13 @@ MIN_GROUP = 64
 
 
 @vulkan_execution("ArgMax", "ArgMin")
-class ArgReduceExecution(VulkanExecution):
+class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
     """An invocation or a workgroup per line; long lines go in pieces, whose winners meet again."""
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, ArgReduceAttrs)
-        x, y = inputs[0], outputs[0]
-        assert x is not None
-        axis = normalize_axis(attrs.axis, len(x.shape))
+        x, y = self.operand(0), self.output
+        axis = normalize_axis(self.attrs.axis, len(x.shape))
         line = line_of(x.shape, axis, axis)
         if 0 in x.shape:
             return
@@ -64,7 +59,6 @@ class ArgReduceExecution(VulkanExecution):
         pieces: int,
         encoder: VulkanEncoder,
     ) -> None:
-        assert isinstance(self.op.attrs, ArgReduceAttrs)
         count = line.columns * pieces
         params = kernels.ArgReduceParams(
             count=count,
@@ -75,7 +69,7 @@ class ArgReduceExecution(VulkanExecution):
         )
         spec: dict[str, int | float | bool] = {
             "INVERTED": self.op.type == "ArgMin",
-            "LAST": self.op.attrs.select_last_index,
+            "LAST": self.attrs.select_last_index,
             "PARTIAL": pieces > 1,
         }
         alone = line.size < MIN_GROUP or is_busy(count, encoder.info)

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Op, View
+from vkmnn.core.execution import Rejection
+from vkmnn.ir import View
 from vkmnn.ir.ops import StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 
 KEYS = 32  # that a kernel takes at a time, at least
 COLUMNS = 64  # of the result, that a workgroup makes
@@ -35,42 +35,32 @@ class _Kernel:
 
 
 @vulkan_execution("StridedAttention")
-class StridedAttentionExecution(VulkanExecution):
+class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
     """One dispatch; no score ever reaches memory."""
 
     half_rule = HalfRule.TAKES
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse what takes too many iterations, and heads without elements."""
-        attrs = op.attrs
-        assert isinstance(attrs, StridedAttentionAttrs)
+        attrs = self.attrs
         if attrs.depth == 0:
-            return "the queries have no elements"
+            raise Rejection("the queries have no elements")
         vectors = ceil_div(attrs.depth, 4)
         steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
         steps *= ceil_div(attrs.keys, KEYS)
         if steps > MAX_LOOP_ROUNDS:
-            return f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations"
-        return None
+            raise Rejection(f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations")
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Take halves, but for the mask: what hides a key may lie beyond their range."""
-        return halves(self.half_rule, inputs, outputs, wide=MASK)
+        return self.by_rule(self.half_rule, wide=MASK)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, StridedAttentionAttrs)
-        q, k, v, mask = (*inputs, None)[:4]
-        assert q is not None
-        assert k is not None
-        assert v is not None
-        if 0 in outputs[0].shape:
+        attrs, output = self.attrs, self.output
+        q, k, v = (self.operand(index) for index in range(3))
+        mask = self.optional(MASK)
+        if 0 in output.shape:
             return
         views = (*attrs.views, attrs.result)
         aligned = _aligned(attrs.depth, attrs.width, views)
@@ -121,7 +111,7 @@ class StridedAttentionExecution(VulkanExecution):
             ceil_div(attrs.width, COLUMNS),
         )
         # A binding that the specialization leaves out still needs a buffer; any will do.
-        encoder.dispatch(shader, [q, k, v, mask or q, outputs[0]], params, groups, spec)
+        encoder.dispatch(shader, [q, k, v, mask or q, output], params, groups, spec)
 
 
 def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kernel]:

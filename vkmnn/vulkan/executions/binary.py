@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op, storage_elements
+from vkmnn.ir import Layout, storage_elements
 from vkmnn.ir.ops import BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, keeps_zero
-from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
+from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, refuse_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.storage import HALF_SMALLEST, kernel_dtype
 
 # Kinds that give zero for two zeros.
@@ -29,53 +28,39 @@ _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 
 
 @vulkan_execution("BinaryOp")
-class BinaryExecution(VulkanExecution):
+class BinaryExecution(VulkanExecution[BinaryAttrs]):
     """One dispatch over the broadcast result."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse operands of different kinds, and shapes with too many alternating axes."""
-        tensors = [tensor for tensor in inputs if tensor is not None]
+        tensors, output, activation = self.operands, self.output, self.attrs.activation
         if len({kernel_dtype(tensor.dtype) for tensor in tensors}) != 1:
-            return f"operands are {' and '.join(t.dtype.value for t in tensors)}"
-        plan = plan_plain([tensor.shape for tensor in tensors], outputs[0].shape)
-        if not plan.fits:
-            return f"broadcasting alternates over {len(plan.sizes)} axes, at most {MAX_AXES} fit"
-        assert isinstance(op.attrs, BinaryAttrs)
-        if op.attrs.activation.kind != "NONE" and kernel_dtype(outputs[0].dtype) != "f32":
-            return f"activation {op.attrs.activation.kind} of integers"
-        return None
+            raise Rejection(f"operands are {' and '.join(t.dtype.value for t in tensors)}")
+        refuse_many_axes(tensors, output)
+        if activation.kind != "NONE" and kernel_dtype(output.dtype) != "f32":
+            raise Rejection(f"activation {activation.kind} of integers")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Work in the order of the larger operand."""
-        attrs = self._attrs
-        tensors = [tensor for tensor in inputs if tensor is not None]
+        attrs = self.attrs
         zero = attrs.kind in _KEEPS_ZERO and keeps_zero(attrs.activation)
-        layout = Layout.NC4HW4 if blocked_layout(tensors, outputs[0], zero) else Layout.NCHW
-        return [layout] * len(inputs), [layout]
+        layout = Layout.NC4HW4 if blocked_layout(self.operands, self.output, zero) else Layout.NCHW
+        return [layout] * len(self.inputs), [layout]
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the operands where results stay in the range of halves as easily as they do."""
-        a, b = inputs
-        assert b is not None
+        a, b = self.operand(0), self.operand(1)
         # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
-        leaves = a is b or (self._attrs.kind == "DIV" and not _divides_halves(b))
-        half = self._attrs.kind in _HALF and not leaves
-        return halves(self.half_rule if half else HalfRule.FULL, inputs, outputs)
+        leaves = a is b or (self.attrs.kind == "DIV" and not _divides_halves(b))
+        half = self.attrs.kind in _HALF and not leaves
+        return self.by_rule(self.half_rule if half else HalfRule.FULL)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs = self._attrs
-        output = outputs[0]
-        plan, operands = plan_operands([t for t in inputs if t is not None], output, encoder)
+        attrs, output = self.attrs, self.output
+        plan, operands = plan_operands(self.operands, output, encoder)
         shader = kernels.binary(
             op=attrs.kind,  # type: ignore[arg-type]
             dtype=kernel_dtype(operands[0].dtype),  # type: ignore[arg-type]
@@ -102,11 +87,6 @@ class BinaryExecution(VulkanExecution):
         if plan.width == 4:
             spec |= {"A_SPLAT": plan.splats[0], "B_SPLAT": plan.splats[1]}
         encoder.dispatch_linear(shader, tensors, params, plan.count, spec)
-
-    @property
-    def _attrs(self) -> BinaryAttrs:
-        assert isinstance(self.op.attrs, BinaryAttrs)
-        return self.op.attrs
 
 
 def _divides_halves(divisor: Tensor) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from vkmnn.core.tensor import Tensor
-from vkmnn.ir import DType, Layout, storage_elements
+from vkmnn.core.execution import Layouts
+from vkmnn.ir import DType, storage_elements
 from vkmnn.ir.ops import CastAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves, is_float
+from vkmnn.vulkan.half import HalfRule, Halves, is_float
 from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 
 # Integer types narrower than a device word: bits, and whether they are signed.
@@ -26,32 +24,23 @@ _WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 
 
 @vulkan_execution("Cast")
-class CastExecution(VulkanExecution):
+class CastExecution(VulkanExecution[CastAttrs]):
     """One dispatch, or a view when both types are stored alike and no value changes."""
 
     half_rule = HalfRule.FOLLOWS
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Keep the input's order: zero stays zero."""
-        source = inputs[0]
-        assert source is not None
-        return [source.layout], [source.layout]
+        layout = self.operand(0).layout
+        return [layout], [layout]
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the operand from one float type to another: halves are rounded already."""
-        floats = is_float(outputs[0])
-        return halves(self.half_rule if floats else HalfRule.FULL, inputs, outputs)
+        return self.by_rule(self.half_rule if is_float(self.output) else HalfRule.FULL)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch or the view."""
-        source, output = inputs[0], outputs[0]
-        assert source is not None
-        assert isinstance(self.op.attrs, CastAttrs)
-        dest = self.op.attrs.to
+        source, output, dest = self.operand(0), self.output, self.attrs.to
         if _same_values(source.dtype, dest) or (source.half and output.half):
             encoder.alias(output, source)
             return

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
-from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.shape.windows import conv_window
@@ -25,19 +23,13 @@ from vkmnn.vulkan.gemm.winograd import choose_winograd, encode_winograd
 
 
 @vulkan_execution("Convolution")
-class ConvolutionExecution(ConvolutionBase):
+class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
     """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, ConvolutionAttrs)
-        x, w, bias, residual = (*inputs, None, None)[:4]
-        assert x is not None
-        assert w is not None
-        output = outputs[0]
+        attrs, output = self.attrs, self.output
+        x, w, bias, residual = self.operand(0), self.operand(1), self.optional(2), self.optional(3)
         window = conv_window(attrs, x.shape[2:], w.shape[2:])
         size, kernel = triple(window.output, 1), triple(window.kernel, 1)
         problem = ConvProblem(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isqrt
 
@@ -30,21 +29,15 @@ MAX_LINE = 1_024
 
 
 @vulkan_execution("CumSum")
-class CumSumExecution(VulkanExecution):
+class CumSumExecution(VulkanExecution[CumSumAttrs]):
     """One invocation per line; of long lines first the sums of pieces, then their running sums."""
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, CumSumAttrs)
-        x, axis = inputs[:2]
-        assert x is not None
-        assert axis is not None
+        x, axis = self.operand(0), self.operand(1)
         along = normalize_axis(int_scalar([None, axis.value], 1, "axis"), len(x.shape))
         if 0 not in x.shape:
-            _encode(self.op, attrs, x, outputs[0], line_of(x.shape, along, along), encoder)
+            _encode(self.op, self.attrs, x, self.output, line_of(x.shape, along, along), encoder)
 
 
 def _encode(

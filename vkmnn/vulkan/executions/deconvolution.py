@@ -72,18 +72,12 @@ def axis_phases(
 
 
 @vulkan_execution("Deconvolution")
-class DeconvolutionExecution(ConvolutionBase):
+class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
     """One dispatch per phase; each writes its own pixels of the output."""
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record one dispatch per phase."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, DeconvolutionAttrs)
-        x, w, bias = (*inputs, None)[:3]
-        assert x is not None
-        assert w is not None
+        attrs, x, w, bias = self.attrs, self.operand(0), self.operand(1), self.optional(2)
         window = deconv_window(attrs, x.shape[2:], w.shape[2:])
         source = blocked(x, encoder)
         for phases in product(*_phases(window)):
@@ -93,7 +87,7 @@ class DeconvolutionExecution(ConvolutionBase):
                 source,
                 bias,
                 None,
-                outputs[0],
+                self.output,
                 attrs.activation,
                 encoder,
             )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op
+from vkmnn.core.execution import Layouts
+from vkmnn.ir import Layout
 from vkmnn.ir.ops import MAX_STEP_INPUTS, MAX_STEP_NUMBERS, ElementwiseAttrs, Step
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
+from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, refuse_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
-from vkmnn.vulkan.indexing import operands
+from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.storage import refuse_integers
 
 # Kinds that give zero when all their values are zero.
@@ -37,43 +34,34 @@ _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 
 
 @vulkan_execution("Elementwise")
-class ElementwiseExecution(VulkanExecution):
+class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     """One dispatch over the broadcast result."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers, and shapes with too many alternating axes."""
-        plan = plan_plain([tensor.shape for tensor in operands(inputs)], outputs[0].shape)
-        if not plan.fits:
-            return f"broadcasting alternates over {len(plan.sizes)} axes, at most {MAX_AXES} fit"
-        return refuse_integers(inputs)
+        refuse_many_axes(self.operands, self.output)
+        refuse_integers(self.inputs)
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Work in the order of the largest operand."""
-        zero = keeps_zero(self._attrs, len(inputs))
-        blocked = blocked_layout(operands(inputs), outputs[0], zero)
+        zero = keeps_zero(self.attrs, len(self.inputs))
+        blocked = blocked_layout(self.operands, self.output, zero)
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
-        return [layout] * len(inputs), [layout]
+        return [layout] * len(self.inputs), [layout]
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the operands where results stay in the range of halves as easily as they do."""
-        steps = self._attrs.steps
+        steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
         half = not squares and all(step.kind in _HALF for step in steps)
-        return halves(self.half_rule if half else HalfRule.FULL, inputs, outputs)
+        return self.by_rule(self.half_rule if half else HalfRule.FULL)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs, output = self._attrs, outputs[0]
-        plan, tensors = plan_operands(operands(inputs), output, encoder)
+        attrs, output = self.attrs, self.output
+        plan, tensors = plan_operands(self.operands, output, encoder)
         shader = kernels.elementwise(
             steps=4 if len(attrs.steps) <= 4 else 8,
             width=4 if plan.width == 4 else 1,
@@ -105,11 +93,6 @@ class ElementwiseExecution(VulkanExecution):
         with encoder.in_full():
             bound.append(encoder.literal(f"{self.op.name}:numbers", numbers))
         encoder.dispatch_linear(shader, [*bound, output], params, plan.count, spec)
-
-    @property
-    def _attrs(self) -> ElementwiseAttrs:
-        assert isinstance(self.op.attrs, ElementwiseAttrs)
-        return self.op.attrs
 
 
 def _step_spec(number: int, step: Step, inputs: int) -> dict[str, int]:

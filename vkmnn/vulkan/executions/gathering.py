@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.execution import Rejection
 from vkmnn.geometry.regions import simplify
-from vkmnn.ir import Op, Region, View
+from vkmnn.ir import Region, View
 from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule
-from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
+from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 
 
 @vulkan_execution("Gather")
-class GatherExecution(VulkanExecution):
+class GatherExecution(VulkanExecution[AxisAttrs]):
     """One dispatch; four words at a time when rows allow."""
 
     half_rule = HalfRule.FOLLOWS
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        assert isinstance(self.op.attrs, AxisAttrs)
-        data, index = operands(inputs)
-        axis = self.op.attrs.axis % len(data.shape)
+        data, index = self.operands
+        axis = self.attrs.axis % len(data.shape)
         size = data.shape[axis]
         inner = prod(data.shape[axis + 1 :])
         status, check = encoder.check_range(index, -size, size - 1, self.op)
         width = 4 if inner % 4 == 0 else 1
-        count = prod(outputs[0].shape) // width
+        count = prod(self.output.shape) // width
         shader = kernels.gather(width=4 if width == 4 else 1, storage=encoder.load_storage)
         params = kernels.GatherParams(
             count=count,
@@ -43,33 +39,30 @@ class GatherExecution(VulkanExecution):
             axis=size,
             check=check,
         )
-        encoder.dispatch_linear(shader, [data, index, outputs[0], status], params, count)
+        encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
 
 
 @vulkan_execution("GatherElements")
-class GatherElementsExecution(VulkanExecution):
+class GatherElementsExecution(VulkanExecution[AxisAttrs]):
     """One dispatch over the indices."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
-        axes = len(_elements_walk(op, inputs).size)
-        return f"{axes} alternating axes, at most {MAX_AXES} fit" if axes > MAX_AXES else None
+        data, index = self.operands
+        self._walk = _elements_walk(data.shape, index.shape, self.attrs.axis)
+        axes = len(self._walk.size)
+        if axes > MAX_AXES:
+            raise Rejection(f"{axes} alternating axes, at most {MAX_AXES} fit")
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        assert isinstance(self.op.attrs, AxisAttrs)
-        data, index = operands(inputs)
-        axis = self.op.attrs.axis % len(data.shape)
+        data, index = self.operands
+        axis = self.attrs.axis % len(data.shape)
         size = data.shape[axis]
         status, check = encoder.check_range(index, -size, size - 1, self.op)
-        walk = _elements_walk(self.op, inputs)
+        walk = self._walk
         count = prod(index.shape)
         params = kernels.GatherElementsParams(
             count=count,
@@ -80,46 +73,38 @@ class GatherElementsExecution(VulkanExecution):
             check=check,
         )
         shader = kernels.gather_elements(storage=encoder.load_storage)
-        encoder.dispatch_linear(shader, [data, index, outputs[0], status], params, count)
+        encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
 
 
-def _elements_walk(op: Op, inputs: Sequence[Tensor | None]) -> Region:
+def _elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
     """Return the way from index elements (dst) to where their line in the data begins (src)."""
-    assert isinstance(op.attrs, AxisAttrs)
-    data, index = operands(inputs)
-    strides = list(row_strides(data.shape))
-    strides[op.attrs.axis] = 0
+    strides = list(row_strides(data))
+    strides[axis] = 0
     source = View(0, tuple(strides))
-    return simplify(Region(source, View(0, row_strides(index.shape)), index.shape))
+    return simplify(Region(source, View(0, row_strides(index)), index))
 
 
 @vulkan_execution("GatherND")
-class GatherNDExecution(VulkanExecution):
+class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
     """One dispatch over the gathered slices."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse index tuples that the kernel has no room for."""
-        _, index = operands(inputs)
-        depth = index.shape[-1]
-        return f"index tuples of {depth}, at most {MAX_AXES} fit" if depth > MAX_AXES else None
+        depth = self.operand(1).shape[-1]
+        if depth > MAX_AXES:
+            raise Rejection(f"index tuples of {depth}, at most {MAX_AXES} fit")
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        assert isinstance(self.op.attrs, GatherNDAttrs)
-        data, index = operands(inputs)
-        first = self.op.attrs.batch_dims
+        data, index = self.operands
+        first = self.attrs.batch_dims
         depth = index.shape[-1]
         sizes = data.shape[first : first + depth]
         strides = row_strides(data.shape)
         status, check = encoder.check_indices(self.op, index)
-        count = prod(outputs[0].shape)
+        count = prod(self.output.shape)
         params = kernels.GatherNdParams(
             count=count,
             inner=prod(data.shape[first + depth :]),
@@ -131,4 +116,4 @@ class GatherNDExecution(VulkanExecution):
             check=check,
         )
         shader = kernels.gather_nd(storage=encoder.load_storage)
-        encoder.dispatch_linear(shader, [data, index, outputs[0], status], params, count)
+        encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)

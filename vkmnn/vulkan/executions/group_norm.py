@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from vkmnn.core.execution import Layouts
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import GroupNormAttrs
@@ -48,53 +48,42 @@ class _Groups:
 
 
 @vulkan_execution("GroupNorm")
-class GroupNormExecution(VulkanExecution):
+class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     """One dispatch with a workgroup per group; long groups take several."""
 
     half_rule = HalfRule.FOLLOWS
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Stay channel-blocked when groups are whole channel blocks or single channels."""
-        x = inputs[0]
-        assert x is not None
+        x = self.operand(0)
         blocked = x.layout is Layout.NC4HW4 and 0 not in x.shape and self._groups(x).mode
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
-        return [layout, *[Layout.NCHW] * (len(inputs) - 1)], [layout]
+        return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        x, scale, bias = (*inputs, None, None)[:3]
-        y = outputs[0]
-        assert x is not None
+        x, scale, bias = self.operand(0), self.optional(1), self.optional(2)
         if 0 in x.shape:
             return
         groups = self._groups(x)
         if x.layout is Layout.NC4HW4:
-            self._encode_blocks(groups, [x, scale, bias, y], encoder)
+            self._encode_blocks(groups, encoder)
             return
         norm = RowNorm(
             rows=groups.batch * groups.count,
             size=groups.width * groups.pixels,
-            epsilon=self._attrs.epsilon,
+            epsilon=self.attrs.epsilon,
             scale=None if scale is None else Factor(scale),
             bias=None if bias is None else Factor(bias),
             channels=Channels(groups.count, groups.width, groups.pixels),
-            activation=self._attrs.activation,
+            activation=self.attrs.activation,
         )
-        encode_row_norm(norm, x, y, encoder)
+        encode_row_norm(norm, x, self.output, encoder)
 
-    def _encode_blocks(
-        self, groups: _Groups, tensors: Sequence[Tensor | None], encoder: VulkanEncoder
-    ) -> None:
-        x, scale, bias, y = tensors
-        assert x is not None
-        assert y is not None
-        attrs, mode = self._attrs, groups.mode
-        assert mode is not None
+    def _encode_blocks(self, groups: _Groups, encoder: VulkanEncoder) -> None:
+        x, scale, bias = self.operand(0), self.optional(1), self.optional(2)
+        attrs, mode = self.attrs, groups.mode
+        assert mode is not None  # else `layouts` had asked for plain order
         blocks = ceil_div(groups.width, 4)
         rows = ceil_div(groups.channels, 4) // blocks * groups.batch
         group = row_group(rows, groups.pixels * 4, encoder)
@@ -118,14 +107,9 @@ class GroupNormExecution(VulkanExecution):
         }
         shader = kernels.group_norm(lanes=group.lanes, mode=mode, storage=group.storage_of(x))
         # What the specialization leaves out still needs a buffer; any will do.
-        bindings = [x, scale or x, bias or x, y]
+        bindings = [x, scale or x, bias or x, self.output]
         encoder.dispatch(shader, bindings, params, row_grid(rows, encoder), spec)
 
     def _groups(self, x: Tensor) -> _Groups:
         batch, channels = x.shape[:2]
-        return _Groups(batch, channels, prod(x.shape[2:]), self._attrs.groups or channels)
-
-    @property
-    def _attrs(self) -> GroupNormAttrs:
-        assert isinstance(self.op.attrs, GroupNormAttrs)
-        return self.op.attrs
+        return _Groups(batch, channels, prod(x.shape[2:]), self.attrs.groups or channels)

@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Array, DType, Layout, Op
+from vkmnn.ir import Array, DType, Layout
 from vkmnn.ir.ops import InterpAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -109,68 +110,51 @@ def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
 
 
 @vulkan_execution("Interp")
-class InterpExecution(VulkanExecution):
+class InterpExecution(VulkanExecution[InterpAttrs]):
     """Separable: each dispatch resizes one or two axes of a tensor seen as five."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse interpolation of bool and wide integers, and endless sums."""
-        attrs = op.attrs
-        assert isinstance(attrs, InterpAttrs)
-        x = inputs[0]
-        assert x is not None
-        if attrs.mode == "nearest":
-            return None
-        if kernel_dtype(x.dtype) == "i32" and x.dtype not in _INTERPOLATED_INTEGERS:
-            return f"{attrs.mode} interpolation of {x.dtype.value}: sums are float32"
-        if attrs.antialias and 0 not in outputs[0].shape:
-            taps = max(
-                (t.count for s in plan_steps(_axes(op, inputs), attrs) for t in s), default=0
-            )
-            if taps > MAX_TAPS:
-                return f"{taps} taps along an axis, at most {MAX_TAPS} fit"
-        return None
+        attrs, x = self.attrs, self.operand(0)
+        words = kernel_dtype(x.dtype) == "i32" and x.dtype not in _INTERPOLATED_INTEGERS
+        if words and attrs.mode != "nearest":
+            raise Rejection(f"{attrs.mode} interpolation of {x.dtype.value}: sums are float32")
+        values = [None if tensor is None else tensor.value for tensor in self.inputs]
+        self._axes = resize_axes(self.op, x.shape, values)
+        self._steps = [] if 0 in self.output.shape else plan_steps(self._axes, attrs)
+        taps = max((taps.count for step in self._steps for taps in step), default=0)
+        if taps > MAX_TAPS:
+            raise Rejection(f"{taps} taps along an axis, at most {MAX_TAPS} fit")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, InterpAttrs)
-        x = inputs[0]
-        assert x is not None
+        attrs, x = self.attrs, self.operand(0)
         crops = attrs.coordinate_mode == "tf_crop_and_resize"
         blocked = (
             x.layout is Layout.NC4HW4
-            and all(axis.is_identity for axis in _axes(self.op, inputs)[:2])
+            and all(axis.is_identity for axis in self._axes[:2])
             and (not crops or attrs.extrapolation_value == 0.0 or x.shape[1] % 4 == 0)
         )
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
-        return [layout, *[Layout.NCHW] * (len(inputs) - 1)], [layout]
+        return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the input, unless what stands for elements outside is no half."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, InterpAttrs)
-        fits = fits_half(np.array([attrs.extrapolation_value]))
-        wanted, made = halves(self.half_rule if fits else HalfRule.FULL, inputs[:1], outputs)
-        return [*wanted, *[False] * (len(inputs) - 1)], made
+        rule = (
+            self.half_rule
+            if fits_half(np.array([self.attrs.extrapolation_value]))
+            else HalfRule.FULL
+        )
+        wanted, made = halves(rule, self.inputs[:1], self.outputs)
+        return [*wanted, *[False] * (len(self.inputs) - 1)], made
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches, or a view when no axis is resized."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, InterpAttrs)
-        source, output = inputs[0], outputs[0]
-        assert source is not None
+        attrs, steps, source, output = self.attrs, self._steps, self.operand(0), self.output
         if 0 in output.shape:
             return
-        steps = plan_steps(_axes(self.op, inputs), attrs)
         if not steps:
             encoder.alias(output, source)
             return
@@ -238,7 +222,7 @@ class InterpExecution(VulkanExecution):
                 inner=inner,
                 outer_stride=row_stride * depth,
                 middle_stride=sizes[last] * inner,
-                outside=_outside(self.op, target.dtype),
+                outside=_outside(self.attrs, target.dtype),
                 low=low,
                 high=high,
             ),
@@ -251,13 +235,6 @@ class InterpExecution(VulkanExecution):
                 **rounding,
             },
         )
-
-
-def _axes(op: Op, inputs: Sequence[Tensor | None]) -> list[AxisResize]:
-    x = inputs[0]
-    assert x is not None
-    values = [None if tensor is None else tensor.value for tensor in inputs]
-    return resize_axes(op, x.shape, values)
 
 
 def _resized(sizes: Sequence[int], step: Sequence[Taps]) -> list[int]:
@@ -273,10 +250,8 @@ def _limits(dtype: DType) -> tuple[float, float]:
     return float(limits.min), float(limits.max)
 
 
-def _outside(op: Op, dtype: DType) -> int:
+def _outside(attrs: InterpAttrs, dtype: DType) -> int:
     """Return the stored bits of the extrapolation value."""
-    attrs = op.attrs
-    assert isinstance(attrs, InterpAttrs)
     value = np.array([attrs.extrapolation_value])
     if kernel_dtype(dtype) == "i32" and attrs.mode != "nearest":
         value = np.clip(np.rint(value), *_limits(dtype))

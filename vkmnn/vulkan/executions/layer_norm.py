@@ -2,80 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Array, Op
+from vkmnn.ir import Array
 from vkmnn.ir.ops import LayerNormAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
 
 @vulkan_execution("LayerNorm")
-class LayerNormExecution(VulkanExecution):
+class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     """One dispatch with a workgroup per row; long rows take several."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse computed factors that broadcast within a row."""
-        assert isinstance(op.attrs, LayerNormAttrs)
-        x = inputs[0]
-        assert x is not None
-        size = _row_size(op.attrs, x)
-        for what, factor in zip(("scale", "bias"), inputs[1:], strict=False):
+        x = self.operand(0)
+        self._size = size = prod(x.shape[normalize_axis(self.attrs.axis, len(x.shape)) :])
+        for what, factor in zip(("scale", "bias"), self.inputs[1:], strict=False):
             if factor is None or factor.value is not None:
                 continue
             if prod(factor.shape) not in (1, size, prod(x.shape)):
-                return f"{what} of shape {factor.shape} is no constant and broadcasts to {x.shape}"
-        return None
+                raise Rejection(
+                    f"{what} of shape {factor.shape} is not constant and broadcasts to {x.shape}"
+                )
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the input; mean and deviation are float32."""
-        wanted, made = halves(self.half_rule, inputs, outputs)
-        named = [index for index, name in enumerate(self.op.outputs) if name]
-        return wanted, [half and index == 0 for half, index in zip(made, named, strict=True)]
+        wanted, made = self.by_rule(self.half_rule)
+        y = self.result(0)
+        return wanted, [half and out is y for half, out in zip(made, self.outputs, strict=True)]
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, LayerNormAttrs)
-        x, scale, bias = (*inputs, None, None)[:3]
-        assert x is not None
-        size = _row_size(attrs, x)
+        attrs, x, size = self.attrs, self.operand(0), self._size
         if 0 in x.shape:
             return
-        named = iter(outputs)
-        made = [next(named) if name else None for name in self.op.outputs]
-        y, mean, deviation = (*made, None, None)[:3]
-        assert y is not None
         norm = RowNorm(
             rows=prod(x.shape) // size,
             size=size,
             epsilon=attrs.epsilon,
             rms=attrs.rms,
-            scale=_factor(scale, x, size, encoder),
-            bias=_factor(bias, x, size, encoder),
-            mean=mean,
-            deviation=deviation,
+            scale=_factor(self.optional(1), x, size, encoder),
+            bias=_factor(self.optional(2), x, size, encoder),
+            mean=self.result(1),
+            deviation=self.result(2),
         )
+        y = self.result(0) or encoder.scratch(prod(x.shape))
         encode_row_norm(norm, x, y, encoder)
-
-
-def _row_size(attrs: LayerNormAttrs, x: Tensor) -> int:
-    return prod(x.shape[normalize_axis(attrs.axis, len(x.shape)) :])
 
 
 def _factor(tensor: Tensor | None, x: Tensor, size: int, encoder: VulkanEncoder) -> Factor | None:

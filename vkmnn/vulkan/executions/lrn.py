@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
-from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op
+from vkmnn.core.execution import Layouts, Rejection
+from vkmnn.ir import Layout
 from vkmnn.ir.ops import LRNAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -18,36 +17,25 @@ from vkmnn.vulkan.half import HalfRule
 
 
 @vulkan_execution("LRN")
-class LRNExecution(VulkanExecution):
+class LRNExecution(VulkanExecution[LRNAttrs]):
     """One dispatch, in the order in which the input lies."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse windows that take too many loop iterations."""
-        assert isinstance(op.attrs, LRNAttrs)
-        window = min(op.attrs.size, outputs[0].shape[1])
-        return f"a window of {window} channels" if window > MAX_LOOP_ROUNDS else None
+        window = min(self.attrs.size, self.output.shape[1])
+        if window > MAX_LOOP_ROUNDS:
+            raise Rejection(f"a window of {window} channels")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Keep the input's order: zero tail lanes stay zero."""
-        x = inputs[0]
-        assert x is not None
-        return [x.layout], [x.layout]
+        layout = self.operand(0).layout
+        return [layout], [layout]
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, LRNAttrs)
-        x, y = inputs[0], outputs[0]
-        assert x is not None
+        attrs, x, y = self.attrs, self.operand(0), self.output
         if 0 in x.shape:
             return
         batch, channels = x.shape[:2]

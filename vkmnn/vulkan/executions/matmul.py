@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Array, DType, Op
+from vkmnn.ir import Array, DType
 from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -83,41 +84,28 @@ class _Product:
 
 
 @vulkan_execution("MatMul")
-class MatMulExecution(VulkanExecution):
+class MatMulExecution(VulkanExecution[MatMulAttrs]):
     """Packs operands that the kernels cannot read as they are, then one dispatch."""
 
     half_rule = HalfRule.TAKES
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop or axis for."""
-        assert isinstance(op.attrs, MatMulAttrs)
-        a, b = inputs[:2]
-        assert a is not None
-        assert b is not None
-        product = _product(op.attrs, a.shape, b.shape)
+        attrs, a, b = self.attrs, self.operand(0), self.operand(1)
+        self._product = product = _product(attrs, a.shape, b.shape)
         if product.k > MAX_K:
-            return f"inner size {product.k} exceeds {MAX_K}"
+            raise Rejection(f"inner size {product.k} exceeds {MAX_K}")
         if len(product.batch) > MAX_BATCH_AXES:
-            return f"batches alternate over {len(product.batch)} axes, at most {MAX_BATCH_AXES} fit"
-        plain = op.attrs.activation.kind == "NONE" and op.attrs.alpha == 1.0
+            axes = len(product.batch)
+            raise Rejection(f"batches alternate over {axes} axes, at most {MAX_BATCH_AXES} fit")
+        plain = attrs.activation.kind == "NONE" and attrs.alpha == 1.0
         if kernel_dtype(a.dtype) == "i32" and not plain:
-            return "scale or activation of an integer product"
-        return None
+            raise Rejection("scale or activation of an integer product")
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the packing of operands and the product."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, MatMulAttrs)
-        a, b, bias, residual = (*inputs, None, None)[:4]
-        assert a is not None
-        assert b is not None
-        output = outputs[0]
-        product = _product(attrs, a.shape, b.shape)
+        attrs, product, output = self.attrs, self._product, self.output
+        a, b, bias, residual = self.operand(0), self.operand(1), self.optional(2), self.optional(3)
         if 0 in output.shape:
             return
         transposed = attrs.transpose_a and len(a.shape) > 1

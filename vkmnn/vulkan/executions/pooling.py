@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
 
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op
+from vkmnn.ir import Layout
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -16,7 +17,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.gemm.convolution import MAX_AXES, Triple, blocked, triple
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.storage import kernel_dtype
 
 # From this many taps on, one axis after the other is less work and gives more invocations.
@@ -117,68 +118,50 @@ def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
 
 
 @vulkan_execution("Pooling")
-class PoolingExecution(VulkanExecution):
+class PoolingExecution(VulkanExecution[PoolingAttrs]):
     """One dispatch, or one per axis for large windows."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse averages of integers and windows that take too many loop iterations."""
-        attrs = op.attrs
-        assert isinstance(attrs, PoolingAttrs)
-        x = inputs[0]
-        assert x is not None
+        attrs, x = self.attrs, self.operand(0)
         if attrs.kind != "MAX" and kernel_dtype(x.dtype) != "f32":
-            return f"{attrs.kind} pooling of {x.dtype.value} tensors"
-        window = pool_window(attrs, x.shape[2:])
-        if len(outputs) > 1:
-            if len(x.shape) - 2 > MAX_AXES:
-                return f"{len(x.shape) - 2} spatial axes with indices, at most {MAX_AXES} fit"
-            passes = [whole_pass(x.shape[2:], window)]
+            raise Rejection(f"{attrs.kind} pooling of {x.dtype.value} tensors")
+        spatial = x.shape[2:]
+        window = pool_window(attrs, spatial)
+        if len(self.outputs) == 1:
+            self._passes = plan_passes(spatial, window, attrs.kind)
+        elif len(spatial) > MAX_AXES:
+            raise Rejection(f"{len(spatial)} spatial axes with indices, at most {MAX_AXES} fit")
         else:
-            passes = plan_passes(x.shape[2:], window, attrs.kind)
-        if any(prod(step.kernel) > MAX_LOOP_ROUNDS for step in passes):
-            return f"a window of {prod(window.kernel)} elements"
-        return None
+            self._passes = [whole_pass(spatial, window)]
+        if any(prod(step.kernel) > MAX_LOOP_ROUNDS for step in self._passes):
+            raise Rejection(f"a window of {prod(window.kernel)} elements")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Channel-blocked; plain where indices are wanted or there is no spatial axis."""
-        x = inputs[0]
-        assert x is not None
-        plain = len(outputs) > 1 or len(x.shape) < 3
+        plain = len(self.outputs) > 1 or len(self.operand(0).shape) < 3
         layout = Layout.NCHW if plain else Layout.NC4HW4
-        return [layout], [layout] * len(outputs)
+        return [layout], [layout] * len(self.outputs)
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the input; norms leave the range of halves."""
-        assert isinstance(self.op.attrs, PoolingAttrs)
-        norm = self.op.attrs.kind == "LP"
-        return halves(HalfRule.FULL if norm else self.half_rule, inputs, outputs)
+        return self.by_rule(HalfRule.FULL if self.attrs.kind == "LP" else self.half_rule)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, PoolingAttrs)
-        x = inputs[0]
-        assert x is not None
-        if 0 in outputs[0].shape:
+        x = self.operand(0)
+        if 0 in self.output.shape:
             return
-        window = pool_window(attrs, x.shape[2:])
-        if len(outputs) > 1:
-            _encode_indices(attrs, window, x, outputs, encoder)
+        if len(self.outputs) > 1:
+            _encode_indices(self.attrs, self._passes[0], x, self.outputs, encoder)
         else:
-            _encode_passes(attrs, window, x, outputs[0], encoder)
+            _encode_passes(self.attrs, self._passes, x, self.output, encoder)
 
 
 def _encode_passes(
-    attrs: PoolingAttrs, window: Window, x: Tensor, y: Tensor, encoder: VulkanEncoder
+    attrs: PoolingAttrs, passes: Sequence[Pass], x: Tensor, y: Tensor, encoder: VulkanEncoder
 ) -> None:
     spatial = x.shape[2:]
     batch, channels = x.shape[:2]
@@ -190,7 +173,6 @@ def _encode_passes(
         images = batch = ceil_div(batch * channels, 4)
         channels = 4
         source = x
-    passes = plan_passes(spatial, window, attrs.kind)
     for number, step in enumerate(passes):
         last = number == len(passes) - 1
         target = y if last else encoder.scratch(images * prod(step.out_size) * 4, y.dtype)
@@ -291,12 +273,11 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
 
 def _encode_indices(
     attrs: PoolingAttrs,
-    window: Window,
+    step: Pass,
     x: Tensor,
     outputs: Sequence[Tensor],
     encoder: VulkanEncoder,
 ) -> None:
-    step = whole_pass(x.shape[2:], window)
     depth, height, width = step.in_size
     columns = attrs.storage_order == 1
     floats = kernel_dtype(x.dtype) == "f32"

@@ -7,16 +7,18 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.core.execution import Layouts
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
 from vkmnn.ir import Layout, Op, Region, View, storage_elements
 from vkmnn.ir.ops import RasterAttrs
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cuts import Piece, span_view
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fill import encode_fill
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.layout_change import change_layout
 from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.storage import element_bytes, fits_half, storage_bytes, stored_dtype, vec4_count
@@ -26,71 +28,55 @@ MIN_IMAGE_RANK = 4
 
 
 @vulkan_execution("Raster")
-class RasterExecution(VulkanExecution):
+class RasterExecution(VulkanExecution[RasterAttrs]):
     """Copies regions, except where a view does, or the producer can write into the output."""
 
     half_rule = HalfRule.FOLLOWS
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Stay channel-blocked when every region moves whole blocks of channels, as in concat.
 
         What moves otherwise comes out in plain order, from sources in either.
         """
-        blocked = inputs and all(t is not None and t.layout is Layout.NC4HW4 for t in inputs)
-        if blocked and self._blocked_regions(inputs, outputs[0]) is not None:
-            return [Layout.NC4HW4] * len(inputs), [Layout.NC4HW4]
-        wanted = [self._read_as(number, tensor) for number, tensor in enumerate(inputs)]
-        return wanted, [self._write_as(inputs, wanted, outputs[0])]
+        sources = self.operands
+        blocked = sources and all(t.layout is Layout.NC4HW4 for t in sources)
+        if blocked and self._blocked_regions() is not None:
+            return [Layout.NC4HW4] * len(sources), [Layout.NC4HW4]
+        wanted = [self._read_as(number, tensor) for number, tensor in enumerate(sources)]
+        return wanted, [self._write_as(wanted)]
 
-    def _read_as(self, number: int, source: Tensor | None) -> Layout:
+    def _read_as(self, number: int, source: Tensor) -> Layout:
         """Read a source as it lies, except for parts that are copied, or seen, as one piece."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, RasterAttrs)
-        regions = [simplify(region) for region in attrs.regions if region.origin == number]
-        if source is None or any(is_contiguous(region) for region in regions):
-            return Layout.NCHW
-        return source.layout
+        regions = [simplify(region) for region in self.attrs.regions if region.origin == number]
+        whole = any(is_contiguous(region) for region in regions)
+        return Layout.NCHW if whole else source.layout
 
-    def _write_as(
-        self, inputs: Sequence[Tensor | None], wanted: Sequence[Layout], output: Tensor
-    ) -> Layout:
+    def _write_as(self, wanted: Sequence[Layout]) -> Layout:
         """Stay channel-blocked among images, as when channels are shuffled.
 
         What reads the result is not known: images go to kernels for images most of the time.
         """
+        output, sources = self.output, self.operands
         images = (
             len(output.shape) >= MIN_IMAGE_RANK
             and output.shape[1] % 4 == 0
             and output.usage is not Usage.OUTPUT
             and all(layout is Layout.NC4HW4 for layout in wanted)
             and all(
-                t is not None
-                and len(t.shape) == len(output.shape)
-                and t.shape[0] == output.shape[0]
-                for t in inputs
+                len(t.shape) == len(output.shape) and t.shape[0] == output.shape[0] for t in sources
             )
         )
-        return Layout.NC4HW4 if images and inputs else Layout.NCHW
+        return Layout.NC4HW4 if images and sources else Layout.NCHW
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the sources, unless what fills the gaps is no half."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, RasterAttrs)
-        fits = fits_half(np.array([attrs.fill]))
-        return halves(self.half_rule if fits else HalfRule.FULL, inputs, outputs)
+        fits = fits_half(np.array([self.attrs.fill]))
+        return self.by_rule(self.half_rule if fits else HalfRule.FULL)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record a fill where regions leave gaps, and one dispatch per region."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, RasterAttrs)
-        output = outputs[0]
-        by_blocks = None
-        if output.layout is Layout.NC4HW4:
-            by_blocks = self._blocked_regions(inputs, output)
+        attrs, inputs, output = self.attrs, self.operands, self.output
+        by_blocks = self._blocked_regions() if output.layout is Layout.NC4HW4 else None
         if by_blocks is None:
             elements = prod(output.shape)
             regions = [simplify(region) for region in attrs.regions]
@@ -108,25 +94,19 @@ class RasterExecution(VulkanExecution):
             regions = _write_in_place(regions, inputs, output, encoder)
         if by_blocks is not None:
             for region in regions:
-                source = inputs[region.origin]
-                assert source is not None
-                copy_region(region, source, output, encoder, by_blocks=True)
+                copy_region(region, inputs[region.origin], output, encoder, by_blocks=True)
         else:
             _copy_all(regions, inputs, output, attrs.fill if gaps else None, encoder)
 
-    def _blocked_regions(
-        self, inputs: Sequence[Tensor | None], output: Tensor
-    ) -> list[Region] | None:
+    def _blocked_regions(self) -> list[Region] | None:
         """Return the regions in channel-blocked addresses, None if one moves parts of blocks."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, RasterAttrs)
+        attrs, inputs, output = self.attrs, self.operands, self.output
         if attrs.ordered or len(output.shape) < 3:
             return None
         blocked: list[Region] = []
         for region in attrs.regions:
-            source = inputs[region.origin]
-            assert source is not None
-            moved = _blocked_region(simplify(region), source.shape, output.shape, region.origin)
+            shape = inputs[region.origin].shape
+            moved = _blocked_region(simplify(region), shape, output.shape, region.origin)
             if moved is None:
                 return None
             blocked.append(moved)
@@ -135,7 +115,7 @@ class RasterExecution(VulkanExecution):
 
 def _copy_all(
     regions: Sequence[Region],
-    inputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
     output: Tensor,
     fill: float | None,
     encoder: VulkanEncoder,
@@ -149,7 +129,6 @@ def _copy_all(
     blocked = output.layout is Layout.NC4HW4
     plain: dict[int, Tensor] = {}
     for origin, source in sources.items():
-        assert source is not None
         plain[origin] = source
         if source.layout is Layout.NC4HW4 and not fits_blocked(source, output, encoder):
             plain[origin] = scratch_like(source, prod(source.shape), encoder)
@@ -203,7 +182,7 @@ def _blocked_region(
 def _is_view(
     regions: Sequence[Region],
     elements: int,
-    inputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
     output: Tensor,
     encoder: VulkanEncoder,
 ) -> bool:
@@ -212,7 +191,6 @@ def _is_view(
     if len(regions) > 1 or not is_contiguous(region) or prod(region.size) != elements:
         return False
     source = inputs[region.origin]
-    assert source is not None
     if stored_dtype(source) != stored_dtype(output):
         return False
     begin = region.src.offset * element_bytes(output)
@@ -229,7 +207,7 @@ def _is_view(
 
 def _write_in_place(
     regions: Sequence[Region],
-    inputs: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
     output: Tensor,
     encoder: VulkanEncoder,
 ) -> list[Region]:
@@ -245,9 +223,7 @@ def _write_in_place(
     whole = sum(prod(region.size) for region in regions) * size
     moves: dict[Tensor, list[tuple[Region, int]]] = {}
     for region in regions:
-        source = inputs[region.origin]
-        assert source is not None
-        root, begin = encoder.placement(source)
+        root, begin = encoder.placement(inputs[region.origin])
         shift = (region.dst.offset - region.src.offset) * size - begin
         moves.setdefault(root, []).append((region, shift))
     copied: list[Region] = []
@@ -278,21 +254,29 @@ class PartRasterExecution(RasterExecution):
 
     Args:
         op: the Raster, with one region for each of `pieces`.
+        inputs: what it reads.
+        outputs: what it writes.
+        info: the device.
         pieces: what part of the whole each is.
         gathers: the input is the whole, else the output.
     """
 
-    def __init__(self, op: Op, pieces: Sequence[Piece], *, gathers: bool) -> None:
-        super().__init__(op)
+    def __init__(
+        self,
+        op: Op[RasterAttrs],
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        info: DeviceInfo,
+        pieces: Sequence[Piece],
+        *,
+        gathers: bool,
+    ) -> None:
+        super().__init__(op, inputs, outputs, info)
         self._pieces = tuple(pieces)
         self._gathers = gathers
 
-    def _blocked_regions(
-        self, inputs: Sequence[Tensor | None], output: Tensor
-    ) -> list[Region] | None:
-        whole = inputs[0] if self._gathers else output
-        assert whole is not None
-        shape = whole.shape
+    def _blocked_regions(self) -> list[Region] | None:
+        shape = (self.operand(0) if self._gathers else self.output).shape
         if len(shape) < 3:
             return None
         blocks = (-(-shape[1] // 4), shape[0], *shape[2:], 4)
@@ -316,12 +300,9 @@ class PartRasterExecution(RasterExecution):
 class ConvertTensorExecution(VulkanExecution):
     """Changes between plain and channel-blocked order, and between floats of 32 and of 16 bits."""
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record one dispatch, or a view where both forms are the same."""
-        source, output = inputs[0], outputs[0]
-        assert source is not None
+        source, output = self.operand(0), self.output
         if source.layout is output.layout or _same_order(source.shape):
             _convert_width(source, output, encoder)
             return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf, nan, prod
 
 import numpy as np
 
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import DType, Layout, Op
+from vkmnn.ir import DType, Layout
 from vkmnn.ir.ops import ReductionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -68,56 +68,47 @@ _INT32 = np.iinfo(np.int32)
 
 
 @vulkan_execution("Reduction")
-class ReductionExecution(VulkanExecution):
+class ReductionExecution(VulkanExecution[ReductionAttrs]):
     """One dispatch, more when lines are long or few; geometry has made the axes neighbours."""
 
     half_rule = HalfRule.READS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse long sums of wide integers, and what 32 bits cannot express."""
-        assert isinstance(op.attrs, ReductionAttrs)
-        kind = op.attrs.kind
-        x = inputs[0]
-        assert x is not None
-        size = _line(op.attrs, inputs).size
-        if kernel_dtype(x.dtype) == "f32" or 0 in outputs[0].shape:
-            return None
+        kind, x, axes = self.attrs.kind, self.operand(0), self.optional(1)
+        given = None if axes is None else int_list([None, axes.value], 1, "axes")
+        self._axes = reduction_axes(
+            len(x.shape), given, noop_with_empty_axes=self.attrs.noop_with_empty_axes
+        )
+        self._line = (
+            line_of(x.shape, self._axes[0], self._axes[-1])
+            if self._axes
+            else Line(prod(x.shape), 1, 1)
+        )
+        size = self._line.size
+        if kernel_dtype(x.dtype) == "f32" or 0 in self.output.shape:
+            return
         if size == 0 and _of_nothing(kind, x.dtype) is None:
-            return f"{kind} of no {x.dtype.value} elements"
+            raise Rejection(f"{kind} of no {x.dtype.value} elements")
         if kind == "LOG_SUM_EXP":
-            return f"{kind} of integers, whose last digit float32 cannot tell"
+            raise Rejection(f"{kind} of integers, whose last digit float32 cannot tell")
         if kind in _EXACT and size > MAX_LOOP_ROUNDS:
-            return f"{kind} of {size} integers, at most {MAX_LOOP_ROUNDS} fit"
-        return None
+            raise Rejection(f"{kind} of {size} integers, at most {MAX_LOOP_ROUNDS} fit")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Stay channel-blocked when all pixels of an image are reduced."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, ReductionAttrs)
-        x = inputs[0]
-        assert x is not None
+        attrs, x = self.attrs, self.operand(0)
         pixels = tuple(range(2, len(x.shape)))
         words = kernel_dtype(x.dtype) == "f32" or attrs.kind not in _EXACT
-        blocked = x.layout is Layout.NC4HW4 and _axes(attrs, inputs) == pixels and words
+        blocked = x.layout is Layout.NC4HW4 and self._axes == pixels and words
         if not blocked or attrs.kind not in _KEEPS_ZERO or 0 in x.shape:
-            return [Layout.NCHW] * len(inputs), [Layout.NCHW]
+            return [Layout.NCHW] * len(self.inputs), [Layout.NCHW]
         made = Layout.NC4HW4 if attrs.keepdims else Layout.NCHW
-        return [Layout.NC4HW4, *[Layout.NCHW] * (len(inputs) - 1)], [made]
+        return [Layout.NC4HW4, *[Layout.NCHW] * (len(self.inputs) - 1)], [made]
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, ReductionAttrs)
-        x, y = inputs[0], outputs[0]
-        assert x is not None
-        line = _line(attrs, inputs)
+        attrs, x, y, line = self.attrs, self.operand(0), self.output, self._line
         if 0 in y.shape:
             return
         if line.size == 0:
@@ -132,21 +123,6 @@ class ReductionExecution(VulkanExecution):
             _encode_exact(attrs.kind, x, y, line, encoder)
         else:
             _encode(attrs.kind, x, y, line, encoder)
-
-
-def _axes(attrs: ReductionAttrs, inputs: Sequence[Tensor | None]) -> tuple[int, ...]:
-    x, axes = (*inputs, None)[:2]
-    assert x is not None
-    values = [None, None if axes is None else axes.value]
-    given = None if axes is None else int_list(values, 1, "axes")
-    rank = len(x.shape)
-    return reduction_axes(rank, given, noop_with_empty_axes=attrs.noop_with_empty_axes)
-
-
-def _line(attrs: ReductionAttrs, inputs: Sequence[Tensor | None]) -> Line:
-    x, axes = inputs[0], _axes(attrs, inputs)
-    assert x is not None
-    return line_of(x.shape, axes[0], axes[-1]) if axes else Line(prod(x.shape), 1, 1)
 
 
 def _of_nothing(kind: str, dtype: DType) -> float | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.execution import Layouts
 from vkmnn.ir import Layout
 from vkmnn.ir.ops import ScaleAttrs
 from vkmnn.shaders import kernels
@@ -14,30 +13,22 @@ from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule
-from vkmnn.vulkan.indexing import operands
 
 
 @vulkan_execution("Scale")
-class ScaleExecution(VulkanExecution):
+class ScaleExecution(VulkanExecution[ScaleAttrs]):
     """One dispatch, in the order in which the input lies."""
 
     half_rule = HalfRule.FOLLOWS
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Keep the input's order; scale and bias are vectors, the same in both."""
-        x = inputs[0]
-        assert x is not None
-        return [x.layout, Layout.NCHW, Layout.NCHW], [x.layout]
+        layout = self.operand(0).layout
+        return [layout, Layout.NCHW, Layout.NCHW], [layout]
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, ScaleAttrs)
-        output = outputs[0]
+        attrs, output = self.attrs, self.output
         if 0 in output.shape:
             return
         batch, channels = output.shape[:2]
@@ -65,5 +56,5 @@ class ScaleExecution(VulkanExecution):
         )
         shader = kernels.scale(width=width, storage=encoder.load_storage)
         spec = {"SPLAT": splat, **activation_spec(attrs.activation)}
-        tensors = [*operands(inputs), output]
+        tensors = [*self.operands, output]
         encoder.dispatch_linear(shader, tensors, params, count, spec)

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.geometry.regions import simplify
-from vkmnn.ir import Op, Region, View
+from vkmnn.ir import Region, View
 from vkmnn.ir.ops import ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.indexing import MAX_AXES, operands, padded, row_strides
+from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 
 @vulkan_execution("ScatterND")
-class ScatterNDExecution(VulkanExecution):
+class ScatterNDExecution(VulkanExecution[ScatterNDAttrs]):
     """Copies the data, then writes the updates over it."""
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse index tuples that the kernel has no room for."""
-        _, index, _ = operands(inputs)
-        depth = index.shape[-1]
-        return f"index tuples of {depth}, at most {MAX_AXES} fit" if depth > MAX_AXES else None
+        depth = self.operand(1).shape[-1]
+        if depth > MAX_AXES:
+            raise Rejection(f"index tuples of {depth}, at most {MAX_AXES} fit")
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the copy and the writes; reductions run through the tuples in bounded chunks."""
-        assert isinstance(self.op.attrs, ScatterNDAttrs)
-        data, index, updates = operands(inputs)
-        output = outputs[0]
+        data, index, updates = self.operands
+        output, reduction = self.output, self.attrs.reduction
         _copy(data, output, encoder)
-        reduction = self.op.attrs.reduction
         depth = index.shape[-1]
         tuples = prod(index.shape[:-1])
         inner = prod(data.shape[depth:])
@@ -67,31 +60,26 @@ class ScatterNDExecution(VulkanExecution):
 
 
 @vulkan_execution("ScatterElements")
-class ScatterElementsExecution(VulkanExecution):
+class ScatterElementsExecution(VulkanExecution[ScatterElementsAttrs]):
     """Copies the data, then writes the updates over it, a line along the axis per invocation."""
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
-        axes = len(_lines(op, inputs).size)
-        return f"{axes} alternating axes, at most {MAX_AXES} fit" if axes > MAX_AXES else None
+        data, index, _ = self.operands
+        self._lines = _lines(data.shape, index.shape, self.attrs.axis)
+        axes = len(self._lines.size)
+        if axes > MAX_AXES:
+            raise Rejection(f"{axes} alternating axes, at most {MAX_AXES} fit")
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the copy and the writes, in bounded chunks."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, ScatterElementsAttrs)
-        data, index, updates = operands(inputs)
-        output = outputs[0]
+        attrs, output, lines = self.attrs, self.output, self._lines
+        data, index, updates = self.operands
         _copy(data, output, encoder)
         axis = attrs.axis % len(data.shape)
         length = index.shape[axis]
         size = data.shape[axis]
         status, check = encoder.check_range(index, -size, size - 1, self.op)
-        lines = _lines(self.op, inputs)
         count = prod(lines.size) if length else 0
         shader = kernels.scatter_elements(
             reduction=attrs.reduction,  # type: ignore[arg-type]
@@ -114,13 +102,11 @@ class ScatterElementsExecution(VulkanExecution):
             encoder.dispatch_linear(shader, [index, updates, output, status], params, count)
 
 
-def _lines(op: Op, inputs: Sequence[Tensor | None]) -> Region:
+def _lines(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
     """Return the beginnings of all lines along the axis, in the index (dst) and the data (src)."""
-    assert isinstance(op.attrs, ScatterElementsAttrs)
-    data, index, _ = operands(inputs)
-    sizes = list(index.shape)
-    sizes[op.attrs.axis] = 1
-    views = View(0, row_strides(data.shape)), View(0, row_strides(index.shape))
+    sizes = list(index)
+    sizes[axis] = 1
+    views = View(0, row_strides(data)), View(0, row_strides(index))
     return simplify(Region(*views, tuple(sizes)))
 
 

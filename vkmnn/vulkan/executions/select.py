@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, Op
+from vkmnn.core.execution import Layouts
+from vkmnn.ir import Layout
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import MAX_AXES, blocked_layout, plan_operands, plan_plain
+from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, refuse_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 
 
 @vulkan_execution("Select")
@@ -20,34 +18,23 @@ class SelectExecution(VulkanExecution):
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
-        shapes = [tensor.shape for tensor in inputs if tensor is not None]
-        plan = plan_plain(shapes, outputs[0].shape)
-        if not plan.fits:
-            return f"broadcasting alternates over {len(plan.sizes)} axes, at most {MAX_AXES} fit"
-        return None
+        refuse_many_axes(self.operands, self.output)
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Work in the largest operand's order; zero tails choose between zeros."""
-        tensors = [tensor for tensor in inputs if tensor is not None]
-        layout = Layout.NC4HW4 if blocked_layout(tensors, outputs[0], True) else Layout.NCHW
-        return [layout] * len(inputs), [layout]
+        blocked = blocked_layout(self.operands, self.output, True)
+        layout = Layout.NC4HW4 if blocked else Layout.NCHW
+        return [layout] * len(self.inputs), [layout]
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow what is computed: what hides scores in its place may be the lowest half."""
-        return halves(self.half_rule, inputs, outputs, clamped=True)
+        return self.by_rule(self.half_rule, clamped=True)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        plan, operands = plan_operands([t for t in inputs if t is not None], outputs[0], encoder)
+        plan, operands = plan_operands(self.operands, self.output, encoder)
         shader = kernels.select(
             width="4" if plan.width == 4 else "1",
             storage=encoder.load_storage,
@@ -63,4 +50,4 @@ class SelectExecution(VulkanExecution):
         if plan.width == 4:
             names = ("COND_SPLAT", "A_SPLAT", "B_SPLAT")
             spec |= dict(zip(names, plan.splats, strict=True))
-        encoder.dispatch_linear(shader, [*operands, outputs[0]], params, plan.count, spec)
+        encoder.dispatch_linear(shader, [*operands, self.output], params, plan.count, spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import SoftmaxAttrs
@@ -32,19 +32,14 @@ MAX_COLUMN = MAX_LOOP_ROUNDS // 3
 
 
 @vulkan_execution("Softmax")
-class SoftmaxExecution(VulkanExecution):
+class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
     """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
 
     half_rule = HalfRule.FOLLOWS
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, SoftmaxAttrs)
-        x, y = inputs[0], outputs[0]
-        assert x is not None
+        attrs, x, y = self.attrs, self.operand(0), self.output
         if 0 in x.shape:
             return
         rank = len(x.shape)

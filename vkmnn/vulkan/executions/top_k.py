@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vkmnn.core.tensor import Tensor
@@ -46,38 +45,27 @@ class _Runs:
 
 
 @vulkan_execution("TopK")
-class TopKExecution(VulkanExecution):
+class TopKExecution(VulkanExecution[TopKAttrs]):
     """Sorts blocks by counting, then merges runs by bisection; each step keeps k of a run."""
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record keys, blocks and merges."""
-        attrs = self.op.attrs
-        assert isinstance(attrs, TopKAttrs)
-        x, k = inputs[:2]
-        assert x is not None
-        assert k is not None
+        attrs, x, k = self.attrs, self.operand(0), self.operand(1)
         keep = int_scalar([None, k.value], 1, "k")
         axis = normalize_axis(attrs.axis, len(x.shape))
         line = line_of(x.shape, axis, axis)
         if keep == 0 or 0 in x.shape:
             return
-        step = _Step(x, line, keep, self._both(outputs, line.columns * keep, encoder), encoder)
+        step = _Step(x, line, keep, self._both(line.columns * keep, encoder), encoder)
         runs = step.sort_blocks(step.make_keys(attrs.largest))
         while runs is not None:
             runs = step.sort_blocks(runs) if runs.run <= SHORT_RUN else step.merge(runs)
 
-    def _both(
-        self, outputs: Sequence[Tensor], words: int, encoder: VulkanEncoder
-    ) -> tuple[Tensor, Tensor]:
+    def _both(self, words: int, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
         """Return where values and indices go; the network may want one of them only."""
-        named = iter(outputs)
-        made = [next(named) if name else None for name in self.op.outputs]
-        values, indices = (*made, None)[:2]
         return (
-            values or encoder.scratch(words, DType.INT32),
-            indices or encoder.scratch(words, DType.INT32),
+            self.result(0) or encoder.scratch(words, DType.INT32),
+            self.result(1) or encoder.scratch(words, DType.INT32),
         )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Activation, Layout, Op
+from vkmnn.core.execution import Layouts, Rejection
+from vkmnn.ir import Activation, Layout
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
@@ -35,30 +33,20 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
 
 @vulkan_execution("UnaryOp")
-class UnaryExecution(VulkanExecution):
+class UnaryExecution(VulkanExecution[UnaryAttrs]):
     """One dispatch over whole vec4s."""
 
     half_rule = HalfRule.FOLLOWS
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse float functions of integers."""
-        assert isinstance(op.attrs, UnaryAttrs)
-        assert inputs[0] is not None
-        dtype = kernel_dtype(inputs[0].dtype)
-        if dtype == "i32" and op.attrs.kind not in _INTEGER_KINDS:
-            return f"{op.attrs.kind} of {inputs[0].dtype.value}"
-        return None
+        dtype = self.operand(0).dtype
+        if kernel_dtype(dtype) == "i32" and self.attrs.kind not in _INTEGER_KINDS:
+            raise Rejection(f"{self.attrs.kind} of {dtype.value}")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Keep the input's order where zero tail lanes stay zero."""
-        source = inputs[0]
-        assert source is not None
-        attrs = self._attrs
+        source, attrs = self.operand(0), self.attrs
         zero = attrs.kind in _KEEPS_ZERO or keeps_zero(
             Activation(attrs.kind, attrs.alpha, attrs.beta)
         )
@@ -66,18 +54,13 @@ class UnaryExecution(VulkanExecution):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout], [layout]
 
-    def halves(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> Halves:
+    def halves(self) -> Halves:
         """Follow the operand, unless results leave the range of halves easily, or are no floats."""
-        full = self._attrs.kind in _FULL
-        return halves(HalfRule.FULL if full else self.half_rule, inputs, outputs)
+        return self.by_rule(HalfRule.FULL if self.attrs.kind in _FULL else self.half_rule)
 
-    def on_encode(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], encoder: VulkanEncoder
-    ) -> None:
+    def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        source, output = inputs[0], outputs[0]
-        assert source is not None
-        attrs = self._attrs
+        source, output, attrs = self.operand(0), self.output, self.attrs
         dtype = kernel_dtype(source.dtype)
         count = vec4_count(output)
         shader = kernels.unary(
@@ -89,11 +72,6 @@ class UnaryExecution(VulkanExecution):
         if dtype == "i32":
             params = kernels.UnaryParams(n4=count, lo=_bound(attrs.alpha), hi=_bound(attrs.beta))
         encoder.dispatch_linear(shader, [source, output], params, count)
-
-    @property
-    def _attrs(self) -> UnaryAttrs:
-        assert isinstance(self.op.attrs, UnaryAttrs)
-        return self.op.attrs
 
 
 def _bound(value: float) -> int:

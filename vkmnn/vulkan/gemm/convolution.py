@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Activation, Array, DType, Layout, Op
+from vkmnn.ir import Activation, Array, AttrsT, DType, Layout
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
@@ -656,32 +657,25 @@ def _shader(
     return shader, kernels.ConvTileParams
 
 
-class ConvolutionBase(VulkanExecution):
+class ConvolutionBase(VulkanExecution[AttrsT]):
     """What convolutions in both directions refuse, and the layouts they want."""
 
     half_rule = HalfRule.TAKES
 
-    @classmethod
-    def reject(
-        cls, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], info: DeviceInfo
-    ) -> str | None:
+    def prepare(self, info: DeviceInfo) -> None:
         """Refuse element types without kernel and more than three spatial axes."""
-        axes = len(outputs[0].shape) - 2
+        axes = len(self.output.shape) - 2
         if axes > MAX_AXES:
-            return f"{axes} spatial axes, at most {MAX_AXES} fit"
-        for tensor in inputs:
-            if tensor is not None and tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
-                return f"convolution of {tensor.dtype.value} tensors"
-        joins = isinstance(op.attrs, ConvolutionAttrs) and op.attrs.residual != "ADD_BEFORE"
-        w = inputs[1]
-        assert w is not None
+            raise Rejection(f"{axes} spatial axes, at most {MAX_AXES} fit")
+        for tensor in self.operands:
+            if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
+                raise Rejection(f"convolution of {tensor.dtype.value} tensors")
+        joins = isinstance(self.attrs, ConvolutionAttrs) and self.attrs.residual != "ADD_BEFORE"
+        w = self.operand(1)
         if joins and prod(w.shape[1:]) > MAX_LOOP_ROUNDS:
-            return f"{prod(w.shape[1:])} products per element before a late residual"
-        return None
+            raise Rejection(f"{prod(w.shape[1:])} products per element before a late residual")
 
-    def layouts(
-        self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
-    ) -> tuple[list[Layout], list[Layout]]:
+    def layouts(self) -> Layouts:
         """Activations are channel-blocked; weights and bias stay plain."""
         wanted = [Layout.NC4HW4, Layout.NCHW, Layout.NCHW, Layout.NC4HW4]
-        return wanted[: len(inputs)], [Layout.NC4HW4]
+        return wanted[: len(self.inputs)], [Layout.NC4HW4]
