@@ -26,7 +26,7 @@ NAMES = {
     "unary": "unary_gelu_f32_ssbo",  # the second; functions of our own
     "reduce_rows": "reduce_rows_sum_f32_8_texel",  # subgroups
     "softmax_columns": "softmax_columns_4_ssbo",  # the widest loads
-    "conv_tile": "conv_tile_pixels_4_1_clip_texel",  # unrolled by Jinja
+    "conv_tile": "conv_tile_pixels_4_1_texel",  # unrolled by Jinja
 }
 
 

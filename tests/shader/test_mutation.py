@@ -23,9 +23,9 @@ from vkmnn.testing.mutation import (
 # Of different families; of each family one that drivers compile quickly.
 KERNELS = (
     "binary_add_f32_4_ssbo",
-    "conv_tile_pixels_1_1_clip_ssbo",
+    "conv_tile_pixels_1_1_ssbo",
     "gather_1_ssbo",
-    "matmul_tile_1_4_i32_clip_ssbo",
+    "matmul_tile_1_4_i32_ssbo",
     "softmax_columns_1_ssbo",
 )
 EACH = 20

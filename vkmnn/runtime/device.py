@@ -41,6 +41,7 @@ from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
 from vkmnn.runtime.pipeline_cache import PipelineCacheFile
+from vkmnn.runtime.prune import specialized_spirv
 from vkmnn.runtime.selection import select
 from vkmnn.runtime.warm_up import WarmUp
 from vkmnn.threads import Workers
@@ -173,7 +174,7 @@ class Device:
         reason = missing(shader, self.info, values)
         if reason:
             raise ShaderError(reason, hint="choose a variant that the device supports")
-        made = self.driver_device.create_pipeline(shader, values)
+        made = self.driver_device.create_pipeline(shader, specialized_spirv(shader, values), values)
         self.raise_messages()
         return Pipeline(shader, values, made, self.info.limits)
 

@@ -20,7 +20,7 @@ from vkmnn.runtime.drivers.base import (
     DriverRecorder,
 )
 from vkmnn.runtime.footprint import Footprint, MatrixType, footprint
-from vkmnn.runtime.shader import TEXEL_SIZES, BindingType, Shader, checked_spirv
+from vkmnn.runtime.shader import TEXEL_SIZES, BindingType, Shader
 
 if TYPE_CHECKING:
     from vkmnn.runtime.device_info import DeviceInfo
@@ -95,15 +95,15 @@ class CheckedDevice(DriverDevice):
         return buffer
 
     def create_pipeline(
-        self, shader: Shader, spec: Mapping[str, int | float | bool]
+        self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
     ) -> CheckedPipeline:
         numbers = {
             constant.id: int(spec[constant.name])
             for constant in shader.spec_constants
             if constant.type != "float"
         }
-        check_shader(shader, footprint(checked_spirv(shader), numbers), self.info)
-        return CheckedPipeline(self.inner.create_pipeline(shader, spec), shader)
+        check_shader(shader, footprint(code, numbers), self.info)
+        return CheckedPipeline(self.inner.create_pipeline(shader, code, spec), shader)
 
     def recorder(self, timestamps: bool) -> CheckedRecorder:
         if timestamps and "timestamps" not in self.info.features:

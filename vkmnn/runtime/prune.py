@@ -8,10 +8,31 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from vkmnn.runtime.shader import checked_spirv
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.shader import Shader
 
 _HEADER_WORDS = 5
 # Numbers of the SPIR-V specification, "Instructions" and "Decoration".
 _OP_DECORATE, _OP_SWITCH, _SPEC_ID = 71, 251, 1
+
+
+def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) -> bytes:
+    """Return the module that a driver gets: the shader's, without the switch cases `spec` excludes.
+
+    Raises:
+        ShaderError: as `checked_spirv`.
+    """
+    code = checked_spirv(shader)
+    numbers = {
+        constant.id: int(spec[constant.name])
+        for constant in shader.spec_constants
+        if constant.type in ("uint", "int") and not constant.name.startswith("local_size_")
+    }
+    return prune_switches(code, numbers) if numbers else code
 
 
 def prune_switches(code: bytes, values: Mapping[int, int]) -> bytes:

@@ -813,10 +813,6 @@ ConvDepthwisePixels: TypeAlias = Literal[
     4,
     1,
 ]
-ConvDepthwiseAct: TypeAlias = Literal[
-    "clip",
-    "any",
-]
 ConvDepthwiseStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
@@ -920,7 +916,6 @@ class ConvDepthwiseParams(Params):
 def conv_depthwise(
     *,
     pixels: ConvDepthwisePixels,
-    act: ConvDepthwiseAct,
     storage: ConvDepthwiseStorage,
 ) -> Shader:
     """Return a variant of `conv_depthwise`.
@@ -932,7 +927,6 @@ def conv_depthwise(
         "conv_depthwise",
         {
             "pixels": pixels,
-            "act": act,
             "storage": storage,
         },
     )
@@ -1004,10 +998,6 @@ def conv_fold(
     )
 
 
-ConvGatherAct: TypeAlias = Literal[
-    "clip",
-    "any",
-]
 ConvGatherStorage: TypeAlias = Literal[
     "ssbo",
     "texel",
@@ -1110,7 +1100,6 @@ class ConvGatherParams(Params):
 
 def conv_gather(
     *,
-    act: ConvGatherAct,
     storage: ConvGatherStorage,
 ) -> Shader:
     """Return a variant of `conv_gather`.
@@ -1122,7 +1111,6 @@ def conv_gather(
     return _find(
         "conv_gather",
         {
-            "act": act,
             "storage": storage,
         },
     )
@@ -1137,10 +1125,6 @@ ConvRotateRows: TypeAlias = Literal[
 ConvRotateLanes: TypeAlias = Literal[
     8,
     16,
-]
-ConvRotateAct: TypeAlias = Literal[
-    "clip",
-    "any",
 ]
 ConvRotateStorage: TypeAlias = Literal[
     "texel",
@@ -1244,7 +1228,6 @@ def conv_rotate(
     *,
     rows: ConvRotateRows,
     lanes: ConvRotateLanes,
-    act: ConvRotateAct,
     storage: ConvRotateStorage,
 ) -> Shader:
     """Return a variant of `conv_rotate`.
@@ -1259,7 +1242,6 @@ def conv_rotate(
         {
             "rows": rows,
             "lanes": lanes,
-            "act": act,
             "storage": storage,
         },
     )
@@ -1276,10 +1258,6 @@ ConvSharedTile: TypeAlias = Literal[
 ConvSharedSplit: TypeAlias = Literal[
     0,
     1,
-]
-ConvSharedAct: TypeAlias = Literal[
-    "clip",
-    "any",
 ]
 ConvSharedStorage: TypeAlias = Literal[
     "ssbo",
@@ -1390,7 +1368,6 @@ def conv_shared(
     *,
     tile: ConvSharedTile,
     split: ConvSharedSplit,
-    act: ConvSharedAct,
     storage: ConvSharedStorage,
 ) -> Shader:
     """Return a variant of `conv_shared`.
@@ -1405,7 +1382,6 @@ def conv_shared(
         {
             "tile": tile,
             "split": split,
-            "act": act,
             "storage": storage,
         },
     )
@@ -1422,10 +1398,6 @@ ConvStripStride: TypeAlias = Literal[
 ConvStripPixels: TypeAlias = Literal[
     4,
     8,
-]
-ConvStripAct: TypeAlias = Literal[
-    "clip",
-    "any",
 ]
 ConvStripStorage: TypeAlias = Literal[
     "ssbo",
@@ -1532,7 +1504,6 @@ def conv_strip(
     size: ConvStripSize,
     stride: ConvStripStride,
     pixels: ConvStripPixels,
-    act: ConvStripAct,
     storage: ConvStripStorage,
 ) -> Shader:
     """Return a variant of `conv_strip`.
@@ -1547,7 +1518,6 @@ def conv_strip(
             "size": size,
             "stride": stride,
             "pixels": pixels,
-            "act": act,
             "storage": storage,
         },
     )
@@ -1565,10 +1535,6 @@ ConvTilePixels: TypeAlias = Literal[
 ConvTileBlocks: TypeAlias = Literal[
     2,
     1,
-]
-ConvTileAct: TypeAlias = Literal[
-    "clip",
-    "any",
 ]
 ConvTileStorage: TypeAlias = Literal[
     "ssbo",
@@ -1675,7 +1641,6 @@ def conv_tile(
     across: ConvTileAcross,
     pixels: ConvTilePixels,
     blocks: ConvTileBlocks,
-    act: ConvTileAct,
     storage: ConvTileStorage,
 ) -> Shader:
     """Return a variant of `conv_tile`.
@@ -1691,7 +1656,6 @@ def conv_tile(
             "across": across,
             "pixels": pixels,
             "blocks": blocks,
-            "act": act,
             "storage": storage,
         },
     )
@@ -2827,10 +2791,6 @@ MatmulGemvAligned: TypeAlias = Literal[
     1,
     4,
 ]
-MatmulGemvAct: TypeAlias = Literal[
-    "clip",
-    "any",
-]
 MatmulGemvStorage: TypeAlias = Literal[
     "ssbo",
     "half",
@@ -2916,7 +2876,6 @@ def matmul_gemv(
     *,
     rows: MatmulGemvRows,
     aligned: MatmulGemvAligned,
-    act: MatmulGemvAct,
     storage: MatmulGemvStorage,
 ) -> Shader:
     """Return a variant of `matmul_gemv`.
@@ -2930,7 +2889,6 @@ def matmul_gemv(
         {
             "rows": rows,
             "aligned": aligned,
-            "act": act,
             "storage": storage,
         },
     )
@@ -3045,10 +3003,6 @@ MatmulRotateAligned: TypeAlias = Literal[
     1,
     4,
 ]
-MatmulRotateAct: TypeAlias = Literal[
-    "clip",
-    "any",
-]
 MatmulRotateStorage: TypeAlias = Literal[
     "texel",
     "half_texel",
@@ -3135,7 +3089,6 @@ def matmul_rotate(
     rows: MatmulRotateRows,
     lanes: MatmulRotateLanes,
     aligned: MatmulRotateAligned,
-    act: MatmulRotateAct,
     storage: MatmulRotateStorage,
 ) -> Shader:
     """Return a variant of `matmul_rotate`.
@@ -3150,7 +3103,6 @@ def matmul_rotate(
             "rows": rows,
             "lanes": lanes,
             "aligned": aligned,
-            "act": act,
             "storage": storage,
         },
     )
@@ -3171,10 +3123,6 @@ MatmulSharedSplit: TypeAlias = Literal[
 MatmulSharedAligned: TypeAlias = Literal[
     1,
     4,
-]
-MatmulSharedAct: TypeAlias = Literal[
-    "clip",
-    "any",
 ]
 MatmulSharedStorage: TypeAlias = Literal[
     "ssbo",
@@ -3274,7 +3222,6 @@ def matmul_shared(
     tile: MatmulSharedTile,
     split: MatmulSharedSplit,
     aligned: MatmulSharedAligned,
-    act: MatmulSharedAct,
     storage: MatmulSharedStorage,
 ) -> Shader:
     """Return a variant of `matmul_shared`.
@@ -3289,7 +3236,6 @@ def matmul_shared(
             "tile": tile,
             "split": split,
             "aligned": aligned,
-            "act": act,
             "storage": storage,
         },
     )
@@ -3306,10 +3252,6 @@ MatmulTileAligned: TypeAlias = Literal[
 MatmulTileDtype: TypeAlias = Literal[
     "f32",
     "i32",
-]
-MatmulTileAct: TypeAlias = Literal[
-    "clip",
-    "any",
 ]
 MatmulTileStorage: TypeAlias = Literal[
     "ssbo",
@@ -3399,7 +3341,6 @@ def matmul_tile(
     tile: MatmulTileTile,
     aligned: MatmulTileAligned,
     dtype: MatmulTileDtype,
-    act: MatmulTileAct,
     storage: MatmulTileStorage,
 ) -> Shader:
     """Return a variant of `matmul_tile`.
@@ -3412,7 +3353,6 @@ def matmul_tile(
             "tile": tile,
             "aligned": aligned,
             "dtype": dtype,
-            "act": act,
             "storage": storage,
         },
     )
@@ -5338,10 +5278,6 @@ WinogradOutM: TypeAlias = Literal[
     2,
     4,
 ]
-WinogradOutAct: TypeAlias = Literal[
-    "clip",
-    "any",
-]
 WinogradOutStorage: TypeAlias = Literal[
     "texel",
     "half_texel",
@@ -5398,7 +5334,6 @@ class WinogradOutParams(Params):
 def winograd_out(
     *,
     m: WinogradOutM,
-    act: WinogradOutAct,
     storage: WinogradOutStorage,
 ) -> Shader:
     """Return a variant of `winograd_out`.
@@ -5410,7 +5345,6 @@ def winograd_out(
         "winograd_out",
         {
             "m": m,
-            "act": act,
             "storage": storage,
         },
     )

@@ -92,7 +92,7 @@ class PlanDevice(DriverDevice):
         raise OutOfDeviceMemoryError(f"no heap of {self.info.name} holds {size} more bytes")
 
     def create_pipeline(
-        self, shader: Shader, spec: Mapping[str, int | float | bool]
+        self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
     ) -> PlanPipeline:
         return PlanPipeline(shader)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
@@ -33,27 +32,28 @@ def activation_spec(activation: Activation) -> dict[str, int]:
     return {"ACTIVATION": kernels.Activation[activation.kind].value}
 
 
-# Activations that are a clamp; the bounds of CLIP are its own.
+# Activations that are a clamp, beside CLIP, and their bounds.
 _CLAMPS = {"NONE": (-inf, inf), "RELU": (0.0, inf)}
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """How kernels apply an activation: the axis act, two parameters, specialization constants."""
+    """How convolutions and products apply an activation: two parameters, a specialization."""
 
-    act: Literal["clip", "any"]
     alpha: float
     beta: float
     spec: Mapping[str, int]
 
 
 def epilogue_of(activation: Activation) -> Epilogue:
-    """Return how kernels with the axis act apply an activation."""
-    if activation.kind == "CLIP":
-        return Epilogue("clip", activation.alpha, activation.beta, {})
+    """Return how convolutions and products apply an activation.
+
+    None, ReLU and Clip are one clamp with different bounds: a layer with one of them needs no
+    pipeline beside those of the others.
+    """
     if activation.kind in _CLAMPS:
-        return Epilogue("clip", *_CLAMPS[activation.kind], {})
-    return Epilogue("any", activation.alpha, activation.beta, activation_spec(activation))
+        activation = Activation("CLIP", *_CLAMPS[activation.kind])
+    return Epilogue(activation.alpha, activation.beta, activation_spec(activation))
 
 
 def residual_spec(residual: Tensor | None, kind: str) -> dict[str, int | bool]:

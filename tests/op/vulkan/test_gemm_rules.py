@@ -146,7 +146,6 @@ def test_sizes_are_those_of_the_shaders(tile: Tile) -> None:
         tile=tile.name,  # type: ignore[arg-type]
         split=0,
         aligned=4,
-        act="clip",
         storage="ssbo",
     )
     assert matmul.local_size == (tile.invocations, 1, 1)

@@ -85,7 +85,7 @@ def test_a_dispatch_that_breaks_a_limit(
     scale: Shader,
 ) -> None:
     device = open_with(**changes)
-    pipeline = device.create_pipeline(scale, spec_of(scale))
+    pipeline = device.create_pipeline(scale, scale.spirv(), spec_of(scale))
     buffer = device.allocate(4096, MemoryKind.DEVICE)
     ranges = [whole(buffer, 0, 64)] * (len(scale.bindings) - 1) + [whole(buffer, offset, nbytes)]
     recorder = device.recorder(False)
@@ -110,14 +110,14 @@ def test_texel_buffers(
     texel_add: Shader,
 ) -> None:
     device = open_with(**changes)
-    pipeline = device.create_pipeline(texel_add, spec_of(texel_add))
+    pipeline = device.create_pipeline(texel_add, texel_add.spirv(), spec_of(texel_add))
     buffer = device.allocate(4096, MemoryKind.DEVICE)
     ranges = [whole(buffer, offset, nbytes)] * len(texel_add.bindings)
     with pytest.raises(DeviceLimitError, match=limit):
         device.recorder(False).dispatch(pipeline, ranges, b"", (1, 1, 1))
 
 
-SHARED = "conv_shared_32x32_0_clip_ssbo"
+SHARED = "conv_shared_32x32_0_ssbo"
 MATRICES = "matmul_coop_64x64w32x32k1_64_0_1"
 
 
@@ -139,9 +139,9 @@ def test_a_shader_that_breaks_a_limit(
     kernel: str, limit: str, changes: dict[str, Any], open_with: Open
 ) -> None:
     shader = KERNELS[kernel]
-    open_with().create_pipeline(shader, spec_of(shader))
+    open_with().create_pipeline(shader, shader.spirv(), spec_of(shader))
     with pytest.raises(DeviceLimitError, match=limit) as caught:
-        open_with(**changes).create_pipeline(shader, spec_of(shader))
+        open_with(**changes).create_pipeline(shader, shader.spirv(), spec_of(shader))
     assert caught.value.limit == limit
 
 

@@ -152,9 +152,15 @@ class DriverDevice(ABC):
 
     @abstractmethod
     def create_pipeline(
-        self, shader: Shader, spec: Mapping[str, int | float | bool]
+        self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
     ) -> DriverPipeline:
-        """Build a pipeline; `spec` holds every constant of the shader. Thread-safe."""
+        """Build a pipeline; thread-safe.
+
+        Args:
+            shader: what the pipeline binds and needs.
+            code: the SPIR-V to hand to the driver, checked; not `shader.spirv()`.
+            spec: a value for every constant of the shader.
+        """
 
     @abstractmethod
     def recorder(self, timestamps: bool) -> DriverRecorder:

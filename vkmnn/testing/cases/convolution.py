@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count, product
+from itertools import chain, count, islice, product
 from typing import TypedDict
 
 import numpy as np
@@ -39,13 +39,13 @@ VOLUME = Window(pads=(1, 0, 1, 0, 2, 0), strides=(2, 1, 3), dilations=(3, 1, 2))
 class Maker:
     """Makes convolutions with small whole numbers, so that every order of sums is exact.
 
-    Activations of the variant's axis act take turns, and so do kinds of residuals. Cases have a
-    residual and pads where they can: without, the kernel is another specialization, which takes its
-    time to compile.
+    Activations and kinds of residuals take turns. Cases have a residual and pads where they can:
+    without, the kernel is another specialization, which takes its time to compile. So does an
+    activation that is no clamp.
     """
 
-    def __init__(self, act: str, turns: Sequence[Activation] = ()) -> None:
-        self._turns = turns or (CLAMPS if act == "clip" else SMOOTH)
+    def __init__(self, turns: Sequence[Activation] = CLAMPS) -> None:
+        self._turns = turns
         self._count = count()
 
     def __call__(
@@ -99,7 +99,7 @@ class Maker:
 
 def _tiles(variant: Variant) -> Iterator[Case]:
     """Yield convolutions without groups, or with groups of whole channel blocks."""
-    make = Maker(str(variant.axes["act"]))
+    make = Maker()
     # Windows with asymmetric pads, every axis different; more than one panel of channels.
     yield make(
         (2, 7, 9, 5),
@@ -114,8 +114,8 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     yield make((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), residual=True, **VOLUME)
     yield make((2, 7, 11), (5, 7, 4), pads=(3, 2), residual=True, half=True)
     yield make((0, 7, 5, 5), (4, 7, 3, 3))
-    if variant.axes["act"] == "any":
-        return
+    # An activation that is no clamp.
+    yield Maker(SMOOTH)((1, 7, 9, 5), (38, 7, 3, 2), pads=(1, 0, 2, 3), residual=True)
     # One tap of one block; more pixels than a workgroup of any kernel takes.
     yield make((1, 3, 19, 28), (6, 3, 1, 1))
     yield make((1, 1, 1, 1), (2, 1, 1, 1), bias=False)
@@ -136,14 +136,11 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""
     rows, columns, groups = (*map(int, str(variant.axes["tile"]).split("x")), 1)[:3]
     depth = 32 if (rows, groups) == (32, 1) else 16 * groups
-    act = str(variant.axes["act"])
-    make = Maker(act, WIDE if act == "clip" else ())
+    make = Maker(WIDE)
     # Long inner axes: pixels, channels and K one more than whole tiles and steps.
     width = rows // 8 + 1
     yield make((2, 9, width, 8), (columns + 6, 9, 3, 5), pads=(2, 0, 3, 4), residual=True)
     yield from _tiles(variant)
-    if variant.axes["act"] == "any":
-        return
     yield make((1, 5 * depth - 3, rows + 3), (columns + 4, 5 * depth - 3, 1), residual=True)
     yield make((2, 2 * depth + 5, rows), (2 * columns, 2 * depth + 5, 1), residual=True)
     x, w = (1, 5 * depth, 3, rows), (7, 5 * depth, 1, 1)
@@ -159,7 +156,7 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
     rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
     step = int(variant.axes["step"])
     # Bounds that few of the results reach: what is clamped shows no mistakes.
-    make = Maker("clip", (Activation("CLIP", -150.0, 210.0),))
+    make = Maker((Activation("CLIP", -150.0, 210.0),))
     long = 3 * step + 37
     x = (2, 41, rows // 8 + 1, 8)
     yield make(x, (columns + 6, 41, 3, 5), pads=(2, 0, 3, 4), residual=True)
@@ -186,7 +183,7 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
     if rows == 16:
         # Whole steps of several taps, none of them outside; another activation; phases.
         yield make((1, step, 6, 5), (columns, step, 3, 3), residual=True)
-        yield Maker("any")((2, 8, 7, 5), (9, 8, 3, 3), pads=(1, 1, 1, 1))
+        yield Maker(SMOOTH)((2, 8, 7, 5), (9, 8, 3, 3), pads=(1, 1, 1, 1))
         yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
 
 
@@ -199,7 +196,7 @@ def conv_rotate(variant: Variant) -> Iterator[Case]:
 @shader_cases("conv_depthwise")
 def conv_depthwise(variant: Variant) -> Iterator[Case]:
     """Windows of any shape."""
-    make = Maker(str(variant.axes["act"]))
+    make = Maker()
     yield make(
         (2, 7, 9, 5),
         (7, 1, 3, 2),
@@ -214,12 +211,13 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
     yield make((2, 6, 17, 31), (6, 1, 2, 2), group=6)
     yield make((1, 1, 1, 1), (1, 1, 1, 1))
     yield make((2, 3, 0), (3, 1, 1), group=3)
+    yield Maker(SMOOTH)((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7, residual=True)
 
 
 @shader_cases("conv_strip")
 def conv_strip(variant: Variant) -> Iterator[Case]:
     """Square windows; widths on both sides of whole strips."""
-    make = Maker(str(variant.axes["act"]))
+    make = Maker()
     size, stride = int(variant.axes["size"]), int(variant.axes["stride"])
     strides, w = (stride, stride), (1, size, size)
     for x, pads in (
@@ -236,12 +234,14 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
     x = (2, 4, 19, 3 * 8 * stride + size - stride)
     yield make(x, (4, *w), strides=strides, group=4, bias=False)
     yield make((0, 3, 7, 7), (3, *w), strides=strides, group=3)
+    x = (2, 7, 6, 9)
+    yield Maker(SMOOTH)(x, (7, *w), strides=strides, pads=around, group=7, residual=True)
 
 
 @shader_cases("conv_gather")
 def conv_gather(variant: Variant) -> Iterator[Case]:
     """Groups of single channels and of odd numbers of them."""
-    make = Maker(str(variant.axes["act"]))
+    make = Maker()
     yield make(
         (2, 6, 9, 5),
         (9, 2, 3, 2),
@@ -255,22 +255,22 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
     yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, half=True)
     yield make((1, 10, 19, 28), (6, 5, 1, 1), group=2)
     yield make((0, 6, 3), (4, 3, 1), group=2)
-    if variant.axes["act"] == "clip":
-        yield make.transposed((1, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=3)
+    yield make.transposed((1, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=3)
+    yield Maker(SMOOTH)((2, 6, 9, 5), (9, 2, 3, 2), pads=(1, 0, 2, 3), group=3, residual=True)
 
 
 @shader_cases("conv_weight")
 def conv_weight(variant: Variant) -> Iterator[Case]:
     """Weights that are inputs: panels with and without gaps."""
-    make = Maker("clip")
+    make = Maker()
     yield make((1, 3, 5, 4), (5, 3, 2, 3), constant=False, residual=True)
     yield make((1, 8, 2, 2), (16, 8, 1, 1), constant=False)
     yield make((2, 6, 4, 3), (6, 1, 3, 3), group=6, constant=False)
     yield make((2, 6, 4, 3), (9, 2, 2, 1), group=3, constant=False)
 
 
-def _winograd(variant: Variant, act: str) -> Iterator[Case]:
-    make = Maker(act)
+def _winograd(variant: Variant, turns: Sequence[Activation] = CLAMPS) -> Iterator[Case]:
+    make = Maker(turns)
     # F(4, 3) has thirds in its weights.
     tolerance = 4e-4 if variant.axes["m"] == 4 else 0.0
 
@@ -290,7 +290,7 @@ def _winograd(variant: Variant, act: str) -> Iterator[Case]:
 @shader_cases("conv_fold")
 def conv_fold(variant: Variant) -> Iterator[Case]:
     """Rows of whole fours of taps and of others; pads on either side, steps, images, volumes."""
-    make = Maker("clip")
+    make = Maker()
     for case in (
         make((1, 1, 13, 11), (9, 1, 5, 5), pads=(2, 2, 2, 2), residual=True),
         make((2, 1, 7, 37), (6, 1, 3, 8), pads=(0, 3, 2, 5), strides=(2, 3), constant=False),
@@ -304,10 +304,10 @@ def conv_fold(variant: Variant) -> Iterator[Case]:
 @shader_cases("winograd_in")
 def winograd_in(variant: Variant) -> Iterator[Case]:
     """Whole and broken tiles on every side."""
-    return _winograd(variant, "clip")
+    return _winograd(variant)
 
 
 @shader_cases("winograd_out")
 def winograd_out(variant: Variant) -> Iterator[Case]:
-    """Whole and broken tiles on every side."""
-    return _winograd(variant, str(variant.axes["act"]))
+    """Whole and broken tiles on every side; all kinds of activations."""
+    return chain(_winograd(variant), islice(_winograd(variant, SMOOTH), 2))

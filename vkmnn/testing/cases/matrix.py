@@ -46,12 +46,19 @@ PRODUCTS: dict[int, tuple[tuple[Shape, Shape], ...]] = {
 }
 
 
-def _products(variant: Variant, dtype: str, act: str, columns: int) -> Iterator[Case]:
+def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
     """Yield products of small whole numbers, which are exact, with all that an epilogue can do."""
-    turns = CLAMPS if act == "clip" and dtype == "f32" else SMOOTH if act == "any" else ()
+    yield from _with_epilogues(dtype, PRODUCTS[columns], CLAMPS)
+    if dtype == "f32":
+        yield from _with_epilogues(dtype, PRODUCTS[columns][:2], SMOOTH)
+    yield from _other_types(dtype, columns)
+
+
+def _with_epilogues(
+    dtype: str, pairs: Sequence[tuple[Shape, Shape]], turns: Sequence[Activation]
+) -> Iterator[Case]:
     make = whole if dtype == "f32" else integers
-    pairs = PRODUCTS[columns]
-    for number, (a, b) in enumerate(pairs[:4] if act == "any" else pairs):
+    for number, (a, b) in enumerate(pairs):
         left, right = make(*a), make(*b, seed=1)
         inputs: list[AnyArray | None] = [left, right]
         shape = np.matmul(left, right).shape
@@ -66,14 +73,11 @@ def _products(variant: Variant, dtype: str, act: str, columns: int) -> Iterator[
             attrs = MatMulAttrs(alpha=0.5, activation=turns[number % len(turns)], residual=kind)
         constant = [1] if number == 1 else [0] if number == 2 else []
         yield op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
-    yield from _other_types(variant, dtype, columns)
 
 
-def _other_types(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
+def _other_types(dtype: str, columns: int) -> Iterator[Case]:
     sizes = (5, 8, 8 if columns == 4 else 9)
     names = ("float16",) if dtype == "f32" else ("int64", "int8", "uint8")
-    if variant.axes.get("act", "clip") == "any":
-        return
     for name in names:
         a, b = (integers(*shape, low=0).astype(name) for shape in (sizes[:2], sizes[1:]))
         yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
@@ -82,19 +86,17 @@ def _other_types(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
 @shader_cases("matmul_tile")
 def matmul_tile(variant: Variant) -> Iterator[Case]:
     """Batches, panels, broken tiles, bias, residual, scale and activation."""
-    dtype, act = str(variant.axes["dtype"]), str(variant.axes["act"])
-    return _products(variant, dtype, act, int(variant.axes["aligned"]))
+    return _products(variant, str(variant.axes["dtype"]), int(variant.axes["aligned"]))
 
 
 @shader_cases("matmul_rotate")
 def matmul_rotate(variant: Variant) -> Iterator[Case]:
     """Batches, panels, broken tiles, bias, residual, scale and activation."""
-    return _products(variant, "f32", str(variant.axes["act"]), int(variant.axes["aligned"]))
+    return _products(variant, "f32", int(variant.axes["aligned"]))
 
 
-def _staged(variant: Variant, sizes: tuple[tuple[Shape, Shape], ...]) -> Iterator[Case]:
+def _staged(sizes: tuple[tuple[Shape, Shape], ...]) -> Iterator[Case]:
     """Yield products, nearly all with one specialization: these take their time to compile."""
-    turns = WIDE if variant.axes["act"] == "clip" else SMOOTH
     for number, (a, b) in enumerate(sizes):
         left, right = whole(*a), whole(*b, seed=1)
         shape = np.matmul(left, right).shape
@@ -102,9 +104,8 @@ def _staged(variant: Variant, sizes: tuple[tuple[Shape, Shape], ...]) -> Iterato
         last = number == len(sizes) - 1
         if not last:
             inputs += [whole(b[-1], seed=2), whole(*shape, seed=3)]
-        elif variant.axes["act"] == "any":
-            return
-        attrs = MatMulAttrs(alpha=0.5, activation=turns[number % len(turns)])
+        activation = SMOOTH[0] if last else WIDE[number % len(WIDE)]
+        attrs = MatMulAttrs(alpha=0.5, activation=activation)
         constant = [[1], [0], []][number % 3]
         yield op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
 
@@ -118,7 +119,6 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
     small = 4 if variant.axes["aligned"] == 4 else 1
     long = 5 * depth - 3
     return _staged(
-        variant,
         (
             ((2, 1, 2, rows + 5, long), (1, 3, 1, long, n)),
             ((rows - 1, 2 * depth), (2 * depth, n - 4)),
@@ -180,7 +180,6 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     n = 36 if variant.axes["aligned"] == 4 else 35
     small = 4 if variant.axes["aligned"] == 4 else 1
     yield from _staged(
-        variant,
         (
             ((2, 1, 2, rows, 299), (1, 3, 1, 299, n)),
             ((max(rows - 2, 1), 1031), (1031, n)),
@@ -193,7 +192,7 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     )
     if rows == 1 and variant.axes["aligned"] == 4:
         # Convolutions of one pixel, whose windows are vectors.
-        make = Maker(str(variant.axes["act"]))
+        make = Maker()
         yield make((1, 29, 3, 5), (36, 29, 3, 5), residual=True)
         yield make((1, 96, 1), (4, 96, 1), bias=False, residual=True)
 

@@ -15,7 +15,7 @@ from vkmnn.ir import Array, DType
 from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import activation_spec, epilogue_of, residual_spec
+from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -144,8 +144,9 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
         spec: dict[str, int | bool] = {
             "HAS_BIAS": bias is not None,
             **residual_spec(residual, attrs.residual),
-            **epilogue.spec,
         }
+        if dtype == "f32":  # integer products have no activation
+            spec |= epilogue.spec
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [
             left.tensor,
@@ -155,8 +156,6 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
             output,
         ]
         if isinstance(kernel, CoopKernel):
-            sizes |= {"act_alpha": attrs.activation.alpha, "act_beta": attrs.activation.beta}
-            spec |= activation_spec(attrs.activation)
             coop.dispatch_product(product.gemm, kernel, sizes, tensors, spec, encoder)
             return
         if isinstance(kernel, SharedKernel):
@@ -164,7 +163,6 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
                 tile=kernel.tile.name,  # type: ignore[arg-type]
                 split=kernel.split,
                 aligned=aligned,
-                act=epilogue.act,
                 storage=buffer_storage(encoder),
             )
             walk = kernel.walk(product.gemm)
@@ -177,7 +175,6 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
             shader = kernels.matmul_gemv(
                 rows=kernel.rows,  # type: ignore[arg-type]
                 aligned=aligned,
-                act=epilogue.act,
                 storage=buffer_storage(encoder),
             )
             spec |= {"WIDTH": kernel.width, "local_size_x": kernel.local}
@@ -189,7 +186,6 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
                 rows=kernel.rows,  # type: ignore[arg-type]
                 lanes=kernel.lanes,  # type: ignore[arg-type]
                 aligned=aligned,
-                act=epilogue.act,
                 storage=encoder.texel_storage,
             )
             groups = (rows, ceil_div(product.n, 4 * lanes), batches)
@@ -198,7 +194,6 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
         shader = kernels.matmul_tile(
             tile=kernel.rows,  # type: ignore[arg-type]
             aligned=aligned,
-            act=epilogue.act,
             dtype=dtype,  # type: ignore[arg-type]
             storage=encoder.load_storage,
         )

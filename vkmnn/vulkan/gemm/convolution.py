@@ -582,16 +582,15 @@ def dispatch_convolution(
     tensors = [*operands, residual or operands[2], y]
     spec: dict[str, int | bool] = {**epilogue.spec, **residual_spec(residual, join)}
     if isinstance(kernel.shared, CoopKernel):
-        coop.dispatch_convolution(problem, kernel.shared, activation, sizes, tensors, spec, encoder)
+        coop.dispatch_convolution(problem, kernel.shared, sizes, tensors, spec, encoder)
         return
     if isinstance(kernel.shared, GemvKernel):
         dispatch_conv_gemv(problem, kernel.shared, epilogue, tensors, spec, encoder)
         return
     if kernel.shared:
-        act = epilogue.act
-        dispatch_conv_shared(problem, kernel.shared, act, sizes, tensors, spec, encoder)
+        dispatch_conv_shared(problem, kernel.shared, sizes, tensors, spec, encoder)
         return
-    shader, params_type = _shader(problem, kernel, epilogue.act, encoder)
+    shader, params_type = _shader(problem, kernel, encoder)
     params = params_type(kernel=problem.kernel, dilation=problem.dilation, **sizes)
     tiles = _tiles(problem, kernel)
     folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
@@ -620,7 +619,6 @@ def _tiles(problem: ConvProblem, kernel: ConvKernel) -> int:
 def _shader(
     problem: ConvProblem,
     kernel: ConvKernel,
-    act: Literal["clip", "any"],
     encoder: VulkanEncoder,
 ) -> tuple[Shader, Callable[..., Params]]:
     storage = encoder.load_storage
@@ -628,7 +626,6 @@ def _shader(
         shader = kernels.conv_rotate(
             rows=kernel.pixels,  # type: ignore[arg-type]
             lanes=kernel.lanes,  # type: ignore[arg-type]
-            act=act,
             storage=encoder.texel_storage,
         )
         return shader, kernels.ConvRotateParams
@@ -637,21 +634,19 @@ def _shader(
             size=problem.kernel[2],  # type: ignore[arg-type]
             stride=problem.stride[2],  # type: ignore[arg-type]
             pixels=kernel.pixels,  # type: ignore[arg-type]
-            act=act,
             storage=storage,
         )
         return shader, kernels.ConvStripParams
     if kernel.family == "depthwise":
-        shader = kernels.conv_depthwise(pixels=kernel.pixels, act=act, storage=storage)  # type: ignore[arg-type]
+        shader = kernels.conv_depthwise(pixels=kernel.pixels, storage=storage)  # type: ignore[arg-type]
         return shader, kernels.ConvDepthwiseParams
     if kernel.family == "gather":
-        return kernels.conv_gather(act=act, storage=storage), kernels.ConvGatherParams
+        return kernels.conv_gather(storage=storage), kernels.ConvGatherParams
     wide = kernel.family == "tile"
     shader = kernels.conv_tile(
         across="pixels" if wide else "channels",
         pixels=kernel.pixels,  # type: ignore[arg-type]
         blocks=kernel.lanes if wide else 1,  # type: ignore[arg-type]
-        act=act,
         storage=storage,
     )
     return shader, kernels.ConvTileParams

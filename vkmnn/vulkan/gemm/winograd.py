@@ -219,7 +219,7 @@ def encode_winograd(
     zeros = bias_tensor(bias, problem.channels, encoder)
     epilogue = epilogue_of(activation)
     encoder.dispatch(
-        kernels.winograd_out(m=m, act=epilogue.act, storage=encoder.texel_storage),  # type: ignore[arg-type]
+        kernels.winograd_out(m=m, storage=encoder.texel_storage),  # type: ignore[arg-type]
         [after, zeros, residual or zeros, y],
         kernels.WinogradOutParams(
             batch=problem.batch,

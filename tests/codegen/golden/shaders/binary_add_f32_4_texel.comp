@@ -222,9 +222,17 @@ float activate(float x)
     }
 }
 
+// The clamp is what most kernels end in: it takes whole vectors.
 vec4 activate(vec4 x)
 {
-    return vec4(activate(x.x), activate(x.y), activate(x.z), activate(x.w));
+    switch (ACTIVATION)
+    {
+    case ACTIVATION_CLIP:
+        vec4 y = mix(x, vec4(pc.act_alpha), lessThan(x, vec4(pc.act_alpha)));
+        return mix(y, vec4(pc.act_beta), greaterThan(y, vec4(pc.act_beta)));
+    default:
+        return vec4(activate(x.x), activate(x.y), activate(x.z), activate(x.w));
+    }
 }
 
 float apply(float a, float b)

@@ -107,9 +107,9 @@ class KomputeDevice(DriverDevice):
         return buffer
 
     def create_pipeline(
-        self, shader: Shader, spec: Mapping[str, int | float | bool]
+        self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
     ) -> KomputePipeline:
-        return KomputePipeline(self, shader, spec)
+        return KomputePipeline(self, shader, code, spec)
 
     def recorder(self, timestamps: bool) -> KomputeRecorder:
         return KomputeRecorder(self)

@@ -10,7 +10,7 @@ import numpy as np
 
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.drivers.base import DriverPipeline
-from vkmnn.runtime.shader import BindingType, Shader, checked_spirv
+from vkmnn.runtime.shader import BindingType, Shader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,10 +41,14 @@ class KomputePipeline(DriverPipeline):
     )
 
     def __init__(
-        self, device: KomputeDevice, shader: Shader, spec: Mapping[str, int | float | bool]
+        self,
+        device: KomputeDevice,
+        shader: Shader,
+        code: bytes,
+        spec: Mapping[str, int | float | bool],
     ) -> None:
         self.name = shader.name
-        self.code = checked_spirv(shader)
+        self.code = code
         self.constants = _constants(shader, spec)
         self.push = np.zeros(shader.push_constant_size // 4, np.uint32)
         self.order = _order(shader)

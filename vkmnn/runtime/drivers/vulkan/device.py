@@ -144,9 +144,9 @@ class VulkanDevice(DriverDevice):
         return VulkanBuffer(self, nbytes, kind)
 
     def create_pipeline(
-        self, shader: Shader, spec: Mapping[str, int | float | bool]
+        self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
     ) -> VulkanPipeline:
-        return self.pipelines.create(shader, spec)
+        return self.pipelines.create(shader, code, spec)
 
     def recorder(self, timestamps: bool) -> VulkanRecorder:
         return VulkanRecorder(self, timestamps)

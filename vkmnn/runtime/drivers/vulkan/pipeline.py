@@ -12,8 +12,7 @@ from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, S
 from vkmnn.runtime.drivers.base import DriverPipeline
 from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.handles import Handles
-from vkmnn.runtime.prune import prune_switches
-from vkmnn.runtime.shader import BindingType, Shader, checked_spirv
+from vkmnn.runtime.shader import BindingType, Shader
 
 if TYPE_CHECKING:
     from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
@@ -116,11 +115,13 @@ class PipelineFactory:
         self._finalizer = device.own(self, "pipeline_caches", handles.destroy)
         self._cache = _create_cache(handles, b"")
 
-    def create(self, shader: Shader, spec: Mapping[str, int | float | bool]) -> VulkanPipeline:
+    def create(
+        self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
+    ) -> VulkanPipeline:
         """Build a pipeline.
 
         Raises:
-            ShaderError: the module is damaged, or the driver refuses it.
+            ShaderError: the driver refuses the module.
         """
         device = self._device
         key = (
@@ -134,7 +135,7 @@ class PipelineFactory:
         pipeline = VulkanPipeline(device, layout, shader)
         temporary = Handles(device)
         try:
-            module = _create_module(temporary, shader, spec)
+            module = _create_module(temporary, code)
             info, _keep = _pipeline_info(shader, spec, module, layout)
             pipeline.build(self._cache, info, f"vkCreateComputePipelines for shader {shader.name}")
         except (DeviceLostError, OutOfDeviceMemoryError):
@@ -243,15 +244,7 @@ def _create_template(
     return handles.create("VkDescriptorUpdateTemplate", info)
 
 
-def _create_module(handles: Handles, shader: Shader, spec: Mapping[str, int | float | bool]) -> Any:
-    code = checked_spirv(shader)
-    numbers = {
-        constant.id: int(spec[constant.name])
-        for constant in shader.spec_constants
-        if constant.type in ("uint", "int") and not constant.name.startswith("local_size_")
-    }
-    if numbers:
-        code = prune_switches(code, numbers)
+def _create_module(handles: Handles, code: bytes) -> Any:
     words = ffi.new("uint32_t[]", len(code) // 4)
     ffi.memmove(words, code, len(code))
     info = struct(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Activation, Array
+from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, rank_coop
 from vkmnn.vulkan.gemm.shared_tiles import Product
@@ -153,7 +152,6 @@ def pack_conv_weights(w: Array, group: int) -> Array:
 def dispatch_convolution(
     problem: ConvProblem,
     kernel: CoopKernel,
-    activation: Activation,
     sizes: Mapping[str, Any],
     tensors: Sequence[Tensor],
     spec: Mapping[str, int | bool],
@@ -164,10 +162,9 @@ def dispatch_convolution(
     Args:
         problem: what to compute.
         kernel: one of `rank_conv_coop`.
-        activation: applied at the end.
         sizes: the parameters that all convolution kernels take.
         tensors: x, packed weights, bias, residual and y.
-        spec: the specialization of the residual.
+        spec: the specialization of residual and activation.
         encoder: takes the dispatch.
     """
     shader = kernels.conv_coop(
@@ -187,11 +184,9 @@ def dispatch_convolution(
         table = _taps(problem.kernel, problem.dilation, problem.in_size, blocks, in_block)
         taps = encoder.literal("coop taps", table)
     walk = kernel.walk(product)
-    arguments = {**sizes, "act_alpha": activation.alpha, "act_beta": activation.beta}
-    params = kernels.ConvCoopParams(k8=product.k // VECTOR, **arguments, **walk)
+    params = kernels.ConvCoopParams(k8=product.k // VECTOR, **sizes, **walk)
     spec = {
         **spec,
-        **activation_spec(activation),
         **index_spec(shader, problem.pixels),
         "TAIL": tail,
         "PADDED": padded,

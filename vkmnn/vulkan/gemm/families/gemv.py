@@ -83,7 +83,7 @@ def dispatch_conv_gemv(
         "act_beta": epilogue.beta,
     }
     storage = buffer_storage(encoder)
-    shader = kernels.matmul_gemv(rows=1, aligned=4, act=epilogue.act, storage=storage)
+    shader = kernels.matmul_gemv(rows=1, aligned=4, storage=storage)
     encoder.dispatch(
         shader,
         tensors,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,7 +57,6 @@ def _taps(kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_blo
 def dispatch_conv_shared(
     problem: ConvProblem,
     kernel: SharedKernel,
-    act: Literal["clip", "any"],
     sizes: dict[str, Any],
     tensors: list[Tensor],
     spec: dict[str, int | bool],
@@ -68,7 +67,6 @@ def dispatch_conv_shared(
     Args:
         problem: what to compute.
         kernel: one of `rank_conv_shared`.
-        act: how the activation is computed.
         sizes: the parameters that all convolution kernels take.
         tensors: x, packed weights, bias, residual and y.
         spec: the specialization of residual and activation.
@@ -85,7 +83,6 @@ def dispatch_conv_shared(
     shader = kernels.conv_shared(
         tile=kernel.tile.name,  # type: ignore[arg-type]
         split=kernel.split,
-        act=act,
         storage=buffer_storage(encoder),
     )
     walk = kernel.walk(gemm_of(problem))

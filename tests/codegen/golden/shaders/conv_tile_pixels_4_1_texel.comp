@@ -1,0 +1,416 @@
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+layout(local_size_x = 64, local_size_y = 1, local_size_z = 1, local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
+layout(set = 0, binding = 0, rgba32f) uniform readonly imageBuffer x_image;
+#define x_load(i) imageLoad(x_image, int(i))
+layout(set = 0, binding = 1, rgba32f) uniform readonly imageBuffer w_image;
+#define w_load(i) imageLoad(w_image, int(i))
+layout(set = 0, binding = 2, rgba32f) uniform readonly imageBuffer bias_image;
+#define bias_load(i) imageLoad(bias_image, int(i))
+layout(set = 0, binding = 3, rgba32f) uniform readonly imageBuffer residual_image;
+#define residual_load(i) imageLoad(residual_image, int(i))
+layout(set = 0, binding = 4, std430) writeonly buffer y_Buffer
+{
+    vec4 y_data[];
+};
+#define y_store(i, v) y_data[i] = (v)
+layout(push_constant, std430) uniform P
+{
+    uint pixels;
+    int in_size[3];
+    uint out_size[3];
+    int kernel[3];
+    int stride[3];
+    int dilation[3];
+    int pad[3];
+    int in_block;
+    int in_blocks;
+    uint out_block;
+    uint out_stride[4];
+    uint out_offset;
+    uint group_blocks;
+    uint group_panels;
+    uint channels;
+    float act_alpha;
+    float act_beta;
+} pc;
+layout(constant_id = 3) const bool PADDED = true;
+layout(constant_id = 4) const bool HAS_RESIDUAL = false;
+layout(constant_id = 5) const bool ONE_TAP = false;
+layout(constant_id = 6) const bool ONE_BLOCK = false;
+layout(constant_id = 7) const bool LARGE = true;
+
+uint divide(uint a, uint b)
+{
+    return LARGE ? a / b : uint((float(a) + 0.5) * (1.0 / float(b)));
+}
+// The tap after k, which is (depth, height, width).
+ivec3 next_tap(ivec3 k, ivec3 kernel)
+{
+    ++k.z;
+    if (k.z == kernel.z)
+        k = ivec3(k.x, k.y + 1, 0);
+    if (k.y == kernel.y)
+        k = ivec3(k.x + 1, 0, 0);
+    return k;
+}
+#define ACTIVATION_NONE 0u
+#define ACTIVATION_RELU 1u
+#define ACTIVATION_CLIP 2u
+#define ACTIVATION_LEAKY_RELU 3u
+#define ACTIVATION_SIGMOID 4u
+#define ACTIVATION_SILU 5u
+#define ACTIVATION_GELU 6u
+#define ACTIVATION_GELU_TANH 7u
+#define ACTIVATION_HARD_SIGMOID 8u
+#define ACTIVATION_HARD_SWISH 9u
+#define ACTIVATION_TANH 10u
+#define ACTIVATION_ELU 11u
+#define ACTIVATION_SOFTPLUS 12u
+#define ACTIVATION_QUICK_GELU 13u
+layout(constant_id = 8) const uint ACTIVATION = 0u;
+#ifndef VKMNN_SPECIAL
+#define VKMNN_SPECIAL
+#define INFINITY uintBitsToFloat(0x7f800000u)
+#define NOT_A_NUMBER uintBitsToFloat(0x7fc00000u)
+
+bool is_nan(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+bvec4 is_nan(vec4 x)
+{
+    return greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
+}
+
+bool is_inf(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) == 0x7f800000u;
+}
+
+float copy_sign(float magnitude, float sign)
+{
+    uint bits = floatBitsToUint(magnitude) & 0x7fffffffu;
+    return uintBitsToFloat(bits | (floatBitsToUint(sign) & 0x80000000u));
+}
+
+// x with its sign turned where `sign` has one.
+float flip_sign(float x, float sign)
+{
+    return uintBitsToFloat(floatBitsToUint(x) ^ (floatBitsToUint(sign) & 0x80000000u));
+}
+
+// Whether a whole number is odd; from 2^24 on all are even.
+bool is_odd(float x)
+{
+    return abs(x) < 16777216.0 && (int(x) & 1) != 0;
+}
+
+// The smaller, and the larger, of two numbers, NaN when either is, as numpy's minimum and maximum.
+float least(float a, float b)
+{
+    return b < a || is_nan(b) ? b : a;
+}
+
+float most(float a, float b)
+{
+    return b > a || is_nan(b) ? b : a;
+}
+
+vec4 most(vec4 a, vec4 b)
+{
+    return mix(a, b, bvec4(uvec4(greaterThan(b, a)) | uvec4(is_nan(b))));
+}
+#endif
+#ifndef VKMNN_ERF
+#define VKMNN_ERF
+// erf(x) for |x| <= 1.
+float erf_small(float x)
+{
+    float z = x * x;
+    float p = 7.889095286373049e-05;
+    p = p * z - 0.0008020834065973759;
+    p = p * z + 0.005189534742385149;
+    p = p * z - 0.026854444295167923;
+    p = p * z + 0.11283600330352783;
+    p = p * z - 0.3761262595653534;
+    p = p * z + 0.12837916612625122;
+    return x + x * p;
+}
+
+// erfc(a) for a >= 1; e is exp(-a * a).
+float erfc_tail(float a, float e)
+{
+    float t = 1.0 / (1.0 + 0.5 * a);
+    float p = 0.08089045435190201;
+    p = p * t - 0.18503837287425995;
+    p = p * t + 0.025057289749383926;
+    p = p * t + 0.10534482449293137;
+    p = p * t + 0.15804041922092438;
+    p = p * t + 0.25296762585639954;
+    p = p * t + 0.28099071979522705;
+    p = p * t + 0.2821994125843048;
+    p = p * t - 4.10351594837266e-06;
+    return a > 10.1 ? 0.0 : p * e;
+}
+#endif
+
+float activation_clip(float x, float low, float high)
+{
+    float y = x < low ? low : x;
+    return y > high ? high : y;
+}
+
+float activation_sigmoid(float x)
+{
+    float e = exp(-abs(x));
+    return (x < 0.0 ? e : 1.0) / (1.0 + e);
+}
+
+// 1 + erf(x / sqrt(2)) without cancellation for negative x.
+float activation_gelu(float x)
+{
+    float s = 0.7071067811865476 * x;
+    float a = abs(s);
+    float tail = erfc_tail(a, exp(-a * a));
+    float outer = s < 0.0 ? tail : 2.0 - tail;
+    return 0.5 * x * (a <= 1.0 ? 1.0 + erf_small(s) : outer);
+}
+
+float activation_tanh(float x)
+{
+    float a = abs(x);
+    float z = x * x;
+    // Below 1/8 the Taylor series: 1 - 2 / (e + 1) would cancel.
+    float series = a - a * z * (0.33333333 - z * (0.13333333 - z * 0.053968254));
+    float e = exp(-2.0 * a);
+    float y = (1.0 - e) / (1.0 + e);
+    // exp of NaN may be anything.
+    return is_nan(x) ? x : flip_sign(a < 0.125 ? series : y, x);
+}
+
+// log(1 + e^x); below -4 the Taylor series of log(1 + e) keeps small values exact.
+float activation_softplus(float x)
+{
+    float e = exp(-abs(x));
+    float series = e * (1.0 - e * (0.5 - e * (0.33333333 - e * 0.25)));
+    return (x < 0.0 ? 0.0 : x) + (e < 0.02 ? series : log(1.0 + e));
+}
+
+float activate(float x)
+{
+    switch (ACTIVATION)
+    {
+    case ACTIVATION_RELU:
+        return x < 0.0 ? 0.0 : x;
+    case ACTIVATION_CLIP:
+        return activation_clip(x, pc.act_alpha, pc.act_beta);
+    case ACTIVATION_LEAKY_RELU:
+        return x < 0.0 ? pc.act_alpha * x : x;
+    case ACTIVATION_SIGMOID:
+        return is_nan(x) ? x : activation_sigmoid(x);
+    case ACTIVATION_SILU:
+        return x * activation_sigmoid(x);
+    case ACTIVATION_GELU:
+        return activation_gelu(x);
+    case ACTIVATION_GELU_TANH:
+        // 0.5 * (1 + tanh(u)) = sigmoid(2 * u)
+        return x * activation_sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x));
+    case ACTIVATION_HARD_SIGMOID:
+        return activation_clip(pc.act_alpha * x + pc.act_beta, 0.0, 1.0);
+    case ACTIVATION_HARD_SWISH:
+        return x * activation_clip(x / 6.0 + 0.5, 0.0, 1.0);
+    case ACTIVATION_TANH:
+        return activation_tanh(x);
+    case ACTIVATION_ELU:
+        return x < 0.0 ? pc.act_alpha * (exp(x) - 1.0) : x;
+    case ACTIVATION_SOFTPLUS:
+        return activation_softplus(x);
+    case ACTIVATION_QUICK_GELU:
+        return x * activation_sigmoid(pc.act_alpha * x);
+    default:
+        return x;
+    }
+}
+
+// The clamp is what most kernels end in: it takes whole vectors.
+vec4 activate(vec4 x)
+{
+    switch (ACTIVATION)
+    {
+    case ACTIVATION_CLIP:
+        vec4 y = mix(x, vec4(pc.act_alpha), lessThan(x, vec4(pc.act_alpha)));
+        return mix(y, vec4(pc.act_beta), greaterThan(y, vec4(pc.act_beta)));
+    default:
+        return vec4(activate(x.x), activate(x.y), activate(x.z), activate(x.w));
+    }
+}
+#define RESIDUAL_ADD_BEFORE 0u
+#define RESIDUAL_ADD_AFTER 1u
+#define RESIDUAL_MUL_AFTER 2u
+layout(constant_id = 9) const uint RESIDUAL = 0u;
+
+// The residual meets the sum before the activation or behind it.
+vec4 activate_with(vec4 sum, vec4 residual)
+{
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_BEFORE)
+        sum += residual;
+    vec4 result = activate(sum);
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_AFTER)
+        result += residual;
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_MUL_AFTER)
+        result *= residual;
+    return result;
+}
+
+// Which lanes of a channel block hold channels.
+bvec4 live_lanes(uint block)
+{
+    return lessThan(4u * block + uvec4(0u, 1u, 2u, 3u), uvec4(pc.channels));
+}
+
+// Applies residual and activation, and clears the lanes behind the last channel. Kernels call this
+// outside of any condition, where CPU devices read push constants cheaply.
+vec4 finish(vec4 sum, bvec4 live, uint index)
+{
+    vec4 residual = vec4(0.0);
+    if (HAS_RESIDUAL)
+        residual = residual_load(index);
+    return mix(vec4(0.0), activate_with(sum, residual), live);
+}
+
+// Finds computed pixel m: `origin` is the position of its first tap, `image` the first texel of its
+// image in the input, `place` its texel in channel block 0 of the output.
+void locate(uint m, out ivec3 origin, out int image, out uint place)
+{
+    uint row = divide(m, pc.out_size[2]);
+    uint plane = divide(row, pc.out_size[1]);
+    uint n = divide(plane, pc.out_size[0]);
+    uint x = m - row * pc.out_size[2];
+    uint y = row - plane * pc.out_size[1];
+    uint z = plane - n * pc.out_size[0];
+    origin = ivec3(
+        int(z) * pc.stride[0] - pc.pad[0],
+        int(y) * pc.stride[1] - pc.pad[1],
+        int(x) * pc.stride[2] - pc.pad[2]);
+    image = int(n) * pc.in_size[0] * pc.in_size[1] * pc.in_size[2];
+    place = pc.out_offset + n * pc.out_stride[0] + z * pc.out_stride[1] + y * pc.out_stride[2]
+        + x * pc.out_stride[3];
+}
+
+bool inside(ivec3 at, ivec3 size)
+{
+    return !PADDED || all(lessThan(uvec3(at), uvec3(size)));
+}
+
+// Texel of position `at` in an image, 0 when it lies outside.
+int texel(ivec3 at, ivec3 size)
+{
+    int index = (at.x * size.y + at.y) * size.z + at.z;
+    return inside(at, size) ? index : 0;
+}
+
+// What lies outside the input counts as zero; where no pads are, the test vanishes.
+vec4 keep(bool kept, vec4 value)
+{
+    return PADDED ? mix(vec4(0.0), value, bvec4(kept)) : value;
+}
+
+void main()
+{
+    uint lane = gl_LocalInvocationID.x;
+    uint tile = gl_WorkGroupID.x + gl_WorkGroupID.z * gl_NumWorkGroups.x;
+    uint panel = gl_WorkGroupID.y;
+    uint group = panel / pc.group_panels;
+    uint group_blocks = pc.group_blocks;
+    uint first = (panel - group * pc.group_panels) * 1u;
+    uint pixels = pc.pixels;
+    ivec3 size = ivec3(pc.in_size[0], pc.in_size[1], pc.in_size[2]);
+    ivec3 kernel = ivec3(pc.kernel[0], pc.kernel[1], pc.kernel[2]);
+    ivec3 dilation = ivec3(pc.dilation[0], pc.dilation[1], pc.dilation[2]);
+    int in_block = pc.in_block;
+    int in_blocks = ONE_BLOCK ? 1 : pc.in_blocks;
+    int taps = ONE_TAP ? 1 : kernel.x * kernel.y * kernel.z;
+    int step = 1;
+    int wi = int(panel) * taps * in_blocks * 4 * step;
+    uint m0 = (tile * 4u + 0u) * gl_WorkGroupSize.x + lane;
+    ivec3 origin0;
+    int image0;
+    uint place0;
+    locate(min(m0, pixels - 1u), origin0, image0, place0);
+    image0 += int(group) * in_blocks * in_block;
+    vec4 acc0_0 = vec4(0.0);
+    uint m1 = (tile * 4u + 1u) * gl_WorkGroupSize.x + lane;
+    ivec3 origin1;
+    int image1;
+    uint place1;
+    locate(min(m1, pixels - 1u), origin1, image1, place1);
+    image1 += int(group) * in_blocks * in_block;
+    vec4 acc1_0 = vec4(0.0);
+    uint m2 = (tile * 4u + 2u) * gl_WorkGroupSize.x + lane;
+    ivec3 origin2;
+    int image2;
+    uint place2;
+    locate(min(m2, pixels - 1u), origin2, image2, place2);
+    image2 += int(group) * in_blocks * in_block;
+    vec4 acc2_0 = vec4(0.0);
+    uint m3 = (tile * 4u + 3u) * gl_WorkGroupSize.x + lane;
+    ivec3 origin3;
+    int image3;
+    uint place3;
+    locate(min(m3, pixels - 1u), origin3, image3, place3);
+    image3 += int(group) * in_blocks * in_block;
+    vec4 acc3_0 = vec4(0.0);
+    ivec3 k = ivec3(0);
+    [[unroll]] for (int tap = 0; tap < taps; ++tap) {
+        ivec3 offset = k * dilation;
+        bool in0 = inside(origin0 + offset, size);
+        int at0 = image0 + texel(origin0 + offset, size);
+        bool in1 = inside(origin1 + offset, size);
+        int at1 = image1 + texel(origin1 + offset, size);
+        bool in2 = inside(origin2 + offset, size);
+        int at2 = image2 + texel(origin2 + offset, size);
+        bool in3 = inside(origin3 + offset, size);
+        int at3 = image3 + texel(origin3 + offset, size);
+        [[unroll]] for (int c = 0; c < in_blocks; ++c) {
+            vec4 w0_0 = w_load(wi + 0 * step);
+            vec4 w1_0 = w_load(wi + 1 * step);
+            vec4 w2_0 = w_load(wi + 2 * step);
+            vec4 w3_0 = w_load(wi + 3 * step);
+            vec4 x0 = keep(in0, x_load(at0));
+            vec4 x1 = keep(in1, x_load(at1));
+            vec4 x2 = keep(in2, x_load(at2));
+            vec4 x3 = keep(in3, x_load(at3));
+            acc0_0 += (x0.x * w0_0 + x0.y * w1_0) + (x0.z * w2_0 + x0.w * w3_0);
+            at0 += in_block;
+            acc1_0 += (x1.x * w0_0 + x1.y * w1_0) + (x1.z * w2_0 + x1.w * w3_0);
+            at1 += in_block;
+            acc2_0 += (x2.x * w0_0 + x2.y * w1_0) + (x2.z * w2_0 + x2.w * w3_0);
+            at2 += in_block;
+            acc3_0 += (x3.x * w0_0 + x3.y * w1_0) + (x3.z * w2_0 + x3.w * w3_0);
+            at3 += in_block;
+            wi += 4 * step;
+        }
+        k = next_tap(k, kernel);
+    }
+    {
+        bool kept = first + 0u < group_blocks;
+        uint block = group * group_blocks + min(first + 0u, group_blocks - 1u);
+        vec4 bias = bias_load(block);
+        bvec4 live = live_lanes(block);
+        uint start = block * pc.out_block;
+        vec4 v0 = finish(acc0_0 + bias, live, start + place0);
+        if (kept && m0 < pixels)
+            y_store(start + place0, v0);
+        vec4 v1 = finish(acc1_0 + bias, live, start + place1);
+        if (kept && m1 < pixels)
+            y_store(start + place1, v1);
+        vec4 v2 = finish(acc2_0 + bias, live, start + place2);
+        if (kept && m2 < pixels)
+            y_store(start + place2, v2);
+        vec4 v3 = finish(acc3_0 + bias, live, start + place3);
+        if (kept && m3 < pixels)
+            y_store(start + place3, v3);
+    }
+}
