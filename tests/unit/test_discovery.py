@@ -254,7 +254,7 @@ def test_the_variable_names_nothing_that_is_there(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("shape", "inferred"), [((2, 3), (2, 3)), (("n", 3), (None, None)), (None, None)]
+    ("shape", "inferred"), [((2, 3), (2, 3)), (("n", 3), ("n", 3)), (None, None)]
 )
 def test_what_follows_from_a_shape_computer(tmp_path: Path, shape, inferred) -> None:
     vkmnn.load_plugin(write(tmp_path, "plug_inferred", "PlugInferred"))

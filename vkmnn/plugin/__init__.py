@@ -48,6 +48,7 @@ from vkmnn.shape.common import (
     same_shape,
     shape_of,
 )
+from vkmnn.shape.symbolic import Facts, Found, shape_rule, value_rule
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -64,6 +65,8 @@ __all__ = [
     "ConversionError",
     "DType",
     "DeviceInfo",
+    "Facts",
+    "Found",
     "GeometryContext",
     "HalfRule",
     "Infos",
@@ -120,7 +123,9 @@ __all__ = [
     "same_dtype",
     "same_shape",
     "shape_of",
+    "shape_rule",
     "size_computer",
+    "value_rule",
     "vec4_count",
     "vulkan_execution",
     "widen",

@@ -16,7 +16,9 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
-from vkmnn.shape.windows import conv_window, deconv_window
+from vkmnn.shape.symbolic.facts import Facts, Found, known_ints
+from vkmnn.shape.symbolic.rules import shape_rule
+from vkmnn.shape.windows import conv_window, deconv_window, named_deconv_windows, named_windows
 
 
 def _operands(inputs: Infos, group: int) -> tuple[Shape, Shape]:
@@ -45,6 +47,18 @@ def _convolution(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0, 1, 2, 3), output)]
 
 
+@shape_rule("Convolution")
+def _named_convolution(op: Op, facts: Facts) -> list[Found]:
+    attrs, x, w = attrs_of(op, ConvolutionAttrs), facts.shape(op), facts.shape(op, 1)
+    if x is None:
+        return [(facts.dtype(op), None)]
+    kernel = attrs.kernel or known_ints(w[2:] if w else ()) or ()
+    channels = w[0] if w else None
+    return [
+        (facts.dtype(op), (x[0], channels, *named_windows(attrs, kernel, x[2:], facts.algebra)))
+    ]
+
+
 @size_computer("Deconvolution")
 def _deconvolution(op: Op, inputs: Infos, values: Values) -> Outputs:
     attrs = attrs_of(op, DeconvolutionAttrs)
@@ -57,3 +71,14 @@ def _deconvolution(op: Op, inputs: Infos, values: Values) -> Outputs:
     check_shape(inputs, 2, (channels,), "bias")
     output = (x[0], channels, *deconv_window(attrs, x[2:], w[2:]).output)
     return [(same_dtype(inputs, 0, 1, 2), output)]
+
+
+@shape_rule("Deconvolution")
+def _named_deconvolution(op: Op, facts: Facts) -> list[Found]:
+    attrs, x, w = attrs_of(op, DeconvolutionAttrs), facts.shape(op), facts.shape(op, 1)
+    if x is None:
+        return [(facts.dtype(op), None)]
+    kernel = attrs.kernel or known_ints(w[2:] if w else ()) or ()
+    channels = facts.algebra.multiply(w[1], attrs.group) if w else None
+    spatial = named_deconv_windows(attrs, kernel, x[2:], facts.algebra)
+    return [(facts.dtype(op), (x[0], channels, *spatial))]

@@ -19,6 +19,8 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import like_first, shape_rule, value_rule
 
 SCATTER_REDUCTIONS = ("none", "add", "mul", "max", "min")
 
@@ -42,6 +44,25 @@ def _gather(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), data[:axis] + indices + data[axis + 1 :])]
 
 
+@shape_rule("Gather")
+def _named_gather(op: Op, facts: Facts) -> list[Found]:
+    data, indices = facts.shape(op), facts.shape(op, 1)
+    if data is None or indices is None:
+        return [(facts.dtype(op), None)]
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(data))
+    return [(facts.dtype(op), (*data[:axis], *indices, *data[axis + 1 :]))]
+
+
+@value_rule("Gather")
+def _gather_values(op: Op, facts: Facts) -> NamedShape | None:
+    data, indices = facts.values(op, 0), facts.ints(op, 1)
+    if data is None or indices is None or len(facts.shape(op) or ()) != 1:
+        return None
+    if not all(-len(data) <= place < len(data) for place in indices):
+        return None
+    return tuple(data[place] for place in indices)
+
+
 def _check_elements(data: Shape, indices: Shape, axis: int) -> None:
     if len(data) != len(indices):
         raise ShapeError(f"data {data} and indices {indices} must have the same rank")
@@ -58,6 +79,11 @@ def _gather_elements(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), indices)]
 
 
+@shape_rule("GatherElements")
+def _named_gather_elements(op: Op, facts: Facts) -> list[Found]:
+    return [(facts.dtype(op), facts.shape(op, 1))]
+
+
 @size_computer("GatherND")
 def _gather_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
     batch = attrs_of(op, GatherNDAttrs).batch_dims
@@ -70,6 +96,18 @@ def _gather_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
     if not 1 <= depth <= len(data) - batch:
         raise ShapeError(f"indices {indices} address {depth} axes of data {data}")
     return [(dtype_of(inputs, 0), indices[:-1] + data[batch + depth :])]
+
+
+@shape_rule("GatherND")
+def _named_gather_nd(op: Op, facts: Facts) -> list[Found]:
+    batch = attrs_of(op, GatherNDAttrs).batch_dims
+    data, indices = facts.shape(op), facts.shape(op, 1)
+    if data is None or not indices or not isinstance(indices[-1], int):
+        return [(facts.dtype(op), None)]
+    return [(facts.dtype(op), indices[:-1] + data[batch + indices[-1] :])]
+
+
+shape_rule("ScatterND", "ScatterElements")(like_first)
 
 
 @size_computer("ScatterND")
@@ -105,3 +143,13 @@ def _one_hot(op: Op, inputs: Infos, values: Values) -> Outputs:
         raise ShapeError(f"depth must hold one number, got shape {depth.shape}")
     axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(indices) + 1)
     return [(dtype_of(inputs, 2), (*indices[:axis], int(depth.item()), *indices[axis:]))]
+
+
+@shape_rule("OneHot")
+def _named_one_hot(op: Op, facts: Facts) -> list[Found]:
+    indices, depth = facts.shape(op), facts.values(op, 1)
+    if indices is None:
+        return [(facts.dtype(op, 2), None)]
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(indices) + 1)
+    size = depth[0] if depth else None
+    return [(facts.dtype(op, 2), (*indices[:axis], size, *indices[axis:]))]

@@ -18,6 +18,8 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import shape_rule, value_rule
 
 
 def shape_slice(rank: int, start: int, end: int | None) -> slice:
@@ -53,10 +55,33 @@ def _shape(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(DType.INT64, (len(shape[shape_slice(len(shape), attrs.start, attrs.end)]),))]
 
 
+@shape_rule("Shape")
+def _named_shape(op: Op, facts: Facts) -> list[Found]:
+    dims = _shape_values(op, facts)
+    return [(DType.INT64, (None if dims is None else len(dims),))]
+
+
+@value_rule("Shape")
+def _shape_values(op: Op, facts: Facts) -> NamedShape | None:
+    attrs, shape = attrs_of(op, ShapeAttrs), facts.shape(op)
+    return None if shape is None else shape[shape_slice(len(shape), attrs.start, attrs.end)]
+
+
 @size_computer("Size")
 def _size(op: Op, inputs: Infos, values: Values) -> Outputs:
     shape_of(inputs, 0)
     return [(DType.INT64, ())]
+
+
+@shape_rule("Size")
+def _named_size(op: Op, facts: Facts) -> list[Found]:
+    return [(DType.INT64, ())]
+
+
+@value_rule("Size")
+def _size_values(op: Op, facts: Facts) -> NamedShape | None:
+    shape = facts.shape(op)
+    return None if shape is None else (facts.algebra.product(shape),)
 
 
 @size_computer("Range")
@@ -65,9 +90,35 @@ def _range(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0, 1, 2), (count,))]
 
 
+@shape_rule("Range")
+def _named_range(op: Op, facts: Facts) -> list[Found]:
+    dtype = facts.dtype(op, 0, 1, 2)
+    arrays = [facts.constants.get(name) for name in op.inputs]
+    known = [array for array in arrays if array is not None]
+    if len(known) == 3:
+        return [(dtype, (range_count(*known),))]
+    start, limit, delta = (facts.values(op, place) for place in range(3))
+    counts = start == (0,) and delta == (1,) and limit and facts.algebra.is_natural(limit[0])
+    return [(dtype, (limit[0] if counts and limit else None,))]
+
+
 @size_computer("ConstantOfShape")
 def _constant_of_shape(op: Op, inputs: Infos, values: Values) -> Outputs:
     shape = int_list(values, 0, "the shape")
     if any(dim < 0 for dim in shape):
         raise ShapeError(f"shape {shape} holds a negative number")
     return [(attrs_of(op, ConstantOfShapeAttrs).dtype, tuple(shape))]
+
+
+@shape_rule("ConstantOfShape")
+def _named_constant_of_shape(op: Op, facts: Facts) -> list[Found]:
+    return [(attrs_of(op, ConstantOfShapeAttrs).dtype, facts.vector(op, 0))]
+
+
+@value_rule("ConstantOfShape")
+def _constant_of_shape_values(op: Op, facts: Facts) -> NamedShape | None:
+    attrs, shape = attrs_of(op, ConstantOfShapeAttrs), facts.ints(op, 0)
+    if shape is None or len(shape) > 1 or not attrs.dtype.is_integer:
+        return None
+    length = shape[0] if shape else 1
+    return (int(attrs.value),) * length if 0 <= length <= MAX_ELEMENTS else None

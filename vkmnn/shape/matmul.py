@@ -22,6 +22,8 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found
+from vkmnn.shape.symbolic.rules import broadcast, shape_rule
 
 
 def matmul_shape(
@@ -64,6 +66,18 @@ def _matmul(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0, 1, 2, 3), output)]
 
 
+@shape_rule("MatMul")
+def _named_matmul(op: Op, facts: Facts) -> list[Found]:
+    attrs, a, b = attrs_of(op, MatMulAttrs), facts.shape(op), facts.shape(op, 1)
+    dtype = facts.dtype(op, 0, 1)
+    batch = broadcast(facts, a[:-2], b[:-2]) if a and b else None
+    if not a or not b or batch is None:
+        return [(dtype, None)]
+    rows = () if len(a) == 1 else (a[-1 if attrs.transpose_a else -2],)
+    columns = () if len(b) == 1 else (b[-2 if attrs.transpose_b else -1],)
+    return [(dtype, (*batch, *rows, *columns))]
+
+
 @size_computer("Attention")
 def _attention(op: Op, inputs: Infos, values: Values) -> Outputs:
     attrs_of(op, AttentionAttrs)
@@ -79,3 +93,12 @@ def _attention(op: Op, inputs: Infos, values: Values) -> Outputs:
         check_broadcastable_to(shape_of(inputs, 3), (*batch, q[-2], k[-2]), "mask")
     same_dtype(inputs, 0, 1, 2)
     return [(dtype_of(inputs, 0), (*batch, q[-2], v[-1]))]
+
+
+@shape_rule("Attention")
+def _named_attention(op: Op, facts: Facts) -> list[Found]:
+    q, k, v = (facts.shape(op, place) for place in range(3))
+    if q is None or k is None or v is None:
+        return [(facts.dtype(op), None)]
+    batch = broadcast(facts, q[:-2], k[:-2], v[:-2])
+    return [(facts.dtype(op), None if batch is None else (*batch, q[-2], v[-1]))]

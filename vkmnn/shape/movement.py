@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Op
+from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import AxisAttrs, BlockAttrs, PadAttrs, SplitAttrs, TransposeAttrs, TriluAttrs
 from vkmnn.shape.common import (
     Infos,
@@ -26,6 +26,19 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.dims import DimAlgebra
+from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import (
+    broadcast,
+    is_absent,
+    like_first,
+    shape_rule,
+    value_rule,
+    with_dim,
+)
+
+_END = 2**31 - 1
+"""Ends of slices from here on mean "to the end": no axis is as long."""
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -130,6 +143,15 @@ def _transpose(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), tuple(shape[axis] for axis in perm))]
 
 
+@shape_rule("Transpose")
+def _named_transpose(op: Op, facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    if shape is not None:
+        perm = transpose_perm(len(shape), attrs_of(op, TransposeAttrs).perm)
+        shape = tuple(shape[axis] for axis in perm)
+    return [(facts.dtype(op), shape)]
+
+
 @size_computer("Concat")
 def _concat(op: Op, inputs: Infos, values: Values) -> Outputs:
     shapes = [shape_of(inputs, index) for index in range(len(inputs))]
@@ -145,6 +167,41 @@ def _concat(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, *range(len(inputs))), output)]
 
 
+@shape_rule("Concat")
+def _named_concat(op: Op, facts: Facts) -> list[Found]:
+    places = range(len(op.inputs))
+    shapes = [facts.shape(op, place) for place in places]
+    known = [shape for shape in shapes if shape]
+    if not known:
+        return [(facts.dtype(op, *places), None)]
+    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(known[0]))
+    total: Dim = 0
+    for shape in shapes:
+        total = facts.algebra.add(total, shape[axis] if shape else None)
+    equal = [  # the shapes are, outside the axis: an int says most, then a name
+        next((dim for dim in dims if isinstance(dim, int)), next(filter(None, dims), None))
+        for dims in zip(*known, strict=True)
+    ]
+    return [(facts.dtype(op, *places), with_dim(tuple(equal), axis, total))]
+
+
+@value_rule("Concat")
+def _concat_values(op: Op, facts: Facts) -> NamedShape | None:
+    joined: list[Dim] = []
+    for place in range(len(op.inputs)):
+        values = facts.values(op, place)
+        if values is None:
+            shape = facts.shape(op, place)
+            length = shape[0] if shape and len(shape) == 1 else None
+            if not isinstance(length, int) or not 0 <= length <= MAX_ELEMENTS:
+                return None
+            values = (None,) * length
+        joined.extend(values)
+        if len(joined) > MAX_ELEMENTS:
+            return None
+    return tuple(joined)
+
+
 @size_computer("Split")
 def _split(op: Op, inputs: Infos, values: Values) -> Outputs:
     attrs = attrs_of(op, SplitAttrs)
@@ -158,6 +215,18 @@ def _split(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
 
 
+@shape_rule("Split")
+def _named_split(op: Op, facts: Facts) -> list[Found]:
+    attrs, shape, count = attrs_of(op, SplitAttrs), facts.shape(op), len(op.outputs)
+    if shape is None:
+        return [(facts.dtype(op), None)] * count
+    axis = normalize_axis(attrs.axis, len(shape))
+    dim, sizes = shape[axis], facts.values(op, 1)
+    if sizes is None and is_absent(op, 1) and isinstance(dim, int):
+        sizes = tuple(split_sizes(dim, None, attrs.num_outputs, count))
+    return [(facts.dtype(op), with_dim(shape, axis, size)) for size in sizes or (None,) * count]
+
+
 @size_computer("Slice")
 def _slice(op: Op, inputs: Infos, values: Values) -> Outputs:
     ranges = slice_ranges(
@@ -168,6 +237,50 @@ def _slice(op: Op, inputs: Infos, values: Values) -> Outputs:
         int_list(values, 4, "steps") if has_input(inputs, 4) else None,
     )
     return [(dtype_of(inputs, 0), tuple(count for _, _, count in ranges))]
+
+
+@shape_rule("Slice")
+def _named_slice(op: Op, facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    if shape is None:
+        return [(facts.dtype(op), None)]
+    starts, ends = facts.values(op, 1), facts.values(op, 2)
+    axes = facts.ints(op, 3)
+    if is_absent(op, 3):
+        listed = starts or facts.vector(op, 1)
+        axes = None if listed is None else tuple(range(len(listed)))
+    touched = range(len(shape)) if axes is None else normalize_axes(axes, len(shape))
+    steps = (1,) * len(touched) if is_absent(op, 4) else facts.ints(op, 4)
+    dims = list(shape)
+    if axes is None or starts is None or ends is None or steps is None:
+        for axis in touched:
+            dims[axis] = None
+    else:
+        for axis, start, end, step in zip(touched, starts, ends, steps, strict=True):
+            dims[axis] = _named_slice_size(shape[axis], start, end, step, facts.algebra)
+    return [(facts.dtype(op), tuple(dims))]
+
+
+def _named_slice_size(dim: Dim, start: Dim, end: Dim, step: int, algebra: DimAlgebra) -> Dim:
+    if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
+        return slice_ranges((dim,), (start,), (end,), None, (step,))[0][2]
+    if start != 0 or step != 1:
+        return None
+    if end == dim or (isinstance(end, int) and end >= _END):
+        return dim
+    if isinstance(dim, int) and isinstance(end, str):
+        return algebra.minimum(dim, end)
+    return None
+
+
+@value_rule("Slice")
+def _slice_values(op: Op, facts: Facts) -> NamedShape | None:
+    data, starts, ends = facts.values(op, 0), facts.ints(op, 1), facts.ints(op, 2)
+    steps = (1,) if is_absent(op, 4) else facts.ints(op, 4)
+    if data is None or not starts or not ends or not steps or len(facts.shape(op) or ()) != 1:
+        return None
+    ((start, step, count),) = slice_ranges((len(data),), starts, ends, None, steps)
+    return tuple(data[start + number * step] for number in range(count))
 
 
 @size_computer("Pad")
@@ -191,6 +304,20 @@ def _pad(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), output)]
 
 
+@shape_rule("Pad")
+def _named_pad(op: Op, facts: Facts) -> list[Found]:
+    shape, pads = facts.shape(op), facts.values(op, 1)
+    if shape is None:
+        return [(facts.dtype(op), None)]
+    axes = tuple(range(len(shape))) if is_absent(op, 3) else facts.ints(op, 3)
+    if pads is None or axes is None or len(pads) != 2 * len(axes):
+        return [(facts.dtype(op), (None,) * len(shape))]
+    dims, add = list(shape), facts.algebra.add
+    for place, axis in enumerate(normalize_axes(axes, len(shape))):
+        dims[axis] = add(dims[axis], add(pads[place], pads[place + len(axes)]))
+    return [(facts.dtype(op), tuple(dims))]
+
+
 def _target(values: Values, what: str) -> Shape:
     target = int_list(values, 1, what)
     if any(dim < 0 for dim in target):
@@ -204,6 +331,11 @@ def _expand(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), output)]
 
 
+@shape_rule("Expand")
+def _named_expand(op: Op, facts: Facts) -> list[Found]:
+    return [(facts.dtype(op), broadcast(facts, facts.shape(op), facts.vector(op, 1)))]
+
+
 @size_computer("Tile")
 def _tile(op: Op, inputs: Infos, values: Values) -> Outputs:
     shape, repeats = shape_of(inputs, 0), _target(values, "repeats")
@@ -211,6 +343,15 @@ def _tile(op: Op, inputs: Infos, values: Values) -> Outputs:
         raise ShapeError(f"repeats {list(repeats)} must have one entry per axis of {shape}")
     output = tuple(dim * count for dim, count in zip(shape, repeats, strict=True))
     return [(dtype_of(inputs, 0), output)]
+
+
+@shape_rule("Tile")
+def _named_tile(op: Op, facts: Facts) -> list[Found]:
+    shape, repeats = facts.shape(op), facts.values(op, 1)
+    if shape is None or repeats is None:
+        return [(facts.dtype(op), None if shape is None else (None,) * len(shape))]
+    dims = zip(shape, repeats, strict=True)
+    return [(facts.dtype(op), tuple(facts.algebra.multiply(dim, count) for dim, count in dims))]
 
 
 def _block(op: Op, inputs: Infos) -> tuple[Shape, int]:
@@ -233,12 +374,35 @@ def _depth_to_space(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), (n, c // (block * block), h * block, w * block))]
 
 
+@shape_rule("DepthToSpace")
+def _named_depth_to_space(op: Op, facts: Facts) -> list[Found]:
+    block, shape, algebra = attrs_of(op, BlockAttrs).block_size, facts.shape(op), facts.algebra
+    if shape is not None:
+        n, c, h, w = shape
+        h, w = algebra.multiply(h, block), algebra.multiply(w, block)
+        shape = (n, algebra.divide(c, block * block), h, w)
+    return [(facts.dtype(op), shape)]
+
+
 @size_computer("SpaceToDepth")
 def _space_to_depth(op: Op, inputs: Infos, values: Values) -> Outputs:
     (n, c, h, w), block = _block(op, inputs)
     if h % block or w % block:
         raise ShapeError(f"height {h} and width {w} do not divide by block_size {block}")
     return [(dtype_of(inputs, 0), (n, c * block * block, h // block, w // block))]
+
+
+@shape_rule("SpaceToDepth")
+def _named_space_to_depth(op: Op, facts: Facts) -> list[Found]:
+    block, shape, algebra = attrs_of(op, BlockAttrs).block_size, facts.shape(op), facts.algebra
+    if shape is not None:
+        n, c, h, w = shape
+        h, w = algebra.floor_divide(h, block), algebra.floor_divide(w, block)
+        shape = (n, algebra.multiply(c, block * block), h, w)
+    return [(facts.dtype(op), shape)]
+
+
+shape_rule("Trilu")(like_first)
 
 
 @size_computer("Trilu")

@@ -19,6 +19,8 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import like_first, shape_rule
 
 
 @size_computer("LayerNorm")
@@ -36,6 +38,19 @@ def _layer_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
         (DType.FLOAT32, statistics),
         (DType.FLOAT32, statistics),
     ]
+
+
+@shape_rule("LayerNorm")
+def _named_layer_norm(op: Op, facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    statistics: NamedShape | None = None
+    if shape is not None:
+        axis = normalize_axis(attrs_of(op, LayerNormAttrs).axis, len(shape))
+        statistics = shape[:axis] + (1,) * (len(shape) - axis)
+    return [(facts.dtype(op), shape), (DType.FLOAT32, statistics), (DType.FLOAT32, statistics)]
+
+
+shape_rule("GroupNorm", "Scale", "LRN")(like_first)
 
 
 @size_computer("GroupNorm")

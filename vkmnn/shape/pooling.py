@@ -7,7 +7,9 @@ from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.shape.common import Infos, Outputs, Values, attrs_of, dtype_of, shape_of
 from vkmnn.shape.registry import size_computer
-from vkmnn.shape.windows import pool_window
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import shape_rule
+from vkmnn.shape.windows import named_windows, pool_window
 
 POOLING_KINDS = ("MAX", "AVERAGE", "LP")
 
@@ -25,3 +27,18 @@ def _pooling(op: Op, inputs: Infos, values: Values) -> Outputs:
     if attrs.kind == "MAX":
         outputs.append((DType.INT64, output))
     return outputs
+
+
+@shape_rule("Pooling")
+def _named_pooling(op: Op, facts: Facts) -> list[Found]:
+    attrs, x = attrs_of(op, PoolingAttrs), facts.shape(op)
+    if x is None:
+        output: NamedShape | None = None
+    elif attrs.is_global:
+        output = (*x[:2], *(1,) * (len(x) - 2))
+    elif attrs.ceil_mode and attrs.auto_pad == "NOTSET":
+        # The last window must start before the end padding: that is not worked out.
+        output = (*x[:2], *(None,) * (len(x) - 2))
+    else:
+        output = (*x[:2], *named_windows(attrs, attrs.kernel, x[2:], facts.algebra))
+    return [(facts.dtype(op), output), (DType.INT64, output)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal, TypeVar
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import DType, Op
+from vkmnn.ir import Dim, DType, Op
 from vkmnn.ir.ops import (
     REDUCTION_KINDS,
     ArgReduceAttrs,
@@ -17,7 +18,6 @@ from vkmnn.ir.ops import (
 from vkmnn.shape.common import (
     Infos,
     Outputs,
-    Shape,
     Values,
     attrs_of,
     dtype_of,
@@ -29,6 +29,10 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import is_absent, like_first, shape_rule, value_rule, with_dim
+
+_D = TypeVar("_D", bound=Dim)
 
 
 def reduction_axes(
@@ -44,7 +48,9 @@ def reduction_axes(
     return tuple(sorted(normalize_axes(axes, rank)))
 
 
-def reduced_shape(shape: Shape, axes: Sequence[int], *, keepdims: bool) -> Shape:
+def reduced_shape(
+    shape: Sequence[_D], axes: Collection[int], *, keepdims: bool
+) -> tuple[_D | Literal[1], ...]:
     """Return `shape` with `axes` (counted from the front) removed, or set to 1 with `keepdims`."""
     if keepdims:
         return tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
@@ -60,6 +66,29 @@ def _reduction(op: Op, inputs: Infos, values: Values) -> Outputs:
     given = int_list(values, 1, "axes") if has_input(inputs, 1) else None
     axes = reduction_axes(len(shape), given, noop_with_empty_axes=attrs.noop_with_empty_axes)
     return [(dtype_of(inputs, 0), reduced_shape(shape, axes, keepdims=attrs.keepdims))]
+
+
+@shape_rule("Reduction")
+def _named_reduction(op: Op, facts: Facts) -> list[Found]:
+    attrs, shape = attrs_of(op, ReductionAttrs), facts.shape(op)
+    given = () if is_absent(op, 1) else facts.ints(op, 1)
+    if shape is None or (given is None and not attrs.keepdims):
+        return [(facts.dtype(op), None)]
+    if given is None:
+        return [(facts.dtype(op), (None,) * len(shape))]
+    axes = reduction_axes(len(shape), given, noop_with_empty_axes=attrs.noop_with_empty_axes)
+    return [(facts.dtype(op), reduced_shape(shape, axes, keepdims=attrs.keepdims))]
+
+
+@value_rule("Reduction")
+def _reduction_values(op: Op, facts: Facts) -> NamedShape | None:
+    attrs, values = attrs_of(op, ReductionAttrs), facts.values(op, 0)
+    if values is None or attrs.kind != "PROD" or attrs.noop_with_empty_axes:
+        return None
+    return (facts.algebra.product(values),)
+
+
+shape_rule("Softmax", "CumSum")(like_first)
 
 
 @size_computer("Softmax")
@@ -96,6 +125,15 @@ def _arg_reduce(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(DType.INT64, output)]
 
 
+@shape_rule("ArgMax", "ArgMin")
+def _named_arg_reduce(op: Op, facts: Facts) -> list[Found]:
+    attrs, shape = attrs_of(op, ArgReduceAttrs), facts.shape(op)
+    if shape is None:
+        return [(DType.INT64, None)]
+    axis = normalize_axis(attrs.axis, len(shape))
+    return [(DType.INT64, reduced_shape(shape, (axis,), keepdims=attrs.keepdims))]
+
+
 @size_computer("TopK")
 def _topk(op: Op, inputs: Infos, values: Values) -> Outputs:
     attrs = attrs_of(op, TopKAttrs)
@@ -106,6 +144,14 @@ def _topk(op: Op, inputs: Infos, values: Values) -> Outputs:
         raise ShapeError(f"k = {count} is outside [0, {shape[axis]}], the size of axis {axis}")
     output = (*shape[:axis], count, *shape[axis + 1 :])
     return [(dtype_of(inputs, 0), output), (DType.INT64, output)]
+
+
+@shape_rule("TopK")
+def _named_topk(op: Op, facts: Facts) -> list[Found]:
+    shape, k = facts.shape(op), facts.values(op, 1)
+    if shape is not None:
+        shape = with_dim(shape, attrs_of(op, TopKAttrs).axis, k[0] if k else None)
+    return [(facts.dtype(op), shape), (DType.INT64, shape)]
 
 
 @size_computer("CumSum")

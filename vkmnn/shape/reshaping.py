@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Literal, TypeVar
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Op
+from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import AxisAttrs, ReshapeAttrs
 from vkmnn.shape.common import (
     Infos,
@@ -20,8 +21,12 @@ from vkmnn.shape.common import (
     normalize_axes,
     shape_of,
 )
-from vkmnn.shape.reduction import flatten_axis
+from vkmnn.shape.reduction import flatten_axis, reduced_shape
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found, known_ints
+from vkmnn.shape.symbolic.rules import is_absent, same_values, shape_rule, value_rule
+
+_D = TypeVar("_D", bound=Dim)
 
 
 def reshape_dims(shape: Sequence[int], target: Sequence[int], *, allowzero: bool = False) -> Shape:
@@ -75,7 +80,7 @@ def squeeze_dims(shape: Sequence[int], axes: Sequence[int] | None) -> Shape:
     return tuple(dim for axis, dim in enumerate(shape) if axis not in drop)
 
 
-def unsqueeze_dims(shape: Sequence[int], axes: Sequence[int]) -> Shape:
+def unsqueeze_dims(shape: Sequence[_D], axes: Sequence[int]) -> tuple[_D | Literal[1], ...]:
     """Return `shape` with 1 inserted at `axes`, which count in the result.
 
     Raises:
@@ -96,11 +101,42 @@ def _reshape(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), output)]
 
 
+@shape_rule("Reshape")
+def _named_reshape(op: Op, facts: Facts) -> list[Found]:
+    shape, target = facts.shape(op), facts.vector(op, 1)
+    if target is None:
+        return [(facts.dtype(op), None)]
+    dims = list(target)
+    if not attrs_of(op, ReshapeAttrs).allowzero:
+        for axis, dim in enumerate(dims):
+            if dim == 0:
+                dims[axis] = shape[axis] if shape is not None and axis < len(shape) else None
+    dims = [None if dim == -1 else dim for dim in dims]
+    if dims.count(None) == 1 and shape is not None and 0 not in dims:
+        algebra = facts.algebra
+        given = algebra.product(tuple(dim for dim in dims if dim is not None))
+        dims[dims.index(None)] = algebra.divide(algebra.product(shape), given)
+    return [(facts.dtype(op), tuple(dims))]
+
+
+value_rule("Reshape", "Squeeze", "Unsqueeze")(same_values)
+
+
 @size_computer("Flatten")
 def _flatten(op: Op, inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
     axis = flatten_axis(attrs_of(op, AxisAttrs).axis, len(shape))
     return [(dtype_of(inputs, 0), (prod(shape[:axis]), prod(shape[axis:])))]
+
+
+@shape_rule("Flatten")
+def _named_flatten(op: Op, facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    if shape is None:
+        return [(facts.dtype(op), (None, None))]
+    axis = flatten_axis(attrs_of(op, AxisAttrs).axis, len(shape))
+    product = facts.algebra.product
+    return [(facts.dtype(op), (product(shape[:axis]), product(shape[axis:])))]
 
 
 @size_computer("Squeeze")
@@ -109,7 +145,27 @@ def _squeeze(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), squeeze_dims(shape_of(inputs, 0), axes))]
 
 
+@shape_rule("Squeeze")
+def _named_squeeze(op: Op, facts: Facts) -> list[Found]:
+    shape, axes = facts.shape(op), facts.ints(op, 1)
+    if is_absent(op, 1) and shape is not None and known_ints(shape) is not None:
+        axes = tuple(axis for axis, dim in enumerate(shape) if dim == 1)
+    if shape is None or axes is None:
+        return [(facts.dtype(op), None)]
+    return [
+        (facts.dtype(op), reduced_shape(shape, normalize_axes(axes, len(shape)), keepdims=False))
+    ]
+
+
 @size_computer("Unsqueeze")
 def _unsqueeze(op: Op, inputs: Infos, values: Values) -> Outputs:
     axes = int_list(values, 1, "axes")
     return [(dtype_of(inputs, 0), unsqueeze_dims(shape_of(inputs, 0), axes))]
+
+
+@shape_rule("Unsqueeze")
+def _named_unsqueeze(op: Op, facts: Facts) -> list[Found]:
+    shape, axes = facts.shape(op), facts.ints(op, 1)
+    if shape is None or axes is None:
+        return [(facts.dtype(op), None)]
+    return [(facts.dtype(op), unsqueeze_dims(shape, axes))]

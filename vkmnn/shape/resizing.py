@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Op
+from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
 from vkmnn.shape.common import (
     Infos,
@@ -25,6 +25,8 @@ from vkmnn.shape.common import (
     shape_of,
 )
 from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.rules import is_absent, shape_rule
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATE_MODES = (
@@ -248,6 +250,32 @@ def _interp(op: Op, inputs: Infos, values: Values) -> Outputs:
     return [(dtype_of(inputs, 0), tuple(axis.output for axis in axes))]
 
 
+@shape_rule("Interp")
+def _named_interp(op: Op, facts: Facts) -> list[Found]:
+    attrs, shape = attrs_of(op, InterpAttrs), facts.shape(op)
+    if shape is None:
+        return [(facts.dtype(op), None)]
+    axes = normalize_axes(attrs.axes, len(shape)) if attrs.axes else range(len(shape))
+    sizes = _named_sizes(op, [shape[axis] for axis in axes], facts)
+    if attrs.keep_aspect_ratio_policy != "stretch" or sizes is None or len(sizes) != len(axes):
+        sizes = (None,) * len(axes)
+    dims = list(shape)
+    for axis, size in zip(axes, sizes, strict=True):
+        dims[axis] = size
+    return [(facts.dtype(op), tuple(dims))]
+
+
+def _named_sizes(op: Op, dims: Sequence[Dim], facts: Facts) -> NamedShape | None:
+    """Return the new sizes: as given, or by whole scales."""
+    if not is_absent(op, 3):
+        return facts.values(op, 3)
+    scales = None if is_absent(op, 2) else facts.constants.get(op.inputs[2])
+    if scales is None or not np.all(scales == np.floor(scales)):
+        return None
+    factors = [int(scale) for scale in scales.reshape(-1)]
+    return tuple(map(facts.algebra.multiply, dims, factors)) if len(factors) == len(dims) else None
+
+
 @size_computer("GridSample")
 def _grid_sample(op: Op, inputs: Infos, values: Values) -> Outputs:
     attrs = attrs_of(op, GridSampleAttrs)
@@ -261,3 +289,10 @@ def _grid_sample(op: Op, inputs: Infos, values: Values) -> Outputs:
     if 0 in x[2:] and 0 not in output:
         raise ShapeError(f"there is nothing to sample in {x}")
     return [(dtype_of(inputs, 0), output)]
+
+
+@shape_rule("GridSample")
+def _named_grid_sample(op: Op, facts: Facts) -> list[Found]:
+    x, grid = facts.shape(op), facts.shape(op, 1)
+    known = x is not None and grid is not None and len(x) == len(grid)
+    return [(facts.dtype(op), (*x[:2], *grid[1:-1]) if known and x and grid else None)]

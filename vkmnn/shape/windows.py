@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from vkmnn.errors import ShapeError
+from vkmnn.ir import Dim
 from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, PoolingAttrs
+from vkmnn.shape.symbolic.dims import DimAlgebra
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -232,3 +234,54 @@ def deconv_window(
         tuple(ends),
         tuple(output),
     )
+
+
+# --- sizes that are known by name only -----------------------------------------------------------
+
+
+def named_windows(
+    attrs: ConvolutionAttrs | PoolingAttrs,
+    kernel: Sequence[int],
+    spatial: Sequence[Dim],
+    algebra: DimAlgebra,
+) -> tuple[Dim, ...]:
+    """Return how many windows fit: floor((size + pads - extent) / stride) + 1.
+
+    An unknown kernel (empty) gives unknown sizes.
+    """
+    count = len(spatial)
+    if len(kernel) != count:
+        return (None,) * count
+    strides = _per_axis(attrs.strides, count, 1, 1, "strides")
+    extents = _extents(kernel, _per_axis(attrs.dilations, count, 1, 1, "dilations"))
+    pads = _per_axis(attrs.pads if attrs.auto_pad == "NOTSET" else (), 2 * count, 0, 0, "pads")
+    sizes: list[Dim] = []
+    for axis, (size, extent, stride) in enumerate(zip(spatial, extents, strides, strict=True)):
+        if attrs.auto_pad.startswith("SAME"):
+            sizes.append(algebra.floor_divide(algebra.add(size, stride - 1), stride))
+            continue
+        room = algebra.add(size, pads[axis] + pads[axis + count] - extent)
+        sizes.append(algebra.add(algebra.floor_divide(room, stride), 1))
+    return tuple(sizes)
+
+
+def named_deconv_windows(
+    attrs: DeconvolutionAttrs, kernel: Sequence[int], spatial: Sequence[Dim], algebra: DimAlgebra
+) -> tuple[Dim, ...]:
+    """Return the output sizes of `deconv_window`; an unknown kernel (empty) may leave them open."""
+    count = len(spatial)
+    if attrs.output_shape:
+        return tuple(attrs.output_shape)
+    strides = _per_axis(attrs.strides, count, 1, 1, "strides")
+    if attrs.auto_pad.startswith("SAME"):
+        return tuple(map(algebra.multiply, spatial, strides))
+    if len(kernel) != count:
+        return (None,) * count
+    extents = _extents(kernel, _per_axis(attrs.dilations, count, 1, 1, "dilations"))
+    pads = _per_axis(attrs.pads if attrs.auto_pad == "NOTSET" else (), 2 * count, 0, 0, "pads")
+    extra = _per_axis(attrs.output_padding, count, 0, 0, "output_padding")
+    sizes: list[Dim] = []
+    for axis, (size, extent, stride) in enumerate(zip(spatial, extents, strides, strict=True)):
+        fixed = extent - stride + extra[axis] - pads[axis] - pads[axis + count]
+        sizes.append(algebra.add(algebra.multiply(size, stride), fixed))
+    return tuple(sizes)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Meter
 from vkmnn.converter.onnx.branches import GRAPH_ATTRIBUTES, inline_branch, is_if, reads
-from vkmnn.converter.onnx.infer import infer_outputs, merge_shapes
 from vkmnn.converter.onnx.model_file import ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.node import (
     ExpandError,
@@ -46,6 +44,7 @@ from vkmnn.errors import (
     unexpected_error,
 )
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -76,6 +75,7 @@ class GraphBuilder:
         self._weights = file.weights
         self.folder = file.folder
         self.graph = Graph(self._proto.name or "model", [], [], metadata=metadata_of(file.proto))
+        self._facts = Facts(self.graph.constants)
         self._known: dict[str, TensorInfo] = {}
         self._said: dict[str, TensorInfo] = {}
         self.read_tensors: set[str] = set()
@@ -143,15 +143,27 @@ class GraphBuilder:
         return self._known.get(name) or self._said.get(name)
 
     def _learn(self, op: Op) -> None:
-        infos = [self.info(name) if name else None for name in op.inputs]
-        values = [self.graph.constants.get(name) for name in op.inputs]
-        for info in infer_outputs(op, infos, values):
-            said = self._said.get(info.name)
-            if said is not None and said.dtype is not info.dtype:
-                _LOG.info("the model says that '%s' is %s, which it is not", info.name, said.dtype)
+        found = infer(op, self._facts)
+        for name, (dtype, shape) in zip(op.outputs, found, strict=False):
+            said = self._said.get(name)
+            dtype = dtype or (None if said is None else said.dtype)
+            if not name or dtype is None:
+                continue
+            if said is not None and said.dtype is not dtype:
+                _LOG.info("the model says that '%s' is %s, which it is not", name, said.dtype)
             elif said is not None:
-                info = replace(info, shape=merge_shapes(info.shape, said.shape))
-            self._known[info.name] = info
+                shape = merge_shapes(shape, said.shape)
+            self._know(TensorInfo(name, dtype, shape))
+        self._facts.add_values(op.outputs[0], infer_values(op, self._facts))
+
+    def _say(self, info: TensorInfo) -> None:
+        """Note what the model says of a tensor; what follows from its op will count for more."""
+        self._said[info.name] = info
+        self._facts.add(info.name, info.dtype, info.shape)
+
+    def _know(self, info: TensorInfo) -> None:
+        self._known[info.name] = info
+        self._facts.add(info.name, info.dtype, info.shape)
 
     def constant(self, array: Array) -> str:
         """Add a constant tensor, sharing small equal ones, and return its name."""
@@ -205,7 +217,7 @@ class GraphBuilder:
         for value in (*self._proto.value_info, *self._proto.output):
             said = tensor_info(value.name, value.type)
             if said is not None:
-                self._said[value.name] = said
+                self._say(said)
         for value in self._proto.input:
             if value.name in initializers:
                 info = tensor_info(value.name, value.type)
@@ -218,7 +230,7 @@ class GraphBuilder:
                 self._refuse_tensor("Input", value.name, reason or "no element type is given")
             else:
                 self.graph.inputs.append(info)
-                self._known[info.name] = info
+                self._know(info)
         if self.graph.overridable:
             names = ", ".join(info.name for info in self.graph.overridable)
             _LOG.info("inputs with default values become constants: %s", names)
@@ -326,7 +338,7 @@ class GraphBuilder:
             name = branch.own.get(value_info.name, "")
             said = tensor_info(name, value_info.type) if name else None
             if said is not None:
-                self._said[name] = said
+                self._say(said)
         nodes = [
             SourceNode(proto, proto.name, node.opsets, node.source, node.calls)
             for proto in branch.nodes

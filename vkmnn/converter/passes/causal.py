@@ -9,10 +9,10 @@ import numpy as np
 from vkmnn.converter.passes.attention import VERY_NEGATIVE
 from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.converter.passes.symbolic import is_cut
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import AttentionAttrs, CastAttrs, ConstantOfShapeAttrs, TriluAttrs, UnaryAttrs
+from vkmnn.shape.symbolic import is_cut
 
 _DEPTH = 8
 """How many ops may make a mask."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vkmnn.converter.passes.symbolic import DimAlgebra, is_cut
+from vkmnn.shape.symbolic import DimAlgebra, is_cut
 
 
 @pytest.fixture

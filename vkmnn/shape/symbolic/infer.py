@@ -1,0 +1,40 @@
+"""What follows from an op about its results, by its rule or by its size computer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from vkmnn.errors import VkmnnError
+from vkmnn.ir.graph import Op
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.probing import probed
+from vkmnn.shape.symbolic.rules import SHAPE_RULES, VALUE_RULES
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+def infer(op: Op, facts: Facts) -> Sequence[Found]:
+    """Return what is known of an op's results for all sizes; there may be fewer or more of them.
+
+    An op type without a rule is asked through its size computer. Of an op that is wrong nothing is
+    known: the shape computation of the session will say what is wrong with it.
+    """
+    return _tried(SHAPE_RULES.get(op.type) or probed, op, facts) or ()
+
+
+def infer_values(op: Op, facts: Facts) -> NamedShape | None:
+    """Return the elements of output 0 as far as they are known, None when nothing is."""
+    rule = VALUE_RULES.get(op.type)
+    return None if rule is None else _tried(rule, op, facts)
+
+
+def _tried(rule: Callable[[Op, Facts], R], op: Op, facts: Facts) -> R | None:
+    try:
+        return rule(op, facts)
+    except (VkmnnError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        log.debug("%s '%s': %s", op.type, op.name, error)
+        return None

@@ -1,0 +1,82 @@
+"""The registries of symbolic rules, and what many rules need.
+
+A rule says of an op's results what holds for all sizes. It stands beside the op's size computer,
+and must agree with it wherever both answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vkmnn.ir.graph import Dim, Op
+from vkmnn.registry import Registry
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+
+ShapeRule = Callable[[Op, Facts], Sequence[Found]]
+"""Says what is known of an op's results from what is known of its inputs."""
+
+ValueRule = Callable[[Op, Facts], "NamedShape | None"]
+"""Says what is known of the elements of an op's result."""
+
+SHAPE_RULES: Registry[str, ShapeRule] = Registry("shape rule of")
+VALUE_RULES: Registry[str, ValueRule] = Registry("value rule of")
+
+
+def shape_rule(*op_types: str) -> Callable[[ShapeRule], ShapeRule]:
+    """Register a function as the symbolic rule of these op types.
+
+    The function gets the op and the facts, and returns (element type, shape) of the outputs. A
+    dimension is an int, a name, or None where it is not known: then the result's dimension gets a
+    name of its own, as sizes do that are only known at run time. An op without a rule needs none:
+    its size computer is asked, with probes for the named sizes.
+
+    Raises:
+        PluginError: one of them has a rule already.
+    """
+    return SHAPE_RULES.register(*op_types)
+
+
+def value_rule(*op_types: str) -> Callable[[ValueRule], ValueRule]:
+    """Register what these op types make of small integer vectors, of which shapes are computed.
+
+    The function gets the op and the facts, and returns the elements of output 0, or None.
+
+    Raises:
+        PluginError: one of them has a rule already.
+    """
+    return VALUE_RULES.register(*op_types)
+
+
+def is_absent(op: Op, place: int) -> bool:
+    """True when an op has no such input."""
+    return place >= len(op.inputs) or not op.inputs[place]
+
+
+def broadcast(facts: Facts, *shapes: NamedShape | None) -> NamedShape | None:
+    """Return what shapes broadcast to, with None for dimensions that are not known."""
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(shapes):
+        return None
+    rank = max(map(len, known), default=0)
+    result: NamedShape = (1,) * rank
+    for shape in known:
+        padded = (1,) * (rank - len(shape)) + shape
+        result = tuple(map(facts.algebra.broadcast, result, padded))
+    return result
+
+
+def with_dim(shape: NamedShape, axis: int, dim: Dim) -> NamedShape:
+    """Return the shape with another size on one axis."""
+    changed = list(shape)
+    changed[axis] = dim
+    return tuple(changed)
+
+
+def like_first(op: Op, facts: Facts) -> list[Found]:
+    """Return the rule of ops whose one result has the shape and type of input 0."""
+    return [(facts.dtype(op), facts.shape(op))]
+
+
+def same_values(op: Op, facts: Facts) -> NamedShape | None:
+    """Return the rule of ops that keep the elements as they are."""
+    return facts.values(op, 0)
