@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -21,6 +22,20 @@ _PROMISES = {
     "VKMNN_REQUIRE_VALIDATION": re.compile(r"validation", re.IGNORECASE),
     "VKMNN_REQUIRE_SPIRV_VAL": re.compile(r"spirv-val is not installed"),
 }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run take a part of the tests that is the same in every process."""
+    parser.addoption("--one-in", type=int, default=1, metavar="N", help="run about one test in N")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that `--one-in` does not choose."""
+    every = config.getoption("--one-in")
+    left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % every]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not zlib.crc32(item.nodeid.encode()) % every]
 
 
 def pytest_configure(config: pytest.Config) -> None:

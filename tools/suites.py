@@ -13,8 +13,11 @@ from xml.etree import ElementTree
 from tools import process
 from tools.process import WORKERS
 
+_OPERATORS = ("-m", "not torch and not slow", "tests/op/vulkan", "tests/op/operators")
+
 PARTS: dict[str, tuple[str, ...]] = {
-    "operators": ("-m", "not torch and not slow", "tests/op/vulkan", "tests/op/operators"),
+    "operators": _OPERATORS,
+    "operators, sampled": (*_OPERATORS, "--one-in", "6"),
     "driver": ("tests/driver",),
     "networks": ("-m", "not torch", "tests/model/test_light.py"),
     "validation": ("-m", "validation"),
@@ -24,8 +27,9 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Part -> what pytest is told."""
 
 WHOLE = ("operators", "driver", "networks", "validation", "kernels")
-SHORT = ("operators", "networks", "kernels, sampled")
-BY_KOMPUTE = ("operators", "driver", "networks")  # the rest is the same through either
+SHORT = ("operators, sampled", "networks", "kernels, sampled")
+# The rest is the same through either driver.
+BY_KOMPUTE = ("operators", "operators, sampled", "driver", "networks")
 # It takes minutes to compile emulated rotations there, and they are beyond it.
 FLOOR = {"kernels": ("-k", "not rotate"), "kernels, sampled": ("-k", "not rotate")}
 
