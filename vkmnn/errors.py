@@ -56,6 +56,10 @@ class ModelError(VkmnnError):
     """A model file is missing, damaged, hostile or not a valid graph."""
 
 
+class ModelFileError(ModelError):
+    """A model file is missing, cannot be read, or is not a model at all."""
+
+
 class BudgetError(ModelError):
     """Loading or planning a model would take more memory, nodes or time than is allowed."""
 

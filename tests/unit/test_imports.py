@@ -54,6 +54,9 @@ ALLOWED: dict[str, set[str]] = {
     "inference_session": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
     },
+    "onnxruntime": {
+        *("errors", "ir", "runtime", "schedule_config", "arguments", "opening"),
+    },
     "bench": {"errors", "cache_files", "ir", "runtime", "opening", "inference_session"},
     "onnx_backend": {"errors", "ir", "inference_session"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
@@ -75,7 +78,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "cffi": ("vkmnn.runtime.drivers",),
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
-        *("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.bench.engines"),
+        *("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.onnxruntime"),
+        "vkmnn.bench.engines",
         "vkmnn.testing.fuzz",
     ),
     "google": (

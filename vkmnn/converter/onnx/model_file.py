@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from vkmnn.converter.onnx.branches import inner_graphs
 from vkmnn.converter.onnx.registry import normal_domain
 from vkmnn.converter.onnx.wire import Bytes, NotAModelError, split
-from vkmnn.errors import ConversionError, ModelError
+from vkmnn.errors import ConversionError, ModelError, ModelFileError
 from vkmnn.ir import ModelMetadata
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
     """Read and check a model.
 
     Raises:
-        ModelError: no such file, or not an ONNX model.
+        ModelFileError: no such file, or not an ONNX model.
+        ModelError: a model that contradicts itself.
         ConversionError: an IR version or opset that the installed onnx package does not know.
         TypeError: the argument is none of these.
     """
@@ -82,34 +83,34 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
     try:
         if not path.exists():
             if _REMOTE.match(str(path)):
-                raise ModelError(
+                raise ModelFileError(
                     f"'{path}' is an address, not a file",
                     hint="download the .onnx file first; vkmnn downloads nothing",
                 )
             if _HUB_ID.match(str(path)) and not path.parent.exists():
-                raise ModelError(
+                raise ModelFileError(
                     f"no such file: '{path}'",
                     hint="if this is the name of a model on a hub, download its .onnx file first; "
                     "vkmnn downloads nothing",
                 )
-            raise ModelError(
+            raise ModelFileError(
                 f"no such file: '{path}'", hint="check the path; relative to the current folder?"
             )
         if not path.is_file():
-            raise ModelError(
+            raise ModelFileError(
                 f"'{path}' is not a regular file", hint="give the path of an .onnx file"
             )
         with path.open("rb") as file:
             return _parse(file, path.stat().st_size, f"'{path}'")
     except (OSError, ValueError) as error:
-        raise ModelError(
+        raise ModelFileError(
             f"'{path}' cannot be read: {error}", hint="check the path and its permissions"
         ) from error
 
 
 def _parse(stream: BinaryIO, nbytes: int, what: str) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
     if not nbytes:
-        raise ModelError(f"{what} is empty", hint="the download or the export did not finish")
+        raise ModelFileError(f"{what} is empty", hint="the download or the export did not finish")
     start = stream.read(_MAGIC_BYTES)
     stream.seek(0)
     hint = "the file is truncated or not an ONNX model; export or download it again"
@@ -130,10 +131,10 @@ def _parse(stream: BinaryIO, nbytes: int, what: str) -> tuple[onnx.ModelProto, M
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        raise ModelError(f"{what} is not an ONNX model: {error}", hint=hint) from error
+        raise ModelFileError(f"{what} is not an ONNX model: {error}", hint=hint) from error
     # Any bytes may parse as a protobuf of unknown fields, so ask for what a model must have.
     if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"{what} is not an ONNX model: it has no graph or no opset", hint=hint)
+        raise ModelFileError(f"{what} is not an ONNX model: it has no graph or no opset", hint=hint)
     return proto, weights
 
 

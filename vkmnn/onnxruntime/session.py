@@ -1,0 +1,407 @@
+"""InferenceSession with onnxruntime's arguments, methods and messages."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkmnn.arguments import check_symbols
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.onnxruntime.binding import IOBinding
+from vkmnn.onnxruntime.enums import GraphOptimizationLevel
+from vkmnn.onnxruntime.errors import Fail, InvalidArgument, NoSuchFile, translated
+from vkmnn.onnxruntime.options import RunOptions, SessionOptions
+from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
+from vkmnn.onnxruntime.values import OrtValue, type_name
+from vkmnn.opening import Network, OpenSession, open_model
+from vkmnn.runtime.device_info import DeviceInfo
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """Name, type and shape of an input or output."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What the model file says about itself."""
+
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+    description: str = ""
+    domain: str = ""
+    graph_description: str = ""
+    graph_name: str = ""
+    producer_name: str = ""
+    version: int = 0
+
+
+class Session:
+    """Base of sessions, which programs name in `isinstance`."""
+
+
+class InferenceSession(Session):
+    """Run an ONNX model as onnxruntime's class of this name does.
+
+    Args:
+        path_or_bytes: a path, or the bytes of a model.
+        sess_options: see `SessionOptions`.
+        providers: names, or pairs of name and options, the preferred first; None for Vulkan, then
+            the CPU. Options of `VulkanExecutionProvider`: device_id, device, precision, driver,
+            validation, require_device, on_device_lost, max_plans; see `vkmnn.ScheduleConfig`.
+        provider_options: options by position, where `providers` holds names only.
+        kwargs: ignored, as onnxruntime ignores what it does not know.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented, Fail: as onnxruntime.
+        ValueError: providers and their options do not fit together.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._model_path: str | None = None
+        self._model_bytes: bytes | None = None
+        if isinstance(path_or_bytes, str | os.PathLike):
+            self._model_path = os.fspath(path_or_bytes)
+        elif isinstance(path_or_bytes, bytes | bytearray | memoryview):
+            self._model_bytes = bytes(path_or_bytes)
+        else:
+            raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
+        if sess_options is not None and not isinstance(sess_options, SessionOptions):
+            raise TypeError(f"sess_options is {type(sess_options)}, not SessionOptions")
+        self._options = sess_options or SessionOptions()
+        if self._options.ignored():
+            names = ", ".join(self._options.ignored())
+            warnings.warn(f"vkmnn ignores these session options: {names}", stacklevel=2)
+        self._enable_fallback = True
+        self._started_ns = time.perf_counter_ns()
+        self._last: tuple[frozenset[str], dict[str, Array]] | None = None
+        self._lock = threading.Lock()
+        self._open(providers, provider_options)
+
+    def _open(self, providers: Sequence[Any] | None, options: Sequence[Any] | None) -> None:
+        with translated():
+            self._chosen: Chosen = choose(providers, options, self._options.no_cpu_fallback)
+        self._sessions: dict[frozenset[str], OpenSession] = {}
+        self._network = self._load(frozenset())
+        graph = self._network.graph
+        self._inputs = {info.name: info for info in self._network.source.inputs}
+        self._overridable = {info.name: info for info in graph.overridable}
+        self._output_names = [info.name for info in graph.outputs]
+
+    def _load(self, fed: frozenset[str]) -> Network:
+        """Open the model with these of its overridable initializers as inputs."""
+        path = self._model_path
+        if path is not None and not Path(path).exists():
+            text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
+            raise NoSuchFile(text)
+        level = self._options.graph_optimization_level
+        with translated(path):
+            network, opened = open_model(
+                path if path is not None else self._model_bytes or b"",
+                self._chosen.config,
+                as_inputs=fed,
+                sizes=self._options.sizes,
+                optimised=level is not GraphOptimizationLevel.ORT_DISABLE_ALL,
+            )
+        with translated():
+            opened.plan_ahead()
+        self._sessions[fed] = opened
+        return network
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def _main(self) -> OpenSession:
+        return self._sessions[frozenset()]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs that `run` wants."""
+        return [_node_arg(info) for info in self._inputs.values()]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs that `run` gives."""
+        infos = self._network.graph.infos
+        return [
+            _node_arg(infos.get(info.name, info) if info.shape is None else info)
+            for info in self._network.graph.outputs
+        ]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the initializers that `run` takes as further inputs."""
+        return [_node_arg(info) for info in self._overridable.values()]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return what the model file says about itself."""
+        found = self._network.source.metadata
+        return ModelMetadata(
+            custom_metadata_map=dict(found.properties),
+            description=found.description,
+            domain=found.domain,
+            graph_description=found.graph_description,
+            graph_name=found.graph_name,
+            producer_name=found.producer,
+            version=found.version,
+        )
+
+    def get_providers(self) -> list[str]:
+        """Return the providers in order."""
+        return list(self._chosen.names)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """Return the options of every provider; Vulkan's say which device it is."""
+        options = {name: dict(given) for name, given in self._chosen.options.items()}
+        device = self._main.device
+        if VULKAN in options and isinstance(device, DeviceInfo):
+            options[VULKAN].setdefault("device_id", str(device.index))
+            options[VULKAN].setdefault("device", device.name)
+            options[VULKAN].setdefault("precision", self._main.precision)
+        return options
+
+    def get_session_options(self) -> SessionOptions:
+        """Return the options that the session was made with."""
+        return self._options
+
+    def set_providers(
+        self,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+    ) -> None:
+        """Open the model anew on other providers."""
+        old = self._sessions
+        self._open(providers, provider_options)
+        for opened in old.values():
+            opened.core.close()
+
+    def enable_fallback(self) -> None:
+        """Do nothing: no provider is exchanged for another after an error."""
+        self._enable_fallback = True
+
+    def disable_fallback(self) -> None:
+        """Do nothing: no provider is exchanged for another after an error."""
+        self._enable_fallback = False
+
+    @property
+    def _input_names(self) -> list[str]:
+        return [*self._inputs, *self._overridable]
+
+    @property
+    def _providers(self) -> list[str]:
+        return self.get_providers()
+
+    @property
+    def _provider_options(self) -> dict[str, dict[str, str]]:
+        return self.get_provider_options()
+
+    @property
+    def _fallback_providers(self) -> list[str]:
+        return [CPU]
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Array]:
+        """Run the network.
+
+        Args:
+            output_names: which outputs to return; None, or none, for all.
+            input_feed: an array, a list of numbers or an OrtValue for every input, and for those
+                overridable initializers that are to have another value.
+            run_options: see `RunOptions`.
+
+        Raises:
+            ValueError: an input is missing.
+            InvalidArgument: a name, type, rank or size that the model does not have.
+            Fail: a node cannot run on these inputs.
+        """
+        wanted = self._wanted(output_names)
+        _check_run_options(run_options)
+        results = self._run(input_feed)
+        return [results[name] for name in wanted]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """Run on OrtValues and return such."""
+        return [OrtValue(x) for x in self.run(output_names, input_dict_ort_values, run_options)]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Array], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Run in another thread, which calls `callback(results, user_data, error)` at the end."""
+
+        def work() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except Exception as failure:  # noqa: BLE001 - the callback is told
+                results, error = [], str(failure)
+            callback(results, user_data, error)
+
+        threading.Thread(target=work, name="vkmnn-run-async").start()
+
+    def io_binding(self) -> IOBinding:
+        """Return a new binding of inputs and outputs to memory."""
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Run on what is bound; results go where outputs are bound.
+
+        Raises:
+            RuntimeError: as `run`, or nothing is bound as an output.
+        """
+        _check_run_options(run_options)
+        iobinding.run()
+
+    def _wanted(self, output_names: Sequence[str] | None) -> list[str]:
+        if isinstance(output_names, str | bytes) or not hasattr(output_names or (), "__len__"):
+            raise TypeError(
+                "run(): incompatible function arguments: output_names is a list of names, not "
+                f"{output_names!r}"
+            )
+        wanted = list(output_names or self._output_names)
+        for name in wanted:
+            if name not in self._output_names:
+                raise InvalidArgument(
+                    f"Invalid output name:{name}", hint=f"outputs: {', '.join(self._output_names)}"
+                )
+        return wanted
+
+    def _run(self, feed: Mapping[str, Any]) -> dict[str, Array]:
+        names = list(feed.keys())
+        if not set(self._inputs) <= set(names):
+            missing = list(self._inputs)
+            raise ValueError(f"Required inputs ({missing}) are missing from input feed ({names}).")
+        infos = self._inputs | {name: self._overridable[name] for name in self._extra(names)}
+        arrays = {name: _as_array(info, feed[name]) for name, info in infos.items()}
+        fed = frozenset(infos) - set(self._inputs)
+        with self._lock:
+            if fed not in self._sessions:
+                self._load(fed)
+        if self._options.enable_profiling:
+            self._last = fed, arrays
+        with translated():
+            check_symbols(infos.values(), {name: array.shape for name, array in arrays.items()})
+            return self._sessions[fed].core.run(arrays)
+
+    def _extra(self, names: Sequence[str]) -> list[str]:
+        extra = [name for name in names if name not in self._inputs]
+        for name in extra:
+            if name not in self._overridable:
+                raise InvalidArgument(
+                    f"Invalid input name: {name}", hint=f"inputs: {', '.join(self._inputs)}"
+                )
+        return extra
+
+    # --- profiling -------------------------------------------------------------------------------
+
+    def get_profiling_start_time_ns(self) -> int:
+        """Return when profiling began, 0 without `enable_profiling`."""
+        return self._started_ns if self._options.enable_profiling else 0
+
+    def end_profiling(self) -> str:
+        """Measure the last run again and write a trace; return its path.
+
+        Without `enable_profiling`, or before the first run, nothing is written and "" returned.
+        """
+        if not self._options.enable_profiling or self._last is None:
+            return ""
+        fed, arrays = self._last
+        with translated():
+            profile = self._sessions[fed].core.profile(arrays, 1)
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        path = f"{self._options.profile_file_prefix}{stamp}.json"
+        profile.to_chrome_trace(path)
+        return path
+
+
+def _node_arg(info: TensorInfo) -> NodeArg:
+    return NodeArg(info.name, info.dtype.onnx, list(info.shape or ()))
+
+
+def _check_run_options(options: RunOptions | None) -> None:
+    if options is None:
+        return
+    if not isinstance(options, RunOptions):
+        raise TypeError(
+            f"run(): incompatible function arguments: run_options is {options!r}, not RunOptions"
+        )
+    if options.terminate:
+        raise Fail("Exiting due to terminate flag being set to true.")
+
+
+def _as_array(info: TensorInfo, value: Any) -> Array:
+    """Return what was fed as an array of the input's type, C-contiguous.
+
+    Raises:
+        InvalidArgument: another element type, rank or size.
+        RuntimeError: not something that onnxruntime takes.
+    """
+    if value is None:
+        raise Fail(f"Missing Input: {info.name}", hint="feed an array")
+    if isinstance(value, OrtValue):
+        value = value.numpy()
+    elif isinstance(value, list | tuple):
+        value = np.asarray(value, info.dtype.numpy)
+    if not isinstance(value, np.ndarray):
+        raise RuntimeError(f"Unable to handle object of type {type(value)}")
+    if type_name(value) != info.dtype.onnx:
+        raise InvalidArgument(
+            f"Unexpected input data type. Actual: ({type_name(value)}) , expected: "
+            f"({info.dtype.onnx})",
+            hint=f"input '{info.name}': convert it with .astype('{info.dtype.value}')",
+        )
+    _check_shape(info, value.shape)
+    array: Array = np.ascontiguousarray(value, info.dtype.numpy).reshape(value.shape)
+    return array
+
+
+def _check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
+    if info.shape is None:
+        return
+    ending = " Please fix either the inputs/outputs or the model."
+    if len(shape) != len(info.shape):
+        raise InvalidArgument(
+            f"Invalid rank for input: {info.name} Got: {len(shape)} Expected: {len(info.shape)}"
+            f"{ending}"
+        )
+    wrong = [
+        f" index: {axis} Got: {have} Expected: {want}\n"
+        for axis, (have, want) in enumerate(zip(shape, info.shape, strict=True))
+        if isinstance(want, int) and want != have
+    ]
+    if wrong:
+        raise InvalidArgument(
+            f"Got invalid dimensions for input: {info.name} for the following indices\n"
+            f"{''.join(wrong)}{ending}"
+        )
