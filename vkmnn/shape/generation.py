@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Array, DType, Op
 from vkmnn.ir.ops import ConstantOfShapeAttrs, ShapeAttrs
@@ -93,8 +95,12 @@ def _range(op: Op, inputs: Infos, values: Values) -> Outputs:
 @shape_rule("Range")
 def _named_range(op: Op, facts: Facts) -> list[Found]:
     dtype = facts.dtype(op, 0, 1, 2)
-    arrays = [facts.constants.get(name) for name in op.inputs]
-    known = [array for array in arrays if array is not None]
+    ends = [facts.constants.get(name) for name in op.inputs]
+    known = [
+        np.asarray(numbers) if end is None else end
+        for place, end in enumerate(ends)
+        if end is not None or (numbers := facts.ints(op, place)) is not None
+    ]
     if len(known) == 3:
         return [(dtype, (range_count(*known),))]
     start, limit, delta = (facts.values(op, place) for place in range(3))

@@ -7,7 +7,7 @@ from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.shape.common import Infos, Outputs, Values, attrs_of, dtype_of, shape_of
 from vkmnn.shape.registry import size_computer
-from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape, known_ints
 from vkmnn.shape.symbolic.rules import shape_rule
 from vkmnn.shape.windows import named_windows, pool_window
 
@@ -36,6 +36,8 @@ def _named_pooling(op: Op, facts: Facts) -> list[Found]:
         output: NamedShape | None = None
     elif attrs.is_global:
         output = (*x[:2], *(1,) * (len(x) - 2))
+    elif (spatial := known_ints(x[2:])) is not None:
+        output = (*x[:2], *pool_window(attrs, spatial).output)
     elif attrs.ceil_mode and attrs.auto_pad == "NOTSET":
         # The last window must start before the end padding: that is not worked out.
         output = (*x[:2], *(None,) * (len(x) - 2))

@@ -114,15 +114,16 @@ def interp_sizes_and_scales(
         factors = _floats(scales or (), len(axes), "scales")
         if any(factor <= 0 for factor in factors):
             raise ShapeError(f"scales {factors} must be positive")
-        outputs = [
-            math.floor(float(np.float32(shape[axis] * factor)))
-            for axis, factor in zip(axes, factors, strict=True)
-        ]
+        outputs = [_scaled(shape[axis], factor) for axis, factor in zip(axes, factors, strict=True)]
     for axis, output, factor, start, end in zip(axes, outputs, factors, starts, ends, strict=True):
         if shape[axis] == 0 and output:
             raise ShapeError(f"axis {axis} is empty and cannot become {output}")
         result[axis] = AxisResize(shape[axis], output, factor, start, end)
     return result
+
+
+def _scaled(size: int, factor: float) -> int:
+    return math.floor(float(np.float32(size * factor)))
 
 
 def _from_sizes(
@@ -266,14 +267,18 @@ def _named_interp(op: Op, facts: Facts) -> list[Found]:
 
 
 def _named_sizes(op: Op, dims: Sequence[Dim], facts: Facts) -> NamedShape | None:
-    """Return the new sizes: as given, or by whole scales."""
+    """Return the new sizes: as given, or by scales, of which named sizes take whole ones only."""
     if not is_absent(op, 3):
         return facts.values(op, 3)
     scales = None if is_absent(op, 2) else facts.constants.get(op.inputs[2])
-    if scales is None or not np.all(scales == np.floor(scales)):
+    if scales is None or scales.size != len(dims):
         return None
-    factors = [int(scale) for scale in scales.reshape(-1)]
-    return tuple(map(facts.algebra.multiply, dims, factors)) if len(factors) == len(dims) else None
+    return tuple(
+        _scaled(dim, factor)
+        if isinstance(dim, int)
+        else facts.algebra.multiply(dim, int(factor) if factor.is_integer() else None)
+        for dim, factor in zip(dims, map(float, scales.reshape(-1)), strict=True)
+    )
 
 
 @size_computer("GridSample")

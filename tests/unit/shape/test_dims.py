@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from vkmnn.shape.symbolic import DimAlgebra, is_cut
+from vkmnn.shape.symbolic.dims import MAX_NAME
 
 
 @pytest.fixture
@@ -71,3 +72,39 @@ def test_cut_dimensions(algebra):
     assert not is_cut("s", "s")
     assert not is_cut(16, 16)
     assert algebra.minimum(16, algebra.subtract("s", "t")) is None
+
+
+def test_hostile_arithmetic_stays_small(algebra):
+    """Products, sums and quotients that a model nests without end become unknown."""
+    dims = {"square": "a", "sum": "a", "floor": "a", "ints": 3}
+    for number in range(500):
+        dims["square"] = algebra.multiply(dims["square"], dims["square"])
+        dims["sum"] = algebra.add(dims["sum"], f"b{number}")
+        dims["floor"] = algebra.floor_divide(algebra.add(dims["floor"], 1), 2)
+        dims["ints"] = algebra.multiply(dims["ints"], dims["ints"])
+    assert dims == dict.fromkeys(dims)
+    assert max(map(len, algebra._made)) <= MAX_NAME
+    assert algebra.multiply("a" * 1000, 1) == "a" * 1000  # a model's own name may be long
+    assert algebra.multiply("a" * 1000, 2) is None
+
+
+def test_values_for_given_sizes(algebra):
+    double = algebra.multiply(algebra.add("a", 3), 2)
+    third = algebra.floor_divide(double, 3)
+    cut = algebra.minimum(5, third)
+    assert [algebra.evaluate(dim, {"a": 4}) for dim in (7, "a", double, third, cut)] == [
+        *(7, 4, 14, 4, 4),
+    ]
+    assert algebra.evaluate(cut, {"a": 40}) == 5
+    assert algebra.evaluate(algebra.add(third, "b"), {"a": 4}) is None
+    assert algebra.evaluate(None, {}) is None
+    assert algebra.names_in(algebra.multiply(cut, "b")) == {"a", "b"}
+    assert algebra.names_in(7) == frozenset()
+
+
+def test_what_may_be_negative(algebra):
+    assert algebra.is_natural(algebra.add("a", 5))
+    assert algebra.is_natural(0)
+    assert not algebra.is_natural(algebra.subtract("a", 5))
+    assert not algebra.is_natural(-1)
+    assert not algebra.is_natural(None)

@@ -22,10 +22,11 @@ from vkmnn.shape.registry import compute_shapes
 from vkmnn.shape.symbolic.dims import DimAlgebra
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape
 
-_LARGE = 1_000_000
-"""Probes are primes above this: beyond what a computer compares sizes with."""
+_LARGE = 100_000
+"""Probes are primes above this: beyond what a computer compares sizes with, yet numpy's 64 bits
+hold products of three."""
 
-_ROUND = 60_480
+_ROUND = 5_040
 """Other probes are multiples of this, which has all small divisors, in the opposite order."""
 
 _SMALL = ((6, 10, 4, 9, 3, 14, 2), (7, 5, 11, 3, 13, 2, 17))
@@ -93,9 +94,9 @@ def probed(op: Op, facts: Facts) -> list[Found]:
         return [(info.dtype, info.shape) for info in call.run({}) or ()]
     if len(names) > _MOST_NAMES:
         return _by_equal_sizes(call, names)
-    probes = _primes(len(names))
-    first = dict(zip(names, probes, strict=True))
-    second = dict(zip(names, (_ROUND * probe for probe in reversed(probes)), strict=True))
+    first = dict(zip(names, _primes(_LARGE, len(names)), strict=True))
+    factors = _primes(_LARGE // _ROUND, len(names))
+    second = dict(zip(names, (_ROUND * factor for factor in reversed(factors)), strict=True))
     traced, plain = call.run(first, trace=True), call.run(second)
     if traced is None or plain is None:
         return _by_equal_sizes(call, names)
@@ -214,10 +215,10 @@ def _plain(size: SupportsIndex) -> int:
 
 
 @cache
-def _primes(count: int) -> tuple[int, ...]:
-    """Return so many large primes, ascending."""
+def _primes(above: int, count: int) -> tuple[int, ...]:
+    """Return so many primes, ascending, above a number (rounded to an even one)."""
     found: list[int] = []
-    number = _LARGE + 1
+    number = above // 2 * 2 + 1
     while len(found) < count:
         if all(number % divisor for divisor in range(3, int(number**0.5) + 1, 2)):
             found.append(number)
