@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
     from vkmnn.interpreter import Interpreter, Session, SessionTensor
+    from vkmnn.model import Model, load
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.shader_function import ShaderFunction, shader
 
@@ -47,6 +48,7 @@ __all__ = [
     "InferenceSession",
     "Interpreter",
     "InvalidInputError",
+    "Model",
     "ModelError",
     "ModelFileError",
     "NodeArg",
@@ -66,6 +68,7 @@ __all__ = [
     "ValidationLayerError",
     "VkmnnError",
     "devices",
+    "load",
     "load_plugin",
     "shader",
 ]
@@ -77,6 +80,7 @@ _LAZY = {
     "DeviceInfo": "vkmnn.runtime.device_info",
     "InferenceSession": "vkmnn.inference_session",
     "Interpreter": "vkmnn.interpreter",
+    "Model": "vkmnn.model",
     "NodeArg": "vkmnn.inference_session",
     "Plugin": "vkmnn.discovery",
     "Profile": "vkmnn.core.profile",
@@ -84,6 +88,7 @@ _LAZY = {
     "Session": "vkmnn.interpreter",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
+    "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",
     "shader": "vkmnn.shader_function",
 }

@@ -88,7 +88,7 @@ class InferenceSession:
         network, self._session = open_model(model, config, budget)
         self._inputs = {info.name: info for info in network.graph.inputs}
         self._outputs = [info.name for info in network.graph.outputs]
-        self._output_infos = network.graph.outputs
+        self._output_infos = network.outputs
         self._session.plan_ahead()
 
     @property

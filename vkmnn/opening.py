@@ -55,6 +55,15 @@ class Network:
     graph: Graph
     meter: Meter
 
+    @property
+    def outputs(self) -> list[TensorInfo]:
+        """The outputs; where the model gives one no shape, with what follows from its op."""
+        known = self.graph.infos
+        return [
+            known.get(info.name, info) if info.shape is None else info
+            for info in self.graph.outputs
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:

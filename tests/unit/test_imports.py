@@ -54,11 +54,14 @@ ALLOWED: dict[str, set[str]] = {
     "inference_session": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
     },
+    "model": {
+        *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),
+    },
+    "onnx_backend": {"errors", "ir", "runtime", "schedule_config", "arguments", "opening"},
     "onnxruntime": {
         *("errors", "ir", "runtime", "schedule_config", "arguments", "opening"),
     },
     "bench": {"errors", "cache_files", "ir", "runtime", "opening", "inference_session"},
-    "onnx_backend": {"errors", "ir", "inference_session"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
         *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),

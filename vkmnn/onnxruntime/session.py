@@ -138,11 +138,7 @@ class InferenceSession(Session):
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs that `run` gives."""
-        infos = self._network.graph.infos
-        return [
-            _node_arg(infos.get(info.name, info) if info.shape is None else info)
-            for info in self._network.graph.outputs
-        ]
+        return [_node_arg(info) for info in self._network.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the initializers that `run` takes as further inputs."""

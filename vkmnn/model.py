@@ -1,0 +1,163 @@
+"""`vkmnn.load(path)(x)`: a network as a function of arrays."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.arguments import check_feeds
+from vkmnn.budget import Budget
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.opening import CpuInfo, open_model
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import PrecisionName, ScheduleConfig
+
+if TYPE_CHECKING:
+    import onnx
+    from typing_extensions import Self
+
+
+def load(
+    model: str | Path | bytes | onnx.ModelProto,
+    device: str | int = "auto",
+    *,
+    precision: PrecisionName = "high",
+    require_device: bool = False,
+    budget: Budget | None = None,
+) -> Model:
+    """Load a model as a function: `vkmnn.load("model.onnx")(x)`.
+
+    Args:
+        model: a path, serialised bytes, or an onnx.ModelProto.
+        device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
+        precision: "fp32" or "fp16"; see `ScheduleConfig`.
+        require_device: raise PlacementError instead of running an op on the CPU backend.
+        budget: what loading and planning may take; see `Budget`.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+        UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
+        DeviceNotFoundError: the device asked for is not there.
+    """
+    config = ScheduleConfig(device=device, precision=precision, require_device=require_device)
+    return Model(model, config, budget)
+
+
+class Model:
+    """A network to call; made by `vkmnn.load`.
+
+    Attributes:
+        inputs: the inputs by name, in the order of positional arguments.
+        outputs: the outputs by name.
+        device: where it runs.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | onnx.ModelProto,
+        config: ScheduleConfig,
+        budget: Budget | None = None,
+    ) -> None:
+        network, self._session = open_model(model, config, budget)
+        self._session.plan_ahead()
+        self.inputs: dict[str, TensorInfo] = {info.name: info for info in network.graph.inputs}
+        self.outputs: dict[str, TensorInfo] = {info.name: info for info in network.outputs}
+        self.device: DeviceInfo | CpuInfo = self._session.device
+        names = [re.sub(r"\W", "_", name) for name in self.outputs]
+        self._results: Any = _named_tuple(names)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run the network.
+
+        Args:
+            arrays: one array per input, in their order; or one dictionary by name, for names that
+                are no words of Python.
+            named: arrays by the names of their inputs, after those by position.
+
+        Returns:
+            The array, where the network has one output; else a named tuple of arrays. Characters
+            that Python does not take in names become "_" in its fields; a field that could not be
+            called so either is "_" and its position.
+
+        Raises:
+            InvalidInputError: too many or too few arrays, an unknown name, a wrong dtype or shape.
+                Lists and numbers take the input's dtype; arrays have to have it.
+        """
+        feeds = {
+            name: _as_array(self.inputs.get(name), value)
+            for name, value in self._by_name(arrays, named).items()
+        }
+        results = self._session.core.run(check_feeds(self.inputs, feeds))
+        arrays_out = [results[name] for name in self.outputs]
+        return arrays_out[0] if len(arrays_out) == 1 else self._results(*arrays_out)
+
+    def _by_name(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            arrays, named = tuple[Any, ...](), {**arrays[0], **named}
+        if len(arrays) > len(self.inputs):
+            raise InvalidInputError(
+                f"the network has {len(self.inputs)} inputs, got {len(arrays)} arrays",
+                hint=f"inputs: {', '.join(self.inputs) or 'none'}",
+            )
+        feeds = dict(zip(self.inputs, arrays, strict=False))
+        for name in named:
+            if name in feeds:
+                raise InvalidInputError(f"input '{name}' is given twice")
+        return {**feeds, **named}
+
+    def __repr__(self) -> str:
+        """Return what goes in and out, and where it runs."""
+        ins, outs = (
+            ", ".join(f"{info.name}: {info.dtype.value}{_shape(info)}" for info in infos.values())
+            for infos in (self.inputs, self.outputs)
+        )
+        return f"<vkmnn.Model ({ins}) -> ({outs}) on {self.device.name}>"
+
+    def close(self) -> None:
+        """Release device memory; the model cannot be called afterwards."""
+        self._session.core.close()
+
+    def __enter__(self) -> Self:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model."""
+        self.close()
+
+
+def _named_tuple(names: list[str]) -> Any:
+    fields: Any = names  # of each network its own
+    return namedtuple("Outputs", fields, rename=True)  # noqa: PYI024
+
+
+def _as_array(info: TensorInfo | None, value: Any) -> Array:
+    """Return an array of what was passed; what has no dtype of its own takes the input's."""
+    if info is None or hasattr(value, "__array__"):
+        array: Array = np.asarray(value)
+        return array
+    try:
+        return np.asarray(value, info.dtype.numpy)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"input '{info.name}': {type(value).__name__} is not an array of {info.dtype.value}: "
+            f"{error}",
+            hint="pass a numpy array",
+        ) from error
+
+
+def _shape(info: TensorInfo) -> str:
+    sizes = ("?" if size is None else str(size) for size in info.shape or ())
+    return "[…]" if info.shape is None else f"[{', '.join(sizes)}]"
