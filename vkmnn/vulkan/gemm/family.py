@@ -1,0 +1,163 @@
+"""What a family of kernels is: it ranks itself, packs what it reads, and records itself.
+
+A family is a frozen dataclass; its instances are the kernels that the rules rank, the tuner
+measures and the shader tests walk through, by their `repr`. It lives in a module of `families/`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Generic, TypeVar
+
+from vkmnn.ir import Array
+from vkmnn.registry import Registry
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand
+from vkmnn.vulkan.gemm.problem import ConvProblem, Grouping, MatMulProblem
+from vkmnn.vulkan.gemm.weights import pack_panels
+
+K = TypeVar("K", bound="ConvKernel | MatMulKernel", covariant=True)
+
+
+class Place(IntEnum):
+    """Where a kernel stands among all that can solve a problem; the first place is taken."""
+
+    MADE_FOR_IT = 0
+    """The problem is of the kind that the kernel was written for."""
+    MATRICES = 1
+    """Cooperative matrices, operands as they lie."""
+    SHARED = 2
+    """Tiles in shared memory."""
+    PACKED_MATRICES = 3
+    """Cooperative matrices, for problems so small that packing an operand does not pay."""
+    REGISTERS = 4
+    """Registers alone."""
+    SPARE = 5
+    """Known to be slower: for the tuner and the tests."""
+    EMULATED = 6
+    """What it is made of is emulated on this device: for the tuner and the tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bid(Generic[K]):
+    """A kernel that can solve a problem, and its place.
+
+    Of kernels in one place the one of the least `cost` comes first, in a unit that those of the
+    place agree on: nanoseconds of one core for convolutions in registers of CPU devices.
+    """
+
+    kernel: K
+    place: Place
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What rules look at beside the problem.
+
+    Args:
+        info: the device.
+        half: floats take 16 bits.
+        texels: kernels may load through texel buffers.
+        prefers_texels: they should.
+        weight_bytes: of all constants of the network.
+    """
+
+    info: DeviceInfo
+    half: bool = False
+    texels: bool = False
+    prefers_texels: bool = False
+    weight_bytes: int = 0
+
+    @classmethod
+    def of(cls, encoder: VulkanEncoder) -> Target:
+        """Return what an encoder records for."""
+        return cls(
+            encoder.info,
+            encoder.half,
+            encoder.has_texel_loads,
+            encoder.prefers_texel_loads,
+            encoder.weight_bytes,
+        )
+
+    @property
+    def gpu(self) -> bool:
+        """Whether shared memory is fast."""
+        return is_gpu(self.info)
+
+
+class ConvKernel(ABC):
+    """A kernel for convolutions."""
+
+    family: ClassVar[str]
+    """Stands before the fields in the names that people read: `rotate_32_8`."""
+    grouping: ClassVar[Grouping] = "blocks"
+    """The problems that the family solves."""
+
+    @classmethod
+    @abstractmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
+        """Return the kernels of the family that can solve a problem of its grouping."""
+
+    @property
+    @abstractmethod
+    def panel(self) -> int:
+        """Blocks of four output channels that lie side by side in the packed weights."""
+
+    @property
+    def form(self) -> str:
+        """Names the form of the packed weights: kernels of one form share them."""
+        return f"blocked:{self.panel}"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Return weights [O, C/group, taps] as the kernel reads them."""
+        return pack_panels(w, self.panel, group)
+
+    @abstractmethod
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatches."""
+
+
+class MatMulKernel(ABC):
+    """A kernel for matrix products."""
+
+    family: ClassVar[str]
+    """Stands before the fields in the names that people read: `rotate_32_8`."""
+    dtypes: ClassVar[frozenset[str]] = frozenset({"f32"})
+    """Types of the operands that the family multiplies."""
+
+    @classmethod
+    @abstractmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
+        """Return the kernels of the family that can solve a problem of its types."""
+
+    def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
+        """Return both operands as the kernel reads them: rows of vec4s along k, and panels."""
+        return left_operand(job, encoder), right_operand(job, encoder, PANEL)
+
+    @abstractmethod
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatches."""
+
+
+CONV_FAMILIES: Registry[str, type[ConvKernel]] = Registry("kernel family for convolutions")
+MATMUL_FAMILIES: Registry[str, type[MatMulKernel]] = Registry("kernel family for products")
+
+_C = TypeVar("_C", bound=ConvKernel)
+_M = TypeVar("_M", bound=MatMulKernel)
+
+
+def conv_family(family: type[_C]) -> type[_C]:
+    """Register a family of kernels for convolutions, by the name of its class."""
+    return _register(CONV_FAMILIES, family)
+
+
+def matmul_family(family: type[_M]) -> type[_M]:
+    """Register a family of kernels for matrix products, by the name of its class."""
+    return _register(MATMUL_FAMILIES, family)

@@ -1,0 +1,49 @@
+"""The jobs: a problem together with the tensors that it reads and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class ConvJob:
+    """A convolution to record.
+
+    `x`, `residual` and `y` lie in NC4HW4, the residual in y's shape; `bias` is plain, one element
+    per output channel. `join`, of RESIDUAL_KINDS, says how the residual is taken in.
+    """
+
+    problem: ConvProblem
+    weights: Weights
+    x: Tensor
+    y: Tensor
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+    activation: Activation = NO_ACTIVATION
+    join: str = "ADD_BEFORE"
+
+
+@dataclass(frozen=True, slots=True)
+class MatMulJob:
+    """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
+
+    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped.
+    """
+
+    problem: MatMulProblem
+    a: Tensor
+    b: Tensor
+    y: Tensor
+    transposed_a: bool = False
+    transposed_b: bool = False
+    bias: Tensor | None = None
+    residual: Tensor | None = None
+    alpha: float = 1.0
+    activation: Activation = NO_ACTIVATION
+    join: str = "ADD_BEFORE"

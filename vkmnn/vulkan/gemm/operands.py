@@ -1,0 +1,206 @@
+"""Operands of matrix products, packed unless kernels can read them where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array, DType
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.storage import kernel_dtype
+
+PANEL = 8
+"""Vec4s of columns of the right operand that lie together when packed, unless a kernel differs."""
+EIGHT = 8
+"""Elements of the uvec4s that kernels of cooperative matrices read along k."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A matrix operand as kernels read it; all strides count vec4s, or uvec4s of halves.
+
+    Attributes:
+        tensor: holds it.
+        row: from one row to the next.
+        batch: from one matrix to the next.
+        step: left: from four elements along k to the next four.
+        panel: right: from one panel to the next.
+    """
+
+    tensor: Tensor
+    row: int
+    batch: int
+    step: int = 0
+    panel: int = 0
+
+
+def left_operand(job: MatMulJob, encoder: VulkanEncoder, *, by_blocks: bool = False) -> Operand:
+    """Return the left operand as vec4s along k, row by row.
+
+    Args:
+        job: the product.
+        encoder: takes the packing.
+        by_blocks: block of four along k by block, the rows of a block side by side.
+    """
+    a, problem, transposed = job.a, job.problem, job.transposed_a
+    m, k = problem.m, problem.k
+    k4 = ceil_div(k, 4)
+    batch = m * k4
+    row, step = (1, m) if by_blocks else (k4, 1)
+    matrices = problem.matrices[0]
+    if a.value is not None:
+        # Not the operand's own matrices: those of a batch that shares b are one with more rows.
+        sizes = (k, m) if transposed else (m, k)
+        packed = encoder.constant(
+            a,
+            f"matmul_a:{transposed}:{by_blocks}:{m}",
+            lambda array: _pack_left(array.reshape(matrices, *sizes), transposed, by_blocks),
+        )
+        return Operand(packed, row, batch, step)
+    plain = not transposed and k % 4 == 0
+    if plain and not by_blocks:
+        return Operand(a, row, batch, step)
+    packed = encoder.scratch(matrices * batch * 4, _scratch_dtype(a))
+    params = kernels.MatmulPackParams(
+        count=matrices * m * ceil_div(k4, 4),
+        rows=m,
+        vectors=k4,
+        k=k,
+        columns=k,
+        row_stride=1 if transposed else k,
+        column_stride=m if transposed else 1,
+        batch_stride=m * k,
+        out_row=row,
+        out_step=step,
+    )
+    _pack("a4" if plain else "a", a, packed, params, encoder)
+    return Operand(packed, row, batch, step)
+
+
+def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand:
+    """Return the right operand as panels of `panel` vec4s along the columns, or its own rows."""
+    b, problem, transposed = job.b, job.problem, job.transposed_b
+    k, n = problem.k, problem.n
+    padded_k = ceil_div(k, 4) * 4
+    panels = ceil_div(n, 4 * panel)
+    stride, batch = padded_k * panel, panels * padded_k * panel
+    if b.value is not None:
+        packed = encoder.constant(
+            b,
+            f"matmul_b:{transposed}:{panel}",
+            lambda array: _pack_right(array, transposed, 4 * panel),
+        )
+        return Operand(packed, panel, batch, panel=stride)
+    if not transposed and k % 4 == 0 and n % 4 == 0:
+        return Operand(b, n // 4, k * n // 4, panel=panel)
+    count = problem.matrices[1] * batch
+    packed = encoder.scratch(count * 4, _scratch_dtype(b))
+    params = kernels.MatmulPackParams(
+        count=count,
+        rows=padded_k,
+        vectors=panels,
+        k=k,
+        columns=n,
+        row_stride=1 if transposed else n,
+        column_stride=k if transposed else 1,
+        batch_stride=k * n,
+    )
+    _pack("b", b, packed, params, encoder, {"WIDTH": panel})
+    return Operand(packed, panel, batch, panel=stride)
+
+
+def lies_by_rows(tensor: Tensor, rows: int, k: int, across: bool) -> bool:
+    """Return whether `rows_of` needs no dispatch; its arguments."""
+    return tensor.value is not None or (k % EIGHT == 0 and not (across and rows > 1))
+
+
+def rows_of(
+    tensor: Tensor, rows: int, k: int, across: bool, matrices: int, encoder: VulkanEncoder
+) -> Operand:
+    """Return matrices as rows along k of whole uvec4s of halves, packed unless they lie so.
+
+    Args:
+        tensor: holds `matrices` matrices.
+        rows: of a matrix, as the kernel sees it.
+        k: elements of a row.
+        across: neighbours along k lie `rows` apart, not side by side.
+        matrices: how many matrices the tensor holds.
+        encoder: takes the packing.
+    """
+    k8 = ceil_div(k, EIGHT)
+
+    def pack(array: Array) -> Array:
+        plain = array.reshape(matrices, *((k, rows) if across else (rows, k)))
+        ordered = plain.swapaxes(1, 2) if across else plain
+        return np.pad(ordered, ((0, 0), (0, 0), (0, -k % EIGHT))) if k % EIGHT else ordered
+
+    if tensor.value is not None:
+        packed = encoder.constant(tensor, f"coop:{rows}:{k}:{across}", pack)
+    elif lies_by_rows(tensor, rows, k, across):
+        packed = tensor
+    else:
+        packed = encoder.scratch(matrices * rows * k8 * EIGHT)
+        vectors = k8 * EIGHT // 4
+        params = kernels.MatmulPackParams(
+            count=matrices * rows * ceil_div(vectors, 4),
+            rows=rows,
+            vectors=vectors,
+            k=k,
+            columns=k,
+            row_stride=1 if across else k,
+            column_stride=rows if across else 1,
+            batch_stride=rows * k,
+            out_row=vectors,
+            out_step=1,
+        )
+        _pack("a", tensor, packed, params, encoder)
+    return Operand(packed, k8, rows * k8)
+
+
+def _pack(
+    operand: kernels.MatmulPackOperand,
+    source: Tensor,
+    packed: Tensor,
+    params: kernels.MatmulPackParams,
+    encoder: VulkanEncoder,
+    spec: Mapping[str, int] | None = None,
+) -> None:
+    shader = kernels.matmul_pack(operand=operand, storage=encoder.load_storage)
+    encoder.dispatch_linear(shader, [source, packed], params, params.count, spec)
+
+
+def _scratch_dtype(tensor: Tensor) -> DType:
+    return DType.FLOAT32 if kernel_dtype(tensor.dtype) == "f32" else DType.INT32
+
+
+def _matrices(array: Array, transposed: bool) -> Array:
+    """Return the right operand as [batch, rows, columns]."""
+    if array.ndim == 1:
+        array = array[:, None]
+    array = array.reshape(prod(array.shape[:-2]), *array.shape[-2:])
+    return array.swapaxes(1, 2) if transposed else array
+
+
+def _pack_left(array: Array, transposed: bool, by_blocks: bool) -> Array:
+    matrices = array.swapaxes(1, 2) if transposed else array
+    padded = np.pad(matrices, ((0, 0), (0, 0), (0, -matrices.shape[2] % 4)))
+    if not by_blocks:
+        return padded
+    blocks: Array = padded.reshape(*padded.shape[:2], padded.shape[2] // 4, 4).swapaxes(1, 2)
+    return blocks
+
+
+def _pack_right(array: Array, transposed: bool, width: int) -> Array:
+    matrices = _matrices(array, transposed)
+    padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
+    # Padding copies; most weights need none.
+    padded = np.pad(matrices, padding) if any(map(any, padding)) else matrices
+    batch, k, n = padded.shape
+    panels: Array = padded.reshape(batch, k, n // width, width).swapaxes(1, 2)
+    return panels

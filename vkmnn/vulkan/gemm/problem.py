@@ -1,0 +1,141 @@
+"""The problems: matrix products and convolutions by their sizes, all that rules look at.
+
+The tuner keeps what it measured by their `repr`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from vkmnn.vulkan.encoder import ceil_div
+from vkmnn.vulkan.spatial import Triple
+
+Grouping = Literal["blocks", "depthwise", "odd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """Sizes of a matrix product: so many times rows by columns, with an inner axis of `k`."""
+
+    rows: int
+    columns: int
+    k: int
+    batches: int = 1
+
+    @property
+    def work(self) -> int:
+        """How many numbers are multiplied."""
+        return self.rows * self.columns * self.k * self.batches
+
+
+@dataclass(frozen=True, slots=True)
+class MatMulProblem:
+    """A matrix product: batch axes with each operand's presence, rows, columns, inner size.
+
+    `dtype` is the type of both operands in shaders. `plain`: the left operand could be read where
+    it lies, as vec4s along k. `by_rows`: both could, or are constants, as rows along k of eight
+    elements at a time.
+    """
+
+    batch: tuple[int, ...]
+    a_batch: tuple[bool, ...]
+    b_batch: tuple[bool, ...]
+    m: int
+    n: int
+    k: int
+    dtype: str = "f32"
+    plain: bool = True
+    by_rows: bool = True
+
+    @property
+    def gemm(self) -> Gemm:
+        """The sizes alone."""
+        return Gemm(self.m, self.n, self.k, prod(self.batch))
+
+    @property
+    def matrices(self) -> tuple[int, int]:
+        """How many matrices each operand holds."""
+        a, b = (
+            prod(size for size, here in zip(self.batch, present, strict=True) if here)
+            for present in (self.a_batch, self.b_batch)
+        )
+        return a, b
+
+
+@dataclass(frozen=True, slots=True)
+class ConvProblem:
+    """A convolution of channel-blocked tensors; spatial triples are (depth, height, width).
+
+    inputs and outputs are channels of one group. `out_size` is the grid of pixels to compute; pixel
+    (n, z, y, x) goes to texel `out_offset + (n, z, y, x) · out_strides` of a channel block of
+    `out_block` texels: so a transposed convolution writes one of its phases. `pad` may be negative.
+    """
+
+    batch: int
+    group: int
+    inputs: int
+    outputs: int
+    in_size: Triple
+    out_size: Triple
+    kernel: Triple
+    stride: Triple
+    dilation: Triple
+    pad: Triple
+    out_strides: tuple[int, int, int, int]
+    out_offset: int
+    out_block: int
+
+    @property
+    def pixels(self) -> int:
+        """Number of pixels to compute, over all images."""
+        return self.batch * prod(self.out_size)
+
+    @property
+    def channels(self) -> int:
+        """Output channels of all groups."""
+        return self.group * self.outputs
+
+    @property
+    def taps(self) -> int:
+        """Elements of the window."""
+        return prod(self.kernel)
+
+    @property
+    def in_blocks(self) -> int:
+        """Blocks of four input channels of a group."""
+        return ceil_div(self.inputs, 4)
+
+    @property
+    def grouping(self) -> Grouping:
+        """Where groups begin: with a channel block, with every channel, or elsewhere."""
+        if self.inputs == self.outputs == 1:
+            return "depthwise"
+        on_blocks = self.group == 1 or (self.inputs % 4 == 0 and self.outputs % 4 == 0)
+        return "blocks" if on_blocks else "odd"
+
+    @property
+    def padded(self) -> bool:
+        """True when some tap of some pixel lies outside the input."""
+        return any(
+            pad > 0 or (out - 1) * stride - pad + (kernel - 1) * dilation >= size
+            for size, out, kernel, stride, dilation, pad in zip(
+                self.in_size,
+                self.out_size,
+                self.kernel,
+                self.stride,
+                self.dilation,
+                self.pad,
+                strict=True,
+            )
+        )
+
+    def gemm(self, vector: int = 4) -> Gemm:
+        """Return the convolution as a matrix product.
+
+        Pixels are the rows, groups the batches, and k counts the input channels of every tap,
+        filled up to a multiple of `vector`.
+        """
+        k = self.taps * ceil_div(self.inputs, vector) * vector
+        return Gemm(self.pixels, self.outputs, k, self.group)

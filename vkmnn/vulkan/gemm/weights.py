@@ -1,0 +1,98 @@
+"""Weights of convolutions: how they are seen, and the forms in which kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a convolution: a tensor, and how to see it as [O, C/group, kd, kh, kw].
+
+    `key` names the view; `view` must only move elements.
+    """
+
+    tensor: Tensor
+    key: str
+    view: Callable[[Array], Array]
+
+    def seen_as(self, key: str, view: Callable[[Array], Array]) -> Weights:
+        """Return the weights seen in another way, on top of this one."""
+        before = self.view
+        return Weights(self.tensor, f"{self.key}:{key}", lambda plain: view(before(plain)))
+
+    def packed(self, form: str, pack: Callable[[Array], Array], encoder: VulkanEncoder) -> Tensor:
+        """Return the weights in the form that a kernel reads.
+
+        Constants are packed once; computed weights in every run, on the device.
+
+        Args:
+            form: names the form.
+            pack: makes it from weights [O, C/group, taps]; must only move elements and add zeros.
+            encoder: takes the packing.
+        """
+
+        def repack(plain: Array) -> Array:
+            seen = self.view(plain)
+            return pack(seen.reshape(*seen.shape[:2], prod(seen.shape[2:])))
+
+        key = f"conv:{self.key}:{form}"
+        if self.tensor.value is not None:
+            return encoder.constant(self.tensor, key, repack)
+        # Packing the numbers of the elements shows where each of them goes.
+        count = prod(self.tensor.shape)
+        numbers = np.arange(1, count + 1, dtype=np.int32).reshape(self.tensor.shape)
+        table = repack(numbers) - 1
+        packed = encoder.scratch(table.size)
+        encoder.dispatch_linear(
+            kernels.conv_weight(storage=encoder.load_storage),
+            [self.tensor, encoder.literal(f"{self.tensor.name}:{key}", table), packed],
+            kernels.ConvWeightParams(count=table.size),
+            table.size,
+        )
+        return packed
+
+
+def pack_panels(w: Array, panel: int, group: int) -> Array:
+    """Pack weights [O, C/group, taps] as [group][panels][tap][C/group][panel][4].
+
+    In every group, output channels fill whole panels of `panel` blocks of four, and input channels
+    whole blocks of four, both with zeros.
+    """
+    return _pack(w, panel, group, ceil_div(w.shape[1], 4) * 4)
+
+
+def pack_channels(w: Array) -> Array:
+    """Pack weights [O, C/group, taps] as [O / 4][tap][C/group][4], all groups as one."""
+    return _pack(w, 1, 1, w.shape[1])
+
+
+def _pack(w: Array, panel: int, groups: int, depth: int) -> Array:
+    _, inputs, taps = w.shape
+    outputs = w.shape[0] // groups
+    width = panel * 4
+    panels = ceil_div(outputs, width)
+    padded = w.reshape(groups, outputs, inputs, taps)
+    if (outputs, inputs) != (panels * width, depth):
+        padded = np.zeros((groups, panels * width, depth, taps), w.dtype)
+        padded[:, :outputs, :inputs] = w.reshape(groups, outputs, inputs, taps)
+    # A view: the copy to the device's memory puts the elements in order.
+    split = padded.reshape(groups, panels, width, depth, taps)
+    ordered: Array = split.transpose(0, 1, 4, 3, 2)
+    return ordered
+
+
+def bias_tensor(bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> Tensor:
+    """Return the bias; zeros where there is none."""
+    if bias is not None:
+        return bias
+    return encoder.literal(f"zeros:{channels}", np.zeros(channels, np.float32))

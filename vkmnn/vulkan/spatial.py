@@ -1,0 +1,25 @@
+"""Spatial axes as kernels see them: always three, of channel-blocked tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.storage import pack_nc4hw4
+
+Triple = tuple[int, int, int]
+MAX_AXES = 3
+
+
+def triple(values: Sequence[int], fill: int) -> Triple:
+    """Return spatial values as (depth, height, width); missing leading axes get `fill`."""
+    padded = (*(fill,) * (MAX_AXES - len(values)), *values)
+    return padded[0], padded[1], padded[2]
+
+
+def blocked(tensor: Tensor, encoder: VulkanEncoder) -> Tensor:
+    """Return a tensor in NC4HW4: constants, which arrive in plain order, are packed."""
+    if tensor.value is None:
+        return tensor
+    return encoder.constant(tensor, "nc4hw4", pack_nc4hw4)
