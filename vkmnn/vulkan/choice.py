@@ -56,7 +56,7 @@ def choice_key(what: str, problem: Hashable) -> str:
 
 
 def kernel_name(candidate: object) -> str:
-    """Return a short name of a candidate for people: `rotate_32_8`, what its fields hold."""
+    """Return a short name of a candidate for people: `rotate_32_8`, its family and fields."""
     if isinstance(candidate, bool):
         return "yes" if candidate else "no"
     if isinstance(candidate, tuple):
@@ -65,11 +65,13 @@ def kernel_name(candidate: object) -> str:
         return str(candidate)
     shown = (field for field in fields(candidate) if field.repr)
     values = ((field, getattr(candidate, field.name)) for field in shown)
-    return "_".join(
+    parts = [
         field.name if value is True else kernel_name(value)
         for field, value in values
         if value is not None and value is not False and value != field.default
-    )
+    ]
+    family = getattr(candidate, "family", None)
+    return "_".join([family, *parts] if family else parts)
 
 
 @dataclass(frozen=True, slots=True)

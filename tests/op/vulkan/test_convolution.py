@@ -14,21 +14,17 @@ from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import encoder
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.executions import convolution
-from vkmnn.vulkan.gemm import convolution as conv_kernels
-from vkmnn.vulkan.gemm.convolution import (
-    CPU_TILES,
-    ConvKernel,
-    ConvProblem,
-    Tile,
-    Weights,
-    iterations,
-    pack_weights,
-    rank_kernels,
-    split_taps,
-)
+from vkmnn.vulkan.gemm import dense as gemm_dense
+from vkmnn.vulkan.gemm import encode, winograd
+from vkmnn.vulkan.gemm import fold as gemm_fold
+from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, CpuTile
 from vkmnn.vulkan.gemm.dense import choose_dense
+from vkmnn.vulkan.gemm.families import registers, single
+from vkmnn.vulkan.gemm.family import Target, rank_convolution
 from vkmnn.vulkan.gemm.fold import choose_fold
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.taps import loop_rounds, split_taps
+from vkmnn.vulkan.gemm.weights import Weights, pack_channels, pack_panels
 from vkmnn.vulkan.gemm.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 
 
@@ -94,16 +90,16 @@ def test_kernels_and_strides(kernel: tuple[int, int], stride: int) -> None:
 @pytest.mark.parametrize(
     "tile",
     sorted({tile for tiles in CPU_TILES.values() for tile in tiles}, key=str),
-    ids=lambda t: f"{t.family}-{t.pixels}-{t.lanes}",
+    ids=lambda t: f"{t.family}-{t.pixels}-{t.panel}",
 )
 @pytest.mark.parametrize(("group", "channels", "outputs"), [(1, 7, 37), (2, 8, 72), (4, 16, 16)])
 def test_every_tile(
-    tile: Tile, group: int, channels: int, outputs: int, monkeypatch: pytest.MonkeyPatch
+    tile: CpuTile, group: int, channels: int, outputs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = device().info
-    if tile.family == "rotate" and tile.lanes not in rotate_lanes(info):
-        pytest.skip(f"the device has no shuffles of {tile.lanes} lanes")
-    if tile.family == "channels" and tile.lanes != cpu_lanes(info):
+    if tile.family == "rotate" and tile.panel not in rotate_lanes(info):
+        pytest.skip(f"the device has no shuffles of {tile.panel} lanes")
+    if tile.family == "channels" and tile.panel != cpu_lanes(info):
         pytest.skip(f"workgroups of the device have {cpu_lanes(info)} invocations")
     monkeypatch.setitem(CPU_TILES, cpu_lanes(info), (tile,))
     conv = attrs(
@@ -212,7 +208,9 @@ def test_one_element() -> None:
 def test_more_workgroups_than_an_axis_has(monkeypatch: pytest.MonkeyPatch) -> None:
     lanes = cpu_lanes(device().info)
     rotates = lanes in rotate_lanes(device().info)
-    tile = Tile("rotate", lanes, lanes, 1.0) if rotates else Tile("channels", 4, lanes, 1.0)
+    tile = CpuTile("rotate", lanes, lanes, 1.0)
+    if not rotates:
+        tile = CpuTile("channels", 4, lanes, 1.0)
     monkeypatch.setitem(CPU_TILES, lanes, (tile,))
     x = random(1, 1, tile.pixels * 65_535 + 13)
     compare(attrs(1), x, random(2, 1, 1, seed=1), random(2))
@@ -225,10 +223,11 @@ def test_kernels_of_gpus(
 ) -> None:
     info = replace(device().info, type=DeviceType.DISCRETE)
     monkeypatch.setattr(
-        conv_kernels, "rank_kernels", lambda problem, *_: rank_kernels(problem, info, False)
+        encode, "rank_convolution", lambda problem, _: rank_convolution(problem, Target(info))
     )
     monkeypatch.setattr(encoder, "load_storages", lambda *_: ("ssbo",))
-    monkeypatch.setattr(conv_kernels, "GPU_INVOCATIONS", 200)
+    for module in (registers, single):
+        monkeypatch.setattr(module, "GPU_INVOCATIONS", 200)
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
     compare(attrs(pads=(1, 1, 1, 1), group=group), x, w, random(outputs))
@@ -241,7 +240,7 @@ def test_groups_as_one(
     x = random(2, group * inputs, 7, 9)
     w = random(group * outputs, inputs, 3, 2, seed=1)
     for dense in (True, False):
-        monkeypatch.setattr(convolution, "choose_dense", lambda *_, dense=dense: dense)
+        monkeypatch.setattr(gemm_dense, "choose_dense", lambda *_, dense=dense: dense)
         compare(attrs(pads=(1, 0, 1, 1), group=group), x, w, random(group * outputs))
 
 
@@ -274,7 +273,7 @@ def test_one_input_channel(
     x, w = random(2, 1, 6, 41), random(outputs, 1, 3, columns, seed=1)
     conv = attrs(strides=(1, stride), dilations=(1, dilation), pads=(1, pads, 0, 2 * pads))
     for fold in (True, False):
-        monkeypatch.setattr(convolution, "choose_fold", lambda *_, fold=fold: fold)
+        monkeypatch.setattr(gemm_fold, "choose_fold", lambda *_, fold=fold: fold)
         compare(conv, x, w, random(outputs))
 
 
@@ -304,7 +303,7 @@ def test_winograd(
     x, w = random(batch, channels, height, width), random(outputs, channels, 3, 3, seed=1)
     if height + pads[0] + pads[2] < 3:
         pytest.skip("the window is larger than the padded input")
-    monkeypatch.setattr(convolution, "choose_winograd", lambda *_: m)
+    monkeypatch.setattr(winograd, "choose_winograd", lambda *_: m)
     conv = attrs(pads=pads, activation=Activation("CLIP", 0.5, 3.0))
     compare(conv, x, w)
     size = (height + pads[0] + pads[2] - 2, width + pads[1] + pads[3] - 2)
@@ -365,19 +364,27 @@ def test_split_covers_every_tap_once(kernel: tuple[int, int, int], inner: int) -
     parts = split_taps(kernel, inner)
     hits = np.zeros(kernel, np.int8)
     for part in parts:
-        assert iterations(part.count, inner) <= MAX_LOOP_ROUNDS
+        assert loop_rounds(part.count, inner) <= MAX_LOOP_ROUNDS
         hits[tuple(slice(f, f + c) for f, c in zip(part.first, part.count, strict=True))] += 1
     assert (hits == 1).all()
 
 
 def test_packed_weights() -> None:
     w = random(10, 3, 6)
-    packed = pack_weights(w, ConvKernel("tile", 8, 2, 8, ""), 2)
+    packed = pack_panels(w, 2, 2)
     # [group, panel, tap, ic, lanes · 4]: five outputs of a group fill one panel of eight.
     assert packed.shape == (2, 1, 6, 4, 8)
     assert packed[1, 0, 5, 2, 4] == w[9, 2, 5]
     assert not packed[:, :, :, 3].any()
     assert not packed[:, :, :, :, 5:].any()
+
+
+def test_packed_weights_of_single_channels() -> None:
+    w = random(10, 3, 6)
+    packed = pack_channels(w)
+    assert packed.shape == (1, 3, 6, 3, 4)
+    assert packed[0, 2, 5, 2, 1] == w[9, 2, 5]
+    assert not packed[0, 2, :, :, 2:].any()
 
 
 def problem(pixels: int, inputs: int, outputs: int, group: int = 1) -> ConvProblem:
@@ -387,9 +394,15 @@ def problem(pixels: int, inputs: int, outputs: int, group: int = 1) -> ConvProbl
     )  # fmt: skip
 
 
-def test_choice_of_kernel() -> None:
-    info = device().info
-    assert rank_kernels(problem(100, 1, 1, group=8), info, True)[0].family == "depthwise"
-    assert rank_kernels(problem(100, 3, 2, group=8), info, True)[0].family == "gather"
-    assert rank_kernels(problem(1, 512, 1000), info, True)[0].family == "channels"
-    assert rank_kernels(problem(3136, 64, 64), info, False)[0].family == "tile"
+@pytest.mark.parametrize(
+    ("sizes", "texels", "family"),
+    [
+        ((100, 1, 1, 8), True, "depthwise"),
+        ((100, 3, 2, 8), True, "gather"),
+        ((1, 512, 1000, 1), True, "channels"),
+        ((3136, 64, 64, 1), False, "tile"),
+    ],
+)
+def test_choice_of_kernel(sizes: tuple[int, int, int, int], texels: bool, family: str) -> None:
+    target = Target(device().info, texels=texels, prefers_texels=texels)
+    assert rank_convolution(problem(*sizes), target)[0].family == family

@@ -20,7 +20,6 @@ from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.emulation import MATRICES, Bench, bench_for
 from vkmnn.testing.runner import Picker, compare, dispatched_by, run_case
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.gemm.convolution import ConvProblem, rank_kernels
 from vkmnn.vulkan.gemm.coop_tiles import (
     FEATURES,
     LARGE_MATRIX,
@@ -36,7 +35,10 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     matrix_of,
     rank_coop,
 )
-from vkmnn.vulkan.gemm.shared_tiles import LEAST_PART, Product
+from vkmnn.vulkan.gemm.families.coop import ConvCoop, MatMulCoop
+from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
+from vkmnn.vulkan.gemm.shared_tiles import LEAST_PART
 
 COLD = 200_000_000
 
@@ -81,7 +83,7 @@ H200 = DeviceInfo(
 
 def first(rows: int, columns: int, k: int, weight_bytes: int = 0, info: DeviceInfo = H200) -> str:
     """Return the kernel that the rules prefer as "rows x columns x step, groups, parts"."""
-    kernel = rank_coop(Product(rows, columns, k), info, weight_bytes)[0]
+    kernel = rank_coop(Gemm(rows, columns, k), info, weight_bytes)[0]
     tile = kernel.tile
     return f"{tile.rows}x{tile.columns}x{tile.step} ks{tile.groups} split{kernel.parts}"
 
@@ -122,7 +124,7 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
     """Where K is long enough to share, and the product not large anyway."""
     for rows in (1, 7, 49, 128, 196, 784):
         for columns in (64, 256, 768, 1000):
-            product = Product(rows, columns, 4096)
+            product = Gemm(rows, columns, 4096)
             kernel = rank_coop(product, H200)[0]
             made = kernel.tile.workgroups(product) * kernel.parts
             possible = kernel.tile.workgroups(product) * (product.k // LEAST_PART)
@@ -131,17 +133,17 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
 
 @pytest.mark.parametrize("k", [1, 127, 128, 129, 1000, 4608])
 def test_every_part_has_steps_to_do(k: int) -> None:
-    for kernel in rank_coop(Product(49, 512, k), H200):
+    for kernel in rank_coop(Gemm(49, 512, k), H200):
         steps = kernel.tile.steps(k)
-        each = kernel.walk(Product(49, 512, k))["steps"]
+        each = kernel.walk(Gemm(49, 512, k))["steps"]
         assert each * (kernel.parts - 1) < steps <= each * kernel.parts
 
 
 def test_all_that_fits_is_offered() -> None:
-    offered = {kernel.tile for kernel in rank_coop(Product(128, 768, 768), H200)}
+    offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), H200)}
     assert offered == {tile for same in TILES for tile in same}
     small = replace(H200, limits=replace(H200.limits, max_shared_memory=32 << 10))
-    fitting = {kernel.tile for kernel in rank_coop(Product(4096, 4096, 4096), small)}
+    fitting = {kernel.tile for kernel in rank_coop(Gemm(4096, 4096, 4096), small)}
     assert CoopTile(64, 128, 64, 32, 64) in fitting
     assert all(tile.shared_bytes <= 32 << 10 for tile in fitting)
 
@@ -165,7 +167,7 @@ def test_all_that_fits_is_offered() -> None:
 )
 def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
     assert has_matrices(H200)
-    assert rank_coop(Product(64, 64, 64), other) == []
+    assert rank_coop(Gemm(64, 64, 64), other) == []
 
 
 @pytest.mark.parametrize("matrix", [LARGE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX])
@@ -175,16 +177,16 @@ def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
     limits = replace(H200.limits, subgroup_size_range=(matrix.subgroup,) * 2)
     other = replace(H200, cooperative_matrices=(replace(sizes, k=64), sizes), limits=limits)
     assert matrix_of(other) == matrix
-    offered = {kernel.tile for kernel in rank_coop(Product(128, 768, 768), other)}
+    offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), other)}
     assert offered == {tile for same in TILES_OF[matrix] for tile in same}
     narrow = replace(limits, subgroup_size_range=(matrix.subgroup * 2,) * 2)
-    assert rank_coop(Product(64, 64, 64), replace(other, limits=narrow)) == []
+    assert rank_coop(Gemm(64, 64, 64), replace(other, limits=narrow)) == []
 
 
 def test_devices_here_do_not_emulate_by_themselves() -> None:
     if has_matrices(device().info):
         pytest.skip("the device has cooperative matrices")
-    assert rank_coop(Product(64, 64, 64), device().info) == []
+    assert rank_coop(Gemm(64, 64, 64), device().info) == []
 
 
 def convolution(size: int, channels: int, outputs: int, kernel: int, group: int = 1) -> ConvProblem:
@@ -207,14 +209,18 @@ def convolution(size: int, channels: int, outputs: int, kernel: int, group: int 
 
 def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> None:
     problem = convolution(14, 256, 256, 3)
-    kernel = rank_kernels(problem, H200, False, half=True)[0]
-    assert isinstance(kernel.shared, CoopKernel)
-    assert (kernel.family, kernel.pixels, kernel.lanes) == ("coop", 16, 8)
-    assert rank_kernels(problem, H200, False)[0].family != "coop"
+    kernel = best(problem, half=True)
+    assert isinstance(kernel, ConvCoop)
+    assert (kernel.tile.rows, kernel.panel) == (16, 8)
+    assert best(problem).family != "coop"
     odd_groups = convolution(14, 3, 3, 3, group=2)
-    assert rank_kernels(odd_groups, H200, False, half=True)[0].family == "gather"
+    assert best(odd_groups, half=True).family == "gather"
     depthwise = convolution(14, 1, 1, 3, group=64)
-    assert rank_kernels(depthwise, H200, False, half=True)[0].family in ("strip", "depthwise")
+    assert best(depthwise, half=True).family in ("strip", "depthwise")
+
+
+def best(problem: ConvProblem, *, half: bool = False) -> ConvKernel:
+    return rank_convolution(problem, Target(H200, half))[0]
 
 
 T = TypeVar("T")
@@ -226,7 +232,7 @@ class ByMatrices(Picker):
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the first such candidate, else what the picker takes."""
         for candidate in candidates:
-            if isinstance(getattr(candidate, "shared", candidate), CoopKernel):
+            if isinstance(candidate, CoopKernel):
                 return candidate
         return super().__call__(what, problem, candidates)
 
@@ -316,7 +322,7 @@ def test_a_product_larger_than_a_grid_is_wide() -> None:
     matrix = matrix_of(bench.device.info)
     assert matrix is not None
     tile = TILES_OF[matrix][-1][0]
-    case = Case(graph, {"x": x}, half=True, takes={"matmul": CoopKernel(tile)})
+    case = Case(graph, {"x": x}, half=True, takes={"matmul": MatMulCoop(tile)})
     assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
         case, bench.device, Picker({}, case.takes)
     )

@@ -17,8 +17,9 @@ from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs
 from vkmnn.testing.case import Case, op_case
 from vkmnn.testing.runner import Picker
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.gemm.convolution import ConvKernel
-from vkmnn.vulkan.gemm.shared_tiles import GROUPED, TILES, GemvKernel, SharedKernel, Tile
+from vkmnn.vulkan.gemm.families.gemv import MatMulGemv
+from vkmnn.vulkan.gemm.families.shared import ConvShared, MatMulShared
+from vkmnn.vulkan.gemm.shared_tiles import GROUPED, TILES, SharedKernel, Tile
 
 RNG = np.random.default_rng(5)
 PARTS = 3
@@ -39,18 +40,14 @@ def name_of(kernel: SharedKernel) -> str:
     return f"{kernel.tile.name}/{kernel.parts}"
 
 
-def as_convolution(kernel: SharedKernel) -> ConvKernel:
-    tile = kernel.tile
-    return ConvKernel("shared", tile.rows, tile.columns // 4, tile.invocations, "", kernel)
-
-
 @contextmanager
 def plan_of(case: Case, kernel: Hashable) -> Iterator[Pipeline]:
     """Open a plan of a case that takes a kernel for its product or convolution."""
     if not isinstance(kernel, SharedKernel):
         takes = {"matmul": kernel}
     else:
-        takes = {"matmul": kernel, "convolution": as_convolution(kernel)}
+        product = MatMulShared(kernel.tile, kernel.parts)
+        takes = {"matmul": product, "convolution": ConvShared(kernel.tile, kernel.parts)}
     backend = VulkanBackend(device(), chooser=Picker({}, {**takes, "winograd": 0}))
     plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
@@ -138,7 +135,7 @@ def test_infinite_and_missing_numbers_of_few_rows(rows: int) -> None:
     b[0, 1] = np.nan
     case = product(a, b)
     variant = next(count for count in (1, 4, 8) if rows <= count)
-    kernel = GemvKernel(variant, 1, 64)
+    kernel = MatMulGemv(variant, 1, 64)
     with plan_of(case, kernel) as plan:
         np.testing.assert_array_equal(result(plan, case), case.expected()[0])
 
@@ -162,7 +159,7 @@ def test_more_steps_than_a_loop_may_make() -> None:
     plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         (choice,) = [choice for choice in backend.choices if choice.what == "matmul"]
-        assert SharedKernel(Tile(128, 128)) not in choice.candidates
+        assert MatMulShared(Tile(128, 128)) not in choice.candidates
         np.testing.assert_allclose(result(plan, case), case.expected()[0])
     finally:
         plan.close()

@@ -15,18 +15,20 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import HALF_TEXEL_LOADS, VulkanEncoder
-from vkmnn.vulkan.gemm.convolution import ConvKernel, ConvProblem, Weights, rank_kernels
+from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
+from vkmnn.vulkan.gemm.families.shared import ConvShared
+from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
 from vkmnn.vulkan.gemm.shared_tiles import (
     GROUPED,
     TILES,
-    Product,
     SharedKernel,
     Tile,
     parts_of,
-    rank_gemv,
     rank_shared,
     workgroups,
 )
+from vkmnn.vulkan.gemm.weights import Weights
 from vkmnn.vulkan.gemm.winograd import choose_winograd
 
 FLOOR = replace(
@@ -62,19 +64,19 @@ SEEDS = {
 }
 
 
-def first(product: Product, info: DeviceInfo = LARGE_GPU) -> SharedKernel:
+def first(product: Gemm, info: DeviceInfo = LARGE_GPU) -> SharedKernel:
     return rank_shared(product, info)[0]
 
 
 @pytest.mark.parametrize("sizes", SEEDS)
 def test_seeds(sizes: tuple[int, int, int]) -> None:
-    kernel = first(Product(*sizes))
+    kernel = first(Gemm(*sizes))
     assert (kernel.tile.name, kernel.parts) == SEEDS[sizes]
 
 
 @pytest.mark.parametrize("sizes", SEEDS)
 def test_a_large_device_is_neither_idle_nor_flooded(sizes: tuple[int, int, int]) -> None:
-    product = Product(*sizes)
+    product = Gemm(*sizes)
     kernel = first(product)
     count = workgroups(kernel.tile, product) * kernel.parts
     assert count >= 96
@@ -83,19 +85,19 @@ def test_a_large_device_is_neither_idle_nor_flooded(sizes: tuple[int, int, int])
 
 def test_few_rows_are_bound_by_loads() -> None:
     for rows, variant in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8)):
-        (kernel,) = rank_gemv(Product(rows, 1000, 2048), LARGE_GPU)
-        assert (kernel.rows, kernel.width, kernel.local) == (variant, 2, 256)
-    assert rank_gemv(Product(9, 1000, 2048), LARGE_GPU) == []
-    (wide,) = rank_gemv(Product(1, 50257, 768), LARGE_GPU)
-    assert wide.width == 8
-    assert rank_gemv(Product(1, 8, 8, 70_000), LARGE_GPU) == []
-    (narrow,) = rank_gemv(Product(1, 10, 84), LARGE_GPU)
-    assert (narrow.width, narrow.local) == (1, 64)
+        (sizes,) = gemv_sizes(Gemm(rows, 1000, 2048), LARGE_GPU)
+        assert sizes == (variant, 2, 256)
+    assert not list(gemv_sizes(Gemm(9, 1000, 2048), LARGE_GPU))
+    ((_, wide, _),) = gemv_sizes(Gemm(1, 50257, 768), LARGE_GPU)
+    assert wide == 8
+    assert not list(gemv_sizes(Gemm(1, 8, 8, 70_000), LARGE_GPU))
+    ((_, narrow, local),) = gemv_sizes(Gemm(1, 10, 84), LARGE_GPU)
+    assert (narrow, local) == (1, 64)
 
 
 def test_batches_count_as_workgroups() -> None:
-    assert first(Product(128, 128, 256, 1)).tile == Tile(32, 32, 4)
-    assert first(Product(512, 512, 512, 32)).tile == Tile(128, 128)
+    assert first(Gemm(128, 128, 256, 1)).tile == Tile(32, 32, 4)
+    assert first(Gemm(512, 512, 512, 32)).tile == Tile(128, 128)
 
 
 @pytest.mark.parametrize("k", [64, 1000, 1024, 4608, 100_000])
@@ -109,41 +111,41 @@ def test_parts(count: int, k: int) -> None:
 
 @pytest.mark.parametrize("k", [1, 16, 33, 1023, 4097])
 def test_every_part_has_steps(k: int) -> None:
-    for kernel in rank_shared(Product(40, 40, k), LARGE_GPU):
-        walk = kernel.walk(Product(40, 40, k))
+    for kernel in rank_shared(Gemm(40, 40, k), LARGE_GPU):
+        walk = kernel.walk(Gemm(40, 40, k))
         steps = kernel.tile.steps(k)
         assert (kernel.parts - 1) * walk["steps"] < steps <= kernel.parts * walk["steps"]
 
 
 def test_all_tiles_are_candidates() -> None:
-    offered = {kernel.tile for kernel in rank_shared(Product(300, 300, 300), LARGE_GPU)}
+    offered = {kernel.tile for kernel in rank_shared(Gemm(300, 300, 300), LARGE_GPU)}
     assert offered == {*TILES, *GROUPED.values()}
 
 
 def test_the_least_device_gets_tiles_that_fit() -> None:
-    offered = {kernel.tile for kernel in rank_shared(Product(4096, 4096, 4096), FLOOR)}
+    offered = {kernel.tile for kernel in rank_shared(Gemm(4096, 4096, 4096), FLOOR)}
     assert offered == {Tile(128, 64), Tile(64, 64), Tile(32, 32)}
     for tile in offered:
         assert tile.shared_bytes(tile.buffers(FLOOR)) <= 16384
-    (kernel,) = rank_gemv(Product(8, 4096, 4096), FLOOR)
-    assert kernel.local * kernel.rows * 16 <= 16384
-    assert kernel.local <= 128
+    ((rows, _, local),) = gemv_sizes(Gemm(8, 4096, 4096), FLOOR)
+    assert local * rows * 16 <= 16384
+    assert local <= 128
 
 
 def test_nothing_to_load_is_not_offered() -> None:
-    assert rank_shared(Product(3, 4, 0), LARGE_GPU) == []
+    assert rank_shared(Gemm(3, 4, 0), LARGE_GPU) == []
 
 
 def test_long_loops_are_not_offered() -> None:
-    assert rank_shared(Product(1000, 1000, 1 << 24), LARGE_GPU) == []
-    for kernel in rank_shared(Product(1000, 1000, 100_000), LARGE_GPU):
+    assert rank_shared(Gemm(1000, 1000, 1 << 24), LARGE_GPU) == []
+    for kernel in rank_shared(Gemm(1000, 1000, 100_000), LARGE_GPU):
         assert kernel.tile.iterations(100_000) <= MAX_LOOP_ROUNDS
 
 
 @pytest.mark.parametrize("tile", [*TILES, *GROUPED.values()])
 def test_sizes_are_those_of_the_shaders(tile: Tile) -> None:
     matmul = kernels.matmul_shared(
-        tile=tile.name,  # type: ignore[arg-type]
+        tile=tile.name,
         split=0,
         aligned=4,
         storage="ssbo",
@@ -199,17 +201,14 @@ RESNET_50 = (
 @pytest.mark.parametrize(("problem", "seed"), RESNET_50)
 def test_layers_of_resnet_50(problem: ConvProblem, seed: tuple[str, int]) -> None:
     kernel = best(problem)
-    assert isinstance(kernel.shared, SharedKernel)
-    assert (kernel.shared.tile.name, kernel.shared.parts) == seed
+    assert isinstance(kernel, ConvShared)
+    assert (kernel.tile.name, kernel.parts) == seed
     # Weights are packed for the columns of a tile.
-    assert (kernel.pixels, 4 * kernel.lanes) == (
-        kernel.shared.tile.rows,
-        kernel.shared.tile.columns,
-    )
+    assert 4 * kernel.panel == kernel.tile.columns
 
 
 def best(problem: ConvProblem, info: DeviceInfo = LARGE_GPU) -> ConvKernel:
-    return rank_kernels(problem, info, texels=False)[0]
+    return rank_convolution(problem, Target(info))[0]
 
 
 def test_one_pixel_is_a_vector() -> None:
@@ -228,7 +227,8 @@ def test_other_families_stay() -> None:
 
 def test_cpu_devices_keep_their_ranking() -> None:
     cpu = replace(LARGE_GPU, type=DeviceType.CPU, subgroup_size=8)
-    ranked = rank_kernels(convolution(64, 64, 56, 3), cpu, texels=True)
+    target = Target(cpu, texels=True, prefers_texels=True)
+    ranked = rank_convolution(convolution(64, 64, 56, 3), target)
     families = [kernel.family for kernel in ranked]
     start = families.index("shared")
     assert families[0] == "tile"

@@ -19,8 +19,9 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.vulkan import tuning
 from vkmnn.vulkan.choice import Preferences, choice_key, kernel_name
-from vkmnn.vulkan.gemm.convolution import ConvKernel
-from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile
+from vkmnn.vulkan.gemm.families.rotate import ConvRotate, MatMulRotate
+from vkmnn.vulkan.gemm.families.shared import MatMulShared
+from vkmnn.vulkan.gemm.shared_tiles import Tile
 from vkmnn.vulkan.tuning import TuningFile
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -165,9 +166,9 @@ def test_what_makes_the_network_slower_is_not_kept(monkeypatch: pytest.MonkeyPat
 
 
 def test_names_of_kernels_are_for_people() -> None:
-    conv = ConvKernel("rotate", 32, 8, 64, "why")
-    assert kernel_name(conv) == "rotate_32_8_64"
-    assert kernel_name(SharedKernel(Tile(64, 32), 2)) == "64_32_2"
+    assert kernel_name(ConvRotate(32, 8)) == "rotate_32_8"
+    assert kernel_name(MatMulRotate(32, 8, True)) == "rotate_32_8_by_blocks"
+    assert kernel_name(MatMulShared(Tile(64, 32), 2)) == "shared_64_32_2"
     assert [kernel_name(value) for value in (True, False, "rows", (2, 4))] == [
         *("yes", "no", "rows", "2x4")
     ]

@@ -4,67 +4,94 @@ from __future__ import annotations
 
 from math import prod
 
-from vkmnn.ir import Array
+from vkmnn.core.execution import Layouts, Rejection
+from vkmnn.ir import Array, AttrsT, DType, Layout
 from vkmnn.ir.ops import ConvolutionAttrs
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.execution import vulkan_execution
-from vkmnn.vulkan.gemm.convolution import (
-    ConvolutionBase,
-    ConvProblem,
-    Weights,
-    blocked,
-    encode_convolution,
-    triple,
-)
-from vkmnn.vulkan.gemm.dense import as_dense, choose_dense
-from vkmnn.vulkan.gemm.fold import choose_fold, encode_fold
-from vkmnn.vulkan.gemm.winograd import choose_winograd, encode_winograd
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.gemm.dense import as_dense
+from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.fold import fold_taps
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.weights import Weights
+from vkmnn.vulkan.gemm.winograd import by_winograd
+from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.spatial import MAX_AXES, blocked, triple
+
+
+class ConvolutionBase(VulkanExecution[AttrsT]):
+    """What convolutions in both directions refuse, and the layouts they want."""
+
+    half_rule = HalfRule.TAKES
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse element types without kernel and more than three spatial axes."""
+        axes = len(self.output.shape) - 2
+        if axes > MAX_AXES:
+            raise Rejection(f"{axes} spatial axes, at most {MAX_AXES} fit")
+        for tensor in self.operands:
+            if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
+                raise Rejection(f"convolution of {tensor.dtype.value} tensors")
+
+    def layouts(self) -> Layouts:
+        """Activations are channel-blocked; weights and bias stay plain."""
+        wanted = [Layout.NC4HW4, Layout.NCHW, Layout.NCHW, Layout.NC4HW4]
+        return wanted[: len(self.inputs)], [Layout.NC4HW4]
 
 
 @vulkan_execution("Convolution")
 class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
     """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
 
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse late residuals where the window must be cut into parts, too."""
+        super().prepare(info)
+        products = prod(self.operand(1).shape[1:])
+        if self.attrs.residual != "ADD_BEFORE" and products > MAX_LOOP_ROUNDS:
+            raise Rejection(f"{products} products per element before a late residual")
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record the dispatch."""
-        attrs, output = self.attrs, self.output
-        x, w, bias, residual = self.operand(0), self.operand(1), self.optional(2), self.optional(3)
+        """Record the convolution, rewritten where that is faster."""
+        job: ConvJob | None = self._job(encoder)
+        for rewrite in (as_dense, fold_taps, by_winograd):
+            job = rewrite(job, encoder) if job else None
+        if job:
+            encode_convolution(job, encoder)
+
+    def _job(self, encoder: VulkanEncoder) -> ConvJob:
+        attrs, residual = self.attrs, self.optional(3)
+        x, w = self.operand(0), self.operand(1)
         window = conv_window(attrs, x.shape[2:], w.shape[2:])
         size, kernel = triple(window.output, 1), triple(window.kernel, 1)
-        problem = ConvProblem(
-            batch=x.shape[0],
-            group=attrs.group,
-            inputs=w.shape[1],
-            outputs=w.shape[0] // attrs.group,
-            in_size=triple(x.shape[2:], 1),
-            out_size=size,
-            kernel=kernel,
-            stride=triple(window.strides, 1),
-            dilation=triple(window.dilations, 1),
-            pad=triple(window.begins, 0),
-            out_strides=(prod(size), size[1] * size[2], size[2], 1),
-            out_offset=0,
-            out_block=x.shape[0] * prod(size),
-        )
 
         def view(plain: Array) -> Array:
             return plain.reshape(*plain.shape[:2], *kernel)
 
-        weights = Weights(w, "plain", view)
-        source = blocked(x, encoder)
-        added = blocked(residual, encoder) if residual is not None else None
-        activation, join = attrs.activation, attrs.residual
-        if choose_dense(problem, weights, encoder):
-            problem, weights = as_dense(problem, weights)
-        if choose_fold(problem, encoder):
-            problem, weights, source = encode_fold(problem, weights, source, encoder)
-        m = choose_winograd(problem, weights, encoder)
-        if m:
-            encode_winograd(
-                problem, m, weights, source, bias, added, output, activation, encoder, join
-            )
-        else:
-            encode_convolution(
-                problem, weights, source, bias, added, output, activation, encoder, join
-            )
+        return ConvJob(
+            ConvProblem(
+                batch=x.shape[0],
+                group=attrs.group,
+                inputs=w.shape[1],
+                outputs=w.shape[0] // attrs.group,
+                in_size=triple(x.shape[2:], 1),
+                out_size=size,
+                kernel=kernel,
+                stride=triple(window.strides, 1),
+                dilation=triple(window.dilations, 1),
+                pad=triple(window.begins, 0),
+                out_strides=(prod(size), size[1] * size[2], size[2], 1),
+                out_offset=0,
+                out_block=x.shape[0] * prod(size),
+            ),
+            Weights(w, "plain", view),
+            blocked(x, encoder),
+            self.output,
+            self.optional(2),
+            blocked(residual, encoder) if residual is not None else None,
+            attrs.activation,
+            attrs.residual,
+        )

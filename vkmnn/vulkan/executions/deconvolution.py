@@ -13,15 +13,12 @@ from vkmnn.ir.ops import DeconvolutionAttrs
 from vkmnn.shape.windows import Window, deconv_window
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import vulkan_execution
-from vkmnn.vulkan.gemm.convolution import (
-    MAX_AXES,
-    ConvolutionBase,
-    ConvProblem,
-    Weights,
-    blocked,
-    encode_convolution,
-    triple,
-)
+from vkmnn.vulkan.executions.convolution import ConvolutionBase
+from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.weights import Weights
+from vkmnn.vulkan.spatial import MAX_AXES, blocked, triple
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +78,15 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
         window = deconv_window(attrs, x.shape[2:], w.shape[2:])
         source = blocked(x, encoder)
         for phases in product(*_phases(window)):
-            encode_convolution(
+            job = ConvJob(
                 _problem(attrs.group, x.shape, w.shape, window, phases),
                 _weights(w, attrs.group, phases),
                 source,
-                bias,
-                None,
                 self.output,
-                attrs.activation,
-                encoder,
+                bias,
+                activation=attrs.activation,
             )
+            encode_convolution(job, encoder)
 
 
 def _phases(window: Window) -> list[list[Phase]]:

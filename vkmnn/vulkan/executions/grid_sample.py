@@ -11,8 +11,8 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.gemm.convolution import blocked, triple
 from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.spatial import blocked, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 MAX_AXES = 3

@@ -16,8 +16,8 @@ from vkmnn.shape.windows import Window, pool_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.gemm.convolution import MAX_AXES, Triple, blocked, triple
 from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 # From this many taps on, one axis after the other is less work and gives more invocations.

@@ -1,18 +1,20 @@
 """Which tile of cooperative matrices makes a product of halves: a table and the rules over it.
 
-Convolutions are products too, as in `gemm_rules`. Where the numbers come from,
+Convolutions are products too, as in `shared_tiles`. Where the numbers come from,
 docs/decisions/gemm-families.md says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
+from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import multiprocessors
 from vkmnn.vulkan.encoder import ceil_div
-from vkmnn.vulkan.gemm.shared_tiles import FEW, LEAST_PART, LONG_K, MOST, MOST_PADDING, Product
+from vkmnn.vulkan.gemm.problem import Gemm
+from vkmnn.vulkan.gemm.shared_tiles import FEW, LEAST_PART, LONG_K, MOST, MOST_PADDING
 
 # The smallest k that operands are padded to: elements of a uvec4.
 VECTOR = 8
@@ -26,8 +28,6 @@ GROUPED_BELOW = 2.0
 # them that they do not stay in the cache.
 COLD_BYTES = 30_000_000
 COLD_WEIGHT_BYTES = 500_000
-# A dispatch that packs an operand pays from so many products on.
-LEAST_PACKED_WORK = 20_000_000
 
 FEATURES = frozenset(
     {
@@ -76,19 +76,19 @@ class CoopTile:
 
     rows: int
     columns: int
-    step: int
+    step: kernels.MatmulCoopStep
     sub_rows: int
     sub_columns: int
     groups: int = 1
     matrix: Matrix = LARGE_MATRIX
 
     @property
-    def name(self) -> str:
+    def name(self) -> kernels.MatmulCoopTile:
         """The value of the axis `tile`."""
         sub = f"w{self.sub_rows}x{self.sub_columns}"
         of = self.matrix
         sizes = "" if of == LARGE_MATRIX else f"m{of.m}x{of.n}x{of.k}s{of.subgroup}"
-        return f"{self.rows}x{self.columns}{sub}k{self.groups}{sizes}"
+        return cast(kernels.MatmulCoopTile, f"{self.rows}x{self.columns}{sub}k{self.groups}{sizes}")
 
     @property
     def splits(self) -> bool:
@@ -128,14 +128,14 @@ class CoopTile:
         most = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
         return self.shared_bytes <= limits.max_shared_memory and self.invocations <= most
 
-    def workgroups(self, product: Product) -> int:
+    def workgroups(self, gemm: Gemm) -> int:
         """Return how many tiles a product has."""
-        down, across = ceil_div(product.rows, self.rows), ceil_div(product.columns, self.columns)
-        return down * across * product.batches
+        down, across = ceil_div(gemm.rows, self.rows), ceil_div(gemm.columns, self.columns)
+        return down * across * gemm.batches
 
-    def padded(self, product: Product) -> int:
+    def padded(self, gemm: Gemm) -> int:
         """Return how many results the tiles of a product have."""
-        return self.workgroups(product) * self.rows * self.columns
+        return self.workgroups(gemm) * self.rows * self.columns
 
     def steps(self, k: int) -> int:
         """Return how many steps an inner axis takes."""
@@ -174,22 +174,23 @@ TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CoopKernel:
-    """A tile; so many `parts` of K, a workgroup each, that meet at the end."""
+    """A tile; K split over `parts` workgroups, of which the last to arrive adds."""
 
     tile: CoopTile
     parts: int = 1
+    family = "coop"
 
     @property
     def split(self) -> Literal[0, 1]:
         """The value of the axis `split`."""
         return 1 if self.parts > 1 else 0
 
-    def walk(self, product: Product) -> dict[str, Any]:
-        """Return the parameters that say how workgroups go over a product."""
-        steps = ceil_div(self.tile.steps(product.k), self.parts)
-        return {"tiles": self.tile.workgroups(product), "steps": steps, "parts": self.parts}
+    def walk(self, gemm: Gemm) -> dict[str, Any]:
+        """Return the parameters that say how workgroups go over a gemm."""
+        steps = ceil_div(self.tile.steps(gemm.k), self.parts)
+        return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
 
 
 def has_matrices(info: DeviceInfo) -> bool:
@@ -209,61 +210,61 @@ def _has_kinds(shape: CooperativeMatrixShape) -> bool:
     return kinds == _KINDS and not shape.saturating
 
 
-def rank_coop(product: Product, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
+def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
     """Return the kernels that fit the device, the likely fastest first; all of them last.
 
     The largest tile that fills the device without much padding. Where none does, a small one whose
     K workgroups share, if it is long, else the smallest one.
 
     Args:
-        product: what to compute.
+        gemm: what to compute.
         info: the device; without the matrices there are no kernels.
         weight_bytes: of all constants of the network.
     """
     matrix = matrix_of(info)
-    if matrix is None or product.k == 0:
+    if matrix is None or gemm.k == 0:
         return []
     most = multiprocessors(info)
     tiles = TILES_OF[matrix]
     sizes = [size for size in ([t for t in same if t.fits(info)] for same in tiles) if size]
-    least = min((size[0].padded(product) for size in sizes), default=0)
-    lean = [size for size in sizes if size[0].padded(product) <= MOST_PADDING * least]
-    if product.rows * product.columns < LARGE_RESULT:
+    least = min((size[0].padded(gemm) for size in sizes), default=0)
+    lean = [size for size in sizes if size[0].padded(gemm) <= MOST_PADDING * least]
+    if gemm.rows * gemm.columns < LARGE_RESULT:
         lean = [size for size in lean if size[0] != LARGEST]
-    filling = [size for size in lean if size[0].workgroups(product) >= FILLED * most]
-    mine = 2 * product.columns * product.k * product.batches
+    filling = [size for size in lean if size[0].workgroups(gemm) >= FILLED * most]
+    mine = 2 * gemm.columns * gemm.k * gemm.batches
     cold = weight_bytes > COLD_BYTES and mine > COLD_WEIGHT_BYTES
     ranked: list[CoopKernel] = []
     if not filling:
-        ranked += _shared_by_workgroups(lean, product, info, cold)
+        ranked += _shared_by_workgroups(lean, gemm, info, cold)
     for size in [*filling, *reversed(lean)]:
-        ranked += map(CoopKernel, _by_step(size, product, most, cold))
+        ranked += map(CoopKernel, _by_step(size, gemm, most, cold))
     for tile in (tile for size in sizes for tile in size):
         ranked.append(CoopKernel(tile))
-        if tile.splits and tile.steps(product.k) > 1:
-            ranked.append(CoopKernel(tile, _used(tile, product.k, 3)))
+        if tile.splits and tile.steps(gemm.k) > 1:
+            ranked.append(CoopKernel(tile, _used(tile, gemm.k, 3)))
     return list(dict.fromkeys(ranked))
 
 
-def _by_step(size: list[CoopTile], product: Product, most: int, cold: bool) -> list[CoopTile]:
+def _by_step(size: list[CoopTile], gemm: Gemm, most: int, cold: bool) -> list[CoopTile]:
     """Return the tiles of one size, the likely fastest first."""
-    few = size[0].workgroups(product) < GROUPED_BELOW * most
-    deep = cold or (size[0].groups == 1 and few and product.k >= size[-1].step)
+    few = size[0].workgroups(gemm) < GROUPED_BELOW * most
+    deep = cold or (size[0].groups == 1 and few and gemm.k >= size[-1].step)
     return size[::-1] if deep else size
 
 
 def _shared_by_workgroups(
-    sizes: list[list[CoopTile]], product: Product, info: DeviceInfo, cold: bool
+    sizes: list[list[CoopTile]], gemm: Gemm, info: DeviceInfo, cold: bool
 ) -> list[CoopKernel]:
     """Return kernels with a long K in parts, those that fill the device first, then small tiles."""
     most = multiprocessors(info)
     found: dict[CoopKernel, int] = {}
     for size in reversed(sizes):
         tile = (size[::-1] if cold else size)[0]
-        count = tile.workgroups(product)
-        if not tile.splits or count >= FEW * most or product.k < LONG_K:
+        count = tile.workgroups(gemm)
+        if not tile.splits or count >= FEW * most or gemm.k < LONG_K:
             continue
-        parts = _used(tile, product.k, min(int(MOST * most) // count, product.k // LEAST_PART))
+        parts = _used(tile, gemm.k, min(int(MOST * most) // count, gemm.k // LEAST_PART))
         if parts > 1:
             found[CoopKernel(tile, parts)] = count * parts
     return sorted(found, key=lambda kernel: -min(found[kernel], int(FILLED * most)))

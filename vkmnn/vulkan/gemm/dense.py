@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from vkmnn.ir import Array
 from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.convolution import ConvProblem, Weights, on_blocks, rank_tiles
+from vkmnn.vulkan.gemm.cpu_tiles import least_nanoseconds
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.weights import Weights
 
 # Nanoseconds of one core for a result of four channels, and for each of its taps and terms, when
 # single channels are gathered, measured on lavapipe.
@@ -25,18 +27,18 @@ def choose_dense(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder)
     That is more products, of a kernel that is many times faster on CPU devices where groups do not
     fall on channel blocks, or leave its tiles empty.
     """
-    depthwise = problem.inputs == problem.outputs == 1
+    depthwise = problem.grouping == "depthwise"
     empty = 0 in (*problem.in_size, problem.pixels, problem.channels)
     if problem.group == 1 or depthwise or empty or weights.tensor.value is None:
         return False
     lanes, rotations = cpu_lanes(encoder.info), rotate_lanes(encoder.info)
-    if on_blocks(problem):
-        grouped = rank_tiles(problem, lanes, rotations)[0][0]
+    if problem.grouping == "blocks":
+        grouped = least_nanoseconds(problem, lanes, rotations)
     else:
         results = problem.pixels * ceil_div(problem.channels, 4)
-        taps = prod(problem.kernel)
-        grouped = results * (RESULT_NS + taps * (TAP_NS + TERM_NS * problem.inputs))
-    dense = rank_tiles(dense_problem(problem), lanes, rotations)[0][0]
+        each = RESULT_NS + problem.taps * (TAP_NS + TERM_NS * problem.inputs)
+        grouped = results * each
+    dense = least_nanoseconds(dense_problem(problem), lanes, rotations)
     pays = not is_gpu(encoder.info) and dense < grouped
     return encoder.choose("dense", problem, (pays, not pays))
 
@@ -56,9 +58,10 @@ def dense_weights(w: Array, group: int) -> Array:
     return dense.reshape(group * outputs, group * inputs, *w.shape[2:])
 
 
-def as_dense(problem: ConvProblem, weights: Weights) -> tuple[ConvProblem, Weights]:
-    """Return problem and weights without groups."""
-    view, group = weights.view, problem.group
-    key = f"{weights.key}:dense"
-    inner = Weights(weights.tensor, key, lambda plain: dense_weights(view(plain), group))
-    return dense_problem(problem), inner
+def as_dense(job: ConvJob, encoder: VulkanEncoder) -> ConvJob:
+    """Return the convolution without groups, where that is chosen."""
+    problem, weights = job.problem, job.weights
+    if not choose_dense(problem, weights, encoder):
+        return job
+    dense = weights.seen_as("dense", lambda w: dense_weights(w, problem.group))
+    return replace(job, problem=dense_problem(problem), weights=dense)

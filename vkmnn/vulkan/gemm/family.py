@@ -7,7 +7,7 @@ measures and the shader tests walk through, by their `repr`. It lives in a modul
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar, Generic, TypeVar
@@ -22,7 +22,7 @@ from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_opera
 from vkmnn.vulkan.gemm.problem import ConvProblem, Grouping, MatMulProblem
 from vkmnn.vulkan.gemm.weights import pack_panels
 
-K = TypeVar("K", bound="ConvKernel | MatMulKernel", covariant=True)
+K = TypeVar("K", covariant=True)
 
 
 class Place(IntEnum):
@@ -155,9 +155,29 @@ _M = TypeVar("_M", bound=MatMulKernel)
 
 def conv_family(family: type[_C]) -> type[_C]:
     """Register a family of kernels for convolutions, by the name of its class."""
-    return _register(CONV_FAMILIES, family)
+    CONV_FAMILIES.register(family.__name__)(family)
+    return family
 
 
 def matmul_family(family: type[_M]) -> type[_M]:
     """Register a family of kernels for matrix products, by the name of its class."""
-    return _register(MATMUL_FAMILIES, family)
+    MATMUL_FAMILIES.register(family.__name__)(family)
+    return family
+
+
+def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
+    """Return the kernels that can solve a problem, the likely fastest first."""
+    families = (CONV_FAMILIES[name] for name in CONV_FAMILIES)
+    fitting = (family for family in families if family.grouping == problem.grouping)
+    return _ordered(bid for family in fitting for bid in family.rank(problem, target))
+
+
+def rank_product(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
+    """Return the kernels that can solve a problem, the likely fastest first."""
+    families = (MATMUL_FAMILIES[name] for name in MATMUL_FAMILIES)
+    fitting = (family for family in families if problem.dtype in family.dtypes)
+    return _ordered(bid for family in fitting for bid in family.rank(problem, target))
+
+
+def _ordered(bids: Iterable[Bid[K]]) -> list[K]:
+    return [bid.kernel for bid in sorted(bids, key=lambda bid: (bid.place, bid.cost))]

@@ -11,12 +11,13 @@ from math import prod
 
 import numpy as np
 
-from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.convolution import ConvProblem, Weights, rank_tiles
+from vkmnn.vulkan.gemm.cpu_tiles import least_nanoseconds
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
 
 # Nanoseconds of one core for a pixel of the pass, measured on lavapipe, and for its dispatch.
 FOLD_NS = 10.0
@@ -32,8 +33,8 @@ def choose_fold(problem: ConvProblem, encoder: VulkanEncoder) -> bool:
     lanes = cpu_lanes(encoder.info)
     rotations = rotate_lanes(encoder.info)
     folded = folded_problem(problem)
-    before = rank_tiles(problem, lanes, rotations)[0][0]
-    after = rank_tiles(folded, lanes, rotations)[0][0]
+    before = least_nanoseconds(problem, lanes, rotations)
+    after = least_nanoseconds(folded, lanes, rotations)
     after += FOLD_NS * problem.batch * prod(folded.in_size) + DISPATCH_NS
     pays = not is_gpu(encoder.info) and after < before
     return encoder.choose("fold", problem, (pays, not pays))
@@ -63,17 +64,11 @@ def fold_weights(w: Array) -> Array:
     return folded
 
 
-def encode_fold(
-    problem: ConvProblem, weights: Weights, x: Tensor, encoder: VulkanEncoder
-) -> tuple[ConvProblem, Weights, Tensor]:
-    """Record the pass, and return the convolution that remains.
-
-    Args:
-        problem: of one input channel.
-        weights: of that problem.
-        x: NC4HW4.
-        encoder: takes the dispatch.
-    """
+def fold_taps(job: ConvJob, encoder: VulkanEncoder) -> ConvJob:
+    """Record the pass where it is chosen, and return the convolution that remains."""
+    problem = job.problem
+    if not choose_fold(problem, encoder):
+        return job
     folded = folded_problem(problem)
     count = problem.batch * prod(folded.in_size)
     y = encoder.scratch(count * 4)
@@ -84,7 +79,6 @@ def encode_fold(
         pad=problem.pad[2],
         step=problem.dilation[2],
     )
-    encoder.dispatch_linear(kernels.conv_fold(storage=encoder.load_storage), [x, y], params, count)
-    view = weights.view
-    inner = Weights(weights.tensor, f"{weights.key}:fold", lambda plain: fold_weights(view(plain)))
-    return folded, inner, y
+    shader = kernels.conv_fold(storage=encoder.load_storage)
+    encoder.dispatch_linear(shader, [job.x, y], params, count)
+    return replace(job, problem=folded, weights=job.weights.seen_as("fold", fold_weights), x=y)

@@ -12,6 +12,9 @@ from typing import Literal
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.spatial import Triple
 
+MAX_BATCH_AXES = 3
+"""Batch axes over which kernels of matrix products go."""
+
 Grouping = Literal["blocks", "depthwise", "odd"]
 
 

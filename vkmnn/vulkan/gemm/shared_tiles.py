@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, multiprocessors
 from vkmnn.vulkan.encoder import ceil_div
+from vkmnn.vulkan.gemm.problem import Gemm
 
 # A tile is large enough when it still makes as many workgroups per multiprocessor,
 FILLED = 96 / 132
@@ -26,12 +28,6 @@ FEW = 60 / 132
 MOST = 140 / 132
 LONG_K = 1024
 LEAST_PART = 256
-# Products of at most so many rows are bound by the loads of the matrix.
-GEMV_ROWS = 8
-# What a multiprocessor computes and moves in a second, and the time of one dispatch more.
-MULTIPROCESSOR_FLOPS = 41e12 / 132
-MULTIPROCESSOR_BYTES = 3.7e12 / 132
-DISPATCH_S = 3e-6
 
 VEC4_BYTES = 16
 # What a split product keeps beside its tiles, in whole vec4s.
@@ -50,10 +46,15 @@ class Tile:
     groups: int = 1
 
     @property
-    def name(self) -> str:
+    def name(self) -> kernels.MatmulSharedTile:
         """The value of the axis `tile`."""
         grouped = f"x{self.groups}" if self.groups > 1 else ""
-        return f"{self.rows}x{self.columns}{grouped}"
+        return cast(kernels.MatmulSharedTile, f"{self.rows}x{self.columns}{grouped}")
+
+    @property
+    def results(self) -> int:
+        """How many results a tile has."""
+        return self.rows * self.columns
 
     @property
     def invocations(self) -> int:
@@ -79,9 +80,9 @@ class Tile:
         fitting = (n for n in (2, 1) if self.shared_bytes(n) <= limits.max_shared_memory)
         return next(fitting, 0)
 
-    def grid(self, product: Product) -> tuple[int, int]:
+    def grid(self, gemm: Gemm) -> tuple[int, int]:
         """Return how many tiles there are down and across."""
-        return ceil_div(product.rows, self.rows), ceil_div(product.columns, self.columns)
+        return ceil_div(gemm.rows, self.rows), ceil_div(gemm.columns, self.columns)
 
     def steps(self, k: int) -> int:
         """Return how many steps an inner axis takes."""
@@ -101,85 +102,66 @@ TILES = (Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(32, 32))
 GROUPED = {Tile(64, 64): Tile(64, 64, 2), Tile(32, 32): Tile(32, 32, 4)}
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Sizes of a product: so many times rows by columns, with an inner axis of `k`."""
-
-    rows: int
-    columns: int
-    k: int
-    batches: int = 1
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SharedKernel:
-    """Tiles in shared memory; so many `parts` of K, a workgroup each, that meet at the end."""
+    """Tiles in shared memory; K split over `parts` workgroups, of which the last to arrive adds."""
 
     tile: Tile
     parts: int = 1
+    family = "shared"
 
     @property
     def split(self) -> Literal[0, 1]:
         """The value of the axis `split`."""
         return 1 if self.parts > 1 else 0
 
-    def walk(self, product: Product) -> dict[str, Any]:
-        """Return the parameters that say how workgroups go over a product."""
-        steps = ceil_div(self.tile.steps(product.k), self.parts)
-        return {"tiles": workgroups(self.tile, product), "steps": steps, "parts": self.parts}
+    def walk(self, gemm: Gemm) -> dict[str, Any]:
+        """Return the parameters that say how workgroups go over a gemm."""
+        steps = ceil_div(self.tile.steps(gemm.k), self.parts)
+        return {"tiles": workgroups(self.tile, gemm), "steps": steps, "parts": self.parts}
 
 
-@dataclass(frozen=True, slots=True)
-class GemvKernel:
-    """Few rows by a matrix; `width` vec4s of a row and `local` invocations per workgroup."""
-
-    rows: int
-    width: int
-    local: int
-
-
-def workgroups(tile: Tile, product: Product) -> int:
+def workgroups(tile: Tile, gemm: Gemm) -> int:
     """Return how many tiles a product has."""
-    down, across = tile.grid(product)
-    return down * across * product.batches
+    down, across = tile.grid(gemm)
+    return down * across * gemm.batches
 
 
-def rank_shared(product: Product, info: DeviceInfo) -> list[SharedKernel]:
+def rank_shared(gemm: Gemm, info: DeviceInfo) -> list[SharedKernel]:
     """Return the kernels that fit the device, the likely fastest first; all of them last.
 
     The largest tile that fills the device without much padding or idleness, else the smallest one.
     With few workgroups its K is shared inside of them, with very few by workgroups as well.
     """
-    if product.k == 0:
+    if gemm.k == 0:
         return []  # there is nothing to load a first step from
     most = multiprocessors(info)
     fitting = [tile for tile in TILES if tile.buffers(info)]
     busiest = {
-        tile: ceil_div(workgroups(tile, product), most) * tile.rows * tile.columns
-        for tile in fitting
+        tile: ceil_div(workgroups(tile, gemm), most) * tile.rows * tile.columns for tile in fitting
     }
     lean = [tile for tile in fitting if busiest[tile] <= MOST_PADDING * min(busiest.values())]
-    filling = [tile for tile in lean if workgroups(tile, product) >= FILLED * most]
+    filling = [tile for tile in lean if workgroups(tile, gemm) >= FILLED * most]
     ranked: list[SharedKernel] = []
     for tile in [*filling, *reversed(lean), *reversed(fitting)]:
-        ranked += _alternatives(tile, product, info)
-    ranked += (kernel for tile in fitting for kernel in _every(tile, product, info))
+        ranked += _alternatives(tile, gemm, info)
+    ranked += (kernel for tile in fitting for kernel in _every(tile, gemm, info))
     unique = list(dict.fromkeys(ranked))
-    return [kernel for kernel in unique if kernel.tile.iterations(product.k) <= MAX_LOOP_ROUNDS]
+    return [kernel for kernel in unique if kernel.tile.iterations(gemm.k) <= MAX_LOOP_ROUNDS]
 
 
-def _alternatives(tile: Tile, product: Product, info: DeviceInfo) -> list[SharedKernel]:
+def _alternatives(tile: Tile, gemm: Gemm, info: DeviceInfo) -> list[SharedKernel]:
     """Return the ways to share the K of a tile, the likely fastest first."""
-    count = workgroups(tile, product)
+    count = workgroups(tile, gemm)
     grouped = GROUPED.get(tile)
     if grouped is None or not grouped.buffers(info):
         return [SharedKernel(tile)]
     plain, shared = SharedKernel(tile), SharedKernel(grouped)
     busy = count * tile.invocations >= GROUPED_BELOW * multiprocessors(info)
-    if busy or product.k < grouped.depth:
+    if busy or gemm.k < grouped.depth:
         return [plain, shared]
-    parts = parts_of(count, product.k, info)
-    split = [SharedKernel(grouped, _used(grouped, product.k, parts))] if parts > 1 else []
+    parts = parts_of(count, gemm.k, info)
+    split = [SharedKernel(grouped, _used(grouped, gemm.k, parts))] if parts > 1 else []
     return [*split, shared, plain]
 
 
@@ -191,13 +173,13 @@ def parts_of(count: int, k: int, info: DeviceInfo) -> int:
     return max(1, min(int(MOST * most) // max(count, 1), k // LEAST_PART))
 
 
-def _every(tile: Tile, product: Product, info: DeviceInfo) -> Iterator[SharedKernel]:
+def _every(tile: Tile, gemm: Gemm, info: DeviceInfo) -> Iterator[SharedKernel]:
     """Yield all that a tile can do, for the tests and for devices that no rule knows."""
     yield SharedKernel(tile)
     grouped = GROUPED.get(tile)
     if grouped is not None and grouped.buffers(info):
         yield SharedKernel(grouped)
-        parts = _used(grouped, product.k, 3)
+        parts = _used(grouped, gemm.k, 3)
         if parts > 1:
             yield SharedKernel(grouped, parts)
 
@@ -206,34 +188,3 @@ def _used(tile: Tile, k: int, parts: int) -> int:
     """Return how many parts have steps to do when all but the last have the same number."""
     steps = tile.steps(k)
     return ceil_div(steps, ceil_div(steps, min(parts, steps)))
-
-
-def rank_gemv(product: Product, info: DeviceInfo) -> list[GemvKernel]:
-    """Return the kernel for few rows, when it is one that the product can have."""
-    limits = info.limits
-    if product.rows > GEMV_ROWS or product.batches > limits.max_workgroup_count[2]:
-        return []
-    rows = next(count for count in (1, 4, GEMV_ROWS) if product.rows <= count)
-    vectors = ceil_div(product.columns, 4)
-    enough = FILLED * multiprocessors(info)
-    width = next((w for w in (8, 4, 2) if ceil_div(vectors, w) * product.batches >= enough), 1)
-    most = min(
-        limits.max_workgroup_invocations,
-        limits.max_workgroup_size[0],
-        limits.max_shared_memory // (rows * VEC4_BYTES),
-    )
-    # No more invocations than there are vec4s of K, but one for each result.
-    useful = max(ceil_div(product.k, 4), rows) * width
-    local = next((n for n in (256, 128) if n <= most and n <= useful), 64)
-    return [GemvKernel(rows, width, local)]
-
-
-def product_seconds(product: Product, info: DeviceInfo) -> float:
-    """Return how long a large product takes: one that keeps every multiprocessor busy."""
-    operations = 2.0 * product.rows * product.columns * product.k * product.batches
-    return operations / (MULTIPROCESSOR_FLOPS * multiprocessors(info))
-
-
-def pass_seconds(nbytes: int, info: DeviceInfo) -> float:
-    """Return how long one dispatch more takes that reads and writes so many bytes."""
-    return DISPATCH_S + nbytes / (MULTIPROCESSOR_BYTES * multiprocessors(info))

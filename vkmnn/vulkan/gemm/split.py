@@ -1,4 +1,4 @@
-"""Dispatches of kernels whose tiles pass through shared memory, and what split products need."""
+"""Dispatches of kernels that go over tiles, and split-K: workgroups that share a tile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import Params, VulkanEncoder
-from vkmnn.vulkan.gemm.shared_tiles import SharedKernel
 
 
 def buffer_storage(encoder: VulkanEncoder) -> Literal["ssbo", "half"]:
@@ -17,38 +16,35 @@ def buffer_storage(encoder: VulkanEncoder) -> Literal["ssbo", "half"]:
     return "half" if encoder.load_storage.startswith("half") else "ssbo"
 
 
-def meeting_tensors(
-    tiles: int, parts: int, tile_elements: int, encoder: VulkanEncoder
-) -> list[Tensor]:
-    """Return what `include/last_arriver.glsl.j2` binds: the parts of every tile, and the counters.
-
-    Args:
-        tiles: of the whole product.
-        parts: workgroups that share a tile.
-        tile_elements: float32 numbers of one part.
-        encoder: makes the tensors.
-    """
-    return [encoder.scratch(tiles * parts * tile_elements, full=True), encoder.counter(tiles)]
-
-
-def dispatch_shared(
-    kernel: SharedKernel,
-    tiles: int,
+def dispatch_tiles(
     shader: Shader,
     tensors: Sequence[Tensor],
     params: Params,
     spec: Mapping[str, int | bool],
     encoder: VulkanEncoder,
+    *,
+    tiles: int,
+    parts: int,
+    part_elements: int,
 ) -> None:
-    """Record a dispatch of `matmul_shared` or `conv_shared` for so many tiles."""
-    meeting: list[Tensor] = []
-    if kernel.split:
-        elements = kernel.tile.rows * kernel.tile.columns
-        meeting = meeting_tensors(tiles, kernel.parts, elements, encoder)
-    encoder.dispatch(
-        shader,
-        [*tensors, *meeting],
-        params,
-        linear_groups(tiles * kernel.parts, 1, encoder.info.limits),
-        {**spec, "BUFFERS": kernel.tile.buffers(encoder.info)},
-    )
+    """Record a dispatch of a workgroup per tile, or of `parts` workgroups.
+
+    Of several, each leaves its part of the sums in memory, and the last to arrive adds them
+    (`include/last_arriver.glsl.j2`).
+
+    Args:
+        shader: the kernel.
+        tensors: what it binds, without what the split needs.
+        params: its parameters.
+        spec: its specialization.
+        encoder: takes the dispatch.
+        tiles: of the whole product.
+        parts: workgroups that share a tile.
+        part_elements: float32 numbers of one part.
+    """
+    workspace: list[Tensor] = []
+    if parts > 1:
+        sums = encoder.scratch(tiles * parts * part_elements, full=True)
+        workspace = [sums, encoder.counter(tiles)]
+    groups = linear_groups(tiles * parts, 1, encoder.info.limits)
+    encoder.dispatch(shader, [*tensors, *workspace], params, groups, spec)

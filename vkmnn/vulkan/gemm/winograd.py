@@ -9,26 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import cast
 
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Activation, Array
+from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, multiprocessors, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.convolution import (
-    GPU_LOCAL,
-    ConvProblem,
-    Weights,
-    bias_tensor,
-    encode_convolution,
-    rank_tiles,
-)
-from vkmnn.vulkan.gemm.families.shared import gemm_of
-from vkmnn.vulkan.gemm.shared_tiles import pass_seconds, product_seconds
+from vkmnn.vulkan.gemm.cpu_tiles import least_nanoseconds
+from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.loops import GPU_LOCAL
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
+from vkmnn.vulkan.gemm.weights import Weights, bias_tensor
+
+# What a multiprocessor computes and moves in a second, and the time of one dispatch more.
+MULTIPROCESSOR_FLOPS = 41e12 / 132
+MULTIPROCESSOR_BYTES = 3.7e12 / 132
+DISPATCH_S = 3e-6
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
 WEIGHT_MATRIX = {
@@ -123,31 +125,41 @@ def _largest(problem: ConvProblem, m: int) -> int:
     return product.group * product.pixels * max(product.inputs, product.outputs) * 4
 
 
-def _cpu_costs(problem: ConvProblem, sizes: Sequence[int], lanes: int) -> dict[int, float]:
+def _cpu_costs(problem: ConvProblem, sizes: Sequence[int], lanes: CpuLanes) -> dict[int, float]:
     """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
-    costs = {0: rank_tiles(problem, lanes, (lanes,))[0][0]}
+    costs = {0: least_nanoseconds(problem, lanes, (lanes,))}
     for m in sizes:
         before, after = TRANSFORM_NS[lanes][m]
         tiles = problem.batch * prod(_grid(problem, m))
         blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
         transforms = tiles * (before * blocks[0] + after * blocks[1])
-        product = rank_tiles(product_problem(problem, m), lanes, (lanes,))[0][0]
+        product = least_nanoseconds(product_problem(problem, m), lanes, (lanes,))
         costs[m] = product + transforms + DISPATCH_NS
     return costs
 
 
 def _gpu_costs(problem: ConvProblem, sizes: Sequence[int], info: DeviceInfo) -> dict[int, float]:
     """Return the seconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
-    costs = {0: product_seconds(gemm_of(problem), info)}
+    costs = {0: product_seconds(problem.gemm(), info)}
     for m in sizes:
         product = product_problem(problem, m)
         values = product.group * product.pixels
         # The product reads and writes what the transforms write and read.
         before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
         after = 4 * (problem.pixels + 2 * values) * product.outputs
-        costs[m] = product_seconds(gemm_of(product), info)
+        costs[m] = product_seconds(product.gemm(), info)
         costs[m] += pass_seconds(before, info) + pass_seconds(after, info)
     return costs
+
+
+def product_seconds(gemm: Gemm, info: DeviceInfo) -> float:
+    """Return how long a large product takes: one that keeps every multiprocessor busy."""
+    return 2.0 * gemm.work / (MULTIPROCESSOR_FLOPS * multiprocessors(info))
+
+
+def pass_seconds(nbytes: int, info: DeviceInfo) -> float:
+    """Return how long one dispatch more takes that reads and writes so many bytes."""
+    return DISPATCH_S + nbytes / (MULTIPROCESSOR_BYTES * multiprocessors(info))
 
 
 def transform_weights(w: Array, m: int) -> Array:
@@ -166,69 +178,70 @@ def transform_weights(w: Array, m: int) -> Array:
     return transformed.reshape(-1, inputs, 1, 1, 1)
 
 
-def encode_winograd(
-    problem: ConvProblem,
-    m: int,
-    weights: Weights,
-    x: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    y: Tensor,
-    activation: Activation,
-    encoder: VulkanEncoder,
-    join: str,
-) -> None:
-    """Record the three dispatches of F(m, 3); arguments as of `encode_convolution`."""
-    grid = _grid(problem, m)
-    tiles = problem.batch * prod(grid)
-    in_blocks, out_blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
+def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
+    """Record the three dispatches where that is chosen; return the convolution where it is not."""
+    m = choose_winograd(job.problem, job.weights, encoder)
+    if not m:
+        return job
+    problem = job.problem
     positions = (m + 2) ** 2
-    before = encoder.scratch(positions * in_blocks * tiles * 4, full=True)
+    tiles = problem.batch * prod(_grid(problem, m))
+    out_blocks = ceil_div(problem.outputs, 4)
+    before = encoder.scratch(positions * problem.in_blocks * tiles * 4, full=True)
     after = encoder.scratch(positions * out_blocks * tiles * 4, full=True)
-    local = GPU_LOCAL if is_gpu(encoder.info) else cpu_lanes(encoder.info)
-    groups = ceil_div(tiles, local)
-    folds = ceil_div(groups, encoder.info.limits.max_workgroup_count[0])
-    encoder.dispatch(
-        kernels.winograd_in(m=m, storage=encoder.texel_storage),  # type: ignore[arg-type]
-        [x, before],
-        kernels.WinogradInParams(
-            batch=problem.batch,
-            grid=grid,
-            in_size=problem.in_size[1:],
-            pad=problem.pad[1:],
-        ),
-        (ceil_div(groups, folds), in_blocks, folds),
-        {"local_size_x": local},
-    )
+    _transform_input(job, m, before, encoder)
     # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
     with encoder.in_full():
+        transformed = job.weights.seen_as(f"winograd{m}", lambda w: transform_weights(w, m))
         encode_convolution(
-            product_problem(problem, m),
-            Weights(
-                weights.tensor,
-                f"{weights.key}:winograd{m}",
-                lambda plain: transform_weights(weights.view(plain), m),
-            ),
-            before,
-            None,
-            None,
-            after,
-            Activation(),
-            encoder,
+            ConvJob(product_problem(problem, m), transformed, before, after), encoder
         )
-    zeros = bias_tensor(bias, problem.channels, encoder)
-    epilogue = epilogue_of(activation)
-    encoder.dispatch(
-        kernels.winograd_out(m=m, storage=encoder.texel_storage),  # type: ignore[arg-type]
-        [after, zeros, residual or zeros, y],
-        kernels.WinogradOutParams(
-            batch=problem.batch,
-            grid=grid,
-            out_size=problem.out_size[1:],
-            channels=problem.channels,
-            act_alpha=epilogue.alpha,
-            act_beta=epilogue.beta,
-        ),
-        (ceil_div(groups, folds), out_blocks, folds),
-        {**epilogue.spec, **residual_spec(residual, join), "local_size_x": local},
+    _transform_output(job, m, after, encoder)
+    return None
+
+
+def _transform_input(job: ConvJob, m: int, before: Tensor, encoder: VulkanEncoder) -> None:
+    problem = job.problem
+    params = kernels.WinogradInParams(
+        batch=problem.batch,
+        grid=_grid(problem, m),
+        in_size=problem.in_size[1:],
+        pad=problem.pad[1:],
     )
+    shader = kernels.winograd_in(m=cast(kernels.WinogradInM, m), storage=encoder.texel_storage)
+    groups, spec = _workgroups(problem, m, problem.in_blocks, encoder)
+    encoder.dispatch(shader, [job.x, before], params, groups, spec)
+
+
+def _transform_output(job: ConvJob, m: int, after: Tensor, encoder: VulkanEncoder) -> None:
+    problem = job.problem
+    zeros = bias_tensor(job.bias, problem.channels, encoder)
+    epilogue = epilogue_of(job.activation)
+    params = kernels.WinogradOutParams(
+        batch=problem.batch,
+        grid=_grid(problem, m),
+        out_size=problem.out_size[1:],
+        channels=problem.channels,
+        act_alpha=epilogue.alpha,
+        act_beta=epilogue.beta,
+    )
+    shader = kernels.winograd_out(m=cast(kernels.WinogradOutM, m), storage=encoder.texel_storage)
+    groups, spec = _workgroups(problem, m, ceil_div(problem.outputs, 4), encoder)
+    encoder.dispatch(
+        shader,
+        [after, zeros, job.residual or zeros, job.y],
+        params,
+        groups,
+        {**epilogue.spec, **residual_spec(job.residual, job.join), **spec},
+    )
+
+
+def _workgroups(
+    problem: ConvProblem, m: int, blocks: int, encoder: VulkanEncoder
+) -> tuple[tuple[int, int, int], dict[str, int]]:
+    """Return the workgroups of an invocation per tile and channel block, and their size."""
+    info = encoder.info
+    local = GPU_LOCAL if is_gpu(info) else cpu_lanes(info)
+    groups = ceil_div(problem.batch * prod(_grid(problem, m)), local)
+    folds = ceil_div(groups, info.limits.max_workgroup_count[0])
+    return (ceil_div(groups, folds), blocks, folds), {"local_size_x": local}

@@ -1,93 +1,171 @@
-"""Convolution that makes one pixel: its window is a vector, and the weights are a matrix.
+"""Few rows by a matrix: bound by the loads of the matrix.
 
-Squeeze-and-excitation blocks and fully connected layers written as convolutions are such. A pixel
-lies in NC4HW4 as a plain vector does, so that the kernel of matrix products does it.
+Decoder steps and classifiers are such; so are convolutions that make one pixel, as in
+squeeze-and-excitation blocks: the window is a vector, and the weights are a matrix. A pixel lies in
+NC4HW4 as a plain vector does.
 """
 
 from __future__ import annotations
 
-from math import prod
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import Epilogue
+from vkmnn.vulkan.device_rules import multiprocessors
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.shared_tiles import GemvKernel, Product, rank_gemv
+from vkmnn.vulkan.gemm.binding import bind_convolution, bind_product
+from vkmnn.vulkan.gemm.family import (
+    Bid,
+    ConvKernel,
+    MatMulKernel,
+    Place,
+    Target,
+    conv_family,
+    matmul_family,
+)
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import PANEL
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import FILLED, VEC4_BYTES
 from vkmnn.vulkan.gemm.split import buffer_storage
 
-if TYPE_CHECKING:
-    from vkmnn.vulkan.gemm.convolution import ConvProblem
-
-PANEL_VECTORS = 8
+# The kernels, by the rows that they have room for.
+ROWS: tuple[kernels.MatmulGemvRows, ...] = (1, 4, 8)
 
 
-def rank_conv_gemv(problem: ConvProblem, info: DeviceInfo) -> list[GemvKernel]:
-    """Return the kernel for a convolution whose window is the whole input, if it is one."""
-    whole = problem.kernel == problem.in_size and problem.pad == (0, 0, 0)
-    alone = problem.pixels == problem.out_block == 1 and problem.batch == problem.group == 1
-    # The kernel knows no lanes behind the last channel.
-    if not whole or not alone or problem.outputs % 4:
-        return []
-    k = prod(problem.kernel) * ceil_div(problem.inputs, 4) * 4
-    return rank_gemv(Product(1, problem.outputs, k), info)
+@dataclass(frozen=True)
+class GemvKernel:
+    """`rows` rows; `width` vec4s of a row and `local` invocations a workgroup."""
+
+    rows: kernels.MatmulGemvRows
+    width: int
+    local: int
+    family = "gemv"
+
+    @property
+    def spec(self) -> dict[str, int | bool]:
+        """The specialization of the workgroup."""
+        return {"WIDTH": self.width, "local_size_x": self.local}
 
 
-def pack_gemv_weights(w: Array) -> Array:
-    """Pack weights [O, C, taps] as [panel][K][8][4]; K goes as the input lies, block by block."""
-    outputs, inputs, taps = w.shape
-    width = 4 * PANEL_VECTORS
-    panels, blocks = ceil_div(outputs, width), ceil_div(inputs, 4)
-    padded = np.zeros((panels * width, blocks * 4, taps), w.dtype)
-    padded[:outputs, :inputs] = w
-    split: Array = padded.reshape(panels, width, blocks, 4, taps).transpose(0, 2, 4, 3, 1)
-    return split
-
-
-def dispatch_conv_gemv(
-    problem: ConvProblem,
-    kernel: GemvKernel,
-    epilogue: Epilogue,
-    tensors: list[Tensor],
-    spec: dict[str, int | bool],
-    encoder: VulkanEncoder,
-) -> None:
-    """Record a dispatch of `matmul_gemv`.
-
-    Args:
-        problem: what to compute.
-        kernel: one of `rank_conv_gemv`.
-        epilogue: how the activation is computed.
-        tensors: x, packed weights, bias, residual and y.
-        spec: the specialization of residual and activation.
-        encoder: takes the dispatch.
-    """
-    k4 = prod(problem.kernel) * ceil_div(problem.inputs, 4)
-    sizes: dict[str, Any] = {
-        "rows": 1,
-        "columns": problem.outputs,
-        "k4": k4,
-        "a_row": k4,
-        "a_step": 1,
-        "b_panel": 4 * k4 * PANEL_VECTORS,
-        "b_row": PANEL_VECTORS,
-        "batch_size": (1, 1),
-        "a_batch": (0, 0, 0),
-        "b_batch": (0, 0, 0),
-        "alpha": 1.0,
-        "act_alpha": epilogue.alpha,
-        "act_beta": epilogue.beta,
-    }
-    storage = buffer_storage(encoder)
-    shader = kernels.matmul_gemv(rows=1, aligned=4, storage=storage)
-    encoder.dispatch(
-        shader,
-        tensors,
-        kernels.MatmulGemvParams(**sizes),
-        (ceil_div(problem.outputs, 4 * kernel.width), 1, 1),
-        {**spec, "HAS_BIAS": True, "WIDTH": kernel.width, "local_size_x": kernel.local},
+def gemv_sizes(gemm: Gemm, info: DeviceInfo) -> Iterator[tuple[kernels.MatmulGemvRows, int, int]]:
+    """Yield rows, width and local of the kernel for few rows, when a product has few."""
+    limits = info.limits
+    if gemm.rows > ROWS[-1] or gemm.batches > limits.max_workgroup_count[2]:
+        return
+    rows = next(count for count in ROWS if gemm.rows <= count)
+    vectors = ceil_div(gemm.columns, 4)
+    enough = FILLED * multiprocessors(info)
+    width = next((w for w in (8, 4, 2) if ceil_div(vectors, w) * gemm.batches >= enough), 1)
+    most = min(
+        limits.max_workgroup_invocations,
+        limits.max_workgroup_size[0],
+        limits.max_shared_memory // (rows * VEC4_BYTES),
     )
+    # No more invocations than there are vec4s of K, but one for each result.
+    useful = max(ceil_div(gemm.k, 4), rows) * width
+    local = next((n for n in (256, 128) if n <= most and n <= useful), 64)
+    yield rows, width, local
+
+
+def _place(target: Target) -> Place:
+    return Place.MADE_FOR_IT if target.gpu else Place.EMULATED
+
+
+@matmul_family
+@dataclass(frozen=True)
+class MatMulGemv(GemvKernel, MatMulKernel):
+    """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
+
+    @classmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
+        """Take products of few rows."""
+        for sizes in gemv_sizes(problem.gemm, target.info):
+            yield Bid(cls(*sizes), _place(target), 1)
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        gemm = job.problem.gemm
+        bound = bind_product(job, self.pack(job, encoder))
+        shader = kernels.matmul_gemv(
+            rows=self.rows,
+            aligned=4 if gemm.columns % 4 == 0 else 1,
+            storage=buffer_storage(encoder),
+        )
+        groups = (
+            ceil_div(gemm.columns, 4 * self.width),
+            ceil_div(gemm.rows, self.rows),
+            gemm.batches,
+        )
+        params = kernels.MatmulGemvParams(**bound.sizes)
+        encoder.dispatch(shader, bound.tensors, params, groups, bound.spec | self.spec)
+
+
+@conv_family
+@dataclass(frozen=True)
+class ConvGemv(GemvKernel, ConvKernel):
+    """A convolution that makes one pixel, as a vector by a matrix."""
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Take convolutions whose window is the whole input."""
+        whole = problem.kernel == problem.in_size and problem.pad == (0, 0, 0)
+        alone = problem.pixels == problem.out_block == 1 and problem.batch == problem.group == 1
+        # The kernel knows no lanes past the last channel.
+        if whole and alone and problem.outputs % 4 == 0:
+            for sizes in gemv_sizes(problem.gemm(), target.info):
+                yield Bid(cls(*sizes), _place(target), 1)
+
+    @property
+    def panel(self) -> int:
+        """That of products."""
+        return PANEL
+
+    @property
+    def form(self) -> str:
+        """That of products."""
+        return "gemv"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Pack weights [O, C, taps] as [panels][K][8][4]; K in the order of the input's blocks."""
+        outputs, inputs, taps = w.shape
+        width = 4 * PANEL
+        panels, blocks = ceil_div(outputs, width), ceil_div(inputs, 4)
+        padded = np.zeros((panels * width, blocks * 4, taps), w.dtype)
+        padded[:outputs, :inputs] = w
+        split: Array = padded.reshape(panels, width, blocks, 4, taps).transpose(0, 2, 4, 3, 1)
+        return split
+
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch of the kernel for products."""
+        problem = job.problem
+        bound = bind_convolution(job, self, encoder)
+        k4 = problem.taps * problem.in_blocks
+        sizes: dict[str, Any] = {
+            "rows": 1,
+            "columns": problem.outputs,
+            "k4": k4,
+            "a_row": k4,
+            "a_step": 1,
+            "b_panel": 4 * k4 * PANEL,
+            "b_row": PANEL,
+            "batch_size": (1, 1),
+            "a_batch": (0, 0, 0),
+            "b_batch": (0, 0, 0),
+            "alpha": 1.0,
+            "act_alpha": bound.sizes["act_alpha"],
+            "act_beta": bound.sizes["act_beta"],
+        }
+        shader = kernels.matmul_gemv(rows=1, aligned=4, storage=buffer_storage(encoder))
+        encoder.dispatch(
+            shader,
+            bound.tensors,
+            kernels.MatmulGemvParams(**sizes),
+            (ceil_div(problem.outputs, 4 * self.width), 1, 1),
+            {**bound.spec, "HAS_BIAS": True, **self.spec},
+        )

@@ -1,46 +1,151 @@
-"""Convolution as implicit GEMM through shared memory: which tiles, and what the kernel takes."""
+"""Tiles in shared memory: both operands staged, for float32 arithmetic on GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.gemm.shared_tiles import Product, SharedKernel, rank_shared
-from vkmnn.vulkan.gemm.split import buffer_storage, dispatch_shared
+from vkmnn.vulkan.encoder import VulkanEncoder, index_spec
+from vkmnn.vulkan.gemm.binding import bind_convolution, bind_product
+from vkmnn.vulkan.gemm.family import (
+    Bid,
+    ConvKernel,
+    MatMulKernel,
+    Place,
+    Target,
+    conv_family,
+    matmul_family,
+)
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, rank_shared
+from vkmnn.vulkan.gemm.split import buffer_storage, dispatch_tiles
+from vkmnn.vulkan.spatial import Triple
 
-if TYPE_CHECKING:
-    from vkmnn.vulkan.gemm.convolution import ConvProblem
-
-Triple = tuple[int, int, int]
 # A table of taps takes 16 bytes per four products of an output: no more than a few megabytes.
 MAX_TAP_BLOCKS = 1 << 18
 
 
-def gemm_of(problem: ConvProblem) -> Product:
-    """Return a convolution as the product that its tiles make."""
-    blocks = ceil_div(problem.inputs, 4)
-    k = prod(problem.kernel) * blocks * 4
-    return Product(problem.pixels, problem.outputs, k, problem.group)
+def _place(target: Target) -> Place:
+    return Place.SHARED if target.gpu else Place.EMULATED
 
 
-def rank_conv_shared(problem: ConvProblem, info: DeviceInfo) -> list[SharedKernel]:
-    """Return the tiles that can do a convolution, the likely fastest first; maybe none."""
-    product = gemm_of(problem)
-    if product.k > 4 * MAX_TAP_BLOCKS:
-        return []
-    return rank_shared(product, info)
+@matmul_family
+@dataclass(frozen=True)
+class MatMulShared(SharedKernel, MatMulKernel):
+    """Products by tiles in shared memory."""
+
+    @classmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
+        """Rank by `shared_tiles`."""
+        for kernel in rank_shared(problem.gemm, target.info):
+            yield Bid(cls(kernel.tile, kernel.parts), _place(target))
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        gemm = job.problem.gemm
+        bound = bind_product(job, self.pack(job, encoder))
+        shader = kernels.matmul_shared(
+            tile=self.tile.name,
+            split=self.split,
+            aligned=4 if gemm.columns % 4 == 0 else 1,
+            storage=buffer_storage(encoder),
+        )
+        walk = self.walk(gemm)
+        dispatch_tiles(
+            shader,
+            bound.tensors,
+            kernels.MatmulSharedParams(**bound.sizes, **walk),
+            {**bound.spec, "BUFFERS": self.tile.buffers(encoder.info)},
+            encoder,
+            tiles=walk["tiles"],
+            parts=self.parts,
+            part_elements=self.tile.results,
+        )
+
+
+@conv_family
+@dataclass(frozen=True)
+class ConvShared(SharedKernel, ConvKernel):
+    """Convolutions as implicit GEMM by tiles in shared memory."""
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Rank by `shared_tiles`, where the table of taps is not too long."""
+        gemm = problem.gemm()
+        if gemm.k <= 4 * MAX_TAP_BLOCKS:
+            for kernel in rank_shared(gemm, target.info):
+                yield Bid(cls(kernel.tile, kernel.parts), _place(target))
+
+    @property
+    def panel(self) -> int:
+        """The columns of a tile."""
+        return self.tile.columns // 4
+
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        problem = job.problem
+        bound = bind_convolution(job, self, encoder)
+        *inputs, y = bound.tensors
+        taps = inputs[0]
+        if not _has_one_tap(problem):
+            in_block = bound.sizes["in_block"]
+            table = tap_table(
+                problem.kernel, problem.dilation, problem.in_size, problem.in_blocks, in_block
+            )
+            taps = encoder.literal("taps", table)
+        shader = kernels.conv_shared(
+            tile=self.tile.name,
+            split=self.split,
+            storage=buffer_storage(encoder),
+        )
+        walk = self.walk(problem.gemm())
+        dispatch_tiles(
+            shader,
+            [*inputs, taps, y],
+            kernels.ConvSharedParams(k4=problem.taps * problem.in_blocks, **bound.sizes, **walk),
+            {
+                **bound.spec,
+                **index_spec(shader, problem.pixels),
+                **_shortcuts(problem),
+                "BUFFERS": self.tile.buffers(encoder.info),
+            },
+            encoder,
+            tiles=walk["tiles"],
+            parts=self.parts,
+            part_elements=self.tile.results,
+        )
+
+
+def _has_one_tap(problem: ConvProblem) -> bool:
+    return problem.kernel == (1, 1, 1)
+
+
+def _shortcuts(problem: ConvProblem) -> dict[str, bool]:
+    """Return what the kernel need not compute: taps, pads, where pixels lie."""
+    one_tap = _has_one_tap(problem)
+    still = problem.stride == (1, 1, 1) and problem.in_size == problem.out_size
+    _, height, width = problem.out_size
+    rows = (prod(problem.out_size), height * width, width, 1)
+    whole = problem.out_offset == 0 and problem.out_block == problem.pixels
+    return {
+        "PADDED": problem.padded,
+        "ONE_TAP": one_tap,
+        "SAME": one_tap and still and problem.pad == (0, 0, 0),
+        "PLAIN": problem.out_strides == rows and whole,
+    }
 
 
 @lru_cache(maxsize=256)
-def _taps(kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int) -> Array:
+def tap_table(
+    kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int
+) -> Array:
     """Return (depth, height, width, distance in texels) of each channel block of each tap.
 
     Cached, since plans share what they upload by the array's identity.
@@ -52,52 +157,3 @@ def _taps(kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_blo
     table[:, :, :3] = positions[:, None]
     table[:, :, 3] = distance[:, None] + np.arange(blocks) * in_block
     return table
-
-
-def dispatch_conv_shared(
-    problem: ConvProblem,
-    kernel: SharedKernel,
-    sizes: dict[str, Any],
-    tensors: list[Tensor],
-    spec: dict[str, int | bool],
-    encoder: VulkanEncoder,
-) -> None:
-    """Record a dispatch of `conv_shared`.
-
-    Args:
-        problem: what to compute.
-        kernel: one of `rank_conv_shared`.
-        sizes: the parameters that all convolution kernels take.
-        tensors: x, packed weights, bias, residual and y.
-        spec: the specialization of residual and activation.
-        encoder: takes the dispatch.
-    """
-    blocks = ceil_div(problem.inputs, 4)
-    in_block = problem.batch * prod(problem.in_size)
-    *inputs, y = tensors
-    one_tap = problem.kernel == (1, 1, 1)
-    taps = inputs[0]
-    if not one_tap:
-        table = _taps(problem.kernel, problem.dilation, problem.in_size, blocks, in_block)
-        taps = encoder.literal("taps", table)
-    shader = kernels.conv_shared(
-        tile=kernel.tile.name,  # type: ignore[arg-type]
-        split=kernel.split,
-        storage=buffer_storage(encoder),
-    )
-    walk = kernel.walk(gemm_of(problem))
-    params = kernels.ConvSharedParams(k4=prod(problem.kernel) * blocks, **sizes, **walk)
-    still = problem.stride == (1, 1, 1) and problem.in_size == problem.out_size
-    _, height, width = problem.out_size
-    size = prod(problem.out_size)
-    spec = {
-        **spec,
-        **index_spec(shader, problem.pixels),
-        "PADDED": problem.padded,
-        "ONE_TAP": one_tap,
-        "SAME": one_tap and still and problem.pad == (0, 0, 0),
-        "PLAIN": problem.out_strides == (size, height * width, width, 1)
-        and problem.out_offset == 0
-        and problem.out_block == problem.pixels,
-    }
-    dispatch_shared(kernel, walk["tiles"], shader, [*inputs, taps, y], params, spec, encoder)

@@ -1,0 +1,110 @@
+"""What all kernels of a kind are given: tensors in binding order, parameters, specialization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.vulkan.activation import epilogue_of, residual_spec
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.family import ConvKernel
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import Operand
+from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES
+from vkmnn.vulkan.gemm.weights import bias_tensor
+
+
+@dataclass(slots=True)
+class Binding:
+    """What kernels take.
+
+    Attributes:
+        tensors: x or a, weights or b, bias, residual, y.
+        sizes: parameters of the kernel by name.
+        spec: specialization constants of bias, residual and activation.
+    """
+
+    tensors: list[Tensor]
+    sizes: dict[str, Any]
+    spec: dict[str, int | bool]
+
+
+def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -> Binding:
+    """Pack the weights of a convolution for a kernel, and return what it takes."""
+    problem, group = job.problem, job.problem.group
+    # Where channels are single, all groups are one, and input channels are no blocks.
+    single = problem.grouping != "blocks"
+    blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
+    epilogue = epilogue_of(job.activation)
+    weights = job.weights.packed(
+        f"{kernel.form}:{group}", lambda plain: kernel.pack(plain, group), encoder
+    )
+    bias = bias_tensor(job.bias, problem.channels, encoder)
+    sizes: dict[str, Any] = {
+        "pixels": problem.pixels,
+        "in_size": problem.in_size,
+        "out_size": problem.out_size,
+        "stride": problem.stride,
+        "pad": problem.pad,
+        "in_block": problem.batch * prod(problem.in_size),
+        "in_blocks": problem.inputs if single else problem.in_blocks,
+        "out_block": problem.out_block,
+        "out_stride": problem.out_strides,
+        "out_offset": problem.out_offset,
+        "group_blocks": blocks,
+        "group_panels": ceil_div(blocks, kernel.panel),
+        "channels": problem.channels,
+        "act_alpha": epilogue.alpha,
+        "act_beta": epilogue.beta,
+    }
+    tensors = [job.x, weights, bias, job.residual or bias, job.y]
+    spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
+    return Binding(tensors, sizes, spec)
+
+
+def bind_product(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
+    """Return what a kernel takes that reads these operands."""
+    problem = job.problem
+    left, right = operands
+    epilogue = epilogue_of(job.activation)
+    sizes: dict[str, Any] = {
+        "rows": problem.m,
+        "columns": problem.n,
+        "k4": ceil_div(problem.k, 4),
+        "a_row": left.row,
+        "a_step": left.step,
+        "b_panel": right.panel,
+        "b_row": right.row,
+        "batch_size": _padded(problem.batch, 1)[1:],
+        "a_batch": _batch_strides(problem.batch, problem.a_batch, left.batch),
+        "b_batch": _batch_strides(problem.batch, problem.b_batch, right.batch),
+        "alpha": job.alpha,
+        "act_alpha": epilogue.alpha,
+        "act_beta": epilogue.beta,
+    }
+    spec: dict[str, int | bool] = {
+        "HAS_BIAS": job.bias is not None,
+        **residual_spec(job.residual, job.join),
+    }
+    if problem.dtype == "f32":  # integer products have no activation
+        spec |= epilogue.spec
+    # Bindings that the specialization leaves out still need a buffer; any will do.
+    unused = right.tensor
+    tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
+    return Binding(tensors, sizes, spec)
+
+
+def _padded(values: Sequence[int], fill: int) -> tuple[int, ...]:
+    return (*[fill] * (MAX_BATCH_AXES - len(values)), *values)
+
+
+def _batch_strides(sizes: Sequence[int], present: Sequence[bool], step: int) -> tuple[int, ...]:
+    """Return an operand's stride along each batch axis, outermost first, 0 where it broadcasts."""
+    strides = []
+    for size, here in zip(reversed(sizes), reversed(present), strict=True):
+        strides.append(step if here else 0)
+        step *= size if here else 1
+    return _padded(tuple(reversed(strides)), 0)

@@ -1,0 +1,97 @@
+"""Convolutions in registers of CPU devices: how fast each tile is, as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes
+from vkmnn.vulkan.encoder import ceil_div
+from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.problem import ConvProblem
+
+TileFamily = Literal["rotate", "tile", "channels"]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTile:
+    """A shape of the implicit GEMM, and the GFLOP/s of one core that it reaches when it is full.
+
+    `panel` blocks of four output channels.
+    """
+
+    family: TileFamily
+    pixels: int
+    panel: int
+    speed: float
+
+
+# By the invocations that run at once, measured on lavapipe (Mesa 22.3, Sapphire Rapids); only the
+# ratios matter.
+CPU_TILES: dict[CpuLanes, tuple[CpuTile, ...]] = {
+    8: (
+        CpuTile("rotate", 32, 8, 42.0),
+        CpuTile("rotate", 16, 8, 37.0),
+        CpuTile("rotate", 8, 8, 30.0),
+        CpuTile("tile", 8, 2, 20.0),
+        CpuTile("tile", 8, 1, 17.0),
+        CpuTile("tile", 4, 2, 19.5),
+        CpuTile("tile", 4, 1, 16.0),
+        CpuTile("tile", 1, 1, 7.5),
+        CpuTile("channels", 4, 8, 17.5),
+        CpuTile("channels", 1, 8, 8.0),
+    ),
+    16: (
+        CpuTile("rotate", 64, 16, 52.0),
+        CpuTile("rotate", 32, 16, 50.0),
+        CpuTile("rotate", 16, 16, 44.0),
+        CpuTile("tile", 8, 2, 23.5),
+        CpuTile("tile", 8, 1, 18.5),
+        CpuTile("tile", 4, 2, 19.5),
+        CpuTile("tile", 4, 1, 14.5),
+        CpuTile("tile", 1, 1, 7.5),
+        CpuTile("channels", 4, 16, 17.5),
+        CpuTile("channels", 1, 16, 8.0),
+    ),
+}
+# What storing a result costs, in rounds of the loop over channel blocks: sixteen lanes are stored
+# one by one like eight, out of registers that take longer to reach.
+STORE_ROUNDS = {8: 6, 16: 22}
+
+
+def tiles_of(
+    family: TileFamily, problem: ConvProblem, target: Target
+) -> list[tuple[float, CpuTile]]:
+    """Return the tiles of a family with the nanoseconds that each takes on one core."""
+    lanes = cpu_lanes(target.info)
+    return [
+        (_nanoseconds(problem, tile, lanes), tile)
+        for tile in CPU_TILES[lanes]
+        if tile.family == family
+    ]
+
+
+def least_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[int]) -> float:
+    """Return how long the fastest tile takes on one core.
+
+    Args:
+        problem: sizes.
+        lanes: the invocations that run at once.
+        rotations: subgroup sizes with which rotation kernels run.
+    """
+    return min(
+        _nanoseconds(problem, tile, lanes)
+        for tile in CPU_TILES[lanes]
+        if tile.family != "rotate" or tile.panel in rotations
+    )
+
+
+def _nanoseconds(problem: ConvProblem, tile: CpuTile, lanes: CpuLanes) -> float:
+    blocks = ceil_div(problem.outputs, 4)
+    # On lavapipe the loop over channel blocks takes one round more than there are.
+    rounds = problem.taps * (problem.in_blocks + 1) + STORE_ROUNDS[lanes]
+    across = lanes if tile.family == "tile" else 1
+    rows = ceil_div(problem.pixels, tile.pixels * across) * tile.pixels * across
+    columns = ceil_div(blocks, tile.panel) * tile.panel * 4
+    return 8 * rows * columns * rounds * problem.group / tile.speed

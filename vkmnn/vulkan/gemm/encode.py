@@ -1,0 +1,37 @@
+"""Records products and convolutions: rank over all families, let the encoder choose, record."""
+
+from __future__ import annotations
+
+import logging
+
+from vkmnn.vulkan.choice import kernel_name
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm import families
+from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_product
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+
+_log = logging.getLogger(__name__)
+
+families.load_all()
+
+
+def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
+    """Record a convolution as it stands.
+
+    With a kernel that must cut the window into parts, the residual joins before the activation.
+    """
+    problem = job.problem
+    if 0 in (problem.pixels, problem.channels):
+        return
+    candidates = rank_convolution(problem, Target.of(encoder))
+    kernel = encoder.choose("convolution", problem, candidates)
+    _log.debug("%s: %s of %d kernels", encoder.label, kernel_name(kernel), len(candidates))
+    kernel.record(job, encoder)
+
+
+def encode_product(job: MatMulJob, encoder: VulkanEncoder) -> None:
+    """Record a matrix product."""
+    candidates = rank_product(job.problem, Target.of(encoder))
+    kernel = encoder.choose("matmul", job.problem, candidates)
+    _log.debug("%s: %s of %d kernels", encoder.label, kernel_name(kernel), len(candidates))
+    kernel.record(job, encoder)

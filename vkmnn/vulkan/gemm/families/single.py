@@ -1,0 +1,133 @@
+"""Convolutions of single channels: every channel a group, or groups that begin inside a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from vkmnn.ir import Array
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.device_rules import cpu_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
+from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel, Variant
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.weights import pack_channels
+
+
+@dataclass(frozen=True)
+class SingleKernel(LoopKernel):
+    """Takes all groups at once; weights lie channel by channel."""
+
+    @property
+    def panel(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def form(self) -> str:
+        """All families of this module share their weights."""
+        return "single"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Return the weights, all groups as one."""
+        return pack_channels(w)
+
+    def inner_rounds(self, problem: ConvProblem) -> int:
+        """Return 0: there is no loop inside the taps."""
+        return 0
+
+
+def _local(target: Target) -> int:
+    return GPU_LOCAL if target.gpu else cpu_lanes(target.info)
+
+
+def _is_large(problem: ConvProblem, target: Target) -> bool:
+    """Return whether there is work enough for invocations that compute several pixels."""
+    return not target.gpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS
+
+
+@conv_family
+@dataclass(frozen=True)
+class ConvDepthwise(SingleKernel):
+    """Every channel is a group; an invocation computes `pixels` pixels of a channel block."""
+
+    pixels: kernels.ConvDepthwisePixels
+    family = "depthwise"
+    grouping = "depthwise"
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Prefer several pixels where there is much work."""
+        several = _is_large(problem, target)
+        yield Bid(cls(4, _local(target)), Place.REGISTERS, 1 if several else 2)
+        yield Bid(cls(1, _local(target)), Place.REGISTERS, 2 if several else 1)
+
+    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+        """Return what to dispatch."""
+        shader = kernels.conv_depthwise(pixels=self.pixels, storage=encoder.load_storage)
+        return shader, kernels.ConvDepthwiseParams
+
+
+@conv_family
+@dataclass(frozen=True)
+class ConvStrip(SingleKernel):
+    """The same for usual windows, unrolled: an invocation computes a strip of a row."""
+
+    pixels: kernels.ConvStripPixels
+    family = "strip"
+    grouping = "depthwise"
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Take windows of 3 x 3 and 5 x 5; first where there is much work."""
+        if not _is_usual(problem):
+            return
+        kernel = cls(8 if target.prefers_texels else 4, _local(target))
+        yield Bid(kernel, Place.REGISTERS, 0 if _is_large(problem, target) else 3)
+
+    def tiles(self, problem: ConvProblem) -> int:
+        """Return the workgroups; a strip does not go beyond its row."""
+        width = problem.out_size[2]
+        strips = problem.pixels // width * ceil_div(width, self.pixels)
+        return ceil_div(strips, self.local)
+
+    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+        """Return what to dispatch."""
+        shader = kernels.conv_strip(
+            size=cast(kernels.ConvStripSize, problem.kernel[2]),
+            stride=cast(kernels.ConvStripStride, problem.stride[2]),
+            pixels=self.pixels,
+            storage=encoder.load_storage,
+        )
+        return shader, kernels.ConvStripParams
+
+
+def _is_usual(problem: ConvProblem) -> bool:
+    depth, height, width = problem.kernel
+    flat = depth == problem.in_size[0] == problem.out_size[0] == 1 and problem.pad[0] == 0
+    square = height == width in (3, 5) and problem.stride[1] == problem.stride[2] in (1, 2)
+    return flat and square and problem.dilation[1:] == (1, 1) and 0 not in problem.in_size
+
+
+@conv_family
+@dataclass(frozen=True)
+class ConvGather(SingleKernel):
+    """Groups begin inside channel blocks: channels are gathered one by one."""
+
+    family = "gather"
+    grouping = "odd"
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Offer the only kernel that there is."""
+        yield Bid(cls(1, _local(target)), Place.MADE_FOR_IT)
+
+    def inner_rounds(self, problem: ConvProblem) -> int:
+        """Return the input channels of a group."""
+        return problem.inputs
+
+    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+        """Return what to dispatch."""
+        return kernels.conv_gather(storage=encoder.load_storage), kernels.ConvGatherParams

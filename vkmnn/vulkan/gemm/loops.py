@@ -1,0 +1,101 @@
+"""Convolutions in registers: an invocation goes round a loop over the taps."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.runtime.shader import Shader
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
+from vkmnn.vulkan.gemm.binding import bind_convolution
+from vkmnn.vulkan.gemm.family import ConvKernel
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.taps import split_taps
+
+GPU_LOCAL = 64
+"""Invocations of a workgroup on GPUs."""
+GPU_INVOCATIONS = 16_384
+"""Enough to keep a large GPU busy: 128 multiprocessors with 128 lanes."""
+
+Variant = tuple[Shader, Callable[..., Params]]
+"""A shader, and the type of its parameters."""
+
+
+@dataclass(frozen=True)
+class LoopKernel(ConvKernel):
+    """Records one dispatch, or several that add up where loops would grow too long.
+
+    Attributes:
+        pixels: that an invocation computes; of rotations, a workgroup.
+        local: invocations of a workgroup.
+    """
+
+    pixels: int
+    local: int
+
+    sized: ClassVar[bool] = True
+    """Whether the size of a workgroup is a specialization constant."""
+
+    @abstractmethod
+    def inner_rounds(self, problem: ConvProblem) -> int:
+        """Return how often an invocation goes round the loop inside the taps; 0 without one."""
+
+    @abstractmethod
+    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+        """Return what to dispatch."""
+
+    def across(self) -> int:
+        """Return how many of the invocations of a workgroup compute pixels side by side."""
+        return self.local
+
+    def tiles(self, problem: ConvProblem) -> int:
+        """Return the number of workgroups that the pixels take."""
+        return ceil_div(problem.pixels, self.pixels * self.across())
+
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatches; with several, the residual must be added at the beginning."""
+        problem = job.problem
+        *parts, last = split_taps(problem.kernel, self.inner_rounds(problem))
+        assert not parts or job.join == "ADD_BEFORE"
+        texels = ceil_div(problem.channels, 4) * problem.out_block
+        for part in parts:
+            before = replace(
+                job,
+                problem=part.problem(problem),
+                weights=part.weights(job.weights, problem.kernel),
+                y=encoder.scratch(texels * 4),
+                activation=NO_ACTIVATION,
+            )
+            self._dispatch(before, encoder)
+            job = replace(job, bias=None, residual=before.y)
+        weights = last.weights(job.weights, problem.kernel)
+        self._dispatch(replace(job, problem=last.problem(problem), weights=weights), encoder)
+
+    def _dispatch(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        problem = job.problem
+        bound = bind_convolution(job, self, encoder)
+        shader, params = self.variant(problem, encoder)
+        tiles = self.tiles(problem)
+        folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
+        single = problem.grouping != "blocks"
+        panels = problem.group * bound.sizes["group_panels"]
+        rows = ceil_div(problem.channels, 4) if single else panels
+        spec = bound.spec | {
+            "PADDED": problem.padded,
+            **index_spec(shader, problem.pixels),
+            "ONE_TAP": problem.kernel == (1, 1, 1),
+            "ONE_BLOCK": problem.inputs <= 4,
+        }
+        if self.sized:
+            spec["local_size_x"] = self.local
+        encoder.dispatch(
+            shader,
+            bound.tensors,
+            params(kernel=problem.kernel, dilation=problem.dilation, **bound.sizes),
+            (ceil_div(tiles, folds), rows, folds),
+            spec,
+        )
