@@ -49,9 +49,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def registrations() -> Iterator[Snapshot]:
     """Let a test register operators; afterwards the registries are as they were."""
+    import vkmnn.plugin  # noqa: F401 - what registers itself later would be taken back too
     from vkmnn.discovery import load_plugins
 
-    load_plugins()  # what registers itself later would be taken back too
+    load_plugins()
     before = Snapshot()
     yield before
     before.restore()

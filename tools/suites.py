@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from tools import process
 from tools.process import WORKERS
 
-_OPERATORS = ("-m", "not torch and not slow", "tests/op/vulkan", "tests/op/operators")
+_OPERATORS = ("-m", "not torch and not slow", "tests/op/vulkan")
 
 PARTS: dict[str, tuple[str, ...]] = {
     "operators": _OPERATORS,

@@ -24,7 +24,6 @@ from vkmnn.registry import Snapshot
 _LOG = logging.getLogger(__name__)
 
 GROUP = "vkmnn.plugins"
-BUILT_IN = "vkmnn.operators"
 _API = "vkmnn.plugin"
 _OFF = frozenset({"off", "0", "none"})
 
@@ -37,7 +36,7 @@ class Plugin:
         name: of the entry point, or of the module.
         module: what was imported.
         distribution: package and version that announced it; "" when nothing did.
-        registered: what it added, as text: "op type QuickGelu", "Vulkan execution of QuickGelu", ….
+        registered: what it added, as text: "op type SwiGLU", "Vulkan execution of SwiGLU", ….
     """
 
     name: str
@@ -67,7 +66,7 @@ _complete = False
 
 
 def load_plugins() -> tuple[Plugin, ...]:
-    """Load vkmnn's own operators and all plug-ins, once; return them in the order of loading.
+    """Load all plug-ins, once; return them in the order of loading.
 
     Raises:
         PluginError: a plug-in cannot be imported or registers what is there already. It names the
@@ -78,7 +77,7 @@ def load_plugins() -> tuple[Plugin, ...]:
         if not _complete:
             _complete = True  # what a plug-in imports may come here again
             try:
-                for source in (_Source(BUILT_IN, BUILT_IN), *_sources()):
+                for source in _sources():
                     _load(source)
             except BaseException:
                 _complete = False
@@ -171,7 +170,7 @@ def _load(source: _Source) -> Plugin:
         api.check_registrations(before)
     except (Exception, SystemExit) as error:  # a module may call sys.exit
         before.restore()
-        root = BUILT_IN if source.module == BUILT_IN else source.module.partition(".")[0]
+        root = source.module.partition(".")[0]
         for name in set(sys.modules) - modules:  # so that a second try imports them anew
             if f"{name}.".startswith(f"{root}."):
                 del sys.modules[name]

@@ -35,7 +35,7 @@ class Registry(Generic[K, T]):
         if not given or not all(isinstance(name, (str, int)) and name for name in given):
             raise PluginError(
                 f"the {self.what} what? {given} does not say",
-                hint='give the decorator a name: @size_computer("QuickGelu")',
+                hint='give the decorator a name: @size_computer("SwiGLU")',
             )
 
         def add(entry: T) -> T:

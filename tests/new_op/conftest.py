@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -68,19 +67,6 @@ class Place:
         place.run(self.python, "-m", "ruff", "format", "--check", "--no-cache", *paths)
         if types:
             place.run(self.python, "-m", "mypy", "--strict", *paths)
-
-
-@pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """A copy of the checkout: an operator may be added to it."""
-    folder = tmp_path_factory.mktemp("checkout")
-    skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "vkmnn", folder / "vkmnn", ignore=skipped)
-    for name in ("pyproject.toml", "tests/conftest.py"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copy2(ROOT / name, folder / name)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    return Place(folder, env={"PYTHONPATH": str(folder), "PATH": path})
 
 
 def can_build_wheels() -> bool:

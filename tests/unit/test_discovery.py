@@ -44,7 +44,7 @@ def shape(op, inputs, values):
 @cpu_execution("{name}")
 def compute(op, inputs):
     x, y = required(inputs, 0), required(inputs, 1)
-    return [x + x.dtype.type(attrs_of(op, Attrs).alpha) * y]
+    return [x + x.dtype.type(op.attrs.alpha) * y]
 
 @converter("{name}", domain="test.plugin")
 def convert(node):
@@ -232,7 +232,7 @@ def test_an_announced_plugin_that_fails_is_named(monkeypatch: pytest.MonkeyPatch
 def test_the_variable_turns_discovery_off(monkeypatch: pytest.MonkeyPatch) -> None:
     announce(monkeypatch, Point("thing", "plug_gone"))
     monkeypatch.setenv("VKMNN_PLUGINS", "off")
-    assert [plugin.module for plugin in discovery.load_plugins()] == [discovery.BUILT_IN]
+    assert [plugin.module for plugin in discovery.load_plugins()] == []
     assert list(discovery.survey()) == []
 
 
@@ -243,7 +243,7 @@ def test_the_variable_names_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     announce(monkeypatch, Point("thing", "plug_gone"))
     monkeypatch.setenv("VKMNN_PLUGINS", f"{first}, plug_second")
     loaded = [plugin.module for plugin in discovery.load_plugins()]
-    assert loaded == [discovery.BUILT_IN, "plug_first", "plug_second"]
+    assert loaded == ["plug_first", "plug_second"]
 
 
 def test_the_variable_names_nothing_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_entry_points_of_an_installed_package(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text(f"[{discovery.GROUP}]\nreal = plug_real\n")
     found = metadata.distributions(path=[str(tmp_path)])
     assert [dist.name for dist in found] == ["plug-real"]
-    code = "from vkmnn.discovery import load_plugins; print(load_plugins()[1].distribution)"
+    code = "from vkmnn.discovery import load_plugins; print(load_plugins()[0].distribution)"
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("VKMNN_PLUGINS", None)
@@ -309,7 +309,7 @@ def test_the_command_line_shows_plugins(
     announce(monkeypatch, Point("shown", "plug_shown"))
     assert run_cli(["ops", "--plugins"]) == 0
     text = capsys.readouterr().out
-    for words in ("vkmnn.operators", "vkmnn-thing 1.2", "op type PlugShown"):
+    for words in ("vkmnn-thing 1.2", "op type PlugShown"):
         assert words in text
     assert run_cli(["ops", "PlugShown"]) == 0
     text = capsys.readouterr().out

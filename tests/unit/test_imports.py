@@ -40,7 +40,6 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "vulkan"),
     },
-    "operators": {"plugin", "shaders"},  # nothing that a plug-in package may not import
     "schedule_config": {"errors"},
     "arguments": {"errors", "ir"},  # what callers pass, checked
     "opening": {  # from a model to a session: what every face stands on
@@ -65,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
         *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
-        *("vulkan", "operators", "converter", "discovery", "inference_session"),
+        *("vulkan", "converter", "discovery", "inference_session"),
     },
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),

@@ -12,8 +12,7 @@ from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.support import alternative, body_operators, standard_name
-from vkmnn.core.resolve import SHAPE_ONLY
-from vkmnn.discovery import BUILT_IN, load_plugins
+from vkmnn.discovery import load_plugins
 from vkmnn.errors import InvalidInputError
 from vkmnn.geometry import has_geometry
 from vkmnn.ir import OP_TYPES
@@ -75,8 +74,7 @@ def list_plugins() -> None:
     rows = table("plug-in", "package", "module", "registers")
     plugins = load_plugins()
     for plugin in plugins:
-        package = plugin.distribution or ("vkmnn" if plugin.module == BUILT_IN else "")
-        rows.add_row(plugin.name, package, plugin.module, "\n".join(plugin.registered))
+        rows.add_row(plugin.name, plugin.distribution, plugin.module, "\n".join(plugin.registered))
     show(rows, indent=0)
 
 
@@ -99,7 +97,8 @@ def places(types: Iterable[str]) -> str:
 
 
 def _place(op_type: str) -> str:
-    if op_type in SHAPE_ONLY:
+    declared = OP_TYPES.get(op_type)
+    if declared is not None and declared.shape_only:
         return "host"
     if op_type in EXECUTIONS:
         return "Vulkan"

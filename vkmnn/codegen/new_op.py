@@ -23,7 +23,6 @@ from vkmnn.codegen.pymodule import camel
 from vkmnn.errors import ShaderError
 
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
-_ROOT = SHADERS.parent.parent
 _MAX_NAME = 32
 _MAX_DOMAIN = 40
 _MAX_INPUTS = 7
@@ -155,7 +154,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class NewOp:
-    """What is to be written; `package` is "" for an operator of vkmnn itself."""
+    """What is to be written."""
 
     name: str
     op: str
@@ -196,18 +195,15 @@ class Target:
 
     def files(self, new: NewOp) -> dict[Path, str]:
         """Return the operator's own files and the templates that make them."""
-        cases = self.root / "vkmnn" / "testing" / "cases" / f"{new.name}.py"
         return {
             self.shaders / "glsl" / f"{new.name}{TEMPLATE_SUFFIX}": "kernel.comp.j2",
             self.modules / f"{new.name}.py": "operator.py.j2",
             self.tests / f"test_{new.name}.py": "test.py.j2",
-            self.tests / f"cases_{new.name}.py" if new.package else cases: "cases.py.j2",
+            self.tests / f"cases_{new.name}.py": "cases.py.j2",
         }
 
-    def shared(self, new: NewOp) -> dict[Path, str]:
-        """Return the files of a plug-in package that its operators share."""
-        if not new.package:
-            return {}
+    def shared(self) -> dict[Path, str]:
+        """Return the files of the package that its operators share."""
         return {
             self.root / "pyproject.toml": "pyproject.toml.j2",
             self.root / "README.md": "README.md.j2",
@@ -218,6 +214,9 @@ class Target:
 
 def new_op(
     name: Annotated[str, typer.Argument(help="Name of the files, in snake_case: quick_gelu.")],
+    plugin: Annotated[
+        Path, typer.Option("--plugin", help="Folder of the package to write, or to add to.")
+    ],
     inputs: Annotated[
         int, typer.Option("--inputs", "-n", help="How many tensors it takes, all of one shape.")
     ] = 1,
@@ -230,16 +229,12 @@ def new_op(
     ] = None,
     domain: Annotated[
         str | None,
-        typer.Option("--domain", help="ONNX domain. Default: vkmnn, or the plug-in's name."),
-    ] = None,
-    plugin: Annotated[
-        Path | None,
-        typer.Option("--plugin", help="Write a package of its own here, or add to one."),
+        typer.Option("--domain", help="ONNX domain. Default: the package's name."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the operator's files.")] = False,
     build: Annotated[bool, typer.Option(help="Build the shader afterwards.")] = True,
 ) -> None:
-    """Write a new operator: shader template, Python module, macro.json entry and test."""
+    """Write a new operator into a plug-in: template, Python module, macro.json entry and test."""
     try:
         new = describe(name, inputs, param or [], op, domain, plugin)
         target = target_of(new, plugin)
@@ -248,8 +243,7 @@ def new_op(
         fail(error)
     for path in written:
         out.print(f"wrote {_shown(path)}", highlight=False, soft_wrap=True)
-    arguments = [] if plugin is None else ["--shaders", _shown(target.shaders)]
-    command = ["-m", "vkmnn.codegen", *arguments, "--only", new.name]
+    command = ["-m", "vkmnn.codegen", "--shaders", _shown(target.shaders), "--only", new.name]
     if build and subprocess.run([sys.executable, *command], check=False).returncode:
         raise typer.Exit(1)
     _next_steps(new, target, " ".join(["python", *command]))
@@ -264,14 +258,14 @@ def _shown(path: Path) -> str:
 def _next_steps(new: NewOp, target: Target, command: str) -> None:
     shader, module, test, *_ = target.files(new)
     where = "" if target.root == Path.cwd() else f"cd {_shown(target.root)} && "
-    install = f"pip install -e {_shown(target.root)}\n  " if new.package else ""
     text = (
         f"\n{new.domain}::{new.op} is an identity so far. Next:\n"
         f"  write the formula in {_shown(shader)},\n"
         f"  in {_shown(module)} (with numpy),\n"
         f"  and in {_shown(test)} (as what is expected); then\n"
         f"  {command}\n"
-        f"  {install}{where}pytest {test.relative_to(target.root)}"
+        f"  pip install -e {_shown(target.root)}\n"
+        f"  {where}pytest {test.relative_to(target.root)}"
     )
     out.print(text, highlight=False, soft_wrap=True)
 
@@ -285,7 +279,7 @@ def describe(
     params: Sequence[str],
     op: str | None,
     domain: str | None,
-    plugin: Path | None,
+    plugin: Path,
 ) -> NewOp:
     """Check the arguments.
 
@@ -308,8 +302,8 @@ def describe(
         )
     if not 1 <= inputs <= _MAX_INPUTS:
         raise ShaderError(f"{inputs} inputs", hint=f"an operator takes 1 to {_MAX_INPUTS}")
-    distribution = plugin.resolve().name if plugin else ""
-    if plugin and not _DISTRIBUTION.fullmatch(distribution):
+    distribution = plugin.resolve().name
+    if not _DISTRIBUTION.fullmatch(distribution):
         raise ShaderError(
             f"'{distribution}' cannot name a package",
             hint="letters, digits and '-' only, as in vkmnn-swish",
@@ -317,7 +311,7 @@ def describe(
     package = distribution.replace("-", "_").lower()
     if package in sys.stdlib_module_names or package in ("vkmnn", "numpy", "onnx"):
         raise ShaderError(f"'{package}' is a package already", hint="name the folder otherwise")
-    domain = domain or package or "vkmnn"
+    domain = domain or package
     if not _DOMAIN.fullmatch(domain) or len(domain) > _MAX_DOMAIN or domain == "ai.onnx":
         raise ShaderError(
             f"'{domain}' cannot be the domain of a custom operator",
@@ -373,23 +367,11 @@ def _default(text: str, kind: str, default: str | None) -> float | int | None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def target_of(new: NewOp, plugin: Path | None) -> Target:
-    """Return where the files go.
-
-    Raises:
-        ShaderError: this vkmnn is installed, not a checkout, and no plug-in is asked for.
-    """
-    if plugin is not None:
-        root = plugin.resolve()
-        package = root / new.package
-        return Target(root, package, package, root / "tests")
-    if not (_ROOT / "pyproject.toml").is_file() or not (_ROOT / "tests").is_dir():
-        raise ShaderError(
-            f"{_ROOT} is no checkout of vkmnn",
-            hint="write a package of your own: --plugin DIR",
-        )
-    tests = _ROOT / "tests" / "op" / "operators"
-    return Target(_ROOT, SHADERS, _ROOT / "vkmnn" / "operators", tests)
+def target_of(new: NewOp, plugin: Path) -> Target:
+    """Return where the files go."""
+    root = plugin.resolve()
+    package = root / new.package
+    return Target(root, package, package, root / "tests")
 
 
 def write(new: NewOp, target: Target, force: bool) -> list[Path]:
@@ -414,14 +396,14 @@ def write(new: NewOp, target: Target, force: bool) -> list[Path]:
             hint="choose another name, or overwrite its files with --force",
         )
     _check_op_type(new, entries, template)
-    if new.package and (target.root / "pyproject.toml").is_file() and not macro.is_file():
+    if (target.root / "pyproject.toml").is_file() and not macro.is_file():
         raise ShaderError(
             f"{target.root} is a project, but not one that new-op has made",
             hint="choose a folder that is not there yet",
         )
-    shared = {path: name for path, name in target.shared(new).items() if not path.exists()}
+    shared = {path: name for path, name in target.shared().items() if not path.exists()}
     rendered = {path: render(name, new.values()) for path, name in {**shared, **files}.items()}
-    if new.package and not (target.modules / "py.typed").exists():
+    if not (target.modules / "py.typed").exists():
         rendered[target.modules / "py.typed"] = ""
     if template not in entries:
         rendered[macro] = with_entry(old, template, new.op)

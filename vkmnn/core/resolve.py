@@ -30,9 +30,6 @@ class Evaluator(Protocol):
 # Results of lowered ops above this size are computed in every run rather than kept.
 FOLD_LIMIT_BYTES = 16 << 20
 
-# Ops whose result depends on their input's shape alone, never on its content.
-SHAPE_ONLY = frozenset({"Shape", "Size"})
-
 
 @dataclass(slots=True)
 class Resolved:
@@ -63,7 +60,7 @@ def content_inputs(graph: Graph) -> frozenset[str]:
             continue
         seen.add(name)
         producer = producers.get(name)
-        if producer is not None and producer.type not in SHAPE_ONLY:
+        if producer is not None and not OP_TYPES[producer.type].shape_only:
             pending.extend(producer.inputs)
     return frozenset(info.name for info in graph.inputs if info.name in seen)
 
@@ -123,7 +120,7 @@ def resolve(
         meter.check_time(op.type, op.name)
         op_infos = [infos[name] if name else None for name in op.inputs]
         op_values = [values.get(name) if name else None for name in op.inputs]
-        if op.type in SHAPE_ONLY and op_infos[0] is not None:
+        if OP_TYPES[op.type].shape_only and op_infos[0] is not None:
             info = op_infos[0]
             op_values[0] = np.broadcast_to(np.zeros((), info.dtype.numpy), info.dims)
         known_all = all(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, AttrsT, Dim, Graph, ModelMetadata, Op, TensorInfo
 from vkmnn.ir.layout import Layout, storage_elements
-from vkmnn.ir.ops import OP_TYPES, Activation, OpAttrs, OpType, op_type
+from vkmnn.ir.op_type import OP_TYPES, OpAttrs, OpType, op_type
+from vkmnn.ir.ops import Activation
 from vkmnn.ir.regions import Region, View
 
 __all__ = [

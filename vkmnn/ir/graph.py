@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from vkmnn.errors import ModelError
 from vkmnn.ir.dtype import DType
-from vkmnn.ir.ops import OP_TYPES, OpAttrs
+from vkmnn.ir.op_type import OP_TYPES, OpAttrs
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar

@@ -3,25 +3,21 @@
 Converters translate a model's operators into these. Names and semantics follow MNN where MNN and
 ONNX agree, else ONNX. Values that ONNX passes as inputs (Reshape's shape, Slice's starts, …) stay
 inputs here; converters turn the attributes of older opsets into constant inputs, so that each op
-has
-one form only. All attributes are plain, hashable data. Operators of plug-ins join by `op_type`.
+has one form only. All attributes are plain, hashable data. Operators of plug-ins are declared by
+`op_type`, too, each in a module of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from math import prod
+from typing import Any
 
-from vkmnn.errors import PluginError
 from vkmnn.ir.dtype import DType
+from vkmnn.ir.op_type import MANY, Shape, op_type, per_input
+from vkmnn.ir.op_type import OpAttrs as OpAttrs  # the vocabulary's, too
 from vkmnn.ir.regions import Region, View
-from vkmnn.registry import Registry
-
-
-@dataclass(frozen=True, slots=True)
-class OpAttrs:
-    """Base class of attributes; also the attributes of ops that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +25,8 @@ class Activation:
     """A `UnaryOp` kind and its parameters, applied to an op's result before it is stored.
 
     kind: NONE, RELU, CLIP (alpha = min, beta = max), LEAKY_RELU (alpha), SIGMOID, SILU, GELU,
-    GELU_TANH, HARD_SIGMOID (alpha, beta), HARD_SWISH, TANH, ELU (alpha), SOFTPLUS. QUICK_GELU
-    (alpha) is the op QuickGelu.
+    GELU_TANH, HARD_SIGMOID (alpha, beta), HARD_SWISH, TANH, ELU (alpha), SOFTPLUS, QUICK_GELU
+    (alpha).
     """
 
     kind: str = "NONE"
@@ -104,6 +100,7 @@ UNARY_KINDS = (
     "GELU_TANH",
     "SILU",
     "MISH",
+    "QUICK_GELU",
     "THRESHOLDED_RELU",
 )
 
@@ -144,6 +141,20 @@ REDUCTION_KINDS = (
 )
 
 
+Inputs = Sequence[Shape | None]
+
+
+def _added(inputs: Inputs, output: Shape) -> int:
+    """Count the additions of what comes after two operands: a bias, a residual."""
+    return prod(output) * sum(shape is not None for shape in inputs[2:])
+
+
+def _convolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    _, w, *_ = inputs
+    return 2 * prod(output) * prod((w or ())[1:]) + _added(inputs, output)
+
+
+@op_type("Convolution", inputs=(2, 4), flops=_convolution_flops)
 @dataclass(frozen=True, slots=True)
 class ConvolutionAttrs(OpAttrs):
     """y = act(conv(x, w) + b + residual); x [N, C, *S], w [O, C/group, *kernel], b [O].
@@ -163,6 +174,13 @@ class ConvolutionAttrs(OpAttrs):
     residual: str = "ADD_BEFORE"
 
 
+def _deconvolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: every input element meets each weight of its channel once."""
+    x, w, *_ = inputs
+    return 2 * prod(x or ()) * prod((w or ())[1:]) + _added(inputs, output)
+
+
+@op_type("Deconvolution", inputs=(2, 3), flops=_deconvolution_flops)
 @dataclass(frozen=True, slots=True)
 class DeconvolutionAttrs(OpAttrs):
     """Transposed convolution; w [C, O/group, *kernel] (ONNX ConvTranspose).
@@ -181,14 +199,20 @@ class DeconvolutionAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
+def _matmul_flops(attrs: MatMulAttrs, inputs: Inputs, output: Shape) -> int:
+    a = inputs[0] or ()
+    inner = a[-2] if attrs.transpose_a and len(a) > 1 else a[-1]
+    return 2 * prod(output) * inner + _added(inputs, output)
+
+
+@op_type("MatMul", inputs=(2, 4), flops=_matmul_flops)
 @dataclass(frozen=True, slots=True)
 class MatMulAttrs(OpAttrs):
     """y = act(alpha · (a @ b) + bias + residual) by numpy's matmul rules.
 
     `transpose_a`/`transpose_b` swap the last two axes of operands of rank >= 2. `bias` (input 2)
-    has
-    shape [N] (the last axis of y); `residual` (input 3) has the shape of y, and the attribute, of
-    RESIDUAL_KINDS, says where it comes in.
+    has shape [N] (the last axis of y); `residual` (input 3) has the shape of y, and the attribute,
+    of RESIDUAL_KINDS, says where it comes in.
     """
 
     transpose_a: bool = False
@@ -198,37 +222,32 @@ class MatMulAttrs(OpAttrs):
     residual: str = "ADD_BEFORE"
 
 
+@op_type("BinaryOp", inputs=2)
 @dataclass(frozen=True, slots=True)
 class BinaryAttrs(OpAttrs):
     """y = act(kind(a, b)) with numpy broadcasting.
 
-    Integer DIV truncates toward zero; MOD has the sign of the divisor, FMOD of the dividend; PRELU
-    is
-    a if a >= 0 else a·b. Comparisons and logic give bool.
+    Integer DIV truncates toward zero; MOD has the sign of the divisor, FMOD of the dividend. PRELU
+    is a if a >= 0, else a·b. Comparisons and logic give bool.
     """
 
     kind: str
     activation: Activation = NO_ACTIVATION
 
 
+@op_type("UnaryOp")
 @dataclass(frozen=True, slots=True)
 class UnaryAttrs(OpAttrs):
     """y = kind(x), element by element, with ONNX's definitions.
 
     alpha, beta: CLIP min and max; HARD_SIGMOID, ELU, LEAKY_RELU, CELU, THRESHOLDED_RELU as in ONNX;
-    SELU alpha and gamma; ISINF detect_negative and detect_positive (0 or 1).
+    SELU alpha and gamma; ISINF detect_negative and detect_positive (0 or 1). QUICK_GELU is
+    x · sigmoid(alpha · x): onnxruntime's QuickGelu, ONNX Swish 24.
     """
 
     kind: str
     alpha: float = 0.0
     beta: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class QuickGeluAttrs(OpAttrs):
-    """y = x · sigmoid(alpha · x): onnxruntime's contrib operator QuickGelu, ONNX Swish 24."""
-
-    alpha: float = 1.702
 
 
 STEP_KINDS = {
@@ -252,6 +271,7 @@ class Step:
     values: tuple[int, ...]
 
 
+@op_type("Elementwise", inputs=(1, MAX_STEP_INPUTS))
 @dataclass(frozen=True, slots=True)
 class ElementwiseAttrs(OpAttrs):
     """y = the last of several steps, each a function of floats, element by element.
@@ -264,6 +284,7 @@ class ElementwiseAttrs(OpAttrs):
     numbers: tuple[float, ...] = ()
 
 
+@op_type("Cast")
 @dataclass(frozen=True, slots=True)
 class CastAttrs(OpAttrs):
     """y = x converted to `to`: float to int truncates toward zero, to bool is x != 0."""
@@ -271,6 +292,7 @@ class CastAttrs(OpAttrs):
     to: DType
 
 
+@op_type("Reduction", inputs=(1, 2), content=(1,), flops=per_input(1))
 @dataclass(frozen=True, slots=True)
 class ReductionAttrs(OpAttrs):
     """Reduce over the axes in input 1 (content); none = all, unless noop_with_empty_axes."""
@@ -280,6 +302,7 @@ class ReductionAttrs(OpAttrs):
     noop_with_empty_axes: bool = False
 
 
+@op_type("Softmax", flops=5)
 @dataclass(frozen=True, slots=True)
 class SoftmaxAttrs(OpAttrs):
     """Softmax over `axis`, or over all axes from it on when `flatten` (ONNX before opset 13)."""
@@ -289,6 +312,7 @@ class SoftmaxAttrs(OpAttrs):
     flatten: bool = False
 
 
+@op_type("ArgMax", "ArgMin", flops=per_input(1))
 @dataclass(frozen=True, slots=True)
 class ArgReduceAttrs(OpAttrs):
     """ArgMax and ArgMin: int64 index of the extremum along `axis`."""
@@ -298,6 +322,7 @@ class ArgReduceAttrs(OpAttrs):
     select_last_index: bool = False
 
 
+@op_type("TopK", inputs=2, content=(1,))
 @dataclass(frozen=True, slots=True)
 class TopKAttrs(OpAttrs):
     """(values, int64 indices) of the k largest or smallest along `axis`; input 1 is k (content).
@@ -310,6 +335,7 @@ class TopKAttrs(OpAttrs):
     sorted: bool = True
 
 
+@op_type("CumSum", inputs=2, content=(1,))
 @dataclass(frozen=True, slots=True)
 class CumSumAttrs(OpAttrs):
     """Cumulative sum along the axis that input 1 (content) gives."""
@@ -318,13 +344,14 @@ class CumSumAttrs(OpAttrs):
     reverse: bool = False
 
 
+@op_type("LayerNorm", inputs=(1, 3), flops=8)
 @dataclass(frozen=True, slots=True)
 class LayerNormAttrs(OpAttrs):
     """Normalise over axes[axis:], then scale (input 1) and shift (input 2), both optional.
 
     With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes.
-    Outputs: y,
-    and optionally mean and inverse standard deviation (ONNX LayerNormalization).
+    Outputs: y, and
+    optionally mean and inverse standard deviation (ONNX LayerNormalization).
     """
 
     axis: int = -1
@@ -332,6 +359,7 @@ class LayerNormAttrs(OpAttrs):
     rms: bool = False
 
 
+@op_type("GroupNorm", inputs=(1, 3), flops=8)
 @dataclass(frozen=True, slots=True)
 class GroupNormAttrs(OpAttrs):
     """Normalise each of `groups` channel groups of x [N, C, *S] per sample; scale and bias [C].
@@ -344,6 +372,7 @@ class GroupNormAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
+@op_type("Scale", inputs=3, flops=2)
 @dataclass(frozen=True, slots=True)
 class ScaleAttrs(OpAttrs):
     """y = act(x · scale[c] + bias[c]), c on axis 1: a BatchNorm that no conv absorbed."""
@@ -351,6 +380,7 @@ class ScaleAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
+@op_type("LRN", flops=6)
 @dataclass(frozen=True, slots=True)
 class LRNAttrs(OpAttrs):
     """Local response normalisation across channels (ONNX LRN)."""
@@ -361,6 +391,12 @@ class LRNAttrs(OpAttrs):
     bias: float = 1.0
 
 
+def _pooling_flops(attrs: PoolingAttrs, inputs: Inputs, output: Shape) -> int:
+    window = (inputs[0] or ())[2:] if attrs.is_global else attrs.kernel
+    return prod(output) * prod(window)
+
+
+@op_type("Pooling", flops=_pooling_flops)
 @dataclass(frozen=True, slots=True)
 class PoolingAttrs(OpAttrs):
     """MAX, AVERAGE or LP pooling over x [N, C, *S]; output 1 of MAX is the int64 flat index.
@@ -382,12 +418,13 @@ class PoolingAttrs(OpAttrs):
     storage_order: int = 0
 
 
+@op_type("Interp", inputs=(1, 4), content=(1, 2, 3), flops=8)
 @dataclass(frozen=True, slots=True)
 class InterpAttrs(OpAttrs):
     """Resize; inputs x, roi?, scales?, sizes? (the last three are content), as in ONNX Resize.
 
-    mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. axes empty =
-    all axes.
+    mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. No axes: all
+    of them.
     """
 
     mode: str = "nearest"
@@ -401,6 +438,7 @@ class InterpAttrs(OpAttrs):
     keep_aspect_ratio_policy: str = "stretch"
 
 
+@op_type("GridSample", inputs=2, flops=8)
 @dataclass(frozen=True, slots=True)
 class GridSampleAttrs(OpAttrs):
     """Sample x [N, C, *S] at grid [N, *out, len(S)]; mode linear, nearest or cubic."""
@@ -410,6 +448,10 @@ class GridSampleAttrs(OpAttrs):
     align_corners: bool = False
 
 
+@op_type("Gather", "GatherElements", inputs=2, flops=0)
+@op_type("OneHot", inputs=3, content=(1,), flops=0)
+@op_type("Concat", inputs=(1, MANY), flops=0)
+@op_type("Flatten", flops=0)
 @dataclass(frozen=True, slots=True)
 class AxisAttrs(OpAttrs):
     """An axis, negative from the end: Concat, Gather, GatherElements, OneHot, Flatten."""
@@ -417,6 +459,7 @@ class AxisAttrs(OpAttrs):
     axis: int = 0
 
 
+@op_type("GatherND", inputs=2, flops=0)
 @dataclass(frozen=True, slots=True)
 class GatherNDAttrs(OpAttrs):
     """GatherND with leading batch axes."""
@@ -424,6 +467,7 @@ class GatherNDAttrs(OpAttrs):
     batch_dims: int = 0
 
 
+@op_type("ScatterND", inputs=3)
 @dataclass(frozen=True, slots=True)
 class ScatterNDAttrs(OpAttrs):
     """ScatterND(data, indices, updates); reduction none, add, mul, max or min."""
@@ -431,6 +475,7 @@ class ScatterNDAttrs(OpAttrs):
     reduction: str = "none"
 
 
+@op_type("ScatterElements", inputs=3)
 @dataclass(frozen=True, slots=True)
 class ScatterElementsAttrs(OpAttrs):
     """ScatterElements(data, indices, updates) along `axis`; reduction as ScatterND."""
@@ -439,6 +484,7 @@ class ScatterElementsAttrs(OpAttrs):
     reduction: str = "none"
 
 
+@op_type("Transpose", flops=0)
 @dataclass(frozen=True, slots=True)
 class TransposeAttrs(OpAttrs):
     """Permute axes; an empty `perm` reverses them."""
@@ -446,6 +492,7 @@ class TransposeAttrs(OpAttrs):
     perm: tuple[int, ...] = ()
 
 
+@op_type("Reshape", inputs=2, content=(1,), flops=0)
 @dataclass(frozen=True, slots=True)
 class ReshapeAttrs(OpAttrs):
     """Reshape to input 1 (content): 0 keeps the axis unless allowzero, -1 is deduced."""
@@ -453,6 +500,7 @@ class ReshapeAttrs(OpAttrs):
     allowzero: bool = False
 
 
+@op_type("Split", inputs=(1, 2), content=(1,), flops=0)
 @dataclass(frozen=True, slots=True)
 class SplitAttrs(OpAttrs):
     """Split along `axis` by input 1 (content) or into `num_outputs` parts, the last smallest."""
@@ -461,6 +509,7 @@ class SplitAttrs(OpAttrs):
     num_outputs: int = 0
 
 
+@op_type("Pad", inputs=(2, 4), content=(1, 3), flops=0)
 @dataclass(frozen=True, slots=True)
 class PadAttrs(OpAttrs):
     """Pad by input 1 (content; negative crops), value input 2, axes input 3 (content).
@@ -471,6 +520,7 @@ class PadAttrs(OpAttrs):
     mode: str = "constant"
 
 
+@op_type("DepthToSpace", "SpaceToDepth", flops=0)
 @dataclass(frozen=True, slots=True)
 class BlockAttrs(OpAttrs):
     """DepthToSpace (mode DCR or CRD) and SpaceToDepth."""
@@ -479,6 +529,7 @@ class BlockAttrs(OpAttrs):
     mode: str = "DCR"
 
 
+@op_type("Trilu", inputs=(1, 2), content=(1,), flops=0)
 @dataclass(frozen=True, slots=True)
 class TriluAttrs(OpAttrs):
     """Keep the upper or lower triangle; input 1 is the diagonal offset k (content)."""
@@ -486,6 +537,7 @@ class TriluAttrs(OpAttrs):
     upper: bool = True
 
 
+@op_type("Shape", shape_only=True, flops=0)
 @dataclass(frozen=True, slots=True)
 class ShapeAttrs(OpAttrs):
     """Shape of x as int64, axes [start:end]."""
@@ -494,6 +546,7 @@ class ShapeAttrs(OpAttrs):
     end: int | None = None
 
 
+@op_type("ConstantOfShape", content=(0,), flops=0)
 @dataclass(frozen=True, slots=True)
 class ConstantOfShapeAttrs(OpAttrs):
     """A tensor of shape input 0 (content) filled with one value."""
@@ -502,6 +555,19 @@ class ConstantOfShapeAttrs(OpAttrs):
     dtype: DType = DType.FLOAT32
 
 
+def _einsum_flops(attrs: EinsumAttrs, inputs: Inputs, output: Shape) -> int:
+    """Count one operation an operand for every combination of the letters' values."""
+    sizes: dict[str | int, int] = {}
+    terms = attrs.equation.replace(" ", "").split("->")[0].split(",")
+    for term, shape in zip(terms, inputs, strict=True):
+        before, _, after = term.partition("...")
+        hidden = len(shape or ()) - len(before) - len(after)
+        for label, size in zip([*before, *range(-hidden, 0), *after], shape or (), strict=True):
+            sizes[label] = max(size, sizes.get(label, 0)) if size != 1 else sizes.get(label, 1)
+    return len(inputs) * prod(sizes.values())
+
+
+@op_type("Einsum", inputs=(1, MANY), flops=_einsum_flops)
 @dataclass(frozen=True, slots=True)
 class EinsumAttrs(OpAttrs):
     """Einstein summation, equation as in ONNX Einsum."""
@@ -509,6 +575,14 @@ class EinsumAttrs(OpAttrs):
     equation: str
 
 
+def _attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count two products, and five operations of the softmax for a score."""
+    q, k, v = (shape or (0, 0) for shape in inputs[:3])
+    scores = prod(output) // max(v[-1], 1) * k[-2]
+    return scores * (2 * q[-1] + 5) + 2 * prod(output) * k[-2]
+
+
+@op_type("Attention", inputs=(3, 4), flops=_attention_flops)
 @dataclass(frozen=True, slots=True)
 class AttentionAttrs(OpAttrs):
     """softmax(scale · q kᵀ + mask) v.
@@ -528,6 +602,12 @@ ATTENTION_AXES = 3
 """Over how many axes the matrices of a StridedAttention are numbered."""
 
 
+def _strided_attention_flops(attrs: StridedAttentionAttrs, inputs: Inputs, output: Shape) -> int:
+    scores = prod(attrs.batch) * attrs.queries * attrs.keys
+    return scores * (2 * attrs.depth + 5 + 2 * attrs.width)
+
+
+@op_type("StridedAttention", inputs=(3, 4), flops=_strided_attention_flops)
 @dataclass(frozen=True, slots=True)
 class StridedAttentionAttrs(OpAttrs):
     """Attention between views of tensors of any shape; what Attention becomes before it runs.
@@ -551,13 +631,13 @@ class StridedAttentionAttrs(OpAttrs):
     blind_zero: bool = True
 
 
+@op_type("Raster", inputs=(0, MANY), flops=0)
 @dataclass(frozen=True, slots=True)
 class RasterAttrs(OpAttrs):
     """Copy regions of the inputs into the output (MNN Raster); what no region writes gets `fill`.
 
     `region.origin` is the number of the input. Regions do not overlap in the output unless
-    `ordered`,
-    in which case they are applied in list order.
+    `ordered`, in which case they are applied in list order.
     """
 
     regions: tuple[Region, ...]
@@ -565,6 +645,7 @@ class RasterAttrs(OpAttrs):
     ordered: bool = False
 
 
+@op_type("ConvertTensor", flops=0)
 @dataclass(frozen=True, slots=True)
 class ConvertTensorAttrs(OpAttrs):
     """Change the memory layout, not the value; layouts are names of `Layout` members."""
@@ -573,118 +654,12 @@ class ConvertTensorAttrs(OpAttrs):
     dest: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpType:
-    """What the vocabulary knows of an op: its attributes' class, arity, and content inputs.
-
-    `content` lists inputs whose *values* must be known to compute the output's shape or to plan
-    the op.
-    """
-
-    attrs: type[OpAttrs]
-    min_inputs: int
-    max_inputs: int
-    content: tuple[int, ...] = ()
-
-
-_MANY = 2**31 - 1
-
-OP_TYPES: Registry[str, OpType] = Registry("op type")
-
-_A = TypeVar("_A", bound=OpAttrs)
-
-
-def op_type(
-    name: str, *, inputs: int | tuple[int, int] = 1, content: tuple[int, ...] = ()
-) -> Callable[[type[_A]], type[_A]]:
-    """Add an op to the vocabulary; decorates the class of its attributes.
-
-    Args:
-        name: the op's name, in CamelCase: `op.type`.
-        inputs: how many inputs it takes, or the least and the most.
-        content: inputs whose *values* must be known to compute the output's shape.
-
-    Raises:
-        PluginError: the name is taken, the class is not a frozen dataclass derived from OpAttrs, or
-            the numbers of inputs make no sense.
-    """
-    least, most = (inputs, inputs) if isinstance(inputs, int) else inputs
-    if not 0 <= least <= most or not all(0 <= index < most for index in content):
-        raise PluginError(
-            f"inputs {inputs} with content {content} make no sense",
-            op=name,
-            hint="inputs=2, or inputs=(1, 3) with optional ones; content counts from 0",
-        )
-
-    def add(attrs: type[_A]) -> type[_A]:
-        # Of the class itself, not inherited: the decorators may stand in the wrong order.
-        params = vars(attrs).get("__dataclass_params__")
-        if OpAttrs not in attrs.__mro__ or params is None or not params.frozen:
-            raise PluginError(
-                f"{attrs.__name__} cannot hold attributes",
-                op=name,
-                hint="derive it from OpAttrs, with @dataclass(frozen=True, slots=True) below this",
-            )
-        OP_TYPES.register(name)(OpType(attrs, least, most, content))
-        return attrs
-
-    return add
-
-
-_BUILT_IN: dict[str, OpType] = {
-    "Convolution": OpType(ConvolutionAttrs, 2, 4),
-    "Deconvolution": OpType(DeconvolutionAttrs, 2, 3),
-    "MatMul": OpType(MatMulAttrs, 2, 4),
-    "BinaryOp": OpType(BinaryAttrs, 2, 2),
-    "UnaryOp": OpType(UnaryAttrs, 1, 1),
-    "Elementwise": OpType(ElementwiseAttrs, 1, MAX_STEP_INPUTS),
-    "QuickGelu": OpType(QuickGeluAttrs, 1, 1),
-    "Select": OpType(OpAttrs, 3, 3),
-    "Cast": OpType(CastAttrs, 1, 1),
-    "Reduction": OpType(ReductionAttrs, 1, 2, (1,)),
-    "Softmax": OpType(SoftmaxAttrs, 1, 1),
-    "ArgMax": OpType(ArgReduceAttrs, 1, 1),
-    "ArgMin": OpType(ArgReduceAttrs, 1, 1),
-    "TopK": OpType(TopKAttrs, 2, 2, (1,)),
-    "CumSum": OpType(CumSumAttrs, 2, 2, (1,)),
-    "LayerNorm": OpType(LayerNormAttrs, 1, 3),
-    "GroupNorm": OpType(GroupNormAttrs, 1, 3),
-    "Scale": OpType(ScaleAttrs, 3, 3),
-    "LRN": OpType(LRNAttrs, 1, 1),
-    "Pooling": OpType(PoolingAttrs, 1, 1),
-    "Interp": OpType(InterpAttrs, 1, 4, (1, 2, 3)),
-    "GridSample": OpType(GridSampleAttrs, 2, 2),
-    "Gather": OpType(AxisAttrs, 2, 2),
-    "GatherElements": OpType(AxisAttrs, 2, 2),
-    "GatherND": OpType(GatherNDAttrs, 2, 2),
-    "ScatterND": OpType(ScatterNDAttrs, 3, 3),
-    "ScatterElements": OpType(ScatterElementsAttrs, 3, 3),
-    "OneHot": OpType(AxisAttrs, 3, 3, (1,)),
-    "Transpose": OpType(TransposeAttrs, 1, 1),
-    "Reshape": OpType(ReshapeAttrs, 2, 2, (1,)),
-    "Flatten": OpType(AxisAttrs, 1, 1),
-    "Squeeze": OpType(OpAttrs, 1, 2, (1,)),
-    "Unsqueeze": OpType(OpAttrs, 2, 2, (1,)),
-    "Identity": OpType(OpAttrs, 1, 1),
-    "Concat": OpType(AxisAttrs, 1, _MANY),
-    "Split": OpType(SplitAttrs, 1, 2, (1,)),
-    "Slice": OpType(OpAttrs, 3, 5, (1, 2, 3, 4)),
-    "Pad": OpType(PadAttrs, 2, 4, (1, 3)),
-    "Expand": OpType(OpAttrs, 2, 2, (1,)),
-    "Tile": OpType(OpAttrs, 2, 2, (1,)),
-    "DepthToSpace": OpType(BlockAttrs, 1, 1),
-    "SpaceToDepth": OpType(BlockAttrs, 1, 1),
-    "Trilu": OpType(TriluAttrs, 1, 2, (1,)),
-    "Shape": OpType(ShapeAttrs, 1, 1),
-    "Size": OpType(OpAttrs, 1, 1),
-    "Range": OpType(OpAttrs, 3, 3, (0, 1, 2)),
-    "ConstantOfShape": OpType(ConstantOfShapeAttrs, 1, 1, (0,)),
-    "Einsum": OpType(EinsumAttrs, 1, _MANY),
-    "Attention": OpType(AttentionAttrs, 3, 4),
-    "StridedAttention": OpType(StridedAttentionAttrs, 3, 4),
-    "Raster": OpType(RasterAttrs, 0, _MANY),
-    "ConvertTensor": OpType(ConvertTensorAttrs, 1, 1),
-}
-
-for _name, _entry in _BUILT_IN.items():
-    OP_TYPES.register(_name)(_entry)
+# Ops without attributes.
+op_type("Select", inputs=3)(OpAttrs)
+op_type("Squeeze", inputs=(1, 2), content=(1,), flops=0)(OpAttrs)
+op_type("Unsqueeze", inputs=2, content=(1,), flops=0)(OpAttrs)
+op_type("Identity", flops=0)(OpAttrs)
+op_type("Slice", inputs=(3, 5), content=(1, 2, 3, 4), flops=0)(OpAttrs)
+op_type("Expand", "Tile", inputs=2, content=(1,), flops=0)(OpAttrs)
+op_type("Size", shape_only=True, flops=0)(OpAttrs)
+op_type("Range", inputs=3, content=(0, 1, 2))(OpAttrs)

@@ -3925,58 +3925,6 @@ def pool_strip(
     )
 
 
-QuickGeluStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
-]
-_QUICK_GELU = struct.Struct("<If")
-
-
-class QuickGeluParams(Params):
-    """Push constants of `quick_gelu`: 8 bytes."""
-
-    __slots__ = (
-        "n4",
-        "alpha",
-    )
-
-    def __init__(
-        self,
-        *,
-        n4: int,
-        alpha: float = 1.702,
-    ) -> None:
-        self.n4: Final = n4
-        self.alpha: Final = alpha
-
-    def pack(self) -> bytes:
-        try:
-            return _QUICK_GELU.pack(
-                self.n4,
-                self.alpha,
-            )
-        except PACK_ERRORS as error:
-            raise params_error(self, _QUICK_GELU, error) from None
-
-
-def quick_gelu(
-    *,
-    storage: QuickGeluStorage,
-) -> Shader:
-    """Return a variant of `quick_gelu`.
-
-    y = x * sigmoid(alpha * x), element by element, on n4 flat groups of four floats.
-    """
-    return _find(
-        "quick_gelu",
-        {
-            "storage": storage,
-        },
-    )
-
-
 RasterWidth: TypeAlias = Literal[
     "1",
     "4",
@@ -5131,6 +5079,7 @@ UnaryOp: TypeAlias = Literal[
     "GELU_TANH",
     "SILU",
     "MISH",
+    "QUICK_GELU",
     "THRESHOLDED_RELU",
 ]
 UnaryDtype: TypeAlias = Literal[

@@ -53,7 +53,7 @@ def _every_axis(
     return cuts
 
 
-@CUTS.register("UnaryOp", "BinaryOp", "Elementwise", "Select", "Cast", "QuickGelu")
+@CUTS.register("UnaryOp", "BinaryOp", "Elementwise", "Select", "Cast")
 def _elementwise(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Any axis of the result; operands that are broadcast along it stay whole."""
     rank = len(outputs[0].shape)

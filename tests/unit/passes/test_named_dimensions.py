@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-import vkmnn.operators  # noqa: F401 - an operator of vkmnn's own that registers itself
 from tests.unit.shape.named_cases import CASES, Case, Given, Shape
 from vkmnn.converter.passes import optimize
 from vkmnn.cpu_fallback import cpu_execution, run_op

@@ -85,7 +85,6 @@ CASES = [
     case("ConvertTensor", X, out=SAME, source="NCHW", dest="NC4HW4"),
     case("UnaryOp", X, out=SAME, kind="MISH"),
     case("UnaryOp", X, out=SAME, kind="ISNAN"),
-    case("QuickGelu", X, out=SAME),
     case("BinaryOp", X, ROW, out=SAME, kind="MUL"),
     case("BinaryOp", X, Given((1, "L", 1)), out=SAME, kind="PRELU"),
     case("BinaryOp", X, X, out=SAME, kind="EQUAL"),

@@ -95,6 +95,16 @@ def _gelu(node: NodeContext) -> None:
     node.finish("UnaryOp", node.inputs, UnaryAttrs("GELU_TANH" if kind == "tanh" else "GELU"))
 
 
+@converter("Swish", since=24)
+def _swish(node: NodeContext) -> None:
+    node.finish("UnaryOp", node.inputs, gated(node.float("alpha", 1.0)))
+
+
+def gated(alpha: float) -> UnaryAttrs:
+    """Return x · sigmoid(alpha · x), which has a name of its own where alpha is 1."""
+    return UnaryAttrs("SILU") if alpha == 1 else UnaryAttrs("QUICK_GELU", alpha)
+
+
 @converter("PRelu", since=7)
 def _prelu(node: NodeContext) -> None:
     node.finish("BinaryOp", node.inputs, BinaryAttrs("PRELU"))

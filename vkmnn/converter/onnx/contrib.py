@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from vkmnn.converter.onnx.activation import gated
 from vkmnn.converter.onnx.conv import convolution_attrs
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
@@ -61,6 +62,11 @@ def _gelu(node: NodeContext) -> None:
 @converter("FastGelu", domain=_MICROSOFT)
 def _fast_gelu(node: NodeContext) -> None:
     _activate(node, "GELU_TANH")
+
+
+@converter("QuickGelu", domain=_MICROSOFT)
+def _quick_gelu(node: NodeContext) -> None:
+    node.finish("UnaryOp", node.inputs, gated(node.float("alpha", 1.702)))
 
 
 @converter("FusedMatMul", domain=_MICROSOFT)

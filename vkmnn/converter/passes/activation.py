@@ -19,7 +19,6 @@ from vkmnn.ir.ops import (
     GroupNormAttrs,
     MatMulAttrs,
     OpAttrs,
-    QuickGeluAttrs,
     ScaleAttrs,
     UnaryAttrs,
 )
@@ -42,13 +41,13 @@ class _Match:
 
 
 class FuseActivation(PatternPass[_Match]):
-    """UnaryOp or QuickGelu after an op that can apply it itself; a clamp may follow a clamp.
+    """A UnaryOp after an op that can apply it itself; a clamp may follow a clamp.
 
     Ops that only move elements may come between.
     """
 
     name = "fuse_activation"
-    roots = frozenset({"UnaryOp", "QuickGelu"})
+    roots = frozenset({"UnaryOp"})
 
     def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
         activation = _as_activation(op.attrs)
@@ -95,8 +94,6 @@ class FuseActivation(PatternPass[_Match]):
 
 def _as_activation(attrs: OpAttrs) -> Activation | None:
     """Return the activation that does what an op with these attributes does."""
-    if isinstance(attrs, QuickGeluAttrs):
-        return Activation("QUICK_GELU", attrs.alpha)
     assert isinstance(attrs, UnaryAttrs)
     known = attrs.kind in ACTIVATION_KINDS
     return Activation(attrs.kind, attrs.alpha, attrs.beta) if known else None

@@ -19,7 +19,6 @@ from vkmnn.ir.ops import (
     Activation,
     BinaryAttrs,
     ElementwiseAttrs,
-    QuickGeluAttrs,
     ScaleAttrs,
     Step,
     UnaryAttrs,
@@ -63,7 +62,7 @@ class FuseChains(PatternPass[_Match]):
     """
 
     name = "fuse_chains"
-    roots = frozenset({"BinaryOp", "UnaryOp", "QuickGelu", "Scale", "Select", "Elementwise"})
+    roots = frozenset({"BinaryOp", "UnaryOp", "Scale", "Select", "Elementwise"})
 
     def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
         result = op.outputs[0]
@@ -181,8 +180,6 @@ def steps_of(op: Op, index: GraphIndex) -> Steps | Refusal:
     found: Steps | None = None
     if isinstance(attrs, UnaryAttrs):
         found = _function(Activation(attrs.kind, attrs.alpha, attrs.beta), values[0], 0)
-    elif isinstance(attrs, QuickGeluAttrs):
-        found = _function(Activation("QUICK_GELU", attrs.alpha), values[0], 0)
     elif isinstance(attrs, BinaryAttrs):
         found = _followed(_binary(attrs.kind, values[0], values[1]), attrs.activation)
     elif isinstance(attrs, ScaleAttrs):

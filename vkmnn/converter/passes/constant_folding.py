@@ -12,7 +12,8 @@ from vkmnn.converter.passes.base import Evaluator, IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Op
-from vkmnn.ir.ops import OP_TYPES, ShapeAttrs
+from vkmnn.ir.op_type import OP_TYPES
+from vkmnn.ir.ops import ShapeAttrs
 from vkmnn.shape import cost_of, new_bytes
 
 log = logging.getLogger(__name__)

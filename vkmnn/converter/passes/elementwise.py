@@ -10,7 +10,7 @@ from vkmnn.converter.passes.algebra import TOLERANCE, Expression, Polynomial, sa
 from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import BinaryAttrs, OpAttrs, QuickGeluAttrs, UnaryAttrs
+from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
 
 _DEPTH = 6
 """How many ops below the last one a pattern's function may stand."""
@@ -59,8 +59,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
 )
 """GELU: Hendrycks and Gimpel 2016; SiLU: Elfwing et al. 2017; MISH: Misra 2019; HARD_SWISH: Howard
-et al. 2019. All kinds are those of `UnaryOp`, but for QUICK_GELU: Hendrycks and Gimpel's
-approximation of GELU by a sigmoid, an op of its own."""
+et al. 2019; QUICK_GELU: Hendrycks and Gimpel's approximation of GELU by a sigmoid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +95,9 @@ class FuseElementwise(PatternPass[_Match]):
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         pattern = match.pattern
-        kind, attrs = _as_op(pattern)
+        attrs = UnaryAttrs(pattern.kind, pattern.alpha, pattern.beta)
         source = merged_source(match.ops)
-        index.replace(op, Op(kind, op.name, [match.value], list(op.outputs), attrs, source))
-
-
-def _as_op(pattern: Pattern) -> tuple[str, OpAttrs]:
-    if pattern.kind == "QUICK_GELU":
-        return "QuickGelu", QuickGeluAttrs(pattern.alpha)
-    return "UnaryOp", UnaryAttrs(pattern.kind, pattern.alpha, pattern.beta)
+        index.replace(op, Op("UnaryOp", op.name, [match.value], list(op.outputs), attrs, source))
 
 
 def _may_end(op: Op) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Dim, Op, TensorInfo
-from vkmnn.ir.ops import OP_TYPES
+from vkmnn.ir.op_type import OP_TYPES
 from vkmnn.shape.registry import compute_shapes
 from vkmnn.shape.symbolic.dims import DimAlgebra
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape

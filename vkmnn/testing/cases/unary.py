@@ -18,6 +18,7 @@ _PARAMETERS = {
     "ELU": (0.7, 0.0),
     "SELU": (1.67326, 1.0507),
     "CELU": (1.3, 0.0),
+    "QUICK_GELU": (1.702, 0.0),
     "THRESHOLDED_RELU": (0.4, 0.0),
     "ISINF": (1.0, 1.0),
 }

@@ -1,0 +1,97 @@
+"""How an op joins the vocabulary: one declaration says all that is known of it everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeVar
+
+from vkmnn.errors import PluginError
+from vkmnn.registry import Registry
+
+Shape = tuple[int, ...]
+Flops = Callable[[Any, Sequence[Shape | None], Shape], int]
+"""Counts an op's floating-point operations from its attributes, the shapes of its inputs (None:
+absent) and that of its first output; a multiply-add counts as two."""
+
+MANY = 2**31 - 1
+"""As many inputs as there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpAttrs:
+    """Base class of attributes; also the attributes of ops that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpType:
+    """What the vocabulary knows of an op; the fields are arguments of `op_type`."""
+
+    attrs: type[OpAttrs]
+    min_inputs: int
+    max_inputs: int
+    content: tuple[int, ...] = ()
+    shape_only: bool = False
+    flops: Flops = field(default=lambda attrs, inputs, output: prod(output), repr=False)
+
+
+OP_TYPES: Registry[str, OpType] = Registry("op type")
+
+_A = TypeVar("_A", bound=OpAttrs)
+
+
+def op_type(
+    *names: str,
+    inputs: int | tuple[int, int] = 1,
+    content: tuple[int, ...] = (),
+    shape_only: bool = False,
+    flops: int | Flops = 1,
+) -> Callable[[type[_A]], type[_A]]:
+    """Add an op to the vocabulary; decorates the class of its attributes.
+
+    Args:
+        names: what ops of this type are called, in CamelCase: `op.type`. Several have all else in
+            common.
+        inputs: how many inputs it takes, or the smallest and the largest number.
+        content: inputs whose *values* must be known to compute the output's shape, or to plan it.
+        shape_only: the result depends on the shape of the input alone, never on its values.
+        flops: floating-point operations for each element of the first output (0: it only moves
+            data), or a function that counts them all.
+
+    Raises:
+        PluginError: a name is taken, the class is not a frozen dataclass derived from OpAttrs, or
+            the numbers of inputs make no sense.
+    """
+    low, high = (inputs, inputs) if isinstance(inputs, int) else inputs
+    if not 0 <= low <= high or not all(0 <= index < high for index in content):
+        raise PluginError(
+            f"inputs {inputs} with content {content} make no sense",
+            op=", ".join(names),
+            hint="inputs=2, or inputs=(1, 3) with optional ones; content counts from 0",
+        )
+    count = per_output(flops) if isinstance(flops, int) else flops
+
+    def add(attrs: type[_A]) -> type[_A]:
+        # Of the class itself, not inherited: the decorators may stand in the wrong order.
+        params = vars(attrs).get("__dataclass_params__")
+        if OpAttrs not in attrs.__mro__ or params is None or not params.frozen:
+            raise PluginError(
+                f"{attrs.__name__} cannot hold attributes",
+                op=", ".join(names),
+                hint="derive it from OpAttrs, with @dataclass(frozen=True, slots=True) below this",
+            )
+        OP_TYPES.register(*names)(OpType(attrs, low, high, content, shape_only, count))
+        return attrs
+
+    return add
+
+
+def per_output(factor: int) -> Flops:
+    """Return what counts `factor` operations for each element of the first output."""
+    return lambda attrs, inputs, output: factor * prod(output)
+
+
+def per_input(factor: int) -> Flops:
+    """Return what counts `factor` operations for each element of the first input."""
+    return lambda attrs, inputs, output: factor * prod(inputs[0] or ())
