@@ -164,8 +164,14 @@ class Interpreter:
         """Give an input another shape; takes effect with `resize_session`.
 
         Raises:
-            InvalidInputError: the shape contradicts what the model declares.
+            InvalidInputError: the tensor is not an input of this session, or the shape contradicts
+                what the model declares.
         """
+        if session.inputs.get(tensor.name) is not tensor:
+            raise InvalidInputError(
+                f"tensor '{tensor.name}' is not an input of this session",
+                hint="get it with get_session_input(session)",
+            )
         check_shape(tensor.info, tuple(shape))
         if tensor.shape != tuple(shape):
             tensor.shape = tuple(shape)
@@ -215,6 +221,7 @@ class Interpreter:
             feeds[tensor.name] = tensor.array
         for name, array in session.run(feeds).items():
             session.outputs[name].array = array
+            session.outputs[name].shape = array.shape  # may depend on what was fed
 
 
 def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:

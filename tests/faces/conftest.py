@@ -48,6 +48,36 @@ def dense_model() -> onnx.ModelProto:
     return model
 
 
+def picture_model() -> onnx.ModelProto:
+    """Return a small classifier of pictures [N, 3, 8, 8]."""
+    random = np.random.default_rng(1)
+    nodes = [
+        helper.make_node("Conv", ["image", "k"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("GlobalAveragePool", ["r"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Softmax", ["f"], ["scores"], axis=1),
+    ]
+    kernel = random.standard_normal((5, 3, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "pictures",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", 5])],
+        [numpy_helper.from_array(kernel, "k")],
+    )
+    sets = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=8)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of the classifier of pictures."""
+    path = tmp_path_factory.mktemp("faces") / "pictures.onnx"
+    onnx.save(picture_model(), path)
+    return path
+
+
 @pytest.fixture(scope="session")
 def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of the dense model."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("coming-from-onnxruntime.md",)
+PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_run(
-    page: str, dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, dense: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(dense, tmp_path / "model.onnx")
+    shutil.copy(pictures if "mnn" in page else dense, tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     assert len(blocks) > 1

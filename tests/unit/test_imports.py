@@ -56,6 +56,9 @@ ALLOWED: dict[str, set[str]] = {
     "model": {
         *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),
     },
+    "mnn": {
+        *("errors", "ir", "shape", "core", "runtime", "schedule_config", "arguments", "opening"),
+    },
     "onnx_backend": {"errors", "ir", "runtime", "schedule_config", "arguments", "opening"},
     "onnxruntime": {
         *("errors", "ir", "runtime", "schedule_config", "arguments", "opening"),

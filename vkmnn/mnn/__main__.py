@@ -1,0 +1,26 @@
+"""Run a program that imports MNN on vkmnn instead, without changing it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Put `vkmnn.mnn` where the program looks for MNN and run it as `python` would."""
+    parser = argparse.ArgumentParser(prog="python -m vkmnn.mnn", description=__doc__)
+    parser.add_argument("program", help="a Python file; its models are ONNX models")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="the program's own arguments")
+    given = parser.parse_args(arguments)
+    for name in ("", ".nn", ".expr"):
+        sys.modules[f"MNN{name}"] = sys.modules[f"vkmnn.mnn{name}"]
+    sys.argv = [given.program, *given.args]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(given.program)))  # noqa: PTH100, PTH120
+    runpy.run_path(given.program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

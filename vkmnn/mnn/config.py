@@ -1,0 +1,88 @@
+"""MNN's configurations: dictionaries, names of backends, and what of it has a meaning here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.opening import CPU_DEVICE
+from vkmnn.schedule_config import ScheduleConfig
+
+CPU_TYPE, VULKAN_TYPE = 0, 7
+
+_GPU = {
+    1: "METAL",
+    2: "CUDA",
+    3: "OPENCL",
+    4: "AUTO",
+    5: "NN",
+    6: "OPENGL",
+    7: "VULKAN",
+    8: "HIAI",
+    9: "TRT",
+}
+_PRECISIONS = {
+    "high": "high",
+    "normal": "normal",
+    "low": "low",
+    "lowBF": "low",
+    "low_bf16": "low",
+    0: "normal",
+    1: "high",
+    2: "low",
+    3: "low",
+}
+_IGNORED = {"numThread", "power", "memory", "mode"}
+_KNOWN = {"backend", "precision", "saveTensors", "inputPaths", "outputPaths", "device", *_IGNORED}
+
+
+def ignored(what: str) -> None:
+    """Warn, once for a caller, that something has no effect."""
+    warnings.warn(f"vkmnn.mnn ignores {what}", stacklevel=3)
+
+
+def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
+    """Return the configuration of MNN's dictionary.
+
+    "backend" is "VULKAN" where it is not given; other backends for GPUs are taken for it, with a
+    warning. "device" is vkmnn's own: an index, a part of a name, a UUID.
+
+    Raises:
+        InvalidInputError: an unknown key, backend or precision.
+    """
+    config = config or {}
+    for key in config:
+        if key not in _KNOWN:
+            raise InvalidInputError(
+                f"a session has no setting '{key}'", hint=f"known are: {', '.join(sorted(_KNOWN))}"
+            )
+    if config.get("inputPaths"):
+        raise InvalidInputError(
+            "'inputPaths' cannot start a network in its middle",
+            hint="cut the model with onnx.utils.extract_model",
+        )
+    precision = config.get("precision", "high")
+    if precision not in _PRECISIONS:
+        raise InvalidInputError(
+            f"there is no precision {precision!r}", hint='use "high", "normal" or "low"'
+        )
+    wanted: Any = _PRECISIONS[precision]
+    saved = (*config.get("saveTensors", ()), *config.get("outputPaths", ()))
+    return ScheduleConfig(
+        device=_device(config), precision=wanted, save_tensors=tuple(dict.fromkeys(saved))
+    )
+
+
+def _device(config: Mapping[str, Any]) -> str | int:
+    backend = config.get("backend", VULKAN_TYPE)
+    name = backend.upper() if isinstance(backend, str) else _GPU.get(backend, backend)
+    if name == "CPU" or (name == CPU_TYPE and not isinstance(backend, bool)):
+        return CPU_DEVICE
+    if name not in _GPU.values():
+        raise InvalidInputError(f"there is no backend {backend!r}", hint='use "VULKAN" or "CPU"')
+    if name not in ("VULKAN", "AUTO"):
+        warnings.warn(f"vkmnn.mnn has no backend {name}: Vulkan takes its place", stacklevel=4)
+    device: str | int = config.get("device", "auto")
+    return device

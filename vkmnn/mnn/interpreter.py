@@ -1,0 +1,274 @@
+"""MNN's Interpreter and Session, with MNN's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vkmnn.arguments import check_shape, check_symbols
+from vkmnn.core.session import Session as CoreSession
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import TensorInfo
+from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, ignored, schedule
+from vkmnn.mnn.tensor import Tensor, shape_of
+from vkmnn.opening import Network, OpenSession, load_network, open_session
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.shape import flops
+
+RESIZE_DIRECT, RESIZE_DEFER = 6, 7
+_SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
+
+
+class Session:
+    """A configured way to run a network; made by `Interpreter.createSession`."""
+
+    def __init__(self, network: Network, opened: OpenSession) -> None:
+        self._opened = opened
+        graph = opened.core.graph
+        self._infos = {info.name: info for info in graph.inputs}
+        known = {info.name: info for info in network.outputs}
+        self._inputs = {
+            name: Tensor._of_session(self, name, info.dtype, shape_of(info.shape))
+            for name, info in self._infos.items()
+        }
+        self._outputs = {
+            info.name: Tensor._of_session(
+                self, info.name, info.dtype, shape_of(known.get(info.name, info).shape)
+            )
+            for info in graph.outputs
+        }
+        self._planned = False
+
+    @property
+    def _core(self) -> CoreSession:
+        return self._opened.core
+
+    def _is_sized(self) -> bool:
+        return all(size >= 0 for tensor in self._inputs.values() for size in tensor._shape)
+
+    def _resize(self) -> None:
+        shapes = {name: tensor._shape for name, tensor in self._inputs.items()}
+        for name, shape in shapes.items():
+            check_shape(self._infos[name], shape)
+        check_symbols(self._infos.values(), shapes)
+        feeds = {n: t._array for n, t in self._inputs.items() if t._array is not None}
+        plan = self._core.resize(shapes, feeds)
+        for name, output in self._outputs.items():
+            output._shape, output._array = plan.infos[name].dims, None
+        self._planned = True
+
+    def _run(self) -> None:
+        if not self._planned:
+            raise InvalidInputError(
+                "the session has not been planned for the shapes of its inputs",
+                hint="call resizeSession first",
+            )
+        feeds = {name: tensor._data() for name, tensor in self._inputs.items()}
+        for name, array in self._core.run(feeds).items():
+            self._outputs[name]._array = array
+            self._outputs[name]._shape = array.shape
+
+    def cache(self) -> None:
+        """Do nothing: sessions of one network share what they can."""
+
+    def removeCache(self) -> None:
+        """Do nothing: see `cache`."""
+
+
+class Interpreter:
+    """A loaded network.
+
+    Args:
+        model_path: the path of an ONNX model, from which an `.mnn` file is made too.
+
+    Raises:
+        ModelError: the file is missing, or not an ONNX model.
+        UnsupportedOpError: it holds operators that vkmnn does not know.
+    """
+
+    def __init__(self, model_path: str | Path) -> None:
+        self._network = load_network(model_path)
+        self._direct = True
+
+    def createRuntime(self, config: Mapping[str, Any]) -> tuple[ScheduleConfig, tuple[bool, ...]]:
+        """Return what `createSession` takes as its runtime, and for every setting True."""
+        return schedule(config), (True,) * len(config)
+
+    def createSession(
+        self, config: Mapping[str, Any] | None = None, runtime: Any = None
+    ) -> Session:
+        """Return a new session, planned where the model fixes every shape but the batch.
+
+        Raises:
+            InvalidInputError: the configuration holds an unknown key or value.
+            DeviceNotFoundError: the device is not there.
+        """
+        own = schedule(config)
+        if runtime is not None:
+            if not isinstance(runtime, ScheduleConfig):
+                raise InvalidInputError("a runtime is made by createRuntime")
+            own = replace(runtime, save_tensors=own.save_tensors or runtime.save_tensors)
+        session = Session(self._network, open_session(self._network, own))
+        if self._direct and session._is_sized() and not session._core.content_inputs:
+            session._resize()
+        return session
+
+    def getSessionInput(self, session: Session, name: str | None = None) -> Tensor:
+        """Return an input by name, or the first."""
+        return _pick(session._inputs, name, "input")
+
+    def getSessionInputAll(self, session: Session) -> dict[str, Tensor]:
+        """Return all inputs by name."""
+        return dict(session._inputs)
+
+    def getSessionOutput(self, session: Session, name: str | None = None) -> Tensor:
+        """Return an output by name, or the first."""
+        return _pick(session._outputs, name, "output")
+
+    def getSessionOutputAll(self, session: Session) -> dict[str, Tensor]:
+        """Return all outputs by name."""
+        return dict(session._outputs)
+
+    def resizeTensor(self, tensor: Tensor, shape: Sequence[int]) -> None:
+        """Give an input of a session another shape; takes effect with `resizeSession`.
+
+        Raises:
+            InvalidInputError: not an input of a session, or a shape that contradicts the model.
+        """
+        session = tensor._session
+        if session is None or tensor._name not in session._inputs:
+            raise InvalidInputError("only inputs of sessions can be resized")
+        sizes = tuple(int(size) for size in shape)
+        check_shape(session._infos[tensor._name], sizes)
+        if sizes != tensor._shape:
+            tensor._shape, tensor._array, session._planned = sizes, None, False
+
+    def resizeSession(self, session: Session) -> bool:
+        """Plan the session for the shapes of its inputs; plans for other shapes are kept.
+
+        Raises:
+            InvalidInputError: an input has no shape yet.
+            ShapeError: the shapes do not fit the network.
+        """
+        for tensor in session._inputs.values():
+            if any(size < 0 for size in tensor._shape):
+                raise InvalidInputError(
+                    f"input '{tensor._name}' has no fixed shape: {tensor._shape}",
+                    hint="call resizeTensor for it first",
+                )
+        session._resize()
+        return True
+
+    def runSession(self, session: Session) -> int:
+        """Run on the data of the inputs.
+
+        Returns:
+            0, MNN's NO_ERROR: what goes wrong is raised.
+
+        Raises:
+            InvalidInputError: not resized, or an input without data.
+            VkmnnError: as `vkmnn.InferenceSession.run`.
+        """
+        session._run()
+        return 0
+
+    def runSessionWithCallBack(
+        self, session: Session, begin: Callable[..., bool], end: Callable[..., bool]
+    ) -> int:
+        """Refused: the whole network is one submission, which nothing can enter.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(
+            "a network cannot be stopped between its ops: the device gets it as a whole",
+            hint="name tensors to look at in the config's 'saveTensors'; `vkmnn profile` has times",
+        )
+
+    def runSessionWithCallBackInfo(
+        self, session: Session, begin: Callable[..., bool], end: Callable[..., bool]
+    ) -> int:
+        """Refused, as `runSessionWithCallBack`.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        return self.runSessionWithCallBack(session, begin, end)
+
+    def getSessionInfo(self, session: Session, code: int) -> float | int:
+        """Return 0: MiB on the device, 1: millions of operations, 2: the backend, 3: readiness.
+
+        The backend is 7 for Vulkan, 0 for the CPU. Readiness is 0, or 2 where `resizeSession` has
+        to be called. 4, the number of threads, is 1.
+
+        Raises:
+            InvalidInputError: another code, or no plan yet.
+        """
+        if code == 2:
+            return VULKAN_TYPE if isinstance(session._opened.device, DeviceInfo) else CPU_TYPE
+        if code == 3:
+            return 0 if session._planned else 2
+        if code == 4:
+            return 1
+        if code == 0:
+            use = session._core.memory()
+            return (use.activations + use.constants + use.io) / 2**20
+        plan = session._core.current
+        if code != 1 or plan is None:
+            raise InvalidInputError(
+                f"there is no information {code} about a session",
+                hint="codes are 0 to 4; 0 and 1 need resizeSession first",
+            )
+        return sum(_millions(command) for command in plan.commands)
+
+    def setCacheFile(self, path: str) -> None:
+        """Do nothing: vkmnn keeps what it compiled and measured in a folder of its own."""
+
+    def updateCacheFile(self, session: Session, flag: int = 0) -> int:
+        """Do nothing: see `setCacheFile`."""
+        return 0
+
+    def setExternalFile(self, path: str) -> None:
+        """Do nothing, with a warning: an ONNX model names its external data itself."""
+        ignored("setExternalFile: an ONNX model names its external data itself")
+
+    def setSessionMode(self, mode: int) -> None:
+        """Set whether `createSession` plans (6) or leaves it to `resizeSession` (7).
+
+        3 and 5, memory of the caller, are ignored with a warning, the others without.
+        """
+        if mode in (RESIZE_DIRECT, RESIZE_DEFER):
+            self._direct = mode == RESIZE_DIRECT
+        elif mode not in _SILENT_MODES:
+            ignored(f"session mode {mode}")
+
+    def setSessionHint(self, mode: int, value: int) -> None:
+        """Do nothing: hints are about MNN's own kernels."""
+
+    def getModelVersion(self) -> str:
+        """Return the version that the model file states."""
+        return str(self._network.source.metadata.version)
+
+    def cache(self) -> None:
+        """Do nothing: the caches hold for the process."""
+
+    def removeCache(self) -> None:
+        """Do nothing: see `cache`."""
+
+
+def _pick(tensors: Mapping[str, Tensor], name: str | None, what: str) -> Tensor:
+    if name is None:
+        return next(iter(tensors.values()))
+    if name not in tensors:
+        raise InvalidInputError(
+            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
+        )
+    return tensors[name]
+
+
+def _millions(command: Any) -> float:
+    inputs: list[TensorInfo | None] = [one.info if one else None for one in command.inputs]
+    return flops(command.op, inputs, [one.info for one in command.outputs]) / 1e6

@@ -1,0 +1,189 @@
+"""MNN.nn, as far as it runs models: load_module_from_file and create_runtime_manager."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkmnn.arguments import check_feeds
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.mnn.config import schedule
+from vkmnn.mnn.expr import Backend, MemoryMode, PowerMode, PrecisionMode, Var
+from vkmnn.mnn.tensor import Tensor_DimensionType_Caffe, converted, reordered
+from vkmnn.opening import OpenSession, open_model
+
+
+class RuntimeManager:
+    """Holds a configuration for `load_module_from_file`."""
+
+    def __init__(self, config: Mapping[str, Any] | None = None) -> None:
+        self._config = dict(config or {})
+
+    def set_cache(self, path: str) -> None:
+        """Do nothing: vkmnn keeps what it compiled and measured in a folder of its own."""
+
+    def update_cache(self) -> None:
+        """Do nothing: see `set_cache`."""
+
+    def set_external(self, path: str) -> None:
+        """Do nothing: an ONNX model names its external data itself."""
+
+    def set_mode(self, mode: int) -> None:
+        """Do nothing: modules plan when they get new shapes."""
+
+    def set_hint(self, mode: int, value: int) -> None:
+        """Do nothing: hints are about MNN's own kernels."""
+
+
+def create_runtime_manager(
+    config: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> RuntimeManager:
+    """Return a runtime of a configuration, or of the first of several.
+
+    Raises:
+        InvalidInputError: it holds an unknown key or value.
+    """
+    first = config if isinstance(config, Mapping) else (list(config) or [{}])[0]
+    schedule(first)
+    return RuntimeManager(first)
+
+
+class _Module:
+    """A loaded network, to be called with Vars."""
+
+    def __init__(self, opened: OpenSession, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self._opened = opened
+        graph = opened.core.graph
+        self._infos: dict[str, TensorInfo] = {info.name: info for info in graph.inputs}
+        self._inputs = _chosen(inputs, list(self._infos), "input")
+        self._outputs = _chosen(outputs, [info.name for info in graph.outputs], "output")
+        if set(self._inputs) != set(self._infos):
+            missing = sorted(set(self._infos) - set(self._inputs))
+            raise InvalidInputError(
+                f"the network needs input '{missing[0]}' too",
+                hint=f"inputs: {', '.join(self._infos)}",
+            )
+        self.name = ""
+
+    @property
+    def is_training(self) -> bool:
+        """False: modules are for inference."""
+        return False
+
+    def train(self, is_training: bool = True) -> None:
+        """Refuse to train.
+
+        Raises:
+            InvalidInputError: `is_training` is true.
+        """
+        if is_training:
+            raise InvalidInputError("vkmnn does not train networks")
+
+    def set_name(self, name: str) -> None:
+        """Set the module's name."""
+        self.name = name
+
+    def clear_cache(self) -> None:
+        """Do nothing: plans are kept for the shapes used last."""
+
+    def onForward(self, inputs: Any) -> list[Var]:
+        """Run the network on a Var, or a list of them; return all outputs.
+
+        Vars of format NHWC are transposed: networks have their channels second. Arrays are taken
+        as they are.
+
+        Raises:
+            InvalidInputError: another number of inputs, a wrong shape or type.
+        """
+        given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if len(given) != len(self._inputs):
+            raise InvalidInputError(
+                f"the module takes {len(self._inputs)} inputs, got {len(given)}",
+                hint=f"inputs: {', '.join(self._inputs)}",
+            )
+        feeds = {
+            name: _fed(self._infos[name], value)
+            for name, value in zip(self._inputs, given, strict=True)
+        }
+        results = self._opened.core.run(check_feeds(self._infos, feeds))
+        return [Var(results[name], name=name) for name in self._outputs]
+
+    def forward(self, inputs: Any) -> Any:
+        """Run the network; return the output, or a list where there are several."""
+        results = self.onForward(inputs)
+        return results[0] if len(results) == 1 else results
+
+    __call__ = forward
+
+
+Module = _Module
+
+
+def load_module_from_file(
+    file_name: str | Path,
+    input_names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
+    dynamic: bool = False,
+    shape_mutable: bool = False,
+    rearrange: bool = False,
+    backend: int | str = Backend.VULKAN,
+    memory_mode: int = MemoryMode.Normal,
+    power_mode: int = PowerMode.Normal,
+    precision_mode: int = PrecisionMode.High,
+    thread_num: int = 4,
+    runtime_manager: RuntimeManager | None = None,
+) -> _Module:
+    """Load an ONNX model as a module.
+
+    Args:
+        file_name: the model.
+        input_names: the order of the inputs; none for the model's.
+        output_names: which outputs, in their order; none for all.
+        dynamic: ignored, as `shape_mutable`, `rearrange`, `memory_mode`, `power_mode` and
+            `thread_num`: shapes may always change.
+        shape_mutable: ignored.
+        rearrange: ignored.
+        backend: as in a session's configuration.
+        memory_mode: ignored.
+        power_mode: ignored.
+        precision_mode: `PrecisionMode.High` computes in float32, the others store float16.
+        thread_num: ignored.
+        runtime_manager: a configuration instead of `backend` and `precision_mode`.
+
+    Raises:
+        ModelError: the file is missing, or not an ONNX model.
+        InvalidInputError: the model has no such input or output.
+    """
+    settings = {"backend": backend, "precision": precision_mode}
+    if runtime_manager is not None:
+        settings = runtime_manager._config
+    config = schedule({_key: _plain(value) for _key, value in settings.items()})
+    _, opened = open_model(file_name, config)
+    module = _Module(opened, input_names, output_names)
+    opened.plan_ahead()
+    return module
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, Backend | PrecisionMode) else value
+
+
+def _chosen(wanted: Sequence[str], known: list[str], what: str) -> list[str]:
+    for name in wanted:
+        if name not in known:
+            raise InvalidInputError(
+                f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(known)}"
+            )
+    return list(wanted) or known
+
+
+def _fed(info: TensorInfo, value: Any) -> Array:
+    if isinstance(value, Var):
+        array = reordered(value.read(), value._order, Tensor_DimensionType_Caffe)
+    else:
+        array = np.asarray(value)
+    return np.ascontiguousarray(converted(array, info.dtype.numpy, f"input '{info.name}'"))
