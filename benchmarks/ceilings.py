@@ -13,7 +13,7 @@ from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.runtime.encoder import CommandBuffer, linear_groups
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.runtime.shader import Shader
-from vkmnn.vulkan.encoder import load_storages
+from vkmnn.vulkan.encoder import Load, loads_of
 
 INVOCATIONS = 1 << 18
 MOST_ROUNDS = 1 << 15  # lavapipe ends loops at 65,535
@@ -61,8 +61,8 @@ def measure(device: Device, largest: int = SIZES[-1]) -> Ceilings:
     if shape is not None:
         flops[f"f16 matrices {shape.m}×{shape.n}×{shape.k}"] = _flops(device, _products(shape))
     sizes = [size for size in SIZES if size <= largest]
-    storage = load_storages(device.info)[0]
-    return Ceilings(flops, {size: _bandwidth(device, storage, size) for size in sizes})
+    load = loads_of(device.info)[0]
+    return Ceilings(flops, {size: _bandwidth(device, load, size) for size in sizes})
 
 
 def matrix_shape(info: DeviceInfo) -> CooperativeMatrixShape | None:
@@ -128,9 +128,9 @@ def _flops(device: Device, work: _Work) -> float:
             rounds *= 4
 
 
-def _bandwidth(device: Device, storage: Literal["ssbo", "texel"], moved: int) -> float:
+def _bandwidth(device: Device, load: Load, moved: int) -> float:
     """Return the rate of a copy that reads and writes `moved` bytes in all."""
-    shader = kernels.copy(storage=storage)
+    shader = kernels.copy(load=load)
     pipeline = device.pipeline(shader)
     size = moved // 2
     params = kernels.CopyParams(n4=size // 16).pack()

@@ -80,7 +80,7 @@ def candidates() -> list[Candidate]:
 
 def record_cost(device: Device, rounds: int) -> float:
     """Return the median CPU seconds of recording a dispatch that depends on the last one."""
-    pipeline = device.pipeline(kernels.copy(storage="ssbo"))
+    pipeline = device.pipeline(kernels.copy(load="buffer"))
     params = kernels.CopyParams(n4=64).pack()
     buffers = [device.allocate(4096, MemoryKind.DEVICE) for _ in range(2)]
     ranges = [BufferRange(buffer, 0, 4096) for buffer in buffers]
@@ -142,7 +142,7 @@ def barrier_costs(device: Device, kib: int, rounds: int) -> dict[str, float]:
     """
     made: Any = device.driver_device
     kp, manager = made.kp, made.manager
-    shader = kernels.copy(storage="ssbo")
+    shader = kernels.copy(load="buffer")
     words = kib * 256
     params = np.frombuffer(kernels.CopyParams(n4=words // 4).pack(), np.uint32)
     spec = np.array([constant.default for constant in shader.spec_constants], np.uint32)

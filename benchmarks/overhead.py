@@ -78,7 +78,7 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 def record_cost(device: Device, dispatches: int, rounds: int) -> tuple[float, float]:
     """Return median and best CPU seconds of recording per dispatch, derived barriers included."""
-    shader = kernels.copy(storage="ssbo")
+    shader = kernels.copy(load="buffer")
     pipeline = device.pipeline(shader)
     params = kernels.CopyParams(n4=64).pack()
     size = 4096

@@ -14,8 +14,8 @@ from vkmnn.shaders.params import PACK_ERRORS, Params, params_error
 
 _find = ShaderLibrary.beside(__file__).find
 
-CopyStorage: TypeAlias = Literal[
-    "ssbo",
+CopyLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _COPY = struct.Struct("<I")
@@ -44,7 +44,7 @@ class CopyParams(Params):
 
 def copy(
     *,
-    storage: CopyStorage,
+    load: CopyLoad,
 ) -> Shader:
     """Return a variant of `copy`.
 
@@ -53,7 +53,7 @@ def copy(
     return _find(
         "copy",
         {
-            "storage": storage,
+            "load": load,
         },
     )
 

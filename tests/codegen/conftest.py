@@ -15,7 +15,7 @@ from vkmnn.errors import ShaderError
 SCALE = """\
 {# y = alpha * x on flat groups of four. #}
 {{ local_size(64) }}
-{{ tensor_in("x", vec(dtype, 4), storage=storage) }}
+{{ tensor_in("x", vec(dtype, 4), load=load) }}
 {{ tensor_out("y", vec(dtype, 4)) }}
 {{ params("n4:uint", "alpha:float=1.0", "steps:uint[3]") }}
 {{ spec("SHIFT", "float", 0.5) }}
@@ -38,8 +38,8 @@ void main()
 }
 """
 SCALE_ENTRY = {
-    "axes": {"dtype": ["f32", "f16"], "storage": ["ssbo", "texel"]},
-    "exclude": [{"dtype": "f16", "storage": "texel"}],
+    "axes": {"dtype": ["f32", "f16"], "load": ["buffer", "texel"]},
+    "exclude": [{"dtype": "f16", "load": "texel"}],
     "requires": {"dtype=f16": ["storage16"]},
     "op_type": "Scale",
 }

@@ -39,11 +39,11 @@ def test_errors_end_with_status_one(project: Project) -> None:
     assert done.exit_code == 1
     assert "a.comp.j2:1: the template has no entry" in done.output
     assert 'add "a.comp.j2"' in done.output
-    project.macro({"scale.comp.j2": {**SCALE_ENTRY, "requires": []}, "a.comp.j2": {}})
+    project.macro({"scale.comp.j2": {**SCALE_ENTRY, "requires": ["storage61"]}, "a.comp.j2": {}})
     done = run(project)
     assert done.exit_code == 1
     assert "a.comp.j2:1: 'nothing' is undefined" in done.output
-    assert "does not list 'storage16'" in done.output
+    assert "unknown feature 'storage61'" in done.output
     assert "2 errors, nothing was written" in done.output
     assert not (project.root / "manifest.json").exists()
 
@@ -93,9 +93,9 @@ def test_report_against_a_revision(project: Project) -> None:
     rows = {line.split(" | ")[0].strip("| "): line for line in output.splitlines() if "|" in line}
     assert "added" in rows["scale_f16_texel"]
     assert re.search(
-        r"changed \| \d+ \| \d+ \| \+\d+, \+\S+ % \| GLSL, SPIR-V", rows["scale_f32_ssbo"]
+        r"changed \| \d+ \| \d+ \| \+\d+, \+\S+ % \| GLSL, SPIR-V", rows["scale_f32_buffer"]
     )
-    assert "scale_f16_ssbo" not in rows
+    assert "scale_f16_buffer" not in rows
     assert "1 added, 2 changed; " in output
     commit()
     assert "1 added, 2 changed" in run(project, "report", "--against", "HEAD~1").output
@@ -107,11 +107,11 @@ def test_list_filters(project: Project) -> None:
         return run(project, "list", *words, "--variants").output.split()
 
     assert names("texel") == ["scale_f32_texel"]
-    assert names("*_f32_*") == ["scale_f32_ssbo", "scale_f32_texel"]
-    assert names("f32", "ssbo") == ["scale_f32_ssbo"]
-    assert names("--requires", "storage16") == ["scale_f16_ssbo"]
+    assert names("*_f32_*") == ["scale_f32_buffer", "scale_f32_texel"]
+    assert names("f32", "buffer") == ["scale_f32_buffer"]
+    assert names("--requires", "storage16") == ["scale_f16_buffer"]
     output = run(project, "list", "f16").output
-    assert "| scale | Scale | dtype (2) × storage (2) | 1 | storage16 (1) |" in output
+    assert "| scale | Scale | dtype (2) × load (2) | 1 | storage16 (1) |" in output
     assert "1 variant of 1 template\n" in output
     assert "did you mean 'storage16'?" in run(project, "list", "--requires", "storage61").output
     done = run(project, "list", "scal", "f64")
@@ -136,8 +136,8 @@ def test_cache(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "plain"),
     [
-        (["show", "scale_f32_ssbo"], "#version 450"),
-        (["show", "scale_f32_ssbo", "--manifest"], '"template": "scale"'),
+        (["show", "scale_f32_buffer"], "#version 450"),
+        (["show", "scale_f32_buffer", "--manifest"], '"template": "scale"'),
         (["list"], "scale"),
     ],
 )
@@ -169,20 +169,20 @@ def test_list(project: Project) -> None:
     output = run(project, "list").output
     assert "scale" in output
     assert "dtype (2)" in output
-    names = ["scale_f16_ssbo", "scale_f32_ssbo", "scale_f32_texel"]
+    names = ["scale_f16_buffer", "scale_f32_buffer", "scale_f32_texel"]
     assert run(project, "list", "scale").output.split() == names
     assert run(project, "list", "scala").exit_code == 1
 
 
 def test_show(project: Project) -> None:
-    glsl = run(project, "show", "scale_f16_ssbo").output
+    glsl = run(project, "show", "scale_f16_buffer").output
     assert glsl.startswith("#version 450\n#extension GL_EXT_shader_16bit_storage : require\n")
-    entry = json.loads(run(project, "show", "scale_f16_ssbo", "--manifest").output)
+    entry = json.loads(run(project, "show", "scale_f16_buffer", "--manifest").output)
     assert entry["requires"] == ["storage16"]
-    assert "OpEntryPoint GLCompute" in run(project, "show", "scale_f16_ssbo", "--spirv").output
-    done = run(project, "show", "scale_f61_ssbo")
+    assert "OpEntryPoint GLCompute" in run(project, "show", "scale_f16_buffer", "--spirv").output
+    done = run(project, "show", "scale_f61_buffer")
     assert done.exit_code == 1
-    assert "did you mean 'scale_f16_ssbo'?" in done.output
+    assert "did you mean 'scale_f16_buffer'?" in done.output
 
 
 def test_cache_options(project: Project) -> None:

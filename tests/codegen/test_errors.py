@@ -202,13 +202,13 @@ MISTAKES = {
         "declare the same in every variant",
     ),
     "a feature that is not required": Mistake(
-        "macro.json",
-        '"storage16"',
-        "",
+        "t.comp.j2",
+        "{{ v }} * 2.0",
+        "float(double({{ v }}) * 2.0LF)",
         "t.comp.j2:1",
-        "capability StorageBuffer16BitAccess: 'requires' does not list 'storage16' [t_f16]",
+        "capability Float64: 'requires' does not list 'float64' [t_f16, t_f32]",
         "local_size",
-        'add "storage16" to "requires" in macro.json',
+        'add "float64" to "requires" in macro.json',
     ),
     "a feature that does not exist": Mistake(
         "macro.json",
@@ -360,6 +360,7 @@ def test_all_of_them_at_once(made: Project) -> None:
     made.write("a.comp.j2", TEMPLATE.replace("dtype", "nothing"))
     made.write("b.comp.j2", TEMPLATE.replace("dtype", '"f32"').replace("count)", "n)"))
     made.write("orphan.comp.j2", TEMPLATE)
+    made.write("t.comp.j2", TEMPLATE.replace("{{ v }} * 2.0", "float(double({{ v }}) * 2.0LF)"))
     made.macro(
         '{\n"a.comp.j2": {},\n"b.comp.j2": {},\n"c.comp.j2": {"axis": 1},\n'
         '"t.comp.j2": {"axes": {"dtype": ["f32", "f16"]}},\n"gone.comp.j2": {}\n}'
@@ -372,7 +373,7 @@ def test_all_of_them_at_once(made: Project) -> None:
         "macro.json:4: 'c.comp.j2': unknown key 'axis'",
         "macro.json:6: 'gone.comp.j2' has an entry but no template",
         "orphan.comp.j2:1: the template has no entry",
-        "t.comp.j2:1: the SPIR-V uses capability StorageBuffer16BitAccess",
+        "t.comp.j2:1: the SPIR-V uses capability Float64",
     ):
         assert f"error: {start}" in output, output
     assert "errors, nothing was written" in output

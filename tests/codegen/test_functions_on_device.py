@@ -151,9 +151,9 @@ SMOOTH: dict[str, tuple[Callable[[F64], F64], float]] = {
 }
 
 
-def unary(device: Device, op: Any, x: NDArray[Any], storage: Any = "texel", **values: Any) -> Any:
+def unary(device: Device, op: Any, x: NDArray[Any], load: Any = "texel", **values: Any) -> Any:
     dtype: Any = "i32" if x.dtype == np.int32 else "f32"
-    shader = kernels.unary(op=op, dtype=dtype, storage=storage)
+    shader = kernels.unary(op=op, element=dtype, load=load)
     params = kernels.UnaryParams(n4=-(-len(x) // 4), **values)
     kind = np.int32 if dtype == "i32" or op in ("ISNAN", "ISINF") else np.float32
     return run(device, shader, params.pack(), x, kind)[: len(x)]
@@ -208,9 +208,9 @@ def test_tests_for_numbers(device: Device) -> None:
     np.testing.assert_array_equal(unary(device, "ISINF", x, beta=1.0), np.isposinf(x))
 
 
-@pytest.mark.parametrize("storage", ["ssbo", "texel"])
+@pytest.mark.parametrize("load", ["buffer", "texel"])
 @pytest.mark.parametrize("size", [1, 3, 4, 257, 4099])
-def test_integers(device: Device, storage: str, size: int) -> None:
+def test_integers(device: Device, load: str, size: int) -> None:
     edges = np.array([0, 1, -1, 2**31 - 1, -(2**31), 2**24 + 1], np.int32)
     x = np.random.default_rng(size).integers(-(2**31), 2**31, size).astype(np.int32)
     x[: len(edges)] = edges[:size]
@@ -225,16 +225,16 @@ def test_integers(device: Device, storage: str, size: int) -> None:
             "CLIP": np.clip(x, -16777217, 16777217),
         }
     for op, values in expected.items():
-        got = unary(device, op, x, storage, lo=-16777217, hi=16777217)
+        got = unary(device, op, x, load, lo=-16777217, hi=16777217)
         np.testing.assert_array_equal(got, values, err_msg=op)
 
 
 @pytest.mark.parametrize("size", [1, 5, 4096, 4099])
-def test_storage_does_not_matter(device: Device, size: int) -> None:
+def test_loads_do_not_matter(device: Device, size: int) -> None:
     x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
     for op in ("GELU", "RELU"):
         texel = unary(device, op, x, "texel")
-        np.testing.assert_array_equal(unary(device, op, x, "ssbo"), texel)
+        np.testing.assert_array_equal(unary(device, op, x, "buffer"), texel)
 
 
 # --- fused activations ---------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from vkmnn.codegen.variants import expand, load_entries
 
 GOLDEN = Path(__file__).parent / "golden" / "shaders"
 NAMES = {
-    "copy": "copy_ssbo",  # the least
-    "cast": "cast_f32_f16_ssbo",  # packed halves
-    "binary": "binary_add_f32_4_texel",  # the largest family; texel buffers, broadcasting
-    "unary": "unary_gelu_f32_ssbo",  # the second; functions of our own
-    "reduce_rows": "reduce_rows_sum_f32_8_texel",  # subgroups
-    "softmax_columns": "softmax_columns_4_ssbo",  # the widest loads
-    "conv_tile": "conv_tile_pixels_4_1_texel",  # unrolled by Jinja
+    "copy": "copy_buffer",  # the least
+    "cast": "cast_f32_f16_buffer",  # packed halves
+    "binary": "binary_add_4_f32_texel",  # the largest family; texel buffers, broadcasting
+    "unary": "unary_gelu_f32_buffer",  # the second; functions of our own
+    "reduce_rows": "reduce_rows_sum_8_f32",  # subgroups
+    "softmax_columns": "softmax_columns_4_f32_buffer",  # the widest loads
+    "conv_tile": "conv_tile_pixels_4_1_f32_texel",  # unrolled by Jinja
 }
 
 

@@ -70,8 +70,8 @@ def kernels(built: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
-    shader = kernels.scale(dtype="f16", storage="ssbo")
-    assert shader.name == "scale_f16_ssbo"
+    shader = kernels.scale(dtype="f16", load="buffer")
+    assert shader.name == "scale_f16_buffer"
     assert [(b.name, b.index, b.type, b.access, b.format) for b in shader.bindings] == [
         ("x", 0, BindingType.STORAGE, "r", "f16vec4"),
         ("y", 1, BindingType.STORAGE, "w", "f16vec4"),
@@ -85,9 +85,9 @@ def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
         ("local_size_z", 2, "uint", 1),
         ("SHIFT", 3, "float", 0.5),
     ]
-    assert shader.spirv() == (built / "spirv" / "scale_f16_ssbo.spv").read_bytes()
-    assert kernels.scale(dtype="f16", storage="ssbo") is shader
-    assert kernels.scale(dtype="f32", storage="texel").bindings[0].type is BindingType.TEXEL
+    assert shader.spirv() == (built / "spirv" / "scale_f16_buffer.spv").read_bytes()
+    assert kernels.scale(dtype="f16", load="buffer") is shader
+    assert kernels.scale(dtype="f32", load="texel").bindings[0].type is BindingType.TEXEL
     assert kernels.many_words(tile_width=8, op="A").name == "many_words_8_a"
     assert kernels.axis_less().name == "axis_less"
     assert kernels.Mode.ON == 1
@@ -95,14 +95,14 @@ def test_a_variant_by_its_axes(kernels: ModuleType, built: Path) -> None:
 
 def test_wrong_axes_say_what_exists(kernels: ModuleType) -> None:
     with pytest.raises(ShaderError, match="dtype is one of: f32, f16"):
-        kernels.scale(dtype="f64", storage="ssbo")
+        kernels.scale(dtype="f64", load="buffer")
     with pytest.raises(ShaderError) as caught:
-        kernels.scale(dtype="f16", storage="texel")
-    assert "dtype=f16, storage=texel is not built" in str(caught.value)
-    assert "with storage=texel, dtype is one of: f32" in str(caught.value)
-    assert "with dtype=f16, storage is one of: ssbo" in str(caught.value)
+        kernels.scale(dtype="f16", load="texel")
+    assert "dtype=f16, load=texel is not built" in str(caught.value)
+    assert "with load=texel, dtype is one of: f32" in str(caught.value)
+    assert "with dtype=f16, load is one of: buffer" in str(caught.value)
     with pytest.raises(ShaderError, match="'F16' does not exist"):
-        kernels.scale(dtype="F16", storage="ssbo")
+        kernels.scale(dtype="F16", load="buffer")
 
 
 def test_params_pack_as_std430(kernels: ModuleType) -> None:
@@ -148,7 +148,7 @@ from __future__ import annotations
 
 from generated_kernels import Mode, ScaleDtype, ScaleParams, axis_less, many_words, scale
 
-shader = scale(dtype="f16", storage="ssbo")
+shader = scale(dtype="f16", load="buffer")
 data: bytes = ScaleParams(n4=1, steps=(1, 2, 3)).pack()
 name: str = many_words(tile_width=4, op="A").name + axis_less().name
 mode: int = Mode.ON
@@ -161,7 +161,7 @@ def test_the_module_is_typed(built: Path) -> None:
     (built / "user.py").write_text(USER, encoding="utf-8")
     (built / "wrong.py").write_text(
         "from generated_kernels import ScaleParams, scale\n"
-        'scale(dtype="f61", storage="ssbo")\n'
+        'scale(dtype="f61", load="buffer")\n'
         'scale(dtype="f16")\n'
         'ScaleParams(n4="x", steps=(1, 2, 3))\n'
         "ScaleParams(n4=1)\n"
@@ -223,10 +223,10 @@ def test_the_module_follows_from_the_manifest(built: Path) -> None:
 def test_a_library_is_its_folder(kernels: ModuleType, built: Path) -> None:
     here = ShaderLibrary(built)
     assert [shader.name for shader in here.all()] == sorted(shader.name for shader in here.all())
-    assert here.load("scale_f32_ssbo") == kernels.scale(dtype="f32", storage="ssbo")
+    assert here.load("scale_f32_buffer") == kernels.scale(dtype="f32", load="buffer")
     assert ShaderLibrary.beside(str(built / "kernels.py")).load("axis_less") is kernels.axis_less()
-    with pytest.raises(ShaderError, match="no shader variant 'unary_relu_f32_ssbo'"):
-        here.load("unary_relu_f32_ssbo")
+    with pytest.raises(ShaderError, match="no shader variant 'unary_relu_f32_buffer'"):
+        here.load("unary_relu_f32_buffer")
     # Someone's tool may have laid the manifest out anew.
     path = built / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
@@ -251,7 +251,7 @@ def test_the_library_reads_what_the_generator_writes() -> None:
 
 
 def test_unknown_names_have_a_hint() -> None:
-    with pytest.raises(ShaderError, match="did you mean unary_relu_f32_ssbo"):
+    with pytest.raises(ShaderError, match="did you mean unary_relu_f32_buffer"):
         load_shader("unary_relu_f32_sbo")
 
 

@@ -20,8 +20,8 @@ def render(project: Project, body: str, **axes: str | int) -> Rendered:
 @pytest.mark.parametrize(
     ("name", "axes"),
     [
-        ("scale_f32_texel", {"dtype": "f32", "storage": "texel"}),
-        ("scale_f16_ssbo", {"dtype": "f16", "storage": "ssbo"}),
+        ("scale_f32_texel", {"dtype": "f32", "load": "texel"}),
+        ("scale_f16_buffer", {"dtype": "f16", "load": "buffer"}),
     ],
 )
 def test_golden(bare: Project, name: str, axes: dict[str, str | int]) -> None:
@@ -33,7 +33,7 @@ def test_golden(bare: Project, name: str, axes: dict[str, str | int]) -> None:
 def test_every_line_knows_where_it_comes_from(bare: Project) -> None:
     bare.write("scale.comp.j2", SCALE)
     rendered = Renderer(bare.glsl).render_file(
-        "scale.comp.j2", {"dtype": "f16", "storage": "ssbo"}, "v"
+        "scale.comp.j2", {"dtype": "f16", "load": "buffer"}, "v"
     )
     lines = rendered.text.splitlines()
     assert len(lines) == len(rendered.lines)
@@ -86,8 +86,8 @@ def test_windows_line_ends_do_not_matter(bare: Project) -> None:
         ("#version 460", 3, "'#version' is written by the generator"),
         ("x\n #extension GL_X : require", 4, "use {{ extension("),
         ('{{ tensor_in("a", "vec5") }}', 3, "unknown element type 'vec5'"),
-        ('{{ tensor_in("a", "f32", storage="image") }}', 3, "half_texel, not 'image'"),
-        ('{{ tensor_in("a", "f64", storage="texel") }}', 3, "has no texel format"),
+        ('{{ tensor_in("a", "f32", load="image") }}', 3, "buffer, texel, not 'image'"),
+        ('{{ tensor_in("a", "f64", load="texel") }}', 3, "has no texel format"),
         ('{{ tensor_in("y", "f32") }}', 3, "'y' is declared twice"),
         ('{{ tensor_in("a b", "f32") }}', 3, "not an identifier"),
         ('{{ tensor_in("a") }}', 3, "TypeError"),
@@ -168,37 +168,53 @@ def test_extensions_go_to_the_head_sorted_and_once(bare: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("element", "storage", "element_stored", "type_", "computed"),
+    ("element", "load", "type_", "computed"),
     [
-        ("f32", "half", "f16", "storage", "float(x_data[i])"),
-        ("vec2", "half", "f16vec2", "storage", "vec2(x_data[i])"),
-        ("vec4", "half", "f16vec4", "storage", "vec4(x_data[i])"),
-        ("vec4", "half_texel", "f16vec4", "texel", "imageLoad(x_image, int(i))"),
-        ("ivec4", "half", "ivec4", "storage", "x_data[i]"),
-        ("i32", "half_texel", "i32", "texel", "imageLoad(x_image, int(i)).x"),
+        ("f16", "buffer", "storage", "float(x_data[i])"),
+        ("f16vec2", "buffer", "storage", "vec2(x_data[i])"),
+        ("f16vec4", "buffer", "storage", "vec4(x_data[i])"),
+        ("f16vec4", "texel", "texel", "imageLoad(x_image, int(i))"),
+        ("ivec4", "buffer", "storage", "x_data[i]"),
+        ("i32", "texel", "texel", "imageLoad(x_image, int(i)).x"),
     ],
 )
-def test_half_storage_narrows_floats_alone(
-    bare: Project, element: str, storage: str, element_stored: str, type_: str, computed: str
+def test_loads_are_of_32_bits(
+    bare: Project, element: str, load: str, type_: str, computed: str
 ) -> None:
-    """What is loaded and stored keeps its 32 bits."""
-    body = f'{{{{ tensor_in("x", "{element}", storage="{storage}") }}}}'
-    rendered = render(bare, body)
+    rendered = render(bare, f'{{{{ tensor_in("x", "{element}", load="{load}") }}}}')
     binding = rendered.declared.bindings[1]
-    assert (binding.element, binding.type) == (element_stored, type_)
+    assert (binding.element, binding.type) == (element, type_)
     assert f"#define x_load(i) {computed}" in rendered.text.splitlines()
 
 
-def test_the_element_of_an_output_follows_the_storage_axis(bare: Project) -> None:
-    body = '{{ tensor_out("z", stored("vec4", storage)) }}'
-    made = {
-        storage: render(bare, body, storage=storage).declared.bindings[1]
-        for storage in ("ssbo", "texel", "half", "half_texel")
-    }
-    assert {name: binding.element for name, binding in made.items()} == {
-        "ssbo": "vec4",
-        "texel": "vec4",
-        "half": "f16vec4",
-        "half_texel": "f16vec4",
-    }
-    assert {binding.type for binding in made.values()} == {"storage"}
+@pytest.mark.parametrize(
+    ("element", "load", "needs"),
+    [
+        ("f32", "texel", set()),
+        ("f16", "buffer", {"storage16"}),
+        ("f16vec4", "texel", set()),
+        ("f16", "texel", {"texel_r16f", "storage_formats"}),
+        ("u8vec4", "buffer", {"storage8"}),
+        ("bf16", "buffer", {"storage16", "bfloat16"}),
+        ("i64", "buffer", {"int64"}),
+        ("f64", "buffer", {"float64"}),
+    ],
+)
+def test_features_follow_from_elements(
+    bare: Project, element: str, load: str, needs: set[str]
+) -> None:
+    rendered = render(bare, f'{{{{ tensor_in("x", "{element}", load="{load}") }}}}')
+    assert rendered.declared.needs == needs
+
+
+def test_subgroups_of_a_size_need_control_of_it(bare: Project) -> None:
+    rendered = render(bare, "{{ subgroup_size(8) }}")
+    assert rendered.declared.needs == {"subgroup_size_control", "full_subgroups"}
+
+
+@pytest.mark.parametrize(
+    ("element", "word"), [("f32", "ivec4"), ("i32", "ivec4"), ("f16", "f16vec4"), ("u8", "u8vec4")]
+)
+def test_words_are_moved_by_size(bare: Project, element: str, word: str) -> None:
+    rendered = render(bare, '{{ tensor_out("z", words(4, element)) }}', element=element)
+    assert rendered.declared.bindings[1].element == word

@@ -20,7 +20,7 @@ from vkmnn.codegen.compilers import Compiler
 from vkmnn.codegen.places import SHADERS
 from vkmnn.codegen.watch import Step, Watch, command_for
 
-NAMES = ["scale_f16_ssbo", "scale_f32_ssbo", "scale_f32_texel"]
+NAMES = ["scale_f16_buffer", "scale_f32_buffer", "scale_f32_texel"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -65,7 +65,7 @@ def test_each_save_is_one_step(project: Project, steps: Steps) -> None:
     assert steps().files == ("common.glsl.j2",)
     project.macro({"scale.comp.j2": {**SCALE_ENTRY, "optimize": {"dtype=f16": "none"}}})
     step = steps()
-    assert (step.files, step.compiled) == (("macro.json",), ("scale_f16_ssbo",))
+    assert (step.files, step.compiled) == (("macro.json",), ("scale_f16_buffer",))
     assert steps.quiet()
 
 
@@ -128,7 +128,7 @@ def test_what_is_tested(tmp_path: Path) -> None:
 
 
 def test_the_default_tests_run() -> None:
-    command = command_for(["unary_abs_f32_ssbo"], None, SHADERS)
+    command = command_for(["unary_abs_f32_buffer"], None, SHADERS)
     assert command is not None
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False

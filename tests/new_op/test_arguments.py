@@ -107,7 +107,7 @@ def test_existing_files_are_kept(tmp_path: Path) -> None:
     assert invoke("other", *plugin)[0] == 0
     entries = load_entries(tmp_path / "my-ops" / "my_ops" / "glsl")
     assert [variant.name for variant in expand(entries)] == [
-        *("other_ssbo", "other_texel", "thing_ssbo", "thing_texel")
+        *("other_buffer", "other_texel", "thing_buffer", "thing_texel")
     ]
 
 

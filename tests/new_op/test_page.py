@@ -54,7 +54,7 @@ def test_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -> N
     assert "op type SwiGLU" in said[0]
     assert "passed" in said[0]
     assert "passed" in said[1]
-    assert "swiglu_texel" in said[2] or "swiglu_ssbo" in said[2]  # the table names the worst
+    assert "swiglu_texel" in said[2] or "swiglu_buffer" in said[2]  # the table names the worst
     for env in drivers[1:]:
         assert "passed" in place.pytest("vkmnn-swiglu/tests", env=env)
     place.lint(".", folder="vkmnn-swiglu", types=False)

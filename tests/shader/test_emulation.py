@@ -56,7 +56,7 @@ def test_what_is_rendered_has_no_subgroups_and_keeps_its_places() -> None:
     assert emulated.lines[main] == rendered.lines[rendered.text.splitlines().index("void main()")]
 
 
-@pytest.mark.parametrize("name", ["softmax_rows_32_1_ssbo", "arg_reduce_f32_32_ssbo"])
+@pytest.mark.parametrize("name", ["softmax_rows_32_1_f32", "arg_reduce_f32_32_buffer"])
 def test_an_emulated_kernel_needs_no_feature(name: str) -> None:
     entry, spirv = compile_emulated(GLSL, variant(name).template, name)
     assert entry["requires"] == []
@@ -72,7 +72,7 @@ def test_a_kernel_of_other_subgroups_computes_what_numpy_computes(
 ) -> None:
     if not without(device, 32):
         pytest.skip("the device has subgroups of 32")
-    wanted = variant("softmax_rows_32_1_ssbo" if size % 4 else "softmax_rows_32_4_ssbo")
+    wanted = variant("softmax_rows_32_1_f32" if size % 4 else "softmax_rows_32_4_f32")
     bench = bench_for(wanted, device)
     assert isinstance(bench, Bench)
     assert bench.emulated
@@ -84,7 +84,7 @@ def test_a_kernel_of_other_subgroups_computes_what_numpy_computes(
 
 
 def test_what_the_device_can_run_is_not_emulated(device: Device) -> None:
-    bench = bench_for(variant("softmax_rows_0_1_ssbo"), device)
+    bench = bench_for(variant("softmax_rows_0_1_f32"), device)
     assert bench == Bench(device, False)
 
 
@@ -98,16 +98,14 @@ def test_without_a_template_the_reason_says_so(
         raise ShaderError(f"{name} cannot be emulated: jinja2 is not installed")
 
     monkeypatch.setattr(emulation, "stand_in", refuse)
-    reason = bench_for(variant("softmax_rows_32_1_ssbo"), device)
+    reason = bench_for(variant("softmax_rows_32_1_f32"), device)
     assert isinstance(reason, str)
     assert "needs subgroups of 32" in reason
     assert "jinja2 is not installed" in reason
 
 
 def test_stand_ins_are_compiled_once() -> None:
-    assert stand_in(BUILTIN, "softmax_rows_32_4_ssbo") is stand_in(
-        BUILTIN, "softmax_rows_32_4_ssbo"
-    )
+    assert stand_in(BUILTIN, "softmax_rows_32_4_f32") is stand_in(BUILTIN, "softmax_rows_32_4_f32")
 
 
 # --- cooperative matrices -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from vkmnn.runtime.device import enumerate_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 NEEDS_DEVICE = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
-FEW = ("--vkmnn-shaders", "--vkmnn-kernel", "fill_ssbo", "--vkmnn-kernel", "unary_abs_f32_[st]*")
+FEW = ("--vkmnn-shaders", "--vkmnn-kernel", "fill_f32", "--vkmnn-kernel", "unary_abs_f32_[st]*")
 
 
 class Project:
@@ -83,9 +83,9 @@ def test_run_writes_what_it_found(project: Project):
     assert "vkmnn shaders: " in done.stdout
     assert "report: out/page.html" in done.stdout
     found = entries(project.folder / "out" / "results.json")
-    assert {"fill_ssbo", "unary_abs_f32_ssbo"} <= set(found)
+    assert {"fill_f32", "unary_abs_f32_buffer"} <= set(found)
     assert all(entry["outcome"] in ("passed", "skipped") for entry in found.values())
-    assert "fill_ssbo" in (project.folder / "out" / "page.html").read_text("utf-8")
+    assert "fill_f32" in (project.folder / "out" / "page.html").read_text("utf-8")
 
 
 @NEEDS_DEVICE
@@ -106,7 +106,7 @@ def test_own_tests_run_when_they_are_named(project: Project):
     done = project.pytest(*FEW, "-v", "tests")
     assert done.returncode == 0, done.stdout
     assert "test_own.py::test_own PASSED" in done.stdout
-    assert "test_kernel[fill_ssbo@" in done.stdout
+    assert "test_kernel[fill_f32@" in done.stdout
 
 
 @NEEDS_DEVICE
@@ -116,7 +116,7 @@ def test_workers_report_to_the_main_process(project: Project):
     assert done.returncode == 0, done.stdout
     assert "kernel variants" in done.stdout
     found = entries(project.folder / "results.json")
-    assert found["fill_ssbo"]["cases"]
+    assert found["fill_f32"]["cases"]
 
 
 @NEEDS_DEVICE
@@ -124,7 +124,7 @@ def test_workers_report_to_the_main_process(project: Project):
 def test_other_plugins_may_be_off(project: Project, plugin: str):
     done = project.pytest(*FEW, "-p", f"no:{plugin}", "--vkmnn-results", "results.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert entries(project.folder / "results.json")["fill_ssbo"]["outcome"] == "passed"
+    assert entries(project.folder / "results.json")["fill_f32"]["outcome"] == "passed"
 
 
 @NEEDS_DEVICE
@@ -136,9 +136,9 @@ def test_baseline_is_written_then_compared_and_never_fails(project: Project):
     data = json.loads(written)
     [times] = data["devices"].values()
     assert (
-        times["fill_ssbo"]["low_us"]
-        <= times["fill_ssbo"]["median_us"]
-        <= times["fill_ssbo"]["high_us"]
+        times["fill_f32"]["low_us"]
+        <= times["fill_f32"]["median_us"]
+        <= times["fill_f32"]["high_us"]
     )
     for time in times.values():  # as if everything had been a thousand times faster
         for key in ("low_us", "median_us", "high_us"):
@@ -169,13 +169,13 @@ def own(variant):
 def add_kernel(project: Project) -> None:
     """Give the project a kernel of its own, which its cases do not reach."""
     manifest = json.loads((ROOT / "vkmnn" / "shaders" / "manifest.json").read_text("utf-8"))
-    entry = {**manifest["variants"]["unary_abs_f32_ssbo"], "template": "own", "axes": {}}
+    entry = {**manifest["variants"]["unary_abs_f32_buffer"], "template": "own", "axes": {}}
     folder = project.folder / "tests" / "shaders"
     (folder / "spirv").mkdir(parents=True)
     (folder / "manifest.json").write_text(
         json.dumps({"schema": 1, "templates": {}, "variants": {"own_kernel": entry}})
     )
-    built = ROOT / "vkmnn" / "shaders" / "spirv" / "unary_abs_f32_ssbo.spv"
+    built = ROOT / "vkmnn" / "shaders" / "spirv" / "unary_abs_f32_buffer.spv"
     (folder / "spirv" / "own_kernel.spv").write_bytes(built.read_bytes())
     project.write("tests/conftest.py", OWN_CASES)
 
@@ -196,7 +196,7 @@ def test_a_variant_without_a_test_fails_the_session(project: Project):
     project.write(
         "tests/conftest.py",
         "def pytest_collection_modifyitems(items):\n"
-        "    items[:] = [item for item in items if 'fill_ssbo' in item.name]\n",
+        "    items[:] = [item for item in items if 'fill_f32' in item.name]\n",
     )
     done = project.pytest("--vkmnn-shaders")
     assert "1 passed" in done.stdout
@@ -209,14 +209,14 @@ def test_a_crash_of_the_driver_is_a_failure_of_the_variant(project: Project):
     pytest.importorskip("xdist")
     project.write(
         "site/crashing.py",
-        "import os\ndef pytest_runtest_call(item):\n    if 'fill_ssbo' in item.name: os._exit(3)\n",
+        "import os\ndef pytest_runtest_call(item):\n    if 'fill_f32' in item.name: os._exit(3)\n",
     )
     done = project.pytest(*FEW, "-n", "1", "-p", "crashing", "--vkmnn-results", "results.json")
     assert done.returncode == 1, done.stdout
     found = entries(project.folder / "results.json")
-    assert found["fill_ssbo"]["outcome"] == "failed"
-    assert "crashed" in str(found["fill_ssbo"]["message"])
-    assert found["unary_abs_f32_ssbo"]["outcome"] == "passed"
+    assert found["fill_f32"]["outcome"] == "failed"
+    assert "crashed" in str(found["fill_f32"]["message"])
+    assert found["unary_abs_f32_buffer"]["outcome"] == "passed"
 
 
 # --- usage errors ---------------------------------------------------------------------------------

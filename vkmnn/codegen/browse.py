@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -62,11 +62,12 @@ def list_variants(
         if requires is not None and requires not in FEATURES:
             raise ShaderError(f"unknown feature '{requires}'", hint=closest(requires, FEATURES))
         entries = load_entries(settings.templates)
+        features = _features_of(settings)
         found = [
             variant
             for variant in expand(entries)
             if all(_fits(variant, word) for word in filters or ())
-            and (requires is None or requires in variant.requires)
+            and (requires is None or requires in features(variant))
         ]
         if not found:
             words = " ".join([*(filters or ()), *([f"--requires {requires}"] if requires else [])])
@@ -82,7 +83,15 @@ def list_variants(
         mine = [variant for variant in found if variant.template is entry]
         if mine:
             axes = " × ".join(f"{axis} ({len(values)})" for axis, values in entry.axes.items())
-            rows.append([entry.name, entry.op_type or "", axes, str(len(mine)), _features(mine)])
+            rows.append(
+                [
+                    entry.name,
+                    entry.op_type or "",
+                    axes,
+                    str(len(mine)),
+                    _counted(map(features, mine)),
+                ]
+            )
     print_table(("template", "op type", "axes", "variants", "features (in how many)"), rows)
     names = {variant.template.name for variant in found}
     out.print(f"{_count(found, 'variant')} of {_count(names, 'template')}", highlight=False)
@@ -105,10 +114,22 @@ def _only_templates(filters: list[str], entries: list[TemplateEntry]) -> bool:
     return bool(filters) and {word.removesuffix(TEMPLATE_SUFFIX) for word in filters} <= names
 
 
-def _features(variants: Iterable[Variant]) -> str:
+def _features_of(settings: Settings) -> Callable[[Variant], frozenset[str]]:
+    """Return what tells a variant's features; those of its declarations once it has been built."""
+    manifest = settings.shaders / MANIFEST_FILE
+    built = load_manifest(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
+    entries = built["variants"] if built else {}
+
+    def features(variant: Variant) -> frozenset[str]:
+        return variant.requires | frozenset(entries.get(variant.name, {}).get("requires", ()))
+
+    return features
+
+
+def _counted(features: Iterable[frozenset[str]]) -> str:
     counts: dict[str, int] = {}
-    for variant in variants:
-        for name in variant.requires:
+    for names in features:
+        for name in names:
             counts[name] = counts.get(name, 0) + 1
     return ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
 
@@ -120,7 +141,7 @@ def _nearest(filters: list[str], entries: list[TemplateEntry]) -> str:
 
 def show(
     ctx: typer.Context,
-    variant: Annotated[str, typer.Argument(help="Name of a variant, e.g. unary_abs_f32_ssbo.")],
+    variant: Annotated[str, typer.Argument(help="Name of a variant, e.g. unary_abs_f32_buffer.")],
     glsl: Annotated[bool, typer.Option("--glsl", help="The rendered GLSL (the default).")] = False,
     spirv: Annotated[bool, typer.Option("--spirv", help="The SPIR-V, disassembled.")] = False,
     manifest: Annotated[bool, typer.Option("--manifest", help="The manifest entry.")] = False,

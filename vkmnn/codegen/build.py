@@ -202,12 +202,13 @@ def _take(
     found = reflect(compiled.spirv)
     built.keys.add(key)
     built.spirv[variant.name] = compiled.spirv
-    built.variants[variant.name] = variant_entry(variant, rendered, compiled, found)
+    requires = variant.requires | rendered.declared.needs
+    built.variants[variant.name] = variant_entry(variant, requires, rendered, compiled, found)
     if not cached:
         built.compiled.append(variant.name)
     if compiled.note:
         built.notes.append(f"{variant.name}: {compiled.note}")
-    return cross_check(variant.template.file, rendered.declared, found, variant.requires)
+    return cross_check(variant.template.file, rendered.declared, found, requires)
 
 
 def _unknown_spec(entry: TemplateEntry, declared: list[Declarations]) -> Iterator[ShaderError]:

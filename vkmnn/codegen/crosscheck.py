@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vkmnn.codegen.declare import ELEMENTS, LOCAL_SIZE_NAMES, Declarations
-from vkmnn.codegen.features import CAPABILITY_FEATURE, FLOOR_CAPABILITIES, OPTIONAL_TEXEL_FORMATS
+from vkmnn.codegen.features import CAPABILITY_FEATURE, FLOOR_CAPABILITIES
 from vkmnn.codegen.reflect import Reflection
 from vkmnn.errors import ShaderError
 
@@ -21,7 +21,6 @@ def cross_check(
             *_params(file, declared, found),
             *_specs(file, declared, found),
             *_capabilities(file, found, requires),
-            *_declared_needs(file, declared, requires),
         )
     ]
 
@@ -140,25 +139,5 @@ def _capabilities(file: str, found: Reflection, requires: frozenset[str]) -> Ite
             yield (
                 f"the SPIR-V uses capability {capability}: 'requires' does not list '{feature}'",
                 (file, 1),
-                _REQUIRE.format(feature),
-            )
-
-
-def _declared_needs(
-    file: str, declared: Declarations, requires: frozenset[str]
-) -> Iterator[_Problem]:
-    """Needs that no capability shows."""
-    needs = {
-        f"texel_{binding.format}": binding.line
-        for binding in declared.bindings
-        if binding.format in OPTIONAL_TEXEL_FORMATS
-    }
-    if declared.subgroup_size:
-        needs |= {"subgroup_size_control": (file, 1), "full_subgroups": (file, 1)}
-    for feature, place in needs.items():
-        if feature not in requires:
-            yield (
-                f"the template uses what needs '{feature}', which 'requires' does not list",
-                place,
                 _REQUIRE.format(feature),
             )

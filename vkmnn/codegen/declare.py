@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from vkmnn.codegen.features import OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
@@ -23,7 +24,7 @@ FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
 RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
-        "enum", "vec", "compute_type", "stored", "full", "words",
+        "enum", "vec", "compute_type", "words",
         "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
@@ -45,6 +46,7 @@ class Element:
         size: bytes of one element (its array stride).
         texel: texel format, or None when the type has none.
         extension: GLSL extension that the stored type needs in a buffer.
+        needs: features of the device that the stored type needs in a buffer.
     """
 
     stored: str
@@ -52,6 +54,7 @@ class Element:
     size: int
     texel: str | None = None
     extension: str | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def image(self) -> str:
@@ -69,10 +72,11 @@ _KIND = {
     **dict.fromkeys(("int", "ivec2", "ivec4", "int64_t"), "i"),
     **dict.fromkeys(("uint", "uvec2", "uvec4"), "u"),
 }
-_EXT16 = "GL_EXT_shader_16bit_storage"
-_EXT8 = "GL_EXT_shader_8bit_storage"
-_EXT64 = "GL_EXT_shader_explicit_arithmetic_types_int64"
-_EXTBF = "GL_EXT_bfloat16"
+# What types need in a buffer: a GLSL extension, and features of the device.
+_16 = ("GL_EXT_shader_16bit_storage", ("storage16",))
+_8 = ("GL_EXT_shader_8bit_storage", ("storage8",))
+_64 = ("GL_EXT_shader_explicit_arithmetic_types_int64", ("int64",))
+_BF16 = ("GL_EXT_bfloat16", ("storage16", "bfloat16"))
 
 ELEMENTS: dict[str, Element] = {
     "f32": Element("float", "float", 4, "r32f"),
@@ -84,20 +88,20 @@ ELEMENTS: dict[str, Element] = {
     "u32": Element("uint", "uint", 4, "r32ui"),
     "uvec2": Element("uvec2", "uvec2", 8, "rg32ui"),
     "uvec4": Element("uvec4", "uvec4", 16, "rgba32ui"),
-    "f16": Element("float16_t", "float", 2, "r16f", _EXT16),
-    "f16vec2": Element("f16vec2", "vec2", 4, "rg16f", _EXT16),
-    "f16vec4": Element("f16vec4", "vec4", 8, "rgba16f", _EXT16),
-    "bf16": Element("bfloat16_t", "float", 2, None, _EXTBF),
-    "i16": Element("int16_t", "int", 2, "r16i", _EXT16),
-    "i16vec4": Element("i16vec4", "ivec4", 8, "rgba16i", _EXT16),
-    "u16": Element("uint16_t", "uint", 2, "r16ui", _EXT16),
-    "u16vec4": Element("u16vec4", "uvec4", 8, "rgba16ui", _EXT16),
-    "i8": Element("int8_t", "int", 1, "r8i", _EXT8),
-    "i8vec4": Element("i8vec4", "ivec4", 4, "rgba8i", _EXT8),
-    "u8": Element("uint8_t", "uint", 1, "r8ui", _EXT8),
-    "u8vec4": Element("u8vec4", "uvec4", 4, "rgba8ui", _EXT8),
-    "i64": Element("int64_t", "int64_t", 8, None, _EXT64),
-    "f64": Element("double", "double", 8),
+    "f16": Element("float16_t", "float", 2, "r16f", *_16),
+    "f16vec2": Element("f16vec2", "vec2", 4, "rg16f", *_16),
+    "f16vec4": Element("f16vec4", "vec4", 8, "rgba16f", *_16),
+    "bf16": Element("bfloat16_t", "float", 2, None, *_BF16),
+    "i16": Element("int16_t", "int", 2, "r16i", *_16),
+    "i16vec4": Element("i16vec4", "ivec4", 8, "rgba16i", *_16),
+    "u16": Element("uint16_t", "uint", 2, "r16ui", *_16),
+    "u16vec4": Element("u16vec4", "uvec4", 8, "rgba16ui", *_16),
+    "i8": Element("int8_t", "int", 1, "r8i", *_8),
+    "i8vec4": Element("i8vec4", "ivec4", 4, "rgba8i", *_8),
+    "u8": Element("uint8_t", "uint", 1, "r8ui", *_8),
+    "u8vec4": Element("u8vec4", "uvec4", 4, "rgba8ui", *_8),
+    "i64": Element("int64_t", "int64_t", 8, None, *_64),
+    "f64": Element("double", "double", 8, None, None, ("float64",)),
 }
 
 # vec(dtype, lanes): the vector element of a scalar element.
@@ -106,10 +110,8 @@ _VECTORS = {
     "i8": "i8vec", "u8": "u8vec",
 }  # fmt: skip
 
-# How an input is bound, by the word of a storage axis. In "half…", floats take 16 bits.
-STORAGES = {"ssbo": "storage", "texel": "texel", "half": "storage", "half_texel": "texel"}
-STORAGES_IN_FULL = {"half": "ssbo", "half_texel": "texel"}
-_HALVES = {"f32": "f16", "vec2": "f16vec2", "vec4": "f16vec4"}
+# How a tensor is bound, by the value of an axis `load`.
+LOADS = {"buffer": "storage", "texel": "texel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,14 @@ class Binding:
     def format(self) -> str | None:
         """The texel format, None for a storage buffer."""
         return ELEMENTS[self.element].texel if self.type == "texel" else None
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The features that the element needs, bound like this."""
+        if self.format is None:
+            return frozenset(ELEMENTS[self.element].needs)
+        optional = self.format in OPTIONAL_TEXEL_FORMATS
+        return frozenset({f"texel_{self.format}", "storage_formats"}) if optional else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +230,7 @@ class Declarations:
         access: str,
         name: object,
         element: object,
-        storage: object,
+        load: object,
         restrict: bool,
         coherent: bool,
     ) -> str:
@@ -231,16 +241,16 @@ class Declarations:
                 f"tensor '{name}': unknown element type {element!r}",
                 f"one of: {', '.join(ELEMENTS)}",
             )
-        if storage not in STORAGES:
+        if load not in LOADS:
             raise self._fail(
-                f"tensor '{name}': storage must be one of {', '.join(STORAGES)}, not {storage!r}"
+                f"tensor '{name}': load must be one of {', '.join(LOADS)}, not {load!r}"
             )
-        element, how = self.do_stored(element, storage), STORAGES[str(storage)]
-        kind = ELEMENTS[element]
+        how = LOADS[str(load)]
+        kind = ELEMENTS[str(element)]
         if how == "texel" and kind.texel is None:
             raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
         index = len(self.bindings)
-        binding = Binding(name, index, how, access, element, self.where())
+        binding = Binding(name, index, how, access, str(element), self.where())
         self.bindings.append(binding)
         qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
         qualifier += "restrict " if restrict else ""
@@ -352,30 +362,24 @@ class Declarations:
             raise self._fail(f"compute_type: unknown element type {element!r}")
         return ELEMENTS[str(element)].computed
 
-    def do_stored(self, element: object, storage: object) -> str:
-        """Return the element type in a storage: stored("vec4", "half") → "f16vec4"."""
-        return _HALVES.get(str(element), str(element)) if _is_half(storage) else str(element)
-
-    def do_full(self, storage: object) -> str:
-        """Return the storage that loads the same way but keeps 32 bits: "half_texel" → "texel"."""
-        return STORAGES_IN_FULL.get(str(storage), str(storage))
-
-    def do_words(self, lanes: object, storage: object) -> str:
-        """Return the element that a storage moves whatever its type: ivec4, and vec4 of halves."""
-        return self.do_vec("f32" if _is_half(storage) else "i32", int(str(lanes)))
+    def do_words(self, lanes: object, element: object) -> str:
+        """Return the type that moves elements of a size whatever they hold: 32 bits as integers."""
+        return self.do_vec("i32" if element == "f32" else element, int(str(lanes)))
 
     def do_fail(self, message: object) -> str:
         """Stop: this combination of axis values must not be built."""
         raise self._fail(str(message), "exclude the combination in macro.json")
 
     @property
+    def needs(self) -> frozenset[str]:
+        """The features that follow from the declarations; macro.json need not list them."""
+        subgroups = {"subgroup_size_control", "full_subgroups"} if self.subgroup_size else set()
+        return frozenset(subgroups).union(*(binding.needs for binding in self.bindings))
+
+    @property
     def push_constant_size(self) -> int:
         """Bytes of the parameter block."""
         return sum(param.bytes for param in self.params)
-
-
-def _is_half(storage: object) -> bool:
-    return storage in STORAGES_IN_FULL
 
 
 def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:

@@ -215,5 +215,7 @@ def compile_emulated(folder: Path, template: str, name: str) -> tuple[dict[str, 
             line=1,
         ) from None
     reflection = reflect(compiled.spirv)
-    raise_all(cross_check(entry.file, rendered.declared, reflection, variant.requires))
-    return variant_entry(variant, rendered, compiled, reflection), compiled.spirv
+    declared = {need for need in rendered.declared.needs if not is_emulated(need)}
+    requires = variant.requires | declared
+    raise_all(cross_check(entry.file, rendered.declared, reflection, requires))
+    return variant_entry(variant, requires, rendered, compiled, reflection), compiled.spirv

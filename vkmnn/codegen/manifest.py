@@ -25,9 +25,13 @@ Manifest = dict[str, Any]
 
 
 def variant_entry(
-    variant: Variant, rendered: Rendered, compiled: Compiled, found: Reflection
+    variant: Variant,
+    requires: frozenset[str],
+    rendered: Rendered,
+    compiled: Compiled,
+    found: Reflection,
 ) -> dict[str, Any]:
-    """Return the manifest entry of one variant."""
+    """Return the manifest entry of one variant, which needs the features `requires`."""
     declared = rendered.declared
     assert declared.local_size is not None  # render() refuses a template without one
     local = zip(LOCAL_SIZE_NAMES, range(3), declared.local_size, strict=True)
@@ -52,7 +56,7 @@ def variant_entry(
         "push_constant_size": declared.push_constant_size,
         "spec_constants": specs,
         "local_size": list(declared.local_size),
-        "requires": sorted(variant.requires),
+        "requires": sorted(requires),
         "subgroup_size": declared.subgroup_size,
         "target": str(target_for(variant.requires)),
         "optimized": compiled.optimized,

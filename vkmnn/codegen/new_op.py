@@ -446,7 +446,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
 def with_entry(macro: str, template: str, op: str) -> str:
     """Return macro.json with one entry more, in the file's own form: a blank line between two."""
     entry = (
-        f'  "{template}": {{\n    "axes": {{\n      "storage": ["ssbo", "texel"]\n    }},\n'
+        f'  "{template}": {{\n    "axes": {{\n      "load": ["buffer", "texel"]\n    }},\n'
         f'    "op_type": "{op}"\n  }}\n}}\n'
     )
     head = macro.rstrip().removesuffix("}").rstrip()

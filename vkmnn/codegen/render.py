@@ -121,12 +121,12 @@ class Renderer:
                 name: object,
                 element: object,
                 *,
-                storage: object = "ssbo",
+                load: object = "buffer",
                 restrict: bool = False,
                 coherent: bool = False,
             ) -> str:
                 return self._current.do_tensor(
-                    access, _clean(name), _clean(element), _clean(storage), restrict, coherent
+                    access, _clean(name), _clean(element), _clean(load), restrict, coherent
                 )
 
             return declare

@@ -129,8 +129,8 @@ ArgReduceLanes: TypeAlias = Literal[
     0,
     1,
 ]
-ArgReduceStorage: TypeAlias = Literal[
-    "ssbo",
+ArgReduceLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _ARG_REDUCE = struct.Struct("<IIIII")
@@ -179,7 +179,7 @@ def arg_reduce(
     *,
     source: ArgReduceSource,
     lanes: ArgReduceLanes,
-    storage: ArgReduceStorage,
+    load: ArgReduceLoad,
 ) -> Shader:
     """Return a variant of `arg_reduce`.
 
@@ -193,7 +193,7 @@ def arg_reduce(
         {
             "source": source,
             "lanes": lanes,
-            "storage": storage,
+            "load": load,
         },
     )
 
@@ -211,9 +211,9 @@ AttentionRotateAligned: TypeAlias = Literal[
     1,
     4,
 ]
-AttentionRotateStorage: TypeAlias = Literal[
-    "texel",
-    "half_texel",
+AttentionRotateElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _ATTENTION_ROTATE = struct.Struct("<2IIIIIfI3III3III3II3II3II")
 
@@ -322,7 +322,7 @@ def attention_rotate(
     rows: AttentionRotateRows,
     lanes: AttentionRotateLanes,
     aligned: AttentionRotateAligned,
-    storage: AttentionRotateStorage,
+    element: AttentionRotateElement,
 ) -> Shader:
     """Return a variant of `attention_rotate`.
 
@@ -338,20 +338,22 @@ def attention_rotate(
             "rows": rows,
             "lanes": lanes,
             "aligned": aligned,
-            "storage": storage,
+            "element": element,
         },
     )
 
 
-AttentionTileStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
-]
 AttentionTileAligned: TypeAlias = Literal[
     1,
     4,
+]
+AttentionTileElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+AttentionTileLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
 ]
 _ATTENTION_TILE = struct.Struct("<2IIIIIfI3III3III3II3II3II")
 
@@ -457,8 +459,9 @@ class AttentionTileParams(Params):
 
 def attention_tile(
     *,
-    storage: AttentionTileStorage,
     aligned: AttentionTileAligned,
+    element: AttentionTileElement,
+    load: AttentionTileLoad,
 ) -> Shader:
     """Return a variant of `attention_tile`.
 
@@ -470,8 +473,9 @@ def attention_tile(
     return _find(
         "attention_tile",
         {
-            "storage": storage,
             "aligned": aligned,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -496,19 +500,18 @@ BinaryOp: TypeAlias = Literal[
     "OR",
     "XOR",
 ]
-BinaryDtype: TypeAlias = Literal[
+BinaryWidth: TypeAlias = Literal[
+    1,
+    4,
+]
+BinaryElement: TypeAlias = Literal[
     "f32",
+    "f16",
     "i32",
 ]
-BinaryWidth: TypeAlias = Literal[
-    "1",
-    "4",
-]
-BinaryStorage: TypeAlias = Literal[
-    "ssbo",
+BinaryLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _BINARY = struct.Struct("<I5I6I6IffII")
 
@@ -570,9 +573,9 @@ class BinaryParams(Params):
 def binary(
     *,
     op: BinaryOp,
-    dtype: BinaryDtype,
     width: BinaryWidth,
-    storage: BinaryStorage,
+    element: BinaryElement,
+    load: BinaryLoad,
 ) -> Shader:
     """Return a variant of `binary`.
 
@@ -583,9 +586,9 @@ def binary(
         "binary",
         {
             "op": op,
-            "dtype": dtype,
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -600,8 +603,8 @@ CastDest: TypeAlias = Literal[
     "i32",
     "bool",
 ]
-CastStorage: TypeAlias = Literal[
-    "ssbo",
+CastLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _CAST = struct.Struct("<III")
@@ -642,7 +645,7 @@ def cast(
     *,
     source: CastSource,
     dest: CastDest,
-    storage: CastStorage,
+    load: CastLoad,
 ) -> Shader:
     """Return a variant of `cast`.
 
@@ -654,7 +657,7 @@ def cast(
         {
             "source": source,
             "dest": dest,
-            "storage": storage,
+            "load": load,
         },
     )
 
@@ -813,11 +816,13 @@ ConvDepthwisePixels: TypeAlias = Literal[
     4,
     1,
 ]
-ConvDepthwiseStorage: TypeAlias = Literal[
-    "ssbo",
+ConvDepthwiseElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvDepthwiseLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _CONV_DEPTHWISE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -916,7 +921,8 @@ class ConvDepthwiseParams(Params):
 def conv_depthwise(
     *,
     pixels: ConvDepthwisePixels,
-    storage: ConvDepthwiseStorage,
+    element: ConvDepthwiseElement,
+    load: ConvDepthwiseLoad,
 ) -> Shader:
     """Return a variant of `conv_depthwise`.
 
@@ -927,16 +933,19 @@ def conv_depthwise(
         "conv_depthwise",
         {
             "pixels": pixels,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-ConvFoldStorage: TypeAlias = Literal[
-    "ssbo",
+ConvFoldElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvFoldLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _CONV_FOLD = struct.Struct("<IIiii")
 
@@ -982,7 +991,8 @@ class ConvFoldParams(Params):
 
 def conv_fold(
     *,
-    storage: ConvFoldStorage,
+    element: ConvFoldElement,
+    load: ConvFoldLoad,
 ) -> Shader:
     """Return a variant of `conv_fold`.
 
@@ -993,16 +1003,19 @@ def conv_fold(
     return _find(
         "conv_fold",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-ConvGatherStorage: TypeAlias = Literal[
-    "ssbo",
+ConvGatherElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvGatherLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _CONV_GATHER = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1100,7 +1113,8 @@ class ConvGatherParams(Params):
 
 def conv_gather(
     *,
-    storage: ConvGatherStorage,
+    element: ConvGatherElement,
+    load: ConvGatherLoad,
 ) -> Shader:
     """Return a variant of `conv_gather`.
 
@@ -1111,7 +1125,8 @@ def conv_gather(
     return _find(
         "conv_gather",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -1126,9 +1141,9 @@ ConvRotateLanes: TypeAlias = Literal[
     8,
     16,
 ]
-ConvRotateStorage: TypeAlias = Literal[
-    "texel",
-    "half_texel",
+ConvRotateElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1228,7 +1243,7 @@ def conv_rotate(
     *,
     rows: ConvRotateRows,
     lanes: ConvRotateLanes,
-    storage: ConvRotateStorage,
+    element: ConvRotateElement,
 ) -> Shader:
     """Return a variant of `conv_rotate`.
 
@@ -1242,7 +1257,7 @@ def conv_rotate(
         {
             "rows": rows,
             "lanes": lanes,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -1259,9 +1274,9 @@ ConvSharedSplit: TypeAlias = Literal[
     0,
     1,
 ]
-ConvSharedStorage: TypeAlias = Literal[
-    "ssbo",
-    "half",
+ConvSharedElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _CONV_SHARED = struct.Struct("<I3i3I3i3iIIIIiiI4IIIIIff")
 
@@ -1368,7 +1383,7 @@ def conv_shared(
     *,
     tile: ConvSharedTile,
     split: ConvSharedSplit,
-    storage: ConvSharedStorage,
+    element: ConvSharedElement,
 ) -> Shader:
     """Return a variant of `conv_shared`.
 
@@ -1382,7 +1397,7 @@ def conv_shared(
         {
             "tile": tile,
             "split": split,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -1399,11 +1414,9 @@ ConvStripPixels: TypeAlias = Literal[
     4,
     8,
 ]
-ConvStripStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+ConvStripElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _CONV_STRIP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1504,7 +1517,7 @@ def conv_strip(
     size: ConvStripSize,
     stride: ConvStripStride,
     pixels: ConvStripPixels,
-    storage: ConvStripStorage,
+    element: ConvStripElement,
 ) -> Shader:
     """Return a variant of `conv_strip`.
 
@@ -1518,7 +1531,7 @@ def conv_strip(
             "size": size,
             "stride": stride,
             "pixels": pixels,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -1536,11 +1549,13 @@ ConvTileBlocks: TypeAlias = Literal[
     2,
     1,
 ]
-ConvTileStorage: TypeAlias = Literal[
-    "ssbo",
+ConvTileElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvTileLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _CONV_TILE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1641,7 +1656,8 @@ def conv_tile(
     across: ConvTileAcross,
     pixels: ConvTilePixels,
     blocks: ConvTileBlocks,
-    storage: ConvTileStorage,
+    element: ConvTileElement,
+    load: ConvTileLoad,
 ) -> Shader:
     """Return a variant of `conv_tile`.
 
@@ -1656,16 +1672,19 @@ def conv_tile(
             "across": across,
             "pixels": pixels,
             "blocks": blocks,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-ConvWeightStorage: TypeAlias = Literal[
-    "ssbo",
+ConvWeightElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvWeightLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _CONV_WEIGHT = struct.Struct("<I")
 
@@ -1693,7 +1712,8 @@ class ConvWeightParams(Params):
 
 def conv_weight(
     *,
-    storage: ConvWeightStorage,
+    element: ConvWeightElement,
+    load: ConvWeightLoad,
 ) -> Shader:
     """Return a variant of `conv_weight`.
 
@@ -1702,7 +1722,8 @@ def conv_weight(
     return _find(
         "conv_weight",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -1711,15 +1732,17 @@ ConvertLayoutDest: TypeAlias = Literal[
     "nchw",
     "nc4hw4",
 ]
-ConvertLayoutStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+ConvertLayoutElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
-ConvertLayoutWidth: TypeAlias = Literal[
-    "full",
-    "half",
+ConvertLayoutResult: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvertLayoutLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
 ]
 _CONVERT_LAYOUT = struct.Struct("<IIII")
 
@@ -1762,29 +1785,33 @@ class ConvertLayoutParams(Params):
 def convert_layout(
     *,
     dest: ConvertLayoutDest,
-    storage: ConvertLayoutStorage,
-    width: ConvertLayoutWidth,
+    element: ConvertLayoutElement,
+    result: ConvertLayoutResult,
+    load: ConvertLayoutLoad,
 ) -> Shader:
     """Return a variant of `convert_layout`.
 
     Converts between plain [N][C][S] and channel-blocked [ceil(C/4)][N][S][4]; an invocation moves
-    one channel block of one pixel. The result has 32-bit words (width full) or halves.
+    one channel block of one pixel. x has the elements `element`, y `result`.
     """
     return _find(
         "convert_layout",
         {
             "dest": dest,
-            "storage": storage,
-            "width": width,
+            "element": element,
+            "result": result,
+            "load": load,
         },
     )
 
 
-ConvertWidthStorage: TypeAlias = Literal[
-    "ssbo",
+ConvertWidthElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ConvertWidthLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _CONVERT_WIDTH = struct.Struct("<I")
 
@@ -1812,23 +1839,24 @@ class ConvertWidthParams(Params):
 
 def convert_width(
     *,
-    storage: ConvertWidthStorage,
+    element: ConvertWidthElement,
+    load: ConvertWidthLoad,
 ) -> Shader:
     """Return a variant of `convert_width`.
 
-    Copies n4 groups of four floats from 32 bits to 16, or from 16 to 32 where the storage of x is
-    half.
+    Copies n4 groups of four floats from 32 bits to 16, or from 16 to 32 where x holds float16.
     """
     return _find(
         "convert_width",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-CopyStorage: TypeAlias = Literal[
-    "ssbo",
+CopyLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _COPY = struct.Struct("<I")
@@ -1857,7 +1885,7 @@ class CopyParams(Params):
 
 def copy(
     *,
-    storage: CopyStorage,
+    load: CopyLoad,
 ) -> Shader:
     """Return a variant of `copy`.
 
@@ -1866,17 +1894,17 @@ def copy(
     return _find(
         "copy",
         {
-            "storage": storage,
+            "load": load,
         },
     )
 
 
-CumSumDtype: TypeAlias = Literal[
+CumSumElement: TypeAlias = Literal[
     "f32",
     "i32",
 ]
-CumSumStorage: TypeAlias = Literal[
-    "ssbo",
+CumSumLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _CUM_SUM = struct.Struct("<IIIIII")
@@ -1927,8 +1955,8 @@ class CumSumParams(Params):
 
 def cum_sum(
     *,
-    dtype: CumSumDtype,
-    storage: CumSumStorage,
+    element: CumSumElement,
+    load: CumSumLoad,
 ) -> Shader:
     """Return a variant of `cum_sum`.
 
@@ -1939,8 +1967,8 @@ def cum_sum(
     return _find(
         "cum_sum",
         {
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -1953,11 +1981,13 @@ ElementwiseWidth: TypeAlias = Literal[
     1,
     4,
 ]
-ElementwiseStorage: TypeAlias = Literal[
-    "ssbo",
+ElementwiseElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ElementwiseLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _ELEMENTWISE = struct.Struct("<I5I6I6I6I6I")
 
@@ -2012,7 +2042,8 @@ def elementwise(
     *,
     steps: ElementwiseSteps,
     width: ElementwiseWidth,
-    storage: ElementwiseStorage,
+    element: ElementwiseElement,
+    load: ElementwiseLoad,
 ) -> Shader:
     """Return a variant of `elementwise`.
 
@@ -2026,14 +2057,15 @@ def elementwise(
         {
             "steps": steps,
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-FillStorage: TypeAlias = Literal[
-    "ssbo",
-    "half",
+FillElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _FILL = struct.Struct("<II")
 
@@ -2067,7 +2099,7 @@ class FillParams(Params):
 
 def fill(
     *,
-    storage: FillStorage,
+    element: FillElement,
 ) -> Shader:
     """Return a variant of `fill`.
 
@@ -2077,7 +2109,7 @@ def fill(
     return _find(
         "fill",
         {
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -2086,11 +2118,13 @@ GatherWidth: TypeAlias = Literal[
     1,
     4,
 ]
-GatherStorage: TypeAlias = Literal[
-    "ssbo",
+GatherElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+GatherLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _GATHER = struct.Struct("<IIIiI")
 
@@ -2137,7 +2171,8 @@ class GatherParams(Params):
 def gather(
     *,
     width: GatherWidth,
-    storage: GatherStorage,
+    element: GatherElement,
+    load: GatherLoad,
 ) -> Shader:
     """Return a variant of `gather`.
 
@@ -2148,16 +2183,19 @@ def gather(
         "gather",
         {
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-GatherElementsStorage: TypeAlias = Literal[
-    "ssbo",
+GatherElementsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+GatherElementsLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _GATHER_ELEMENTS = struct.Struct("<I5I6IiII")
 
@@ -2210,7 +2248,8 @@ class GatherElementsParams(Params):
 
 def gather_elements(
     *,
-    storage: GatherElementsStorage,
+    element: GatherElementsElement,
+    load: GatherElementsLoad,
 ) -> Shader:
     """Return a variant of `gather_elements`.
 
@@ -2219,16 +2258,19 @@ def gather_elements(
     return _find(
         "gather_elements",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-GatherNdStorage: TypeAlias = Literal[
-    "ssbo",
+GatherNdElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+GatherNdLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _GATHER_ND = struct.Struct("<IIIII6i6II")
 
@@ -2289,7 +2331,8 @@ class GatherNdParams(Params):
 
 def gather_nd(
     *,
-    storage: GatherNdStorage,
+    element: GatherNdElement,
+    load: GatherNdLoad,
 ) -> Shader:
     """Return a variant of `gather_nd`.
 
@@ -2298,16 +2341,19 @@ def gather_nd(
     return _find(
         "gather_nd",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-GridSampleStorage: TypeAlias = Literal[
-    "ssbo",
+GridSampleElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+GridSampleLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _GRID_SAMPLE = struct.Struct("<IIII3i")
 
@@ -2356,7 +2402,8 @@ class GridSampleParams(Params):
 
 def grid_sample(
     *,
-    storage: GridSampleStorage,
+    element: GridSampleElement,
+    load: GridSampleLoad,
 ) -> Shader:
     """Return a variant of `grid_sample`.
 
@@ -2366,7 +2413,8 @@ def grid_sample(
     return _find(
         "grid_sample",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -2381,11 +2429,9 @@ GroupNormMode: TypeAlias = Literal[
     "own",
     "joint",
 ]
-GroupNormStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+GroupNormElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _GROUP_NORM = struct.Struct("<IIIIIffff")
 
@@ -2449,7 +2495,7 @@ def group_norm(
     *,
     lanes: GroupNormLanes,
     mode: GroupNormMode,
-    storage: GroupNormStorage,
+    element: GroupNormElement,
 ) -> Shader:
     """Return a variant of `group_norm`.
 
@@ -2462,7 +2508,7 @@ def group_norm(
         {
             "lanes": lanes,
             "mode": mode,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -2471,11 +2517,13 @@ InterpWidth: TypeAlias = Literal[
     1,
     4,
 ]
-InterpStorage: TypeAlias = Literal[
-    "ssbo",
+InterpElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+InterpLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _INTERP = struct.Struct("<IIIIIIIiff")
 
@@ -2542,7 +2590,8 @@ class InterpParams(Params):
 def interp(
     *,
     width: InterpWidth,
-    storage: InterpStorage,
+    element: InterpElement,
+    load: InterpLoad,
 ) -> Shader:
     """Return a variant of `interp`.
 
@@ -2553,7 +2602,8 @@ def interp(
         "interp",
         {
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -2563,11 +2613,13 @@ LrnForm: TypeAlias = Literal[
     4,
     "blocked",
 ]
-LrnStorage: TypeAlias = Literal[
-    "ssbo",
+LrnElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+LrnLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _LRN = struct.Struct("<Iiiiiff")
 
@@ -2622,7 +2674,8 @@ class LrnParams(Params):
 def lrn(
     *,
     form: LrnForm,
-    storage: LrnStorage,
+    element: LrnElement,
+    load: LrnLoad,
 ) -> Shader:
     """Return a variant of `lrn`.
 
@@ -2635,7 +2688,8 @@ def lrn(
         "lrn",
         {
             "form": form,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -2791,9 +2845,9 @@ MatmulGemvAligned: TypeAlias = Literal[
     1,
     4,
 ]
-MatmulGemvStorage: TypeAlias = Literal[
-    "ssbo",
-    "half",
+MatmulGemvElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _MATMUL_GEMV = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -2876,7 +2930,7 @@ def matmul_gemv(
     *,
     rows: MatmulGemvRows,
     aligned: MatmulGemvAligned,
-    storage: MatmulGemvStorage,
+    element: MatmulGemvElement,
 ) -> Shader:
     """Return a variant of `matmul_gemv`.
 
@@ -2889,7 +2943,7 @@ def matmul_gemv(
         {
             "rows": rows,
             "aligned": aligned,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -2899,11 +2953,13 @@ MatmulPackOperand: TypeAlias = Literal[
     "a4",
     "b",
 ]
-MatmulPackStorage: TypeAlias = Literal[
-    "ssbo",
+MatmulPackElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+MatmulPackLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _MATMUL_PACK = struct.Struct("<IIIIIIIIII")
 
@@ -2970,7 +3026,8 @@ class MatmulPackParams(Params):
 def matmul_pack(
     *,
     operand: MatmulPackOperand,
-    storage: MatmulPackStorage,
+    element: MatmulPackElement,
+    load: MatmulPackLoad,
 ) -> Shader:
     """Return a variant of `matmul_pack`.
 
@@ -2983,7 +3040,8 @@ def matmul_pack(
         "matmul_pack",
         {
             "operand": operand,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -3003,9 +3061,9 @@ MatmulRotateAligned: TypeAlias = Literal[
     1,
     4,
 ]
-MatmulRotateStorage: TypeAlias = Literal[
-    "texel",
-    "half_texel",
+MatmulRotateElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _MATMUL_ROTATE = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -3089,7 +3147,7 @@ def matmul_rotate(
     rows: MatmulRotateRows,
     lanes: MatmulRotateLanes,
     aligned: MatmulRotateAligned,
-    storage: MatmulRotateStorage,
+    element: MatmulRotateElement,
 ) -> Shader:
     """Return a variant of `matmul_rotate`.
 
@@ -3103,7 +3161,7 @@ def matmul_rotate(
             "rows": rows,
             "lanes": lanes,
             "aligned": aligned,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -3124,9 +3182,9 @@ MatmulSharedAligned: TypeAlias = Literal[
     1,
     4,
 ]
-MatmulSharedStorage: TypeAlias = Literal[
-    "ssbo",
-    "half",
+MatmulSharedElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _MATMUL_SHARED = struct.Struct("<IIIIIII2I3I3IfffIII")
 
@@ -3222,7 +3280,7 @@ def matmul_shared(
     tile: MatmulSharedTile,
     split: MatmulSharedSplit,
     aligned: MatmulSharedAligned,
-    storage: MatmulSharedStorage,
+    element: MatmulSharedElement,
 ) -> Shader:
     """Return a variant of `matmul_shared`.
 
@@ -3236,7 +3294,7 @@ def matmul_shared(
             "tile": tile,
             "split": split,
             "aligned": aligned,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -3249,15 +3307,14 @@ MatmulTileAligned: TypeAlias = Literal[
     1,
     4,
 ]
-MatmulTileDtype: TypeAlias = Literal[
+MatmulTileElement: TypeAlias = Literal[
     "f32",
+    "f16",
     "i32",
 ]
-MatmulTileStorage: TypeAlias = Literal[
-    "ssbo",
+MatmulTileLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _MATMUL_TILE = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -3340,8 +3397,8 @@ def matmul_tile(
     *,
     tile: MatmulTileTile,
     aligned: MatmulTileAligned,
-    dtype: MatmulTileDtype,
-    storage: MatmulTileStorage,
+    element: MatmulTileElement,
+    load: MatmulTileLoad,
 ) -> Shader:
     """Return a variant of `matmul_tile`.
 
@@ -3352,8 +3409,8 @@ def matmul_tile(
         {
             "tile": tile,
             "aligned": aligned,
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -3362,11 +3419,13 @@ NormApplyForm: TypeAlias = Literal[
     "rows",
     "channels",
 ]
-NormApplyStorage: TypeAlias = Literal[
-    "ssbo",
+NormApplyElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+NormApplyLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _NORM_APPLY = struct.Struct("<IIIIIIIIIff")
 
@@ -3437,7 +3496,8 @@ class NormApplyParams(Params):
 def norm_apply(
     *,
     form: NormApplyForm,
-    storage: NormApplyStorage,
+    element: NormApplyElement,
+    load: NormApplyLoad,
 ) -> Shader:
     """Return a variant of `norm_apply`.
 
@@ -3448,7 +3508,8 @@ def norm_apply(
         "norm_apply",
         {
             "form": form,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -3464,11 +3525,9 @@ NormRowsForm: TypeAlias = Literal[
     "rows",
     "channels",
 ]
-NormRowsStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+NormRowsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _NORM_ROWS = struct.Struct("<IIIIIIIIIfff")
 
@@ -3544,7 +3603,7 @@ def norm_rows(
     *,
     lanes: NormRowsLanes,
     form: NormRowsForm,
-    storage: NormRowsStorage,
+    element: NormRowsElement,
 ) -> Shader:
     """Return a variant of `norm_rows`.
 
@@ -3560,17 +3619,17 @@ def norm_rows(
         {
             "lanes": lanes,
             "form": form,
-            "storage": storage,
+            "element": element,
         },
     )
 
 
-OneHotDtype: TypeAlias = Literal[
+OneHotElement: TypeAlias = Literal[
     "f32",
     "i32",
 ]
-OneHotStorage: TypeAlias = Literal[
-    "ssbo",
+OneHotLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _ONE_HOT = struct.Struct("<IIi")
@@ -3609,8 +3668,8 @@ class OneHotParams(Params):
 
 def one_hot(
     *,
-    dtype: OneHotDtype,
-    storage: OneHotStorage,
+    element: OneHotElement,
+    load: OneHotLoad,
 ) -> Shader:
     """Return a variant of `one_hot`.
 
@@ -3620,21 +3679,20 @@ def one_hot(
     return _find(
         "one_hot",
         {
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-PoolDtype: TypeAlias = Literal[
+PoolElement: TypeAlias = Literal[
     "f32",
+    "f16",
     "i32",
 ]
-PoolStorage: TypeAlias = Literal[
-    "ssbo",
+PoolLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _POOL = struct.Struct("<I3i3I3i3i3i3i3iIIff")
 
@@ -3712,8 +3770,8 @@ class PoolParams(Params):
 
 def pool(
     *,
-    dtype: PoolDtype,
-    storage: PoolStorage,
+    element: PoolElement,
+    load: PoolLoad,
 ) -> Shader:
     """Return a variant of `pool`.
 
@@ -3723,21 +3781,20 @@ def pool(
     return _find(
         "pool",
         {
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-PoolIndexDtype: TypeAlias = Literal[
+PoolIndexElement: TypeAlias = Literal[
     "f32",
+    "f16",
     "i32",
 ]
-PoolIndexStorage: TypeAlias = Literal[
-    "ssbo",
+PoolIndexLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _POOL_INDEX = struct.Struct("<I3i3I3i3i3i3i3i")
 
@@ -3799,8 +3856,8 @@ class PoolIndexParams(Params):
 
 def pool_index(
     *,
-    dtype: PoolIndexDtype,
-    storage: PoolIndexStorage,
+    element: PoolIndexElement,
+    load: PoolIndexLoad,
 ) -> Shader:
     """Return a variant of `pool_index`.
 
@@ -3810,8 +3867,8 @@ def pool_index(
     return _find(
         "pool_index",
         {
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -3829,11 +3886,9 @@ PoolStripPixels: TypeAlias = Literal[
     2,
     8,
 ]
-PoolStripStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+PoolStripElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _POOL_STRIP = struct.Struct("<IiiIIiiiiII")
 
@@ -3906,7 +3961,7 @@ def pool_strip(
     size: PoolStripSize,
     stride: PoolStripStride,
     pixels: PoolStripPixels,
-    storage: PoolStripStorage,
+    element: PoolStripElement,
 ) -> Shader:
     """Return a variant of `pool_strip`.
 
@@ -3920,25 +3975,27 @@ def pool_strip(
             "size": size,
             "stride": stride,
             "pixels": pixels,
-            "storage": storage,
+            "element": element,
         },
     )
 
 
 RasterWidth: TypeAlias = Literal[
-    "1",
-    "4",
+    1,
+    4,
 ]
 RasterBlocked: TypeAlias = Literal[
     "none",
     "source",
     "both",
 ]
-RasterStorage: TypeAlias = Literal[
-    "ssbo",
+RasterElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+RasterLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _RASTER = struct.Struct("<Iii5I6i6iI2I2I")
 
@@ -4005,7 +4062,8 @@ def raster(
     *,
     width: RasterWidth,
     blocked: RasterBlocked,
-    storage: RasterStorage,
+    element: RasterElement,
+    load: RasterLoad,
 ) -> Shader:
     """Return a variant of `raster`.
 
@@ -4019,7 +4077,8 @@ def raster(
         {
             "width": width,
             "blocked": blocked,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -4033,19 +4092,18 @@ ReduceColumnsOp: TypeAlias = Literal[
     "MIN",
     "PROD",
 ]
-ReduceColumnsDtype: TypeAlias = Literal[
-    "f32",
-    "i32",
-]
 ReduceColumnsWidth: TypeAlias = Literal[
     4,
     1,
 ]
-ReduceColumnsStorage: TypeAlias = Literal[
-    "ssbo",
+ReduceColumnsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+    "i32",
+]
+ReduceColumnsLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _REDUCE_COLUMNS = struct.Struct("<IIIIIff")
 
@@ -4100,9 +4158,9 @@ class ReduceColumnsParams(Params):
 def reduce_columns(
     *,
     op: ReduceColumnsOp,
-    dtype: ReduceColumnsDtype,
     width: ReduceColumnsWidth,
-    storage: ReduceColumnsStorage,
+    element: ReduceColumnsElement,
+    load: ReduceColumnsLoad,
 ) -> Shader:
     """Return a variant of `reduce_columns`.
 
@@ -4114,15 +4172,15 @@ def reduce_columns(
         "reduce_columns",
         {
             "op": op,
-            "dtype": dtype,
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-ReduceExactStorage: TypeAlias = Literal[
-    "ssbo",
+ReduceExactLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _REDUCE_EXACT = struct.Struct("<III")
@@ -4161,7 +4219,7 @@ class ReduceExactParams(Params):
 
 def reduce_exact(
     *,
-    storage: ReduceExactStorage,
+    load: ReduceExactLoad,
 ) -> Shader:
     """Return a variant of `reduce_exact`.
 
@@ -4172,7 +4230,7 @@ def reduce_exact(
     return _find(
         "reduce_exact",
         {
-            "storage": storage,
+            "load": load,
         },
     )
 
@@ -4186,21 +4244,16 @@ ReduceRowsOp: TypeAlias = Literal[
     "MIN",
     "PROD",
 ]
-ReduceRowsDtype: TypeAlias = Literal[
-    "f32",
-    "i32",
-]
 ReduceRowsLanes: TypeAlias = Literal[
     8,
     16,
     32,
     0,
 ]
-ReduceRowsStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+ReduceRowsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+    "i32",
 ]
 _REDUCE_ROWS = struct.Struct("<IIIIff")
 
@@ -4251,9 +4304,8 @@ class ReduceRowsParams(Params):
 def reduce_rows(
     *,
     op: ReduceRowsOp,
-    dtype: ReduceRowsDtype,
     lanes: ReduceRowsLanes,
-    storage: ReduceRowsStorage,
+    element: ReduceRowsElement,
 ) -> Shader:
     """Return a variant of `reduce_rows`.
 
@@ -4265,9 +4317,8 @@ def reduce_rows(
         "reduce_rows",
         {
             "op": op,
-            "dtype": dtype,
             "lanes": lanes,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -4276,11 +4327,13 @@ ScaleWidth: TypeAlias = Literal[
     4,
     1,
 ]
-ScaleStorage: TypeAlias = Literal[
-    "ssbo",
+ScaleElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ScaleLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _SCALE = struct.Struct("<IIIIff")
 
@@ -4331,7 +4384,8 @@ class ScaleParams(Params):
 def scale(
     *,
     width: ScaleWidth,
-    storage: ScaleStorage,
+    element: ScaleElement,
+    load: ScaleLoad,
 ) -> Shader:
     """Return a variant of `scale`.
 
@@ -4344,7 +4398,8 @@ def scale(
         "scale",
         {
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -4356,12 +4411,12 @@ ScatterElementsReduction: TypeAlias = Literal[
     "max",
     "min",
 ]
-ScatterElementsDtype: TypeAlias = Literal[
+ScatterElementsElement: TypeAlias = Literal[
     "f32",
     "i32",
 ]
-ScatterElementsStorage: TypeAlias = Literal[
-    "ssbo",
+ScatterElementsLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _SCATTER_ELEMENTS = struct.Struct("<IIIiII5I6I6II")
@@ -4432,8 +4487,8 @@ class ScatterElementsParams(Params):
 def scatter_elements(
     *,
     reduction: ScatterElementsReduction,
-    dtype: ScatterElementsDtype,
-    storage: ScatterElementsStorage,
+    element: ScatterElementsElement,
+    load: ScatterElementsLoad,
 ) -> Shader:
     """Return a variant of `scatter_elements`.
 
@@ -4445,8 +4500,8 @@ def scatter_elements(
         "scatter_elements",
         {
             "reduction": reduction,
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -4458,12 +4513,12 @@ ScatterNdReduction: TypeAlias = Literal[
     "max",
     "min",
 ]
-ScatterNdDtype: TypeAlias = Literal[
+ScatterNdElement: TypeAlias = Literal[
     "f32",
     "i32",
 ]
-ScatterNdStorage: TypeAlias = Literal[
-    "ssbo",
+ScatterNdLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _SCATTER_ND = struct.Struct("<IIIII6i6II")
@@ -4526,8 +4581,8 @@ class ScatterNdParams(Params):
 def scatter_nd(
     *,
     reduction: ScatterNdReduction,
-    dtype: ScatterNdDtype,
-    storage: ScatterNdStorage,
+    element: ScatterNdElement,
+    load: ScatterNdLoad,
 ) -> Shader:
     """Return a variant of `scatter_nd`.
 
@@ -4539,21 +4594,23 @@ def scatter_nd(
         "scatter_nd",
         {
             "reduction": reduction,
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
 SelectWidth: TypeAlias = Literal[
-    "1",
-    "4",
+    1,
+    4,
 ]
-SelectStorage: TypeAlias = Literal[
-    "ssbo",
+SelectElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+SelectLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _SELECT = struct.Struct("<I5I6I6I6I")
 
@@ -4603,7 +4660,8 @@ class SelectParams(Params):
 def select(
     *,
     width: SelectWidth,
-    storage: SelectStorage,
+    element: SelectElement,
+    load: SelectLoad,
 ) -> Shader:
     """Return a variant of `select`.
 
@@ -4613,16 +4671,19 @@ def select(
         "select",
         {
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
 
-SoftmaxApplyStorage: TypeAlias = Literal[
-    "ssbo",
+SoftmaxApplyElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+SoftmaxApplyLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _SOFTMAX_APPLY = struct.Struct("<III")
 
@@ -4660,7 +4721,8 @@ class SoftmaxApplyParams(Params):
 
 def softmax_apply(
     *,
-    storage: SoftmaxApplyStorage,
+    element: SoftmaxApplyElement,
+    load: SoftmaxApplyLoad,
 ) -> Shader:
     """Return a variant of `softmax_apply`.
 
@@ -4670,7 +4732,8 @@ def softmax_apply(
     return _find(
         "softmax_apply",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -4679,11 +4742,13 @@ SoftmaxColumnsWidth: TypeAlias = Literal[
     4,
     1,
 ]
-SoftmaxColumnsStorage: TypeAlias = Literal[
-    "ssbo",
+SoftmaxColumnsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+SoftmaxColumnsLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _SOFTMAX_COLUMNS = struct.Struct("<III")
 
@@ -4722,7 +4787,8 @@ class SoftmaxColumnsParams(Params):
 def softmax_columns(
     *,
     width: SoftmaxColumnsWidth,
-    storage: SoftmaxColumnsStorage,
+    element: SoftmaxColumnsElement,
+    load: SoftmaxColumnsLoad,
 ) -> Shader:
     """Return a variant of `softmax_columns`.
 
@@ -4733,7 +4799,8 @@ def softmax_columns(
         "softmax_columns",
         {
             "width": width,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -4748,11 +4815,9 @@ SoftmaxRowsAligned: TypeAlias = Literal[
     4,
     1,
 ]
-SoftmaxRowsStorage: TypeAlias = Literal[
-    "ssbo",
-    "texel",
-    "half",
-    "half_texel",
+SoftmaxRowsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _SOFTMAX_ROWS = struct.Struct("<II")
 
@@ -4788,7 +4853,7 @@ def softmax_rows(
     *,
     lanes: SoftmaxRowsLanes,
     aligned: SoftmaxRowsAligned,
-    storage: SoftmaxRowsStorage,
+    element: SoftmaxRowsElement,
 ) -> Shader:
     """Return a variant of `softmax_rows`.
 
@@ -4802,17 +4867,17 @@ def softmax_rows(
         {
             "lanes": lanes,
             "aligned": aligned,
-            "storage": storage,
+            "element": element,
         },
     )
 
 
-TopKKeysDtype: TypeAlias = Literal[
+TopKKeysElement: TypeAlias = Literal[
     "f32",
     "i32",
 ]
-TopKKeysStorage: TypeAlias = Literal[
-    "ssbo",
+TopKKeysLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _TOP_K_KEYS = struct.Struct("<IIII")
@@ -4855,8 +4920,8 @@ class TopKKeysParams(Params):
 
 def top_k_keys(
     *,
-    dtype: TopKKeysDtype,
-    storage: TopKKeysStorage,
+    element: TopKKeysElement,
+    load: TopKKeysLoad,
 ) -> Shader:
     """Return a variant of `top_k_keys`.
 
@@ -4866,8 +4931,8 @@ def top_k_keys(
     return _find(
         "top_k_keys",
         {
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -4876,8 +4941,8 @@ TopKMergeTarget: TypeAlias = Literal[
     "runs",
     "result",
 ]
-TopKMergeStorage: TypeAlias = Literal[
-    "ssbo",
+TopKMergeLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _TOP_K_MERGE = struct.Struct("<IIIIIIII")
@@ -4937,7 +5002,7 @@ class TopKMergeParams(Params):
 def top_k_merge(
     *,
     target: TopKMergeTarget,
-    storage: TopKMergeStorage,
+    load: TopKMergeLoad,
 ) -> Shader:
     """Return a variant of `top_k_merge`.
 
@@ -4948,7 +5013,7 @@ def top_k_merge(
         "top_k_merge",
         {
             "target": target,
-            "storage": storage,
+            "load": load,
         },
     )
 
@@ -4957,8 +5022,8 @@ TopKRankTarget: TypeAlias = Literal[
     "runs",
     "result",
 ]
-TopKRankStorage: TypeAlias = Literal[
-    "ssbo",
+TopKRankLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
 ]
 _TOP_K_RANK = struct.Struct("<IIIIIIII")
@@ -5018,7 +5083,7 @@ class TopKRankParams(Params):
 def top_k_rank(
     *,
     target: TopKRankTarget,
-    storage: TopKRankStorage,
+    load: TopKRankLoad,
 ) -> Shader:
     """Return a variant of `top_k_rank`.
 
@@ -5030,7 +5095,7 @@ def top_k_rank(
         "top_k_rank",
         {
             "target": target,
-            "storage": storage,
+            "load": load,
         },
     )
 
@@ -5082,15 +5147,14 @@ UnaryOp: TypeAlias = Literal[
     "QUICK_GELU",
     "THRESHOLDED_RELU",
 ]
-UnaryDtype: TypeAlias = Literal[
+UnaryElement: TypeAlias = Literal[
     "f32",
+    "f16",
     "i32",
 ]
-UnaryStorage: TypeAlias = Literal[
-    "ssbo",
+UnaryLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _UNARY = struct.Struct("<Iffii")
 
@@ -5137,8 +5201,8 @@ class UnaryParams(Params):
 def unary(
     *,
     op: UnaryOp,
-    dtype: UnaryDtype,
-    storage: UnaryStorage,
+    element: UnaryElement,
+    load: UnaryLoad,
 ) -> Shader:
     """Return a variant of `unary`.
 
@@ -5149,8 +5213,8 @@ def unary(
         "unary",
         {
             "op": op,
-            "dtype": dtype,
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )
 
@@ -5159,9 +5223,9 @@ WinogradInM: TypeAlias = Literal[
     2,
     4,
 ]
-WinogradInStorage: TypeAlias = Literal[
-    "texel",
-    "half_texel",
+WinogradInElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _WINOGRAD_IN = struct.Struct("<I2I2i2i")
 
@@ -5207,7 +5271,7 @@ class WinogradInParams(Params):
 def winograd_in(
     *,
     m: WinogradInM,
-    storage: WinogradInStorage,
+    element: WinogradInElement,
 ) -> Shader:
     """Return a variant of `winograd_in`.
 
@@ -5218,7 +5282,7 @@ def winograd_in(
         "winograd_in",
         {
             "m": m,
-            "storage": storage,
+            "element": element,
         },
     )
 
@@ -5227,9 +5291,9 @@ WinogradOutM: TypeAlias = Literal[
     2,
     4,
 ]
-WinogradOutStorage: TypeAlias = Literal[
-    "texel",
-    "half_texel",
+WinogradOutElement: TypeAlias = Literal[
+    "f32",
+    "f16",
 ]
 _WINOGRAD_OUT = struct.Struct("<I2I2IIff")
 
@@ -5283,7 +5347,7 @@ class WinogradOutParams(Params):
 def winograd_out(
     *,
     m: WinogradOutM,
-    storage: WinogradOutStorage,
+    element: WinogradOutElement,
 ) -> Shader:
     """Return a variant of `winograd_out`.
 
@@ -5294,6 +5358,6 @@ def winograd_out(
         "winograd_out",
         {
             "m": m,
-            "storage": storage,
+            "element": element,
         },
     )

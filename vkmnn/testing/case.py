@@ -188,8 +188,12 @@ class Variant:
     @property
     def half(self) -> bool:
         """Whether the variant works on floats of 16 bits."""
-        storage = str(self.axes.get("storage", ""))
-        return storage.startswith("half") or "storage16" in self.library.load(self.name).requires
+        return "storage16" in self.library.load(self.name).requires
+
+    @property
+    def dtype(self) -> str:
+        """What the variant computes with: "f32" or "i32"."""
+        return "i32" if self.axes.get("element") == "i32" else "f32"
 
 
 CaseMaker = Callable[[Variant], Iterable[Case]]

@@ -21,7 +21,7 @@ from vkmnn.runtime.pipeline import SpecValues
 from vkmnn.runtime.shader import BindingType, Shader
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary, shader_from_entry
 from vkmnn.testing.case import Variant
-from vkmnn.vulkan.encoder import MIN_TEXELS, load_storages
+from vkmnn.vulkan.encoder import MIN_TEXELS, loads_of
 
 # What kernels for cooperative matrices look for, and the shared memory of devices that have them.
 MATRICES = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
@@ -105,7 +105,7 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
         if "cooperative_matrix" in shader.requires:
             info = _with_matrices(info, variant)
     texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
-    if texels and "texel" not in load_storages(info):
+    if texels and "texel" not in loads_of(info):
         longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
         info = replace(info, limits=replace(info.limits, max_texel_buffer_elements=longer))
     if info is device.info:

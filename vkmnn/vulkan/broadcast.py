@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
@@ -26,7 +27,7 @@ class Broadcast:
     single words when `splats[k]`: then one word serves all lanes.
     """
 
-    width: int
+    width: Literal[1, 4]
     count: int
     sizes: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 # How kernels load is a property of the device, not of one op.
-NOT_TUNED = frozenset({"storage"})
+NOT_TUNED = frozenset({"load"})
 
 
 class Chooser(Protocol):

@@ -24,7 +24,15 @@ from vkmnn.vulkan.checks import (
 )
 from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
 from vkmnn.vulkan.device_rules import is_gpu
-from vkmnn.vulkan.storage import VECTOR_BYTES, kernel_dtype, storage_bytes, to_half, to_storage
+from vkmnn.vulkan.storage import (
+    VECTOR_BYTES,
+    Element,
+    FloatElement,
+    kernel_dtype,
+    storage_bytes,
+    to_half,
+    to_storage,
+)
 
 T = TypeVar("T")
 
@@ -37,8 +45,8 @@ EXACT_QUOTIENTS = 1 << 20
 TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
 HALF_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
 
-FullStorage = Literal["ssbo", "texel"]
-Storage = Literal["ssbo", "texel", "half", "half_texel"]
+Load = Literal["buffer", "texel"]
+"""How kernels load: their axis `load`."""
 
 
 class Params(Protocol):
@@ -118,33 +126,23 @@ class VulkanEncoder:
         return taken
 
     @property
-    def prefers_texel_loads(self) -> bool:
-        """True where kernels load through texel buffers: several times faster on CPU devices."""
-        return self.full_storage == "texel"
+    def load(self) -> Load:
+        """How kernels load: through texel buffers on CPU devices, several times faster there."""
+        return self.choose("load", (), self.loads)
 
     @property
-    def load_storage(self) -> Storage:
-        """The value of kernels' storage axis for this device, and for the op at hand."""
-        return half_storage(self.full_storage) if self.half else self.full_storage
+    def loads(self) -> tuple[Load, ...]:
+        """How kernels may load what the op at hand works on, the faster way first."""
+        return loads_of(self.info, self.half)
 
     @property
-    def full_storage(self) -> FullStorage:
-        """The value of the storage axis of kernels that know floats of 32 bits only."""
-        return self.choose("storage", (), load_storages(self.info, self.half))
+    def element(self) -> FloatElement:
+        """What floats of the op at hand are in memory: kernels' axis `element`."""
+        return "f16" if self.half else "f32"
 
-    @property
-    def has_texel_loads(self) -> bool:
-        """Whether kernels may load what the op at hand works on through texel buffers."""
-        return "texel" in load_storages(self.info, self.half)
-
-    @property
-    def texel_storage(self) -> Literal["texel", "half_texel"]:
-        """The value of the storage axis of kernels that always load through texel buffers."""
-        return "half_texel" if self.half else "texel"
-
-    def storage_of(self, tensor: Tensor) -> Storage:
-        """Return the value of the storage axis of kernels that load this tensor first."""
-        return half_storage(self.full_storage) if tensor.half else self.full_storage
+    def element_of(self, tensor: Tensor) -> Element:
+        """Return what elements of a tensor's type are in memory, for the op at hand."""
+        return "i32" if kernel_dtype(tensor.dtype) == "i32" else self.element
 
     @contextmanager
     def in_full(self) -> Iterator[None]:
@@ -344,12 +342,7 @@ class VulkanEncoder:
         return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
 
 
-def half_storage(storage: FullStorage) -> Literal["half", "half_texel"]:
-    """Return the storage that loads the same way and holds floats of 16 bits."""
-    return "half_texel" if storage == "texel" else "half"
-
-
-def load_storages(info: DeviceInfo, half: bool = False) -> tuple[FullStorage, ...]:
+def loads_of(info: DeviceInfo, half: bool = False) -> tuple[Load, ...]:
     """Return how kernels can load on this device, the faster way first.
 
     Args:
@@ -358,8 +351,8 @@ def load_storages(info: DeviceInfo, half: bool = False) -> tuple[FullStorage, ..
     """
     needed = HALF_TEXEL_LOADS if half else TEXEL_LOADS
     if not info.features >= needed or info.limits.max_texel_buffer_elements < MIN_TEXELS:
-        return ("ssbo",)
-    return ("ssbo", "texel") if is_gpu(info) else ("texel", "ssbo")
+        return ("buffer",)
+    return ("buffer", "texel") if is_gpu(info) else ("texel", "buffer")
 
 
 def index_spec(shader: Shader, count: int) -> dict[str, bool]:

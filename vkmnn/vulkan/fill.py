@@ -7,7 +7,7 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.storage import stored_dtype, vec4_count
+from vkmnn.vulkan.storage import stored_dtype, stored_word, vec4_count
 from vkmnn.vulkan.windows import flat_windows
 
 
@@ -15,7 +15,7 @@ def encode_fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
     """Record one dispatch that sets every element to `value`, which the element type can hold."""
     # A word holds one element, or two halves.
     bits = int(np.full(2, value).astype(stored_dtype(output)).view(np.uint32)[0])
-    shader = kernels.fill(storage="half" if output.half else "ssbo")
+    shader = kernels.fill(element=stored_word(output))
     for (part,) in flat_windows((output,), encoder.info.limits.max_storage_buffer_range, encoder):
         count = vec4_count(part)
         encoder.dispatch_linear(shader, [part], kernels.FillParams(count=count, bits=bits), count)

@@ -11,7 +11,7 @@ from vkmnn.ir import Layout, Region, View
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.region_copy import copy_region
-from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes
+from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes, stored_word
 from vkmnn.vulkan.windows import chunk_starts, room_of, scratch_like, stored_as, window
 
 
@@ -31,8 +31,9 @@ def change_layout(
     blocked = output.layout is Layout.NC4HW4
     shader = kernels.convert_layout(
         dest="nc4hw4" if blocked else "nchw",
-        storage=encoder.storage_of(source),
-        width="half" if output.half else "full",
+        element=stored_word(source),
+        load=encoder.load,
+        result=stored_word(output),
     )
 
     def record(read: Tensor, written: Tensor, images: int, planes: int, plane: int) -> None:

@@ -8,8 +8,9 @@ from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Region
+from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import Storage, VulkanEncoder
+from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.storage import storage_bytes
 from vkmnn.vulkan.windows import room_of, windowed
 
@@ -47,10 +48,10 @@ def copy_region(
         encoder: takes the dispatch.
         by_blocks: both tensors are blocked, and addresses follow that order.
     """
-    blocked, storage = _blocked(source, output, by_blocks), encoder.load_storage
-    room = room_of(kernels.raster(width="1", blocked=blocked, storage=storage), encoder)
+    blocked = _blocked(source, output, by_blocks)
+    room = room_of(_raster(1, blocked, encoder), encoder)
     for part, read, written in windowed(region, source, output, room, encoder):
-        _record(part, read, written, blocked, storage, encoder)
+        _record(part, read, written, blocked, encoder)
 
 
 def fits_blocked(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> bool:
@@ -58,10 +59,14 @@ def fits_blocked(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> bool
     limit = encoder.info.limits.max_storage_buffer_range
     if max(storage_bytes(source), storage_bytes(output)) <= limit:
         return True
-    blocked, storage = _blocked(source, output, by_blocks=False), encoder.load_storage
-    room = room_of(kernels.raster(width="1", blocked=blocked, storage=storage), encoder)
+    blocked = _blocked(source, output, by_blocks=False)
+    room = room_of(_raster(1, blocked, encoder), encoder)
     written = storage_bytes(output) if output.layout is Layout.NC4HW4 else 0
     return storage_bytes(source) <= room.source and written <= room.output
+
+
+def _raster(width: Literal[1, 4], blocked: Blocked, encoder: VulkanEncoder) -> Shader:
+    return kernels.raster(width=width, blocked=blocked, element=encoder.element, load=encoder.load)
 
 
 def _record(
@@ -69,7 +74,6 @@ def _record(
     source: Tensor,
     output: Tensor,
     blocked: Blocked,
-    storage: Storage,
     encoder: VulkanEncoder,
 ) -> None:
     """Record one dispatch."""
@@ -105,7 +109,7 @@ def _record(
         channels=(channels, out_channels),
         pixels=(pixels, out_pixels),
     )
-    shader = kernels.raster(width="4" if wide else "1", blocked=blocked, storage=storage)
+    shader = _raster(4 if wide else 1, blocked, encoder)
     # Blocked tensors are addressed in plain order first: indices reach to their ends.
     reach = max(prod(source.shape), prod(output.shape)) if blocked != "none" else 0
     encoder.dispatch_linear(shader, [source, output], params, count, spec, reach=reach)

@@ -8,6 +8,7 @@ device has 16-bit storage, floats may take two bytes (`Tensor.half`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,21 @@ _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
 HALF_MAX = 65504.0
 HALF_SMALLEST = 2.0**-14  # smaller numbers have fewer digits
+
+
+FloatElement = Literal["f32", "f16"]
+Element = Literal["f32", "f16", "i32"]
+"""What elements are in memory: the axis `element` of kernels."""
+
+
+def stored_element(tensor: Tensor) -> Element:
+    """Return what a tensor's elements are in memory."""
+    return "i32" if kernel_dtype(tensor.dtype) == "i32" else stored_word(tensor)
+
+
+def stored_word(tensor: Tensor) -> FloatElement:
+    """Return the element of kernels that move what a tensor holds, whatever it means."""
+    return "f16" if tensor.half else "f32"
 
 
 def kernel_dtype(dtype: DType) -> str | None:

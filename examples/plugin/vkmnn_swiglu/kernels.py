@@ -14,11 +14,13 @@ from vkmnn.shaders.params import PACK_ERRORS, Params, params_error
 
 _find = ShaderLibrary.beside(__file__).find
 
-SwigluStorage: TypeAlias = Literal[
-    "ssbo",
+SwigluElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+SwigluLoad: TypeAlias = Literal[
+    "buffer",
     "texel",
-    "half",
-    "half_texel",
 ]
 _SWIGLU = struct.Struct("<If")
 
@@ -52,7 +54,8 @@ class SwigluParams(Params):
 
 def swiglu(
     *,
-    storage: SwigluStorage,
+    element: SwigluElement,
+    load: SwigluLoad,
 ) -> Shader:
     """Return a variant of `swiglu`.
 
@@ -61,6 +64,7 @@ def swiglu(
     return _find(
         "swiglu",
         {
-            "storage": storage,
+            "element": element,
+            "load": load,
         },
     )

@@ -76,7 +76,7 @@ class SwiGLUExecution(VulkanExecution[SwiGLUAttrs]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         count = vec4_count(self.output)
-        shader = kernels.swiglu(storage=encoder.load_storage)
+        shader = kernels.swiglu(element=encoder.element, load=encoder.load)
         params = kernels.SwigluParams(
             n4=count,
             alpha=self.attrs.alpha,

@@ -225,7 +225,7 @@ def test_kernels_of_gpus(
     monkeypatch.setattr(
         encode, "rank_convolution", lambda problem, _: rank_convolution(problem, Target(info))
     )
-    monkeypatch.setattr(encoder, "load_storages", lambda *_: ("ssbo",))
+    monkeypatch.setattr(encoder, "loads_of", lambda *_: ("buffer",))
     for module in (registers, single):
         monkeypatch.setattr(module, "GPU_INVOCATIONS", 200)
     x = random(1, 8, pixels, 1)

@@ -148,7 +148,7 @@ def test_sizes_are_those_of_the_shaders(tile: Tile) -> None:
         tile=tile.name,
         split=0,
         aligned=4,
-        storage="ssbo",
+        element="f32",
     )
     assert matmul.local_size == (tile.invocations, 1, 1)
 

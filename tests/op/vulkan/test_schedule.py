@@ -12,7 +12,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.schedule import order, schedule
 from vkmnn.vulkan.storage import storage_bytes
 
-COPY = kernels.copy(storage="ssbo")
+COPY = kernels.copy(load="buffer")
 
 
 class Recording:

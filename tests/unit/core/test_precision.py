@@ -135,10 +135,10 @@ def test_a_float16_model(halves: None) -> None:
 def test_profiles_and_tuning_know_it(halves: None) -> None:
     with vkmnn.InferenceSession(network(), 0, precision="normal") as session:
         products = session.profile({"x": X}, 1).ops()[-2:]
-        assert any("half" in op.kernel for op in products)
+        assert any("_f16" in op.kernel for op in products)
         # A matrix of halves, and of 16 columns on both sides.
         assert max(op.nbytes for op in products) == 2 * (16 * 16 + 2 * X.size)
         for choice in session.tune({"x": X}, 1).choices:
-            assert choice.problem.startswith("('half', ") or choice.what == "storage"
+            assert choice.problem.startswith("('half', ") or choice.what == "load"
         (y,) = session.run(None, {"x": X})
     assert np.abs(y - expected()).max() < 1e-2 * np.ptp(expected())

@@ -117,7 +117,7 @@ def test_texel_buffers(
         device.recorder(False).dispatch(pipeline, ranges, b"", (1, 1, 1))
 
 
-SHARED = "conv_shared_32x32_0_ssbo"
+SHARED = "conv_shared_32x32_0_f32"
 MATRICES = "matmul_coop_64x64w32x32k1_64_0_1"
 
 

@@ -109,7 +109,7 @@ def _top_k(x: AnyArray, k: int, axis: int = -1, *, largest: bool = True) -> Case
 @shader_cases("top_k_keys")
 def top_k_keys(variant: Variant) -> Iterator[Case]:
     """Numbers at the ends of their range, and lines anywhere."""
-    dtype = str(variant.axes["dtype"])
+    dtype = variant.dtype
     lines = (*LINES, ((5, 7, 3), 0), ((5, 7, 3), 1), ((2, 37, 5), 1))
     for largest in (False, True):
         for shape, axis in lines:
@@ -170,7 +170,7 @@ def top_k_merge(variant: Variant) -> Iterator[Case]:
 @shader_cases("cum_sum")
 def cum_sum(variant: Variant) -> Iterator[Case]:
     """Lines in one piece and in many, both ways, with and without the last element."""
-    dtype = str(variant.axes["dtype"])
+    dtype = variant.dtype
     lines = (*LINES, ((5, 7, 3), 0), ((5, 7, 3), 1), ((2, 3, 66), 1), ((1030,), 0), ((1025, 3), 0),
              ((2, 1100, 2), 1))  # fmt: skip
     for exclusive in (False, True):

@@ -60,7 +60,7 @@ def elementwise(variant: Variant) -> Iterator[Case]:
         yield from _every_kind(width)
     for length in {4: (1, 2, 4), 8: (5, 8)}[steps]:
         for shapes in _SHAPES:
-            if has_width(str(width), *shapes):
+            if has_width(width, *shapes):
                 yield _chain(kinds[:length], shapes)
     if width == 4:
         for shapes in _BLOCKED:

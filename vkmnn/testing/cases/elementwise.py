@@ -80,9 +80,9 @@ def result_shape(*shapes: Shape) -> Shape:
     return np.broadcast_shapes(*shapes)
 
 
-def has_width(width: str, *shapes: Shape) -> bool:
+def has_width(width: int, *shapes: Shape) -> bool:
     """Return whether element-wise kernels take these shapes with vectors of this many words."""
-    return plan_plain(shapes, result_shape(*shapes)).width == int(width)
+    return plan_plain(shapes, result_shape(*shapes)).width == width
 
 
 def _operands(kind: str, dtype: str, a: Shape, b: Shape) -> tuple[AnyArray, AnyArray]:
@@ -175,8 +175,8 @@ def _stored(kind: str, dtype: str) -> Iterator[AnyArray]:
 @shader_cases("binary")
 def binary(variant: Variant) -> Iterator[Case]:
     """Every way to broadcast; the branches of each kind; overflows; fused activations."""
-    kind, dtype = str(variant.axes["op"]), str(variant.axes["dtype"])
-    width = str(variant.axes["width"])
+    kind, dtype = str(variant.axes["op"]), variant.dtype
+    width = int(variant.axes["width"])
     attrs = BinaryAttrs(kind)
     rtol = _RTOL.get(kind, 0.0)
     logical = kind in ("AND", "OR", "XOR")
@@ -193,14 +193,14 @@ def binary(variant: Variant) -> Iterator[Case]:
                 yield case(x > 0, y > 0) if logical else case(x, y)
         for x, y in _special(kind, dtype):
             # For single words, a broadcast axis of odd size behind.
-            yield case(x, y) if width == "4" else case(x[..., None], np.repeat(y[..., None], 5, -1))
+            yield case(x, y) if width == 4 else case(x[..., None], np.repeat(y[..., None], 5, -1))
         for x in _stored(kind, dtype):
-            y = np.asarray(x[:, :1] if width == "4" else x[:1, :7])
+            y = np.asarray(x[:, :1] if width == 4 else x[:1, :7])
             if kind == "SUB" and x.dtype in (np.uint32, np.uint64):
                 x = x + x.max()  # below zero, the device raises instead
-            yield case(x if width == "4" else np.asarray(x[:, :7]), y)
+            yield case(x if width == 4 else np.asarray(x[:, :7]), y)
         yield from _overflows(kind, dtype)
-        if width == "4":
+        if width == 4:
             # Pooling takes no bools.
             blocked = () if kind in _COMPARISONS or logical else BLOCKED_PAIRS
             for a, b in blocked if kind == "ADD" else blocked[:1]:
@@ -210,7 +210,7 @@ def binary(variant: Variant) -> Iterator[Case]:
         if kind == "ADD" and dtype == "f32":
             x = np.linspace(-9, 9, 77, dtype=np.float32).reshape(7, 11)
             x = np.concatenate([x, np.float32(0.01) * x], 1)
-            y = f32([0.0078125]) if width == "4" else np.zeros(22, np.float32)
+            y = f32([0.0078125]) if width == 4 else np.zeros(22, np.float32)
             for activation in ACTIVATIONS:
                 fused = BinaryAttrs(kind, activation)
                 yield op_case("BinaryOp", fused, [x, y], rtol=2e-6, atol=1e-6)
@@ -242,16 +242,16 @@ SELECT_SHAPES: tuple[tuple[Shape, Shape, Shape], ...] = (
 @shader_cases("select")
 def select(variant: Variant) -> Iterator[Case]:
     """Every way to broadcast three operands, and every element type."""
-    width = str(variant.axes["width"])
+    width = int(variant.axes["width"])
     for c, a, b in SELECT_SHAPES:
         if has_width(width, c, a, b):
             condition = integers(*c) > 0
             yield op_case("Select", OpAttrs(), [condition, floats(*a, seed=1), floats(*b, seed=2)])
     for name in ("float16", "int8", "uint8", "uint16", "int32", "int64", "uint64", "bool"):
-        x = integers(4, 7 if width == "1" else 8, low=0).astype(name)
+        x = integers(4, 7 if width == 1 else 8, low=0).astype(name)
         y = x[:1, ::-1].copy()
         yield op_case("Select", OpAttrs(), [integers(4, 1) > 0, x, y], rtol=0, atol=0)
-    if width == "4":
+    if width == 4:
         condition = integers(2, 8, 3, low=0, high=1)
         operands = [condition, floats(2, 8, 3), floats(1, 8, 1, seed=1)]
         yield blocked_case("Select", OpAttrs(), operands, rtol=0, atol=0)

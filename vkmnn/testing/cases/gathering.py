@@ -165,7 +165,7 @@ def _updates(reduction: str, dtype: str, *shape: int, seed: int) -> AnyArray:
 @shader_cases("scatter_nd")
 def scatter_nd(variant: Variant) -> Iterator[Case]:
     """Tuples of one to six indices; repeated ones where updates are combined."""
-    reduction, dtype = str(variant.axes["reduction"]), str(variant.axes["dtype"])
+    reduction, dtype = str(variant.axes["reduction"]), variant.dtype
     attrs = ScatterNDAttrs(reduction)
     for shape, indices, depth, batch in _TUPLES:
         if batch:
@@ -195,7 +195,7 @@ def scatter_nd(variant: Variant) -> Iterator[Case]:
 @shader_cases("scatter_elements")
 def scatter_elements(variant: Variant) -> Iterator[Case]:
     """Shapes that alternate over up to six axes; repeated indices are taken in order."""
-    reduction, dtype = str(variant.axes["reduction"]), str(variant.axes["dtype"])
+    reduction, dtype = str(variant.axes["reduction"]), variant.dtype
     # Lines leave out the axis that they go along: this one has six others.
     for shape, indices, axis in (*_ELEMENTS, ((3,) * 7, (2,) * 7, 3)):
         index = _ends(_indices(shape[axis], *indices), shape[axis])
@@ -225,7 +225,7 @@ def scatter_elements(variant: Variant) -> Iterator[Case]:
 @shader_cases("one_hot")
 def one_hot(variant: Variant) -> Iterator[Case]:
     """Indices in and out of range, along every axis, with values of several types."""
-    dtype = str(variant.axes["dtype"])
+    dtype = variant.dtype
     shapes: tuple[tuple[Shape, int], ...] = (
         ((), 0), ((1,), 0), ((0,), 0), ((7,), -1), ((5, 3), 0), ((5, 3), 1), ((5, 3), 2),
         ((2, 3, 11), 1), ((4,), 0),

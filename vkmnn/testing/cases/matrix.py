@@ -86,7 +86,7 @@ def _other_types(dtype: str, columns: int) -> Iterator[Case]:
 @shader_cases("matmul_tile")
 def matmul_tile(variant: Variant) -> Iterator[Case]:
     """Batches, panels, broken tiles, bias, residual, scale and activation."""
-    return _products(variant, str(variant.axes["dtype"]), int(variant.axes["aligned"]))
+    return _products(variant, variant.dtype, int(variant.axes["aligned"]))
 
 
 @shader_cases("matmul_rotate")

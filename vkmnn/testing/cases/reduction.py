@@ -69,7 +69,7 @@ def _case(kind: str, x: AnyArray, *axes: int, keepdims: bool = False) -> Case:
 
 def _kinds(variant: Variant) -> tuple[str, ...]:
     op = str(variant.axes["op"])
-    return _KINDS[op] if variant.axes["dtype"] == "f32" else _INTEGER_KINDS.get(op, (op,))
+    return _KINDS[op] if variant.dtype == "f32" else _INTEGER_KINDS.get(op, (op,))
 
 
 @shader_cases("reduce_rows")
@@ -80,7 +80,7 @@ def reduce_rows(variant: Variant) -> Iterator[Case]:
 
 
 def _row_cases(variant: Variant) -> Iterator[Case]:
-    dtype = str(variant.axes["dtype"])
+    dtype = variant.dtype
     kinds = _kinds(variant)
     for shape, axis in _ROWS:
         for kind in kinds:
@@ -109,7 +109,7 @@ def _loose(case: Case) -> Case:
 def _special_cases(variant: Variant, axis: int) -> Iterator[Case]:
     """Yield infinities and NaN, and the statistics of a normalisation."""
     op = variant.axes["op"]
-    if variant.axes["dtype"] != "f32":
+    if variant.dtype != "f32":
         return
     x = whole(5, 40)
     x[0, 3], x[1, 39], x[2, 0], x[3] = np.nan, np.inf, -np.inf, -np.inf
@@ -129,7 +129,7 @@ def _special_cases(variant: Variant, axis: int) -> Iterator[Case]:
 @shader_cases("reduce_columns")
 def reduce_columns(variant: Variant) -> Iterator[Case]:
     """Columns next to each other, in one piece or several; also all pixels of blocked images."""
-    width, dtype = int(variant.axes["width"]), str(variant.axes["dtype"])
+    width, dtype = int(variant.axes["width"]), variant.dtype
     for kind in _kinds(variant):
         cases = [_case(kind, _numbers(kind, dtype, *s), axis) for s, axis in _COLUMNS[width]]
         if dtype == "i32":

@@ -48,7 +48,7 @@ def _domain(kind: str, x: AnyArray) -> AnyArray:
 @shader_cases("unary")
 def unary(variant: Variant) -> Iterator[Case]:
     """Every kind on numbers of its domain, and on what lies outside."""
-    kind, dtype = str(variant.axes["op"]), str(variant.axes["dtype"])
+    kind, dtype = str(variant.axes["op"]), variant.dtype
     parameters = (_PARAMETERS if dtype == "f32" else _INTEGER_PARAMETERS).get(kind, ())
     for x in arrays(dtype):
         source = _domain(kind, x) if dtype == "f32" else x > 0 if kind == "NOT" else x

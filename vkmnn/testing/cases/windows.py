@@ -34,7 +34,7 @@ def _pooled(window: tuple[Ints, Ints, Ints, Ints, Ints], kind: str, **more: obje
 @shader_cases("pool")
 def pool(variant: Variant) -> Iterator[Case]:
     """Maxima, averages and norms; windows at the border, long ones, global ones."""
-    if variant.axes["dtype"] == "i32":
+    if variant.dtype == "i32":
         for number, window in enumerate(WINDOWS):
             x = integers(*window[0], low=-(2**31), high=2**31 - 1)
             yield op_case("Pooling", _pooled(window, "MAX"), [x])
@@ -87,7 +87,7 @@ def pool_strip(variant: Variant) -> Iterator[Case]:
 @shader_cases("pool_index")
 def pool_index(variant: Variant) -> Iterator[Case]:
     """Maxima and where they lie: ties, NaN, both orders."""
-    floating = variant.axes["dtype"] == "f32"
+    floating = variant.dtype == "f32"
     for window in WINDOWS:
         for order in (0, 1):
             # Few values: many ties.

@@ -74,12 +74,12 @@ class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
         }
         alone = line.size < MIN_GROUP or is_busy(count, encoder.info)
         if encoder.choose("arg_reduce alone", (line, pieces), (alone, not alone)):
-            shader = kernels.arg_reduce(source=source, lanes=1, storage=encoder.full_storage)
+            shader = kernels.arg_reduce(source=source, lanes=1, load=encoder.load)
             spec |= column_local(count, encoder)
             encoder.dispatch_linear(shader, tensors, params, count, spec)
             return
         # The kernel reads words, not vec4s: a workgroup for four times the row.
         group = row_group(count, 4 * params.chunk, encoder)
-        shader = kernels.arg_reduce(source=source, lanes=group.lanes, storage=group.storage)
+        shader = kernels.arg_reduce(source=source, lanes=group.lanes, load=group.load)
         spec["local_size_x"] = group.local
         encoder.dispatch(shader, tensors, params, row_grid(count, encoder), spec)

@@ -71,10 +71,10 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
                 rows=kernel.rows,  # type: ignore[arg-type]
                 lanes=kernel.lanes,  # type: ignore[arg-type]
                 aligned=aligned,
-                storage=encoder.texel_storage,
+                element=encoder.element,
             )
             if rotate
-            else kernels.attention_tile(storage=encoder.load_storage, aligned=aligned)
+            else kernels.attention_tile(element=encoder.element, load=encoder.load, aligned=aligned)
         )
         q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in views)
         seen = attrs.mask or View(0, (0, 0, 0, 0))
@@ -117,7 +117,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
 def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kernel]:
     """Return the kernels that can do it, the likely fastest first."""
     tile = _Kernel("tile", TILE_ROWS)
-    if not encoder.has_texel_loads:
+    if "texel" not in encoder.loads:
         return [tile]
     rotations = []
     for lanes in rotate_lanes(encoder.info):

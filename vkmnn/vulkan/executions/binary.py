@@ -63,9 +63,9 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         plan, operands = plan_operands(self.operands, output, encoder)
         shader = kernels.binary(
             op=attrs.kind,  # type: ignore[arg-type]
-            dtype=kernel_dtype(operands[0].dtype),  # type: ignore[arg-type]
-            width="4" if plan.width == 4 else "1",
-            storage=encoder.load_storage,
+            width=plan.width,
+            element=encoder.element_of(operands[0]),
+            load=encoder.load,
         )
         tensors, check = [*operands, output], 0
         if kernel_dtype(operands[0].dtype) == "i32" and attrs.kind in _OVERFLOWS:

@@ -50,7 +50,7 @@ class CastExecution(VulkanExecution[CastAttrs]):
         shader = kernels.cast(
             source=kernel_dtype(source.dtype),  # type: ignore[arg-type]
             dest=_kernel_dest(dest),  # type: ignore[arg-type]
-            storage=encoder.full_storage,
+            load=encoder.load,
         )
         if source.dtype in _SIGNED and dest in _WIDE_UNSIGNED:
             spec["NEGATIVE_FITS"] = False

@@ -59,8 +59,8 @@ def _encode(
             op, replace(attrs, exclusive=True), sums, offset, replace(line, size=pieces), encoder
         )
     shader = kernels.cum_sum(
-        dtype=kernel_dtype(x.dtype),  # type: ignore[arg-type]
-        storage=encoder.full_storage,
+        element=kernel_dtype(x.dtype),  # type: ignore[arg-type]
+        load=encoder.load,
     )
     # Without OFFSET the binding still needs a buffer; any will do.
     tensors, check = [x, offset, y], 0

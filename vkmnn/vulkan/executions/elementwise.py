@@ -65,7 +65,8 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         shader = kernels.elementwise(
             steps=4 if len(attrs.steps) <= 4 else 8,
             width=4 if plan.width == 4 else 1,
-            storage=encoder.load_storage,
+            element=encoder.element,
+            load=encoder.load,
         )
         # Operands that are left out still need a buffer and strides; the first one's will do.
         order = [n if n < len(tensors) else 0 for n in range(MAX_STEP_INPUTS)]

@@ -31,7 +31,9 @@ class GatherExecution(VulkanExecution[AxisAttrs]):
         status, check = encoder.check_range(index, -size, size - 1, self.op)
         width = 4 if inner % 4 == 0 else 1
         count = prod(self.output.shape) // width
-        shader = kernels.gather(width=4 if width == 4 else 1, storage=encoder.load_storage)
+        shader = kernels.gather(
+            width=4 if width == 4 else 1, element=encoder.element, load=encoder.load
+        )
         params = kernels.GatherParams(
             count=count,
             inner=inner // width,
@@ -72,7 +74,7 @@ class GatherElementsExecution(VulkanExecution[AxisAttrs]):
             axis_stride=prod(data.shape[axis + 1 :]),
             check=check,
         )
-        shader = kernels.gather_elements(storage=encoder.load_storage)
+        shader = kernels.gather_elements(element=encoder.element, load=encoder.load)
         encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)
 
 
@@ -115,5 +117,5 @@ class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
             stride=(*strides[first : first + depth], *[0] * (MAX_AXES - depth)),
             check=check,
         )
-        shader = kernels.gather_nd(storage=encoder.load_storage)
+        shader = kernels.gather_nd(element=encoder.element, load=encoder.load)
         encoder.dispatch_linear(shader, [data, index, self.output, status], params, count)

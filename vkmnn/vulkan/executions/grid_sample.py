@@ -50,7 +50,7 @@ class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
         batch, channels, *points = output.shape
         count = batch * ceil_div(channels, 4) * prod(points)
         encoder.dispatch_linear(
-            kernels.grid_sample(storage=encoder.load_storage),
+            kernels.grid_sample(element=encoder.element, load=encoder.load),
             [blocked(x, encoder), grid, output],
             kernels.GridSampleParams(
                 count=count,

@@ -17,6 +17,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.rows.norm import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
+from vkmnn.vulkan.storage import stored_word
 
 # Longer groups are normalised as plain rows, which are reduced in pieces: with eight invocations
 # for a group, loops would get too long (see MAX_LOOP_ROUNDS), and sums would lose digits.
@@ -105,7 +106,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
             "HAS_BIAS": bias is not None,
             **activation_spec(attrs.activation),
         }
-        shader = kernels.group_norm(lanes=group.lanes, mode=mode, storage=group.storage_of(x))
+        shader = kernels.group_norm(lanes=group.lanes, mode=mode, element=stored_word(x))
         # What the specialization leaves out still needs a buffer; any will do.
         bindings = [x, scale or x, bias or x, self.output]
         encoder.dispatch(shader, bindings, params, row_grid(rows, encoder), spec)

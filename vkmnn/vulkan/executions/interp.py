@@ -207,7 +207,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         count = outer * rows.size * middle * columns.size * inner
         low, high = _limits(target.dtype)
         encoder.dispatch_linear(
-            kernels.interp(width=4 if wide else 1, storage=encoder.load_storage),
+            kernels.interp(width=4 if wide else 1, element=encoder.element, load=encoder.load),
             [
                 source,
                 encoder.literal(f"{self.op.name}:rows", rows.table(row_stride)),

@@ -57,5 +57,5 @@ class LRNExecution(VulkanExecution[LRNAttrs]):
             ratio=attrs.alpha / attrs.size,
             bias=attrs.bias,
         )
-        shader = kernels.lrn(form=form, storage=encoder.load_storage)
+        shader = kernels.lrn(form=form, element=encoder.element, load=encoder.load)
         encoder.dispatch_linear(shader, [x, y], params, count, {"BETA": attrs.beta})

@@ -23,7 +23,7 @@ class OneHotExecution(VulkanExecution[AxisAttrs]):
         count = prod(shape)
         params = kernels.OneHotParams(count=count, inner=prod(shape[axis + 1 :]), depth=shape[axis])
         shader = kernels.one_hot(
-            dtype=kernel_dtype(index.dtype),  # type: ignore[arg-type]
-            storage=encoder.full_storage,
+            element=kernel_dtype(index.dtype),  # type: ignore[arg-type]
+            load=encoder.load,
         )
         encoder.dispatch_linear(shader, [index, values, self.output], params, count)

@@ -13,7 +13,7 @@ from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import Window, pool_window
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule, Halves
@@ -212,7 +212,7 @@ def _strips(job: _Job, dtype: str | None, encoder: VulkanEncoder) -> tuple[int, 
         or 0 in step.in_size
     ):
         return (0,)
-    return (2, 8, 0) if is_gpu(encoder.info) else (8, 2, 0)
+    return (8, 0) if encoder.load == "texel" else (2, 0)
 
 
 def _encode_strips(
@@ -225,7 +225,7 @@ def _encode_strips(
         size=step.kernel[2],  # type: ignore[arg-type]
         stride=step.stride[2],  # type: ignore[arg-type]
         pixels=pixels,  # type: ignore[arg-type]
-        storage=encoder.load_storage,
+        element=encoder.element,
     )
     params = kernels.PoolStripParams(
         count=count,
@@ -248,9 +248,8 @@ def _encode_strips(
 def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncoder) -> None:
     attrs, step = job.attrs, job.step
     count = job.images * prod(step.out_size)
-    floats = kernel_dtype(source.dtype) == "f32"
     encoder.dispatch_linear(
-        kernels.pool(dtype="f32" if floats else "i32", storage=encoder.load_storage),
+        kernels.pool(element=encoder.element_of(source), load=encoder.load),
         [source, target],
         kernels.PoolParams(
             count=count,
@@ -280,10 +279,9 @@ def _encode_indices(
 ) -> None:
     depth, height, width = step.in_size
     columns = attrs.storage_order == 1
-    floats = kernel_dtype(x.dtype) == "f32"
     count = prod(outputs[0].shape)
     encoder.dispatch_linear(
-        kernels.pool_index(dtype="f32" if floats else "i32", storage=encoder.load_storage),
+        kernels.pool_index(element=encoder.element_of(x), load=encoder.load),
         [x, *outputs],
         kernels.PoolIndexParams(
             count=count,

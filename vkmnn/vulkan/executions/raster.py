@@ -21,7 +21,14 @@ from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.half import HalfRule, Halves
 from vkmnn.vulkan.layout_change import change_layout
 from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
-from vkmnn.vulkan.storage import element_bytes, fits_half, storage_bytes, stored_dtype, vec4_count
+from vkmnn.vulkan.storage import (
+    element_bytes,
+    fits_half,
+    storage_bytes,
+    stored_dtype,
+    stored_word,
+    vec4_count,
+)
 from vkmnn.vulkan.windows import flat_windows, room_of, scratch_like, stored_as
 
 MIN_IMAGE_RANK = 4
@@ -319,7 +326,7 @@ def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> No
     if source.half == output.half:
         encoder.alias(output, source)
         return
-    shader = kernels.convert_width(storage=encoder.storage_of(source))
+    shader = kernels.convert_width(element=stored_word(source), load=encoder.load)
     room = room_of(shader, encoder)
     for read, written in flat_windows((source, output), min(room.source, room.output), encoder):
         count = vec4_count(written)

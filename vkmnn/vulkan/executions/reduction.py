@@ -175,7 +175,7 @@ def _encode_pixels(kind: str, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> N
     )
     _encode(kind, x, made, line, encoder, vectors=True)
     params = kernels.ConvertLayoutParams(count=line.outer, batch=batch, channels=channels, pixels=1)
-    shader = kernels.convert_layout(dest="nchw", storage=encoder.full_storage, width="full")
+    shader = kernels.convert_layout(dest="nchw", element="f32", result="f32", load=encoder.load)
     encoder.dispatch_linear(shader, [made, y], params, line.outer)
 
 
@@ -183,5 +183,5 @@ def _encode_exact(kind: str, x: Tensor, y: Tensor, line: Line, encoder: VulkanEn
     count = line.columns
     params = kernels.ReduceExactParams(count=count, size=line.size, inner=line.inner)
     spec = {"KIND": _EXACT[kind].value, **column_local(count, encoder)}
-    shader = kernels.reduce_exact(storage=encoder.full_storage)
+    shader = kernels.reduce_exact(load=encoder.load)
     encoder.dispatch_linear(shader, [x, y], params, count, spec)

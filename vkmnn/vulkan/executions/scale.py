@@ -54,7 +54,7 @@ class ScaleExecution(VulkanExecution[ScaleAttrs]):
             act_alpha=attrs.activation.alpha,
             act_beta=attrs.activation.beta,
         )
-        shader = kernels.scale(width=width, storage=encoder.load_storage)
+        shader = kernels.scale(width=width, element=encoder.element, load=encoder.load)
         spec = {"SPLAT": splat, **activation_spec(attrs.activation)}
         tensors = [*self.operands, output]
         encoder.dispatch_linear(shader, tensors, params, count, spec)

@@ -39,8 +39,8 @@ class ScatterNDExecution(VulkanExecution[ScatterNDAttrs]):
         status, check = encoder.check_indices(self.op, index)
         shader = kernels.scatter_nd(
             reduction=reduction,  # type: ignore[arg-type]
-            dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
-            storage=encoder.full_storage,
+            element=kernel_dtype(data.dtype),  # type: ignore[arg-type]
+            load=encoder.load,
         )
         chunk = MAX_LOOP_ROUNDS // (depth + 1)
         starts = [0] if reduction == "none" else range(0, tuples, chunk)
@@ -83,8 +83,8 @@ class ScatterElementsExecution(VulkanExecution[ScatterElementsAttrs]):
         count = prod(lines.size) if length else 0
         shader = kernels.scatter_elements(
             reduction=attrs.reduction,  # type: ignore[arg-type]
-            dtype=kernel_dtype(data.dtype),  # type: ignore[arg-type]
-            storage=encoder.full_storage,
+            element=kernel_dtype(data.dtype),  # type: ignore[arg-type]
+            load=encoder.load,
         )
         for first in range(0, length, MAX_LOOP_ROUNDS):
             params = kernels.ScatterElementsParams(
@@ -112,5 +112,5 @@ def _lines(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:
 
 def _copy(data: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
     count = vec4_count(output)
-    shader = kernels.copy(storage=encoder.full_storage)
+    shader = kernels.copy(load=encoder.load)
     encoder.dispatch_linear(shader, [data, output], kernels.CopyParams(n4=count), count)

@@ -36,8 +36,9 @@ class SelectExecution(VulkanExecution):
         """Record the dispatch."""
         plan, operands = plan_operands(self.operands, self.output, encoder)
         shader = kernels.select(
-            width="4" if plan.width == 4 else "1",
-            storage=encoder.load_storage,
+            width=plan.width,
+            element=encoder.element,
+            load=encoder.load,
         )
         params = kernels.SelectParams(
             count=plan.count,

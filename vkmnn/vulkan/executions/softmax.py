@@ -24,6 +24,7 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
+from vkmnn.vulkan.storage import stored_word
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
@@ -68,7 +69,7 @@ def _encode_rows(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEnc
     shader = kernels.softmax_rows(
         lanes=group.lanes,
         aligned=aligned,  # type: ignore[arg-type]
-        storage=group.storage_of(x),
+        element=stored_word(x),
     )
     params = kernels.SoftmaxRowsParams(rows=line.outer, size=line.size)
     spec: dict[str, int | float | bool] = {
@@ -82,7 +83,7 @@ def _encode_rows(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEnc
 
 def _encode_columns(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
     count = line.columns // line.width
-    shader = kernels.softmax_columns(width=line.width, storage=encoder.load_storage)
+    shader = kernels.softmax_columns(width=line.width, element=encoder.element, load=encoder.load)
     params = kernels.SoftmaxColumnsParams(
         columns=count, size=line.size, inner=line.inner // line.width
     )
@@ -98,7 +99,7 @@ def _encode_stages(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanE
     encode_reduction(powers, x, total, line, encoder)
     count = line.columns * line.size
     params = kernels.SoftmaxApplyParams(count=count, size=line.size, inner=line.inner)
-    shader = kernels.softmax_apply(storage=encoder.load_storage)
+    shader = kernels.softmax_apply(element=encoder.element, load=encoder.load)
     encoder.dispatch_linear(shader, [x, peak, total, y], params, count, {"LOG": log})
 
 

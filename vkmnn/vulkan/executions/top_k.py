@@ -87,8 +87,8 @@ class _Step:
             count=line.columns * line.size, size=line.size, inner=line.inner, stride=runs.stride
         )
         shader = kernels.top_k_keys(
-            dtype=kernel_dtype(self.x.dtype),  # type: ignore[arg-type]
-            storage=self.encoder.full_storage,
+            element=kernel_dtype(self.x.dtype),  # type: ignore[arg-type]
+            load=self.encoder.load,
         )
         tensors = [self.x, runs.keys]
         self.encoder.dispatch_linear(shader, tensors, params, params.count, {"LARGEST": largest})
@@ -97,16 +97,14 @@ class _Step:
     def sort_blocks(self, runs: _Runs) -> _Runs | None:
         """Record the sorting of blocks, whatever the order of the runs was."""
         result = ceil_div(runs.length, BLOCK) == 1
-        shader = kernels.top_k_rank(
-            target="result" if result else "runs", storage=self.encoder.full_storage
-        )
+        shader = kernels.top_k_rank(target="result" if result else "runs", load=self.encoder.load)
         spec = {"INDEXED": runs.indices is not None}
         return self._record(shader, runs, BLOCK, BLOCK, spec)
 
     def merge(self, runs: _Runs) -> _Runs | None:
         """Record the merging of pairs of runs."""
         shader = kernels.top_k_merge(
-            target="result" if runs.count <= 2 else "runs", storage=self.encoder.full_storage
+            target="result" if runs.count <= 2 else "runs", load=self.encoder.load
         )
         return self._record(shader, runs, runs.run, 2 * runs.run, {})
 

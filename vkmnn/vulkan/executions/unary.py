@@ -65,8 +65,8 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         count = vec4_count(output)
         shader = kernels.unary(
             op=attrs.kind,  # type: ignore[arg-type]
-            dtype=dtype,  # type: ignore[arg-type]
-            storage=encoder.load_storage,
+            element=encoder.element_of(source),
+            load=encoder.load,
         )
         params = kernels.UnaryParams(n4=count, alpha=attrs.alpha, beta=attrs.beta)
         if dtype == "i32":

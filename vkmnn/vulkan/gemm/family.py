@@ -81,8 +81,8 @@ class Target:
         return cls(
             encoder.info,
             encoder.half,
-            encoder.has_texel_loads,
-            encoder.prefers_texel_loads,
+            "texel" in encoder.loads,
+            encoder.load == "texel",
             encoder.weight_bytes,
         )
 

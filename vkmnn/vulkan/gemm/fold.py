@@ -79,6 +79,6 @@ def fold_taps(job: ConvJob, encoder: VulkanEncoder) -> ConvJob:
         pad=problem.pad[2],
         step=problem.dilation[2],
     )
-    shader = kernels.conv_fold(storage=encoder.load_storage)
+    shader = kernels.conv_fold(element=encoder.element, load=encoder.load)
     encoder.dispatch_linear(shader, [job.x, y], params, count)
     return replace(job, problem=folded, weights=job.weights.seen_as("fold", fold_weights), x=y)

@@ -171,7 +171,7 @@ def _pack(
     encoder: VulkanEncoder,
     spec: Mapping[str, int] | None = None,
 ) -> None:
-    shader = kernels.matmul_pack(operand=operand, storage=encoder.load_storage)
+    shader = kernels.matmul_pack(operand=operand, element=encoder.element, load=encoder.load)
     encoder.dispatch_linear(shader, [source, packed], params, params.count, spec)
 
 

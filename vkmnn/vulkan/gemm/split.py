@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import Params, VulkanEncoder
-
-
-def buffer_storage(encoder: VulkanEncoder) -> Literal["ssbo", "half"]:
-    """Return the value of the storage axis of kernels that load from buffers alone."""
-    return "half" if encoder.load_storage.startswith("half") else "ssbo"
 
 
 def dispatch_tiles(

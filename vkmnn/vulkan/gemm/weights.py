@@ -54,7 +54,7 @@ class Weights:
         table = repack(numbers) - 1
         packed = encoder.scratch(table.size)
         encoder.dispatch_linear(
-            kernels.conv_weight(storage=encoder.load_storage),
+            kernels.conv_weight(element=encoder.element, load=encoder.load),
             [self.tensor, encoder.literal(f"{self.tensor.name}:{key}", table), packed],
             kernels.ConvWeightParams(count=table.size),
             table.size,

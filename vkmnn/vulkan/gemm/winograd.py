@@ -94,7 +94,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     dispatches more cost more than the products that they save. There, halves have faster products.
     """
     info = encoder.info
-    ready = encoder.has_texel_loads
+    ready = "texel" in encoder.loads
     fits = (
         problem.group == 1
         and problem.kernel == (1, 3, 3)
@@ -113,7 +113,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     else:
         lanes = cpu_lanes(info)
         costs = _cpu_costs(problem, fitting, lanes)
-        pays = encoder.prefers_texel_loads and lanes in rotate_lanes(info)
+        pays = encoder.load == "texel" and lanes in rotate_lanes(info)
     costs[0] /= LEAST_GAIN
     ranked = sorted(costs, key=lambda m: (m > 0 and not pays, costs[m]))
     return encoder.choose("winograd", problem, ranked)
@@ -208,7 +208,7 @@ def _transform_input(job: ConvJob, m: int, before: Tensor, encoder: VulkanEncode
         in_size=problem.in_size[1:],
         pad=problem.pad[1:],
     )
-    shader = kernels.winograd_in(m=cast(kernels.WinogradInM, m), storage=encoder.texel_storage)
+    shader = kernels.winograd_in(m=cast(kernels.WinogradInM, m), element=encoder.element)
     groups, spec = _workgroups(problem, m, problem.in_blocks, encoder)
     encoder.dispatch(shader, [job.x, before], params, groups, spec)
 
@@ -225,7 +225,7 @@ def _transform_output(job: ConvJob, m: int, after: Tensor, encoder: VulkanEncode
         act_alpha=epilogue.alpha,
         act_beta=epilogue.beta,
     )
-    shader = kernels.winograd_out(m=cast(kernels.WinogradOutM, m), storage=encoder.texel_storage)
+    shader = kernels.winograd_out(m=cast(kernels.WinogradOutM, m), element=encoder.element)
     groups, spec = _workgroups(problem, m, ceil_div(problem.outputs, 4), encoder)
     encoder.dispatch(
         shader,

@@ -20,6 +20,7 @@ from vkmnn.vulkan.rows.reduction import (
     row_grid,
     row_group,
 )
+from vkmnn.vulkan.storage import stored_word
 
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
@@ -89,7 +90,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
     aligned = form == "aligned"
     vectors = norm.size // 4 if aligned else (norm.size + 2) // 4 + 1
     hold = ceil_div(vectors, group.local)
-    shader = kernels.norm_rows(lanes=group.lanes, form=form, storage=group.storage_of(x))
+    shader = kernels.norm_rows(lanes=group.lanes, form=form, element=stored_word(x))
     scale, bias = norm.scale or Factor(x), norm.bias or Factor(x)
     channels = norm.channels or Channels(1, 1, 1)
     params = kernels.NormRowsParams(
@@ -170,5 +171,5 @@ def _encode_stages(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) 
     if norm.form == "channels":
         spec |= activation_spec(norm.activation)
     tensors = [x, scale.tensor, bias.tensor, mean, deviation, y]
-    shader = kernels.norm_apply(form=norm.form, storage=encoder.load_storage)
+    shader = kernels.norm_apply(form=norm.form, element=encoder.element, load=encoder.load)
     encoder.dispatch_linear(shader, tensors, apply, count, spec)

@@ -13,8 +13,8 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.encoder import linear_groups
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import CPU_SUBGROUPS, SHUFFLES, cpu_lanes, is_gpu
-from vkmnn.vulkan.encoder import FullStorage, Storage, VulkanEncoder, ceil_div, half_storage
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.encoder import Load, VulkanEncoder, ceil_div
+from vkmnn.vulkan.storage import kernel_dtype, stored_element
 
 Lanes = Literal[0, 8, 16, 32]
 ReduceOp = Literal["SUM", "L1", "SUM_SQUARE", "SUM_EXP", "MAX", "MIN", "PROD"]
@@ -68,13 +68,9 @@ class RowGroup:
     local: int
 
     @property
-    def storage(self) -> FullStorage:
+    def load(self) -> Load:
         """How these kernels load."""
-        return "texel" if self.lanes in CPU_SUBGROUPS else "ssbo"
-
-    def storage_of(self, tensor: Tensor) -> Storage:
-        """Return how they load this tensor."""
-        return half_storage(self.storage) if tensor.half else self.storage
+        return "texel" if self.lanes in CPU_SUBGROUPS else "buffer"
 
 
 def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
@@ -109,8 +105,8 @@ def lanes_of(encoder: VulkanEncoder) -> list[Lanes]:
         if smallest <= 32 <= largest:
             lanes.insert(1 if cpu else 0, 32)
         for size in CPU_SUBGROUPS:
-            if smallest <= size <= largest and encoder.has_texel_loads:
-                first = cpu and encoder.prefers_texel_loads and info.subgroup_size == size
+            if smallest <= size <= largest and "texel" in encoder.loads:
+                first = cpu and encoder.load == "texel" and info.subgroup_size == size
                 lanes.insert(0 if first else len(lanes), size)
     return lanes
 
@@ -241,9 +237,8 @@ def _encode_rows(
     group = row_group(rows, piece, encoder)
     shader = kernels.reduce_rows(
         op=reduction.op,
-        dtype=kernel_dtype(source.dtype),  # type: ignore[arg-type]
         lanes=group.lanes,
-        storage=group.storage_of(source),
+        element=stored_element(source),
     )
     params = kernels.ReduceRowsParams(
         pieces=rows,
@@ -280,9 +275,9 @@ def encode_pieces(
     count = line.outer * chunks * inner
     shader = kernels.reduce_columns(
         op=reduction.op,
-        dtype=kernel_dtype(source.dtype),  # type: ignore[arg-type]
         width=width,
-        storage=encoder.storage_of(source),
+        element=stored_element(source),
+        load=encoder.load,
     )
     params = kernels.ReduceColumnsParams(
         count=count,

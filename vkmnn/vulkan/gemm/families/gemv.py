@@ -32,7 +32,6 @@ from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import FILLED, VEC4_BYTES
-from vkmnn.vulkan.gemm.split import buffer_storage
 
 # The kernels, by the rows that they have room for.
 ROWS: tuple[kernels.MatmulGemvRows, ...] = (1, 4, 8)
@@ -95,7 +94,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
         shader = kernels.matmul_gemv(
             rows=self.rows,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            storage=buffer_storage(encoder),
+            element=encoder.element,
         )
         groups = (
             ceil_div(gemm.columns, 4 * self.width),
@@ -161,7 +160,7 @@ class ConvGemv(GemvKernel, ConvKernel):
             "act_alpha": bound.sizes["act_alpha"],
             "act_beta": bound.sizes["act_beta"],
         }
-        shader = kernels.matmul_gemv(rows=1, aligned=4, storage=buffer_storage(encoder))
+        shader = kernels.matmul_gemv(rows=1, aligned=4, element=encoder.element)
         encoder.dispatch(
             shader,
             bound.tensors,

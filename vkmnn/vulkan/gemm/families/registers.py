@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import cpu_lanes
@@ -79,7 +79,8 @@ class ConvTile(LoopKernel):
             across="pixels",
             pixels=self.pixels,
             blocks=self.blocks,
-            storage=encoder.load_storage,
+            element=encoder.element,
+            load=encoder.load,
         )
         return shader, kernels.ConvTileParams
 
@@ -124,7 +125,8 @@ class ConvTileChannels(LoopKernel):
             across="channels",
             pixels=self.pixels,
             blocks=1,
-            storage=encoder.load_storage,
+            element=encoder.element,
+            load=encoder.load,
         )
         return shader, kernels.ConvTileParams
 
@@ -163,10 +165,10 @@ class MatMulTile(MatMulKernel):
         shader = kernels.matmul_tile(
             tile=self.rows,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            dtype=cast(Literal["f32", "i32"], job.problem.dtype),
-            storage=encoder.load_storage,
+            element="i32" if job.problem.dtype == "i32" else encoder.element,
+            load=encoder.load,
         )
-        local = cpu_lanes(encoder.info) if encoder.prefers_texel_loads else 32
+        local = cpu_lanes(encoder.info) if encoder.load == "texel" else 32
         groups = (
             ceil_div(gemm.columns, 8 * local),
             ceil_div(gemm.rows, self.rows),

@@ -82,9 +82,7 @@ class ConvRotate(LoopKernel):
 
     def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
         """Return what to dispatch."""
-        shader = kernels.conv_rotate(
-            rows=self.pixels, lanes=self.local, storage=encoder.texel_storage
-        )
+        shader = kernels.conv_rotate(rows=self.pixels, lanes=self.local, element=encoder.element)
         return shader, kernels.ConvRotateParams
 
 
@@ -132,7 +130,7 @@ class MatMulRotate(MatMulKernel):
             rows=self.rows,
             lanes=self.lanes,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            storage=encoder.texel_storage,
+            element=encoder.element,
         )
         groups = (
             ceil_div(gemm.rows, self.rows),

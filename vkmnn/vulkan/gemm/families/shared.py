@@ -25,7 +25,7 @@ from vkmnn.vulkan.gemm.family import (
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, rank_shared
-from vkmnn.vulkan.gemm.split import buffer_storage, dispatch_tiles
+from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.spatial import Triple
 
 # A table of taps takes 16 bytes per four products of an output: no more than a few megabytes.
@@ -55,7 +55,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
             tile=self.tile.name,
             split=self.split,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            storage=buffer_storage(encoder),
+            element=encoder.element,
         )
         walk = self.walk(gemm)
         dispatch_tiles(
@@ -103,7 +103,7 @@ class ConvShared(SharedKernel, ConvKernel):
         shader = kernels.conv_shared(
             tile=self.tile.name,
             split=self.split,
-            storage=buffer_storage(encoder),
+            element=encoder.element,
         )
         walk = self.walk(problem.gemm())
         dispatch_tiles(

@@ -66,7 +66,9 @@ class ConvDepthwise(SingleKernel):
 
     def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
         """Return what to dispatch."""
-        shader = kernels.conv_depthwise(pixels=self.pixels, storage=encoder.load_storage)
+        shader = kernels.conv_depthwise(
+            pixels=self.pixels, element=encoder.element, load=encoder.load
+        )
         return shader, kernels.ConvDepthwiseParams
 
 
@@ -99,7 +101,7 @@ class ConvStrip(SingleKernel):
             size=cast(kernels.ConvStripSize, problem.kernel[2]),
             stride=cast(kernels.ConvStripStride, problem.stride[2]),
             pixels=self.pixels,
-            storage=encoder.load_storage,
+            element=encoder.element,
         )
         return shader, kernels.ConvStripParams
 
@@ -130,4 +132,6 @@ class ConvGather(SingleKernel):
 
     def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
         """Return what to dispatch."""
-        return kernels.conv_gather(storage=encoder.load_storage), kernels.ConvGatherParams
+        return kernels.conv_gather(
+            element=encoder.element, load=encoder.load
+        ), kernels.ConvGatherParams
