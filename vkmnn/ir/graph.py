@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,9 +49,11 @@ class TensorInfo:
         Raises:
             ModelError: the shape is not static.
         """
-        if self.shape is None or not self.is_static:
-            raise ModelError(f"tensor '{self.name}' has no static shape: {self.shape}")
-        return tuple(dim for dim in self.shape if isinstance(dim, int))
+        # Planning asks several times per op: a loop is faster than all() and a new tuple.
+        for dim in (None,) if self.shape is None else self.shape:
+            if not isinstance(dim, int):
+                raise ModelError(f"tensor '{self.name}' has no static shape: {self.shape}")
+        return cast("tuple[int, ...]", self.shape)
 
 
 @dataclass(slots=True)

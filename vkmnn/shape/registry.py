@@ -90,7 +90,7 @@ def compute_shapes(
     for dtype, shape in outputs:
         if len(shape) > MAX_RANK:
             raise _located(op, inputs, f"the output would have {len(shape)} axes", _FEWER_AXES)
-        if any(dim < 0 for dim in shape):
+        if shape and min(shape) < 0:
             raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
     return [
         TensorInfo(name, dtype, tuple(shape))
