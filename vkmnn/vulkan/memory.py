@@ -15,14 +15,8 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.memory import (
-    Buffer,
-    BufferRange,
-    Lifetime,
-    MemoryKind,
-    plan_buffers,
-    plan_offsets,
-)
+from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.threads import Workers
 from vkmnn.vulkan.encoder import Dispatch, PackedConstant, VulkanEncoder
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import itertools
+import random
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vkmnn.errors import InvalidInputError
-from vkmnn.runtime import Lifetime, plan_buffers, plan_offsets
+from vkmnn.runtime import Lifetime, memory_plan, plan_buffers, plan_offsets
 
 LIFETIMES = st.builds(
     lambda first, length, nbytes, alignment: Lifetime(first, first + length, nbytes, alignment),
@@ -87,3 +89,62 @@ def test_a_range_takes_the_smallest_buffer_that_is_free() -> None:
 def test_impossible_lifetimes_are_refused(bad: tuple[int, int, int, int]) -> None:
     with pytest.raises(InvalidInputError, match="not a lifetime"):
         Lifetime(*bad)
+
+
+def crowded(count: int, seed: int = 3) -> list[Lifetime]:
+    """Ranges that live from anywhere to anywhere: most meet each other."""
+    rng = random.Random(seed)
+    return [
+        Lifetime(first, rng.randint(first, count), 256 * rng.randint(1, 99))
+        for first in range(count)
+    ]
+
+
+def chain(count: int, seed: int = 3) -> list[Lifetime]:
+    """Ranges that meet their neighbours only, and do not fit into each other's gaps."""
+    rng = random.Random(seed)
+    return [Lifetime(i, i + rng.randint(1, 3), 256 * rng.randint(1, 99)) for i in range(count)]
+
+
+@pytest.mark.parametrize("make", [chain, crowded])
+@pytest.mark.parametrize("count", [3000, 12000])
+def test_what_a_plan_looks_at_is_bounded(
+    make: Callable[[int], list[Lifetime]], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, best_fit = 0, memory_plan._best_fit
+
+    def counted(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
+        nonlocal looks
+        looks += len(taken)
+        return best_fit(taken, nbytes, alignment)
+
+    monkeypatch.setattr(memory_plan, "_best_fit", counted)
+    lifetimes = make(count)
+    _offsets, total, bound = plan_offsets(lifetimes)
+    assert looks < min(memory_plan.WORK, 8 * 4 * count + 1), "the plan is quadratic"
+    assert bound <= total < 1.35 * bound
+
+
+def test_what_sharing_buffers_tries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, is_free = 0, memory_plan._is_free
+
+    def counted(spans: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
+        nonlocal tried
+        tried += 1
+        return is_free(spans, span)
+
+    monkeypatch.setattr(memory_plan, "_is_free", counted)
+    plan_buffers([Lifetime(i, 2000, 256) for i in range(2000)])
+    assert 0 < tried <= 2000 * memory_plan.MAX_BUFFERS_TRIED
+
+
+@given(st.lists(LIFETIMES, max_size=25))
+def test_placing_by_time_is_a_plan_too(lifetimes: list[Lifetime]) -> None:
+    """What too many neighbours leave of `plan_offsets`."""
+    offsets, total = memory_plan._place_by_time(lifetimes)
+    used = [(item, at) for item, at in zip(lifetimes, offsets, strict=True) if item.nbytes]
+    for (a, at_a), (b, at_b) in itertools.combinations(used, 2):
+        if a.first <= b.last and b.first <= a.last:
+            assert at_a + a.nbytes <= at_b or at_b + b.nbytes <= at_a
+    assert all(at % item.alignment == 0 for item, at in used)
+    assert total == max((at + item.nbytes for item, at in used), default=0)

@@ -1,0 +1,282 @@
+"""The planners that let ranges of short life share bytes, or whole buffers.
+
+What they cost grows a little faster than the number of ranges: searching for the best plan is worth
+`WORK` looks at neighbours, and what is too crowded for that is placed in the order of time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+
+MAX_ATTEMPTS = 8
+
+WORK = 2_000_000
+"""What all attempts together may cost, in looks at a placed range: about two seconds."""
+
+LOOKS_PER_RANGE = 8
+"""What placing a range costs besides its neighbours, in looks."""
+
+MAX_BUFFERS_TRIED = 100
+"""How many buffers a range may try, the smallest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A range of `nbytes` bytes that must keep its content from step `first` to `last`, inclusive.
+
+    Its offset will be a multiple of `alignment`.
+    """
+
+    first: int
+    last: int
+    nbytes: int
+    alignment: int = 256
+
+    def __post_init__(self) -> None:
+        if self.last < self.first or self.nbytes < 0 or self.alignment < 1:
+            raise InvalidInputError(f"not a lifetime: {self}")
+
+
+def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
+    """Place ranges so that those alive at the same step do not overlap.
+
+    Returns:
+        The offset of every lifetime, the bytes needed in all, and a lower bound of any plan: the
+        most bytes that are alive at one step.
+
+    They are placed in the order of time first, as an allocator would. While that wastes memory,
+    they are placed by size, each into the smallest gap that holds it: those that live when most
+    bytes are alive come first, the largest in front (after "greedy by breadth" and "greedy by
+    size": Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020). The
+    ranges that ended on top begin the next attempt.
+    """
+    alive = _alive(lifetimes)
+    bound = max(alive, default=0)
+    best, least = _place_by_time(lifetimes)
+    if least == bound:
+        return best, least, bound
+    neighbours = _Neighbours(lifetimes)
+    looks = 2 * neighbours.pairs + LOOKS_PER_RANGE * len(lifetimes)
+    attempts = min(MAX_ATTEMPTS, WORK // looks)
+    order = _by_breadth(lifetimes, alive) if attempts else []
+    for _ in range(attempts):
+        offsets, total = _place_in_order(lifetimes, order, neighbours.lists())
+        if total < least:
+            best, least = offsets, total
+        if least == bound:
+            break
+        top = [i for i in order if offsets[i] + lifetimes[i].nbytes == total]
+        on_top = set(top)
+        order = top + [i for i in order if i not in on_top]
+    return best, least, bound
+
+
+def _place_by_time(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """Place every range when its life begins, the largest of a step in front; n log n.
+
+    What ended before is free: neighbouring gaps are joined, and the smallest that holds a range is
+    taken, or the end moves.
+    """
+    offsets = [0] * len(lifetimes)
+    gaps = _Gaps()
+    ends = sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].last, reverse=True)
+    for i in sorted(
+        range(len(lifetimes)), key=lambda i: (lifetimes[i].first, -lifetimes[i].nbytes)
+    ):
+        item = lifetimes[i]
+        while lifetimes[ends[-1]].last < item.first:
+            over = ends.pop()
+            gaps.give(offsets[over], lifetimes[over].nbytes)
+        offsets[i] = gaps.take(item.nbytes, item.alignment)
+    return offsets, gaps.top
+
+
+class _Gaps:
+    """Free byte ranges below the highest byte that was ever used."""
+
+    def __init__(self) -> None:
+        self.top = 0
+        self._sizes: list[tuple[int, int]] = []  # sorted (bytes, offset)
+        self._starts: dict[int, int] = {}  # offset: end
+        self._ends: dict[int, int] = {}  # end: offset
+
+    def take(self, nbytes: int, alignment: int) -> int:
+        """Return the offset of `nbytes` that were free."""
+        if nbytes == 0:
+            return 0
+        for place in range(bisect_left(self._sizes, (nbytes, 0)), len(self._sizes)):
+            size, gap = self._sizes[place]
+            offset = _align(gap, alignment)
+            if offset + nbytes <= gap + size:
+                self._remove(gap)
+                self._add(gap, offset)
+                self._add(offset + nbytes, gap + size)
+                return offset
+        gap = self._ends.get(self.top, self.top)
+        if gap < self.top:
+            self._remove(gap)
+        offset = _align(gap, alignment)
+        self._add(gap, offset)
+        self.top = offset + nbytes
+        return offset
+
+    def give(self, offset: int, nbytes: int) -> None:
+        """Make a range free again."""
+        if nbytes == 0:
+            return
+        end = offset + nbytes
+        if offset in self._ends:
+            offset = self._ends[offset]
+            self._remove(offset)
+        if end in self._starts:
+            after, end = end, self._starts[end]
+            self._remove(after)
+        self._add(offset, end)
+
+    def _add(self, start: int, end: int) -> None:
+        if start < end:
+            insort(self._sizes, (end - start, start))
+            self._starts[start] = end
+            self._ends[end] = start
+
+    def _remove(self, start: int) -> None:
+        end = self._starts.pop(start)
+        del self._ends[end]
+        del self._sizes[bisect_left(self._sizes, (end - start, start))]
+
+
+class _Neighbours:
+    """Which ranges of more than no bytes live at the same time."""
+
+    def __init__(self, lifetimes: Sequence[Lifetime]) -> None:
+        self._count = len(lifetimes)
+        used = [i for i, item in enumerate(lifetimes) if item.nbytes]
+        used.sort(key=lambda i: lifetimes[i].first)
+        self._used = np.array(used, np.int64)
+        first = np.array([lifetimes[i].first for i in used], np.int64)
+        last = np.array([lifetimes[i].last for i in used], np.int64)
+        # Those that begin after a range, and before it ends, stand in a row.
+        self._later = np.searchsorted(first, last, "right") - np.arange(len(used)) - 1
+        self._lists: list[list[int]] = []
+        self.pairs = int(self._later.sum())
+
+    def lists(self) -> list[list[int]]:
+        """Return the neighbours of every range."""
+        if self._lists:
+            return self._lists
+        early = np.repeat(np.arange(len(self._used)), self._later)
+        row = np.cumsum(self._later) - self._later
+        late = early + 1 + np.arange(self.pairs) - row[early]
+        one = self._used[np.concatenate([early, late])]
+        other = self._used[np.concatenate([late, early])]
+        order = np.argsort(one, kind="stable")
+        others = other[order].tolist()
+        ends = np.cumsum(np.bincount(one, minlength=self._count)).tolist()
+        self._lists = [others[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+        return self._lists
+
+
+def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int]:
+    """Return the ranges in the order of the most bytes alive with them, then of their own."""
+    first = np.array([item.first for item in lifetimes], np.int64)
+    width = np.array([item.last for item in lifetimes], np.int64) - first + 1
+    breadth = np.zeros(len(lifetimes), np.int64)
+    # most[i]: the most that is alive at the steps i to i + span - 1, for every power of two.
+    most, span = np.array(alive, np.int64), 1
+    while span <= len(alive):
+        fit = np.nonzero((width >= span) & (width < 2 * span))[0]
+        breadth[fit] = np.maximum(most[first[fit]], most[first[fit] + width[fit] - span])
+        most = np.maximum(most[: max(len(most) - span, 0)], most[span:])
+        span *= 2
+    return sorted(
+        range(len(lifetimes)),
+        key=lambda i: (-int(breadth[i]), -lifetimes[i].nbytes, lifetimes[i].first),
+    )
+
+
+def _place_in_order(
+    lifetimes: Sequence[Lifetime], order: Sequence[int], neighbours: Sequence[Sequence[int]]
+) -> tuple[list[int], int]:
+    start = [0] * len(lifetimes)
+    end = [0] * len(lifetimes)  # 0 for what has not been placed
+    for i in order:
+        item = lifetimes[i]
+        if item.nbytes == 0:
+            continue
+        taken = sorted([(start[j], end[j]) for j in neighbours[i] if end[j]])
+        start[i] = _best_fit(taken, item.nbytes, item.alignment)
+        end[i] = start[i] + item.nbytes
+    return start, max(end, default=0)
+
+
+def plan_buffers(lifetimes: Sequence[Lifetime]) -> tuple[list[int], list[int], int]:
+    """Give every range a whole buffer, shared by ranges that are never alive at the same step.
+
+    Returns:
+        The number of every lifetime's buffer, the bytes of every buffer, and the lower bound of
+        `plan_offsets`.
+
+    The largest range chooses first, and takes the smallest buffer that is free all its life
+    ("greedy by size for shared objects", by the same authors).
+    """
+    sizes: list[int] = []
+    users: list[list[tuple[int, int]]] = []  # sorted (first, last) by buffer
+    chosen = [0] * len(lifetimes)
+    order = sorted(
+        range(len(lifetimes)), key=lambda i: (-lifetimes[i].nbytes, lifetimes[i].first, i)
+    )
+    for i in order:
+        item = lifetimes[i]
+        span = (item.first, item.last)
+        # Buffers were made from the largest to the smallest.
+        tried = range(len(users) - 1, max(len(users) - MAX_BUFFERS_TRIED, 0) - 1, -1)
+        number = next((n for n in tried if _is_free(users[n], span)), len(users))
+        if number == len(users):
+            sizes.append(item.nbytes)
+            users.append([])
+        insort(users[number], span)
+        chosen[i] = number
+    return chosen, sizes, max(_alive(lifetimes), default=0)
+
+
+def _is_free(spans: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
+    """True when `span` meets none of the sorted `spans`, which do not meet either."""
+    place = bisect_left(spans, span)
+    return (place == 0 or spans[place - 1][1] < span[0]) and (
+        place == len(spans) or span[1] < spans[place][0]
+    )
+
+
+def _best_fit(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
+    """Return the offset of the smallest gap that holds `nbytes`, or behind all `taken` ranges."""
+    best_gap, best_offset = None, 0
+    top = 0
+    for start, end in taken:
+        if start > top:
+            offset = _align(top, alignment)
+            gap = start - top
+            if offset + nbytes <= start and (best_gap is None or gap < best_gap):
+                best_gap, best_offset = gap, offset
+        if end > top:
+            top = end
+    return _align(top, alignment) if best_gap is None else best_offset
+
+
+def _align(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _alive(lifetimes: Sequence[Lifetime]) -> list[int]:
+    """Return how many bytes are alive at each step, from step 0 to the last."""
+    changes = [0] * (max((item.last for item in lifetimes), default=-1) + 2)
+    for item in lifetimes:
+        changes[item.first] += item.nbytes
+        changes[item.last + 1] -= item.nbytes
+    return list(accumulate(changes))[:-1]
