@@ -85,6 +85,8 @@ def _place_by_time(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     taken, or the end moves.
     """
     offsets = [0] * len(lifetimes)
+    # In whole units: gaps begin where ranges may, and the first that is large enough will do.
+    rooms = [_align(item.nbytes, item.alignment) for item in lifetimes]
     gaps = _Gaps()
     ends = sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].last, reverse=True)
     for i in sorted(
@@ -93,9 +95,10 @@ def _place_by_time(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
         item = lifetimes[i]
         while lifetimes[ends[-1]].last < item.first:
             over = ends.pop()
-            gaps.give(offsets[over], lifetimes[over].nbytes)
-        offsets[i] = gaps.take(item.nbytes, item.alignment)
-    return offsets, gaps.top
+            gaps.give(offsets[over], rooms[over])
+        offsets[i] = gaps.take(rooms[i], item.alignment)
+    ends_at = (at + item.nbytes for at, item in zip(offsets, lifetimes, strict=True) if item.nbytes)
+    return offsets, max(ends_at, default=0)
 
 
 class _Gaps:

@@ -7,6 +7,7 @@ It never lets more bytes be alive than the order of the network does.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,13 @@ from dataclasses import dataclass, field, replace
 from vkmnn.core.tensor import Tensor
 from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
 from vkmnn.vulkan.storage import storage_bytes
+
+MAX_COMPARISONS = 2_000_000
+"""Uses of tensors that are compared to find what waits for what: a second or two. Beyond them, the
+dispatches keep their order."""
+
+MAX_CANDIDATES = 500
+"""Dispatches that a wave may choose from."""
 
 
 @dataclass(slots=True)
@@ -53,8 +61,10 @@ def order(
     dispatches: Sequence[Dispatch], encoder: VulkanEncoder, sizes: dict[Tensor, int]
 ) -> list[list[int]]:
     """Return the numbers of the dispatches in waves; one wave each when others take more memory."""
+    one_by_one = [[number] for number in range(len(dispatches))]
     nodes = _nodes(dispatches, encoder)
-    one_by_one = [[number] for number in range(len(nodes))]
+    if nodes is None:
+        return one_by_one
     limit = _most_alive(one_by_one, nodes, sizes)
     plans = sorted((_runs(nodes), _waves(nodes, sizes, limit)), key=len)
     fits = (waves for waves in plans if _most_alive(waves, nodes, sizes) <= limit)
@@ -67,10 +77,13 @@ def _sizes(encoder: VulkanEncoder) -> dict[Tensor, int]:
     return {root: storage_bytes(root) for root in roots}
 
 
-def _nodes(dispatches: Sequence[Dispatch], encoder: VulkanEncoder) -> list[_Node]:
+def _nodes(dispatches: Sequence[Dispatch], encoder: VulkanEncoder) -> list[_Node] | None:
+    """Return what waits for what, or None where there is too much to compare."""
     nodes: list[_Node] = []
-    # By root: (first byte, end, number, whether it is written) of every use so far.
-    uses: defaultdict[Tensor, list[tuple[int, int, int, bool]]] = defaultdict(list)
+    # By root: (first byte, end, number) of every use so far.
+    reads: defaultdict[Tensor, list[tuple[int, int, int]]] = defaultdict(list)
+    writes: defaultdict[Tensor, list[tuple[int, int, int]]] = defaultdict(list)
+    compared = 0
     for number, dispatch in enumerate(dispatches):
         mine = []
         node = _Node(
@@ -80,13 +93,17 @@ def _nodes(dispatches: Sequence[Dispatch], encoder: VulkanEncoder) -> list[_Node
             root, start = encoder.placement(tensor)
             if root.value is not None:
                 continue
-            end, writes = start + storage_bytes(tensor), "w" in binding.access
-            for other_start, other_end, other, written in uses[root]:
-                if (writes or written) and start < other_end and other_start < end:
-                    node.before.add(other)
-            mine.append((root, (start, end, number, writes)))
-        for root, use in mine:
-            uses[root].append(use)
+            end, written = start + storage_bytes(tensor), "w" in binding.access
+            for uses in (writes[root], reads[root]) if written else (writes[root],):
+                compared += len(uses)
+                for other_start, other_end, other in uses:
+                    if start < other_end and other_start < end:
+                        node.before.add(other)
+            mine.append(((writes if written else reads)[root], (start, end, number)))
+        if compared > MAX_COMPARISONS:
+            return None
+        for uses, use in mine:
+            uses.append(use)
         for other in node.before:
             nodes[other].behind.append(number)
         nodes.append(node)
@@ -109,45 +126,75 @@ def _most_alive(
     waves: Sequence[Sequence[int]], nodes: Sequence[_Node], sizes: dict[Tensor, int]
 ) -> int:
     """Return the most bytes that are alive in a wave."""
-    left = Counter(root for node in nodes for root in node.roots)
-    alive: set[Tensor] = set()
+    alive = _Alive(nodes, sizes)
     most = 0
     for wave in waves:
         for number in wave:
-            alive |= nodes[number].roots
-            left.subtract(nodes[number].roots)
-        most = max(most, sum(sizes.get(root, 0) for root in alive))
-        alive = {root for root in alive if left[root]}
+            alive.use(nodes[number])
+        most = max(most, alive.size)
+        alive.end_wave()
     return most
 
 
+class _Alive:
+    """Bytes of the tensors that have been used, and will be."""
+
+    def __init__(self, nodes: Sequence[_Node], sizes: dict[Tensor, int]) -> None:
+        self.size = 0
+        self._sizes = sizes
+        self._left = Counter(root for node in nodes for root in node.roots)
+        self._alive: set[Tensor] = set()
+        self._over: list[Tensor] = []
+
+    def made(self, node: _Node) -> int:
+        """Return how many bytes more a dispatch would take."""
+        return sum(self._sizes.get(root, 0) for root in node.roots - self._alive)
+
+    def freed(self, node: _Node) -> int:
+        """Return the bytes that nothing needs after a dispatch."""
+        return sum(self._sizes.get(root, 0) for root in node.roots if self._left[root] == 1)
+
+    def use(self, node: _Node) -> None:
+        """Take a dispatch into the wave."""
+        self.size += self.made(node)
+        self._alive |= node.roots
+        for root in node.roots:
+            self._left[root] -= 1
+            if not self._left[root]:
+                self._over.append(root)
+
+    def end_wave(self) -> None:
+        """Let go of what nothing needs any more."""
+        self.size -= sum(self._sizes.get(root, 0) for root in self._over)
+        self._alive.difference_update(self._over)
+        self._over.clear()
+
+
 def _waves(nodes: Sequence[_Node], sizes: dict[Tensor, int], limit: int) -> list[list[int]]:
-    left = Counter(root for node in nodes for root in node.roots)
+    alive = _Alive(nodes, sizes)
     waiting = [len(node.before) for node in nodes]
-    ready = {number for number, count in enumerate(waiting) if not count}
-    alive: set[Tensor] = set()
+    # (-height, number), sorted
+    ready = sorted((-nodes[n].height, n) for n, count in enumerate(waiting) if not count)
     waves: list[list[int]] = []
     while ready:
-        urgent = max(nodes[number].height for number in ready)
-        size = sum(sizes.get(root, 0) for root in alive)
+        urgent = -ready[0][0]
         wave: list[int] = []
-        for number in sorted(ready, key=lambda n: (-nodes[n].height, n)):
+        passed: list[tuple[int, int]] = []
+        for height, number in ready[:MAX_CANDIDATES]:
             node = nodes[number]
-            made = sum(sizes.get(root, 0) for root in node.roots - alive)
-            freed = sum(sizes.get(root, 0) for root in node.roots if left[root] == 1)
+            made = alive.made(node)
             early = node.height < urgent
-            if (wave and size + made > limit) or (early and made > freed):
+            if (wave and alive.size + made > limit) or (early and made > alive.freed(node)):
+                passed.append((height, number))
                 continue
             wave.append(number)
-            alive |= node.roots
-            left.subtract(node.roots)
-            size += made
-        alive = {root for root in alive if left[root]}
+            alive.use(node)
+        ready[:MAX_CANDIDATES] = passed
+        alive.end_wave()
         for number in wave:
             for other in nodes[number].behind:
                 waiting[other] -= 1
                 if not waiting[other]:
-                    ready.add(other)
-        ready.difference_update(wave)
+                    insort(ready, (-nodes[other].height, other))
         waves.append(sorted(wave))
     return waves

@@ -8,6 +8,7 @@ from tests.op.vulkan.harness import device
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan import schedule as schedule_module
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.schedule import order, schedule
 from vkmnn.vulkan.storage import storage_bytes
@@ -94,3 +95,26 @@ def test_segments_keep_their_dispatches(ends):
     steps = [d.step for d in encoder.dispatches]
     assert steps[:4] == [0, 1, 2, 2]
     assert steps == sorted(steps)
+
+
+def test_what_is_compared_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    """Readers of one tensor are not compared; beyond the limit, dispatches keep their order."""
+    readers = [("x", f"a{number}") for number in range(50)]
+    monkeypatch.setattr(schedule_module, "MAX_COMPARISONS", 60)
+    assert Recording(*readers).waves() == [list(range(50))]
+    writers = [("x", "a")] * 12
+    assert Recording(*writers).waves() == [[number] for number in range(12)]
+    encoder = Recording(*writers).encoder
+    assert schedule_module._nodes(encoder.dispatches, encoder) is None
+
+
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_a_wave_chooses_from_the_first(candidates: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(schedule_module, "MAX_CANDIDATES", candidates)
+    copies = [copy for n in range(4) for copy in (("x", f"a{n}"), (f"a{n}", f"b{n}"))]
+    encoder = Recording(*copies).encoder
+    nodes = schedule_module._nodes(encoder.dispatches, encoder)
+    assert nodes is not None
+    waves = schedule_module._waves(nodes, {}, 0)
+    assert sorted(number for wave in waves for number in wave) == list(range(10))
+    assert max(map(len, waves)) == candidates

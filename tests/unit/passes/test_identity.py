@@ -157,3 +157,14 @@ def test_shape_knowledge_survives(net, check):
     del graph.infos[inner]
     RemoveNoOps().run(graph)
     assert graph.infos[inner].shape == (3, 1)
+
+
+def test_no_ops_before_an_op_of_many_inputs(net, check):
+    """Each reads where it read before, also a tensor that is read twice, and chains."""
+    values = [net.unary("RELU", net.input(3)) for _ in range(20)]
+    once = [net.op("Identity", value) for value in values]
+    twice = [net.op("Identity", value) for value in once[:7]]
+    concat = net.op("Concat", *once, *twice, *reversed(once), values[3], axis=0)
+    done = check(concat, RemoveNoOps())
+    assert done.kinds == ["RELU"] * 20 + ["Concat"]
+    assert done.graph.ops[-1].inputs == [*values, *values[:7], *reversed(values), values[3]]

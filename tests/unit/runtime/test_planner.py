@@ -138,6 +138,21 @@ def test_what_sharing_buffers_tries_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert 0 < tried <= 2000 * memory_plan.MAX_BUFFERS_TRIED
 
 
+def test_a_gap_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges smaller than their alignment leave gaps between them, which need not be looked at."""
+    aligned, align = 0, memory_plan._align
+
+    def counted(offset: int, alignment: int) -> int:
+        nonlocal aligned
+        aligned += 1
+        return align(offset, alignment)
+
+    monkeypatch.setattr(memory_plan, "_align", counted)
+    lifetimes = [Lifetime(i, 3000, 64) for i in range(2000)]
+    assert plan_offsets(lifetimes)[1] == 1999 * 256 + 64
+    assert aligned <= 6 * len(lifetimes)
+
+
 @given(st.lists(LIFETIMES, max_size=25))
 def test_placing_by_time_is_a_plan_too(lifetimes: list[Lifetime]) -> None:
     """What too many neighbours leave of `plan_offsets`."""

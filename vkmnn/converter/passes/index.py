@@ -13,6 +13,9 @@ _FLOAT_OPS = frozenset(
 )
 """Ops that give floating-point tensors only."""
 
+_FEW_INPUTS = 16
+"""Ops of more inputs, such as a Concat of thousands, remember where they read which tensor."""
+
 
 class GraphIndex:
     """Producers, readers, constants and shapes of a graph, and the edits that passes make.
@@ -42,6 +45,7 @@ class GraphIndex:
         self._slot_of: dict[int, int] = {}
         self._producers: dict[str, Op] = {}
         self._readers: dict[str, dict[int, Op]] = {}
+        self._places: dict[int, dict[str, list[int]]] = {}
         self._names: set[str] | None = None
         self._counts: dict[str, int] = {}
         for op in graph.ops:
@@ -273,6 +277,7 @@ class GraphIndex:
                 self._producers[name] = op
 
     def _unlink(self, op: Op) -> int:
+        self._places.pop(id(op), None)
         for name in op.inputs:
             if name:
                 self._readers[name].pop(id(op), None)
@@ -288,9 +293,25 @@ class GraphIndex:
         """Make every reader of `old` read `new`."""
         readers = self._readers.pop(old, {})
         for op in readers.values():
-            op.inputs[:] = [new if name == old else name for name in op.inputs]
+            if len(op.inputs) <= _FEW_INPUTS:
+                op.inputs[:] = [new if name == old else name for name in op.inputs]
+                continue
+            places = self._places_of(op)
+            moved = places.pop(old)
+            for place in moved:
+                op.inputs[place] = new
+            places.setdefault(new, []).extend(moved)
         if readers:
             self._readers.setdefault(new, {}).update(readers)
+
+    def _places_of(self, op: Op) -> dict[str, list[int]]:
+        """Return where an op of many inputs reads each tensor: all of them may be redirected."""
+        places = self._places.get(id(op))
+        if places is None:
+            places = self._places[id(op)] = {}
+            for place, name in enumerate(op.inputs):
+                places.setdefault(name, []).append(place)
+        return places
 
     def _sweep(self, names: Iterable[str]) -> None:
         """Remove the producers of tensors that nothing reads any more, and theirs in turn."""
