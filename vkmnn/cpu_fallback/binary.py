@@ -11,7 +11,6 @@ from vkmnn.cpu_fallback.unary import activate, unary
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import COMPARISON_KINDS, BinaryAttrs, CastAttrs, ElementwiseAttrs, ScaleAttrs
-from vkmnn.shape.common import attrs_of
 
 
 def truncated_division(a: AnyArray, b: AnyArray) -> AnyArray:
@@ -62,8 +61,8 @@ _FUNCTIONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
 
 
 @cpu_execution("BinaryOp")
-def _binary_op(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, BinaryAttrs)
+def _binary_op(op: Op[BinaryAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     function = _FUNCTIONS.get(attrs.kind)
     if function is None:
         raise InvalidInputError(f"binary kind '{attrs.kind}' is unknown")
@@ -96,8 +95,8 @@ def _step(kind: str, values: list[AnyArray]) -> AnyArray:
 
 
 @cpu_execution("Elementwise")
-def _elementwise(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, ElementwiseAttrs)
+def _elementwise(op: Op[ElementwiseAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     values = [widen(required(inputs, index)) for index in range(len(inputs))]
     dtype = values[0].dtype
     shape = np.broadcast_shapes(*(value.shape for value in values))
@@ -118,14 +117,14 @@ def cast(x: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
 
 
 @cpu_execution("Cast")
-def _cast(op: Op, inputs: Inputs) -> list[AnyArray]:
-    return [cast(required(inputs, 0), attrs_of(op, CastAttrs).to.numpy)]
+def _cast(op: Op[CastAttrs], inputs: Inputs) -> list[AnyArray]:
+    return [cast(required(inputs, 0), op.attrs.to.numpy)]
 
 
 @cpu_execution("Scale")
-def _scale(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _scale(op: Op[ScaleAttrs], inputs: Inputs) -> list[AnyArray]:
     x, scale, bias = (widen(required(inputs, index)) for index in range(3))
     channel = (-1,) + (1,) * (x.ndim - 2)
     result = x * scale.reshape(channel) + bias.reshape(channel)
-    result = activate(result, attrs_of(op, ScaleAttrs).activation)
+    result = activate(result, op.attrs.activation)
     return [result.astype(required(inputs, 0).dtype, copy=False)]

@@ -21,7 +21,6 @@ from vkmnn.cpu_fallback.unary import activate, finish
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.windows import Window, conv_window, deconv_window
 
 
@@ -90,8 +89,8 @@ def _add_bias(result: AnyArray, bias: AnyArray | None) -> AnyArray:
 
 
 @cpu_execution("Convolution")
-def _convolution(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, ConvolutionAttrs)
+def _convolution(op: Op[ConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x, w = widen(required(inputs, 0)), widen(required(inputs, 1))
     if x.ndim != w.ndim or x.shape[1] != w.shape[1] * attrs.group or w.shape[0] % attrs.group:
         raise ShapeError(f"input {x.shape} does not fit weight {w.shape} with group {attrs.group}")
@@ -148,8 +147,8 @@ def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArra
 
 
 @cpu_execution("Deconvolution")
-def _deconvolution(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, DeconvolutionAttrs)
+def _deconvolution(op: Op[DeconvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x, w = widen(required(inputs, 0)), widen(required(inputs, 1))
     if x.ndim != w.ndim or x.shape[1] != w.shape[0] or w.shape[0] % attrs.group:
         raise ShapeError(f"input {x.shape} does not fit weight {w.shape} with group {attrs.group}")

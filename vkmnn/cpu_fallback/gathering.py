@@ -10,7 +10,7 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, require
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs, ScatterElementsAttrs, ScatterNDAttrs
-from vkmnn.shape.common import attrs_of, int_scalar, normalize_axis
+from vkmnn.shape.common import int_scalar, normalize_axis
 
 _REDUCTIONS: dict[str, np.ufunc] = {
     "add": np.add,
@@ -38,9 +38,9 @@ def checked_indices(indices: AnyArray, size: int, axis: int) -> AnyArray:
 
 
 @cpu_execution("Gather")
-def _gather(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _gather(op: Op[AxisAttrs], inputs: Inputs) -> list[AnyArray]:
     data, indices = required(inputs, 0), required(inputs, 1)
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, data.ndim)
+    axis = normalize_axis(op.attrs.axis, data.ndim)
     chosen = checked_indices(indices, data.shape[axis], axis)
     return [np.take(data, chosen, axis=axis)]
 
@@ -53,9 +53,9 @@ def _along(indices: AnyArray, axis: int) -> tuple[AnyArray, ...]:
 
 
 @cpu_execution("GatherElements")
-def _gather_elements(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _gather_elements(op: Op[AxisAttrs], inputs: Inputs) -> list[AnyArray]:
     data, indices = required(inputs, 0), required(inputs, 1)
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, data.ndim)
+    axis = normalize_axis(op.attrs.axis, data.ndim)
     return [data[_along(checked_indices(indices, data.shape[axis], axis), axis)]]
 
 
@@ -69,8 +69,8 @@ def _flat_rows(indices: AnyArray, shape: tuple[int, ...], first_axis: int) -> An
 
 
 @cpu_execution("GatherND")
-def _gather_nd(op: Op, inputs: Inputs) -> list[AnyArray]:
-    batch = attrs_of(op, GatherNDAttrs).batch_dims
+def _gather_nd(op: Op[GatherNDAttrs], inputs: Inputs) -> list[AnyArray]:
+    batch = op.attrs.batch_dims
     data, indices = required(inputs, 0), required(inputs, 1)
     depth = indices.shape[-1]
     batches = prod(data.shape[:batch])
@@ -94,7 +94,7 @@ def _reduce_at(
 
 
 @cpu_execution("ScatterND")
-def _scatter_nd(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _scatter_nd(op: Op[ScatterNDAttrs], inputs: Inputs) -> list[AnyArray]:
     data, indices, updates = (required(inputs, index) for index in range(3))
     depth = indices.shape[-1]
     addressed, rest = data.shape[:depth], data.shape[depth:]
@@ -102,13 +102,13 @@ def _scatter_nd(op: Op, inputs: Inputs) -> list[AnyArray]:
     result = np.array(widen(data), copy=True, order="C")
     table = result.reshape(prod(addressed), *rest)
     values = widen(updates).reshape(rows.size, *rest)
-    _reduce_at(table, rows, values, attrs_of(op, ScatterNDAttrs).reduction)
+    _reduce_at(table, rows, values, op.attrs.reduction)
     return [result.astype(data.dtype, copy=False)]
 
 
 @cpu_execution("ScatterElements")
-def _scatter_elements(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, ScatterElementsAttrs)
+def _scatter_elements(op: Op[ScatterElementsAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     data, indices, updates = (required(inputs, index) for index in range(3))
     axis = normalize_axis(attrs.axis, data.ndim)
     chosen = _along(checked_indices(indices, data.shape[axis], axis), axis)
@@ -118,10 +118,10 @@ def _scatter_elements(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("OneHot")
-def _one_hot(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _one_hot(op: Op[AxisAttrs], inputs: Inputs) -> list[AnyArray]:
     indices, depth_value, pair = (required(inputs, index) for index in range(3))
     depth = int_scalar([depth_value.astype(np.int64)], 0, "depth")
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, indices.ndim + 1)
+    axis = normalize_axis(op.attrs.axis, indices.ndim + 1)
     wanted = np.expand_dims(indices.astype(np.int64), axis)
     wanted = np.where(wanted < 0, wanted + depth, wanted)
     classes = np.arange(depth).reshape(-1, *(1,) * (indices.ndim - axis))

@@ -7,13 +7,13 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required
 from vkmnn.ir import Op
 from vkmnn.ir.ops import ConstantOfShapeAttrs, ShapeAttrs
-from vkmnn.shape.common import attrs_of, int_list
+from vkmnn.shape.common import int_list
 from vkmnn.shape.generation import range_count, shape_slice
 
 
 @cpu_execution("Shape")
-def _shape(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, ShapeAttrs)
+def _shape(op: Op[ShapeAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     return [np.array(x.shape[shape_slice(x.ndim, attrs.start, attrs.end)], dtype=np.int64)]
 
@@ -32,6 +32,6 @@ def _range(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("ConstantOfShape")
-def _constant_of_shape(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, ConstantOfShapeAttrs)
+def _constant_of_shape(op: Op[ConstantOfShapeAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     return [np.full(int_list(inputs, 0, "the shape"), attrs.value, dtype=attrs.dtype.numpy)]

@@ -22,7 +22,6 @@ from vkmnn.cpu_fallback.registry import (
 from vkmnn.cpu_fallback.unary import finish
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs, StridedAttentionAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.einsum import parse_einsum
 
 CHUNK = 1 << 20  # elements of a matrix that are converted at a time: 8 MB of float64
@@ -46,8 +45,8 @@ def _product(a: AnyArray, b: AnyArray) -> AnyArray:
 
 
 @cpu_execution("MatMul")
-def _matmul(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, MatMulAttrs)
+def _matmul(op: Op[MatMulAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     a = _transposed(required(inputs, 0), attrs.transpose_a)
     b = _transposed(required(inputs, 1), attrs.transpose_b)
     result = _product(a, b)
@@ -61,11 +60,11 @@ def _matmul(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("Einsum")
-def _einsum(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _einsum(op: Op[EinsumAttrs], inputs: Inputs) -> list[AnyArray]:
     operands = [required(inputs, index) for index in range(len(inputs))]
     dtype = sum_dtype(*operands)
     operands = [operand.astype(dtype) for operand in operands]
-    plan = parse_einsum(attrs_of(op, EinsumAttrs).equation, [item.shape for item in operands])
+    plan = parse_einsum(op.attrs.equation, [item.shape for item in operands])
     numbers = {label: number for number, label in enumerate(plan.sizes)}
     arguments: list[Any] = []
     for operand, labels in zip(operands, plan.operands, strict=True):
@@ -78,8 +77,8 @@ def _einsum(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("Attention")
-def _attention(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, AttentionAttrs)
+def _attention(op: Op[AttentionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     q, k, v = (required(inputs, index) for index in range(3))
     return [_attend(q, k, v, optional(inputs, 3), attrs)]
 
@@ -111,8 +110,10 @@ def _attend(
 
 
 @placed_execution("StridedAttention")
-def _strided_attention(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo]) -> list[AnyArray]:
-    attrs = attrs_of(op, StridedAttentionAttrs)
+def _strided_attention(
+    op: Op[StridedAttentionAttrs], inputs: Inputs, outputs: Sequence[TensorInfo]
+) -> list[AnyArray]:
+    attrs = op.attrs
     q_view, k_view, v_view = attrs.views
     places = [
         (q_view, attrs.queries, attrs.depth),

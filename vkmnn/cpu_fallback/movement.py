@@ -17,7 +17,6 @@ from vkmnn.ir.ops import (
     TriluAttrs,
 )
 from vkmnn.shape.common import (
-    attrs_of,
     broadcast_shapes,
     int_list,
     int_scalar,
@@ -35,17 +34,17 @@ def _identity(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("Reshape")
-def _reshape(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _reshape(op: Op[ReshapeAttrs], inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
     target = int_list(inputs, 1, "the target shape")
-    allowzero = attrs_of(op, ReshapeAttrs).allowzero
+    allowzero = op.attrs.allowzero
     return [x.reshape(reshape_dims(x.shape, target, allowzero=allowzero))]
 
 
 @cpu_execution("Flatten")
-def _flatten(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _flatten(op: Op[AxisAttrs], inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
-    axis = flatten_axis(attrs_of(op, AxisAttrs).axis, x.ndim)
+    axis = flatten_axis(op.attrs.axis, x.ndim)
     rows = int(np.prod(x.shape[:axis], dtype=np.int64))
     columns = int(np.prod(x.shape[axis:], dtype=np.int64))
     return [x.reshape(rows, columns)]
@@ -65,21 +64,21 @@ def _unsqueeze(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("Transpose")
-def _transpose(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _transpose(op: Op[TransposeAttrs], inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
-    return [np.transpose(x, transpose_perm(x.ndim, attrs_of(op, TransposeAttrs).perm))]
+    return [np.transpose(x, transpose_perm(x.ndim, op.attrs.perm))]
 
 
 @cpu_execution("Concat")
-def _concat(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _concat(op: Op[AxisAttrs], inputs: Inputs) -> list[AnyArray]:
     parts = [required(inputs, index) for index in range(len(inputs))]
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, parts[0].ndim)
+    axis = normalize_axis(op.attrs.axis, parts[0].ndim)
     return [np.concatenate(parts, axis=axis)]
 
 
 @cpu_execution("Split")
-def _split(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, SplitAttrs)
+def _split(op: Op[SplitAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     axis = normalize_axis(attrs.axis, x.ndim)
     given = int_list(inputs, 1, "split") if optional(inputs, 1) is not None else None
@@ -135,8 +134,8 @@ def _pad_indices(size: int, begin: int, end: int, mode: str) -> AnyArray:
 
 
 @cpu_execution("Pad")
-def _pad(op: Op, inputs: Inputs) -> list[AnyArray]:
-    mode = attrs_of(op, PadAttrs).mode
+def _pad(op: Op[PadAttrs], inputs: Inputs) -> list[AnyArray]:
+    mode = op.attrs.mode
     x = required(inputs, 0)
     axes = int_list(inputs, 3, "axes") if optional(inputs, 3) is not None else None
     widths = pad_widths(x.shape, int_list(inputs, 1, "pads"), axes)
@@ -165,8 +164,8 @@ def _pad(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("DepthToSpace")
-def _depth_to_space(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, BlockAttrs)
+def _depth_to_space(op: Op[BlockAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x, b = required(inputs, 0), attrs.block_size
     n, c, h, w = x.shape
     depth = c // (b * b)
@@ -178,8 +177,8 @@ def _depth_to_space(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("SpaceToDepth")
-def _space_to_depth(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, BlockAttrs)
+def _space_to_depth(op: Op[BlockAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x, b = required(inputs, 0), attrs.block_size
     n, c, h, w = x.shape
     blocks = x.reshape(n, c, h // b, b, w // b, b)
@@ -188,10 +187,10 @@ def _space_to_depth(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("Trilu")
-def _trilu(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _trilu(op: Op[TriluAttrs], inputs: Inputs) -> list[AnyArray]:
     x = required(inputs, 0)
     k = int_scalar(inputs, 1, "k") if optional(inputs, 1) is not None else 0
     rows, columns = x.shape[-2:]
     # Beyond the matrix nothing changes, and numpy takes no offset of 2^63.
     k = min(max(k, -rows - 1), columns + 1)
-    return [np.triu(x, k) if attrs_of(op, TriluAttrs).upper else np.tril(x, k)]
+    return [np.triu(x, k) if op.attrs.upper else np.tril(x, k)]

@@ -19,7 +19,7 @@ from vkmnn.cpu_fallback.unary import activate
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs, LRNAttrs
-from vkmnn.shape.common import attrs_of, normalize_axis
+from vkmnn.shape.common import normalize_axis
 
 
 def _normalise(
@@ -38,8 +38,8 @@ def _normalise(
 
 
 @cpu_execution("LayerNorm")
-def _layer_norm(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, LayerNormAttrs)
+def _layer_norm(op: Op[LayerNormAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     axes = tuple(range(normalize_axis(attrs.axis, x.ndim), x.ndim))
     result, mean, inverse = _normalise(widen(x), axes, attrs.epsilon, rms=attrs.rms)
@@ -52,8 +52,8 @@ def _layer_norm(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("GroupNorm")
-def _group_norm(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, GroupNormAttrs)
+def _group_norm(op: Op[GroupNormAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     batch, channels = x.shape[:2]
     groups = attrs.groups or max(channels, 1)
@@ -72,8 +72,8 @@ def _group_norm(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("LRN")
-def _lrn(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, LRNAttrs)
+def _lrn(op: Op[LRNAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     wide = widen(x)
     # Beyond the channels there is nothing to add, however long the window is.

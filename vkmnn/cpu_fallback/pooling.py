@@ -13,7 +13,6 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, require
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import PoolingAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.windows import Window, pool_window
 
 
@@ -108,8 +107,8 @@ def _global(x: AnyArray, attrs: PoolingAttrs) -> AnyArray:
 
 
 @cpu_execution("Pooling")
-def _pooling(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, PoolingAttrs)
+def _pooling(op: Op[PoolingAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = widen(required(inputs, 0))
     dtype = required(inputs, 0).dtype
     window = pool_window(attrs, x.shape[2:])

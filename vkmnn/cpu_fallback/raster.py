@@ -10,7 +10,6 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, placed_execution, requ
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import RasterAttrs
-from vkmnn.shape.common import attrs_of
 
 
 def strided(flat: AnyArray, view: View, size: tuple[int, ...], what: str) -> AnyArray:
@@ -35,8 +34,8 @@ def strided(flat: AnyArray, view: View, size: tuple[int, ...], what: str) -> Any
 
 
 @placed_execution("Raster")
-def _raster(op: Op, inputs: Inputs, outputs: Sequence[TensorInfo]) -> list[AnyArray]:
-    attrs = attrs_of(op, RasterAttrs)
+def _raster(op: Op[RasterAttrs], inputs: Inputs, outputs: Sequence[TensorInfo]) -> list[AnyArray]:
+    attrs = op.attrs
     info = outputs[0]
     result = np.full(info.dims, attrs.fill, dtype=info.dtype.numpy)
     flat = result.reshape(-1)

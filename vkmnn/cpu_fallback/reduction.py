@@ -25,7 +25,7 @@ from vkmnn.ir.ops import (
     SoftmaxAttrs,
     TopKAttrs,
 )
-from vkmnn.shape.common import attrs_of, int_list, int_scalar, normalize_axis
+from vkmnn.shape.common import int_list, int_scalar, normalize_axis
 from vkmnn.shape.reduction import flatten_axis, reduction_axes
 
 Axes = tuple[int, ...]
@@ -96,8 +96,8 @@ _REDUCTIONS: dict[str, Callable[[AnyArray, Axes], AnyArray]] = {
 
 
 @cpu_execution("Reduction")
-def _reduction(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, ReductionAttrs)
+def _reduction(op: Op[ReductionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     reduce = _REDUCTIONS.get(attrs.kind)
     if reduce is None:
         raise InvalidInputError(f"reduction kind '{attrs.kind}' is unknown")
@@ -119,8 +119,8 @@ def softmax(x: AnyArray, axes: Axes, *, log: bool = False) -> AnyArray:
 
 
 @cpu_execution("Softmax")
-def _softmax(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, SoftmaxAttrs)
+def _softmax(op: Op[SoftmaxAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     if attrs.flatten:
         axes = tuple(range(flatten_axis(attrs.axis, x.ndim), x.ndim))
@@ -129,8 +129,8 @@ def _softmax(op: Op, inputs: Inputs) -> list[AnyArray]:
     return [softmax(widen(x), axes, log=attrs.log).astype(x.dtype, copy=False)]
 
 
-def _arg_reduce(op: Op, x: AnyArray, *, largest: bool) -> AnyArray:
-    attrs = attrs_of(op, ArgReduceAttrs)
+def _arg_reduce(op: Op[ArgReduceAttrs], x: AnyArray, *, largest: bool) -> AnyArray:
+    attrs = op.attrs
     axis = normalize_axis(attrs.axis, x.ndim)
     ordered = np.flip(x, axis) if attrs.select_last_index else x
     if x.size == 0:
@@ -146,18 +146,18 @@ def _arg_reduce(op: Op, x: AnyArray, *, largest: bool) -> AnyArray:
 
 
 @cpu_execution("ArgMax")
-def _arg_max(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _arg_max(op: Op[ArgReduceAttrs], inputs: Inputs) -> list[AnyArray]:
     return [_arg_reduce(op, required(inputs, 0), largest=True)]
 
 
 @cpu_execution("ArgMin")
-def _arg_min(op: Op, inputs: Inputs) -> list[AnyArray]:
+def _arg_min(op: Op[ArgReduceAttrs], inputs: Inputs) -> list[AnyArray]:
     return [_arg_reduce(op, required(inputs, 0), largest=False)]
 
 
 @cpu_execution("TopK")
-def _topk(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, TopKAttrs)
+def _topk(op: Op[TopKAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     axis = normalize_axis(attrs.axis, x.ndim)
     size, count = x.shape[axis], int_scalar(inputs, 1, "k")
@@ -174,8 +174,8 @@ def _topk(op: Op, inputs: Inputs) -> list[AnyArray]:
 
 
 @cpu_execution("CumSum")
-def _cumsum(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, CumSumAttrs)
+def _cumsum(op: Op[CumSumAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     axis = normalize_axis(int_scalar(inputs, 1, "axis"), x.ndim)
     wide = widen(x)

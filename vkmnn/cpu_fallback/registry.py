@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.errors import InvalidInputError, ModelError, VkmnnError, unexpected_error
-from vkmnn.ir import Array, Op, TensorInfo
+from vkmnn.ir import Array, Op, TensorInfo, check_attrs
 from vkmnn.registry import Registry
 
 AnyArray = npt.NDArray[Any]
@@ -90,6 +90,7 @@ def run_op(
         InvalidInputError: shapes or values of the inputs are impossible (an index out of range).
         ShapeError: the inputs' shapes do not fit together.
     """
+    check_attrs(op)
     try:
         with np.errstate(all="ignore"):
             results = _execution(op)(op, inputs, outputs)

@@ -11,7 +11,6 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, require
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.resizing import axis_taps, cubic_kernel, resize_axes
 
 # A few taps are added up; with more (antialiasing) one matrix product is faster.
@@ -44,8 +43,8 @@ def _resize_axis(x: AnyArray, axis: int, indices: AnyArray, weights: AnyArray) -
 
 
 @cpu_execution("Interp")
-def _interp(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, InterpAttrs)
+def _interp(op: Op[InterpAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x = required(inputs, 0)
     axes = resize_axes(op, x.shape, inputs)
     output = tuple(axis.output for axis in axes)
@@ -118,8 +117,8 @@ def _taps(mode: str, x: AnyArray) -> list[tuple[AnyArray, AnyArray | None]]:
 
 
 @cpu_execution("GridSample")
-def _grid_sample(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, GridSampleAttrs)
+def _grid_sample(op: Op[GridSampleAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     x, grid = required(inputs, 0), widen(required(inputs, 1))
     spatial = x.shape[2:]
     if grid.ndim != x.ndim or grid.shape[-1] != len(spatial) or grid.shape[0] != x.shape[0]:

@@ -12,7 +12,6 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, require
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Activation, Op
 from vkmnn.ir.ops import UnaryAttrs
-from vkmnn.shape.common import attrs_of
 
 _Function = Callable[[AnyArray, float, float], AnyArray]
 
@@ -155,6 +154,6 @@ def finish(x: AnyArray, residual: AnyArray | None, kind: str, activation: Activa
 
 
 @cpu_execution("UnaryOp")
-def _unary_op(op: Op, inputs: Inputs) -> list[AnyArray]:
-    attrs = attrs_of(op, UnaryAttrs)
+def _unary_op(op: Op[UnaryAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
     return [unary(attrs.kind, required(inputs, 0), attrs.alpha, attrs.beta)]

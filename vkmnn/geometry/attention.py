@@ -12,7 +12,6 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import DType, OpAttrs, TensorInfo, View
 from vkmnn.ir.ops import ATTENTION_AXES, AttentionAttrs, CastAttrs, StridedAttentionAttrs
-from vkmnn.shape.common import attrs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +23,9 @@ class _Axis:
 
 
 @geometry("Attention")
-def _attention(ctx: GeometryContext) -> None:
+def _attention(ctx: GeometryContext[AttentionAttrs]) -> None:
     """Number the matrices over at most three axes; masks become numbers to add."""
-    attrs = attrs_of(ctx.op, AttentionAttrs)
+    attrs = ctx.attrs
     query, key, value = (ctx.input(index) for index in range(3))
     output = ctx.outputs[0]
     queries, keys = query.dims[-2], key.dims[-2]

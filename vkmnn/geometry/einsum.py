@@ -19,7 +19,6 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import DType, Region, TensorInfo, View
 from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs, ReductionAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.einsum import EinsumPlan, Label, parse_einsum
 
 
@@ -36,9 +35,9 @@ class _Operand:
 
 
 @geometry("Einsum")
-def _einsum(ctx: GeometryContext) -> None:
+def _einsum(ctx: GeometryContext[EinsumAttrs]) -> None:
     shapes = [ctx.input(index).dims for index in range(len(ctx.inputs))]
-    plan = parse_einsum(attrs_of(ctx.op, EinsumAttrs).equation, shapes)
+    plan = parse_einsum(ctx.attrs.equation, shapes)
     _Contraction(ctx, plan).run()
 
 

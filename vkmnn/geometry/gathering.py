@@ -11,7 +11,7 @@ from vkmnn.geometry.indexing import axis_copy, axis_gather, combine_axes
 from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir.ops import AxisAttrs
-from vkmnn.shape.common import attrs_of, normalize_axis
+from vkmnn.shape.common import normalize_axis
 
 MAX_GATHER_REGIONS = 4
 """Most regions that a Gather may become; with more, one gather kernel beats the copies."""
@@ -20,12 +20,12 @@ _MAX_INDICES = 4096
 
 
 @geometry("Gather")
-def _gather(ctx: GeometryContext) -> None:
+def _gather(ctx: GeometryContext[AxisAttrs]) -> None:
     source, indices = ctx.input(0), ctx.value(1)
     if indices is None or indices.size > _MAX_INDICES:
         return
     shape = source.dims
-    axis = normalize_axis(attrs_of(ctx.op, AxisAttrs).axis, len(shape))
+    axis = normalize_axis(ctx.attrs.axis, len(shape))
     size = shape[axis]
     flat = np.asarray(indices, np.int64).reshape(-1)
     if np.any((flat < -size) | (flat >= size)):

@@ -9,13 +9,13 @@ import numpy as np
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir.ops import ConstantOfShapeAttrs, ShapeAttrs
 from vkmnn.shape import info_bytes
-from vkmnn.shape.common import attrs_of, content_of
+from vkmnn.shape.common import content_of
 from vkmnn.shape.generation import shape_slice
 
 
 @geometry("Shape")
-def _shape(ctx: GeometryContext) -> None:
-    attrs = attrs_of(ctx.op, ShapeAttrs)
+def _shape(ctx: GeometryContext[ShapeAttrs]) -> None:
+    attrs = ctx.attrs
     shape = ctx.input(0).dims
     axes = shape_slice(len(shape), attrs.start, attrs.end)
     ctx.constant_output(ctx.outputs[0], np.array(shape[axes], np.int64))
@@ -36,8 +36,8 @@ def _range(ctx: GeometryContext) -> None:
 
 
 @geometry("ConstantOfShape")
-def _constant_of_shape(ctx: GeometryContext) -> None:
+def _constant_of_shape(ctx: GeometryContext[ConstantOfShapeAttrs]) -> None:
     output = ctx.outputs[0]
-    value = attrs_of(ctx.op, ConstantOfShapeAttrs).value
+    value = ctx.attrs.value
     ctx.charge(2 * info_bytes([output]))
     ctx.constant_output(output, np.full(output.dims, value, output.dtype.numpy))

@@ -7,7 +7,7 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import Region, View
 from vkmnn.ir.ops import AxisAttrs, BlockAttrs, SplitAttrs, TransposeAttrs
-from vkmnn.shape.common import attrs_of, normalize_axis
+from vkmnn.shape.common import normalize_axis
 from vkmnn.shape.movement import slice_ranges, split_sizes, transpose_perm
 
 
@@ -19,16 +19,16 @@ def permuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> Region:
 
 
 @geometry("Transpose")
-def _transpose(ctx: GeometryContext) -> None:
+def _transpose(ctx: GeometryContext[TransposeAttrs]) -> None:
     source = ctx.input(0)
-    perm = transpose_perm(len(source.dims), attrs_of(ctx.op, TransposeAttrs).perm)
+    perm = transpose_perm(len(source.dims), ctx.attrs.perm)
     ctx.raster(ctx.outputs[0], [source.name], [permuted(source.dims, perm)])
 
 
 @geometry("Concat")
-def _concat(ctx: GeometryContext) -> None:
+def _concat(ctx: GeometryContext[AxisAttrs]) -> None:
     output = ctx.outputs[0]
-    axis = normalize_axis(attrs_of(ctx.op, AxisAttrs).axis, len(output.dims))
+    axis = normalize_axis(ctx.attrs.axis, len(output.dims))
     strides = row_major(output.dims)
     regions, offset = [], 0
     for origin in range(len(ctx.inputs)):
@@ -41,10 +41,10 @@ def _concat(ctx: GeometryContext) -> None:
 
 
 @geometry("Split")
-def _split(ctx: GeometryContext) -> None:
+def _split(ctx: GeometryContext[SplitAttrs]) -> None:
     source = ctx.input(0)
     shape = source.dims
-    attrs = attrs_of(ctx.op, SplitAttrs)
+    attrs = ctx.attrs
     axis = normalize_axis(attrs.axis, len(shape))
     sizes = split_sizes(shape[axis], ctx.ints(1, "split"), attrs.num_outputs, len(ctx.op.outputs))
     strides = row_major(shape)
@@ -94,9 +94,9 @@ def _tile(ctx: GeometryContext) -> None:
 
 
 @geometry("DepthToSpace")
-def _depth_to_space(ctx: GeometryContext) -> None:
+def _depth_to_space(ctx: GeometryContext[BlockAttrs]) -> None:
     source, output = ctx.input(0), ctx.outputs[0]
-    attrs = attrs_of(ctx.op, BlockAttrs)
+    attrs = ctx.attrs
     n, c, h, w = source.dims
     block = attrs.block_size
     depth = c // (block * block)
@@ -109,10 +109,10 @@ def _depth_to_space(ctx: GeometryContext) -> None:
 
 
 @geometry("SpaceToDepth")
-def _space_to_depth(ctx: GeometryContext) -> None:
+def _space_to_depth(ctx: GeometryContext[BlockAttrs]) -> None:
     source, output = ctx.input(0), ctx.outputs[0]
     n, c, h, w = source.dims
-    attrs = attrs_of(ctx.op, BlockAttrs)
+    attrs = ctx.attrs
     block = attrs.block_size
     blocks = (n, c, h // block, block, w // block, block)
     # to [N, block row, block column, C, H', W'], or with C before the blocks

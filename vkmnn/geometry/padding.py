@@ -12,7 +12,6 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import Region, View
 from vkmnn.ir.ops import PadAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.movement import pad_widths
 
 _Indices = npt.NDArray[np.int64]
@@ -33,9 +32,9 @@ _MODES: dict[str, Callable[[_Indices, int], _Indices]] = {
 
 
 @geometry("Pad")
-def _pad(ctx: GeometryContext) -> None:
+def _pad(ctx: GeometryContext[PadAttrs]) -> None:
     source, output = ctx.input(0), ctx.outputs[0]
-    mode = attrs_of(ctx.op, PadAttrs).mode
+    mode = ctx.attrs.mode
     widths = pad_widths(source.dims, ctx.ints(1, "pads") or [], ctx.ints(3, "axes"))
     axes = [
         _axis_regions(ctx, mode, size, begin, end)

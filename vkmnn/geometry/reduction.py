@@ -12,7 +12,6 @@ from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.geometry.reshaping import emit_copy
 from vkmnn.ir import TensorInfo
 from vkmnn.ir.ops import ReductionAttrs, SoftmaxAttrs, TransposeAttrs, UnaryAttrs
-from vkmnn.shape.common import attrs_of
 from vkmnn.shape.reduction import flatten_axis, reduced_shape, reduction_axes
 
 # A reduction over several runs of axes as reductions over one run each: the kinds of the first one,
@@ -38,10 +37,10 @@ _ELEMENTWISE = {"L1": "ABS", "L2": "ABS", "SUM_SQUARE": "SQUARE", "LOG_SUM": "LO
 
 
 @geometry("Reduction")
-def _reduction(ctx: GeometryContext) -> None:
+def _reduction(ctx: GeometryContext[ReductionAttrs]) -> None:
     if widened(ctx):
         return
-    attrs = attrs_of(ctx.op, ReductionAttrs)
+    attrs = ctx.attrs
     source, output = ctx.input(0), ctx.outputs[0]
     shape = source.dims
     axes = reduction_axes(
@@ -124,8 +123,8 @@ def _transposed(
 
 
 @geometry("Softmax")
-def _softmax(ctx: GeometryContext) -> None:
-    attrs = attrs_of(ctx.op, SoftmaxAttrs)
+def _softmax(ctx: GeometryContext[SoftmaxAttrs]) -> None:
+    attrs = ctx.attrs
     source = ctx.input(0)
     if not attrs.flatten:
         return

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Generic
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.errors import ShapeError, unexpected_error
 from vkmnn.geometry.regions import limit_axes, parts_of
-from vkmnn.ir import Array, DType, Op, OpAttrs, Region, TensorInfo
+from vkmnn.ir import Array, AttrsT, DType, Op, OpAttrs, Region, TensorInfo
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.registry import Registry
 from vkmnn.shape.common import has_input, info_of, int_list
@@ -29,7 +30,7 @@ class Lowering:
     constants: dict[str, Array] = field(default_factory=dict)
 
 
-class GeometryContext:
+class GeometryContext(Generic[AttrsT]):
     """An op with static shapes, and the means to emit what it becomes.
 
     Args:
@@ -42,7 +43,7 @@ class GeometryContext:
 
     def __init__(
         self,
-        op: Op,
+        op: Op[AttrsT],
         inputs: Sequence[TensorInfo | None],
         outputs: Sequence[TensorInfo],
         values: Sequence[Array | None],
@@ -55,6 +56,11 @@ class GeometryContext:
         self.values = tuple(values)
         self.lowering = Lowering()
         self._names = 0
+
+    @property
+    def attrs(self) -> AttrsT:
+        """The attributes of the op."""
+        return self.op.attrs
 
     def input(self, index: int) -> TensorInfo:
         """Return input `index`; ShapeError when it is absent."""
@@ -146,7 +152,7 @@ def compact_origins(
     return list(used), result
 
 
-GeometryComputer = Callable[[GeometryContext], None]
+GeometryComputer = Callable[[GeometryContext[Any]], None]
 
 COMPUTERS: Registry[str, GeometryComputer] = Registry("geometry computer of")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from vkmnn.geometry.regions import compose, covers, region_elements, row_major
 from vkmnn.ir import Op, Region, TensorInfo, View
@@ -14,7 +15,7 @@ from vkmnn.ir.ops import RasterAttrs, StridedAttentionAttrs
 
 
 def fuse_views(
-    ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
+    ops: Sequence[Op[Any]], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]
 ) -> list[Op]:
     """Let attention read what Rasters would copy for it, and write where a Raster would copy to.
 
@@ -59,14 +60,15 @@ def _region(op: Op, infos: Mapping[str, TensorInfo]) -> Region | None:
     return region if elements and covers([region], elements) else None
 
 
-def _read(op: Op, copies: Mapping[str, Op], infos: Mapping[str, TensorInfo]) -> Op:
+def _read(
+    op: Op[StridedAttentionAttrs], copies: Mapping[str, Op], infos: Mapping[str, TensorInfo]
+) -> Op[StridedAttentionAttrs]:
     """Return the attention with queries, keys and values read from where Rasters take them.
 
     Heads that share keys and values are numbered over two axes, of which the shared have stride 0
     along one (grouped queries: Ainslie et al., GQA, 2023).
     """
     attrs = op.attrs
-    assert isinstance(attrs, StridedAttentionAttrs)
     inputs = list(op.inputs)
     for index in range(3):
         copy = copies.get(inputs[index])
@@ -115,10 +117,9 @@ def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[Strided
         )
 
 
-def _write(op: Op, copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:
+def _write(op: Op[StridedAttentionAttrs], copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:
     """Return the attention that writes what the Raster behind it makes of its result."""
     attrs, region = op.attrs, _region(copy, infos)
-    assert isinstance(attrs, StridedAttentionAttrs)
     assert region is not None
     if region_elements(region) != prod(infos[op.outputs[0]].dims):
         return None

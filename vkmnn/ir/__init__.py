@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.ir.dtype import DType
-from vkmnn.ir.graph import Array, AttrsT, Dim, Graph, ModelMetadata, Op, TensorInfo
+from vkmnn.ir.graph import Array, AttrsT, Dim, Graph, ModelMetadata, Op, TensorInfo, check_attrs
 from vkmnn.ir.layout import Layout, storage_elements
 from vkmnn.ir.op_type import OP_TYPES, OpAttrs, OpType, op_type
 from vkmnn.ir.ops import Activation
@@ -25,6 +25,7 @@ __all__ = [
     "Region",
     "TensorInfo",
     "View",
+    "check_attrs",
     "op_type",
     "storage_elements",
 ]

@@ -90,6 +90,22 @@ class ModelMetadata:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+def check_attrs(op: Op) -> None:
+    """Check that an op carries the attributes that its type is declared with.
+
+    Raises:
+        ModelError: they are of another class.
+    """
+    declared = OP_TYPES.get(op.type)
+    if declared is not None and not isinstance(op.attrs, declared.attrs):
+        raise ModelError(
+            f"attributes are {type(op.attrs).__name__}, not {declared.attrs.__name__}",
+            op=op.type,
+            node=op.name,
+            hint="build the op with the attribute class that OP_TYPES names",
+        )
+
+
 @dataclass(slots=True)
 class Graph:
     """A network: ops in topological order over named tensors.
@@ -162,12 +178,7 @@ class Graph:
                     op=op.type,
                     node=op.name,
                 )
-            if not isinstance(op.attrs, op_type.attrs):
-                raise ModelError(
-                    f"attributes are {type(op.attrs).__name__}, not {op_type.attrs.__name__}",
-                    op=op.type,
-                    node=op.name,
-                )
+            check_attrs(op)
             for name in op.inputs:
                 if name and name not in known:
                     raise ModelError(

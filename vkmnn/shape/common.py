@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
-from vkmnn.errors import ModelError, ShapeError
-from vkmnn.ir import Array, DType, Op, OpAttrs, TensorInfo
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Array, DType, TensorInfo
 
 Infos = Sequence[TensorInfo | None]
 Values = Sequence[Array | None]
 Shape = tuple[int, ...]
 Outputs = list[tuple[DType, Shape]]
-
-_A = TypeVar("_A", bound=OpAttrs)
-
-
-def attrs_of(op: Op, kind: type[_A]) -> _A:
-    """Return the attributes of `op` as `kind`.
-
-    Raises:
-        ModelError: the op carries attributes of another class.
-    """
-    if not isinstance(op.attrs, kind):
-        raise ModelError(
-            f"attributes are {type(op.attrs).__name__}, not {kind.__name__}",
-            op=op.type,
-            node=op.name,
-            hint="build the op with the attribute class that OP_TYPES names",
-        )
-    return op.attrs
 
 
 def has_input(inputs: Sequence[object | None], index: int) -> bool:

@@ -10,7 +10,6 @@ from vkmnn.shape.common import (
     Outputs,
     Shape,
     Values,
-    attrs_of,
     check_shape,
     same_dtype,
     shape_of,
@@ -31,8 +30,8 @@ def _operands(inputs: Infos, group: int) -> tuple[Shape, Shape]:
 
 
 @size_computer("Convolution")
-def _convolution(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, ConvolutionAttrs)
+def _convolution(op: Op[ConvolutionAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     x, w = _operands(inputs, attrs.group)
     if x[1] != w[1] * attrs.group:
         raise ShapeError(
@@ -48,8 +47,8 @@ def _convolution(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("Convolution")
-def _named_convolution(op: Op, facts: Facts) -> list[Found]:
-    attrs, x, w = attrs_of(op, ConvolutionAttrs), facts.shape(op), facts.shape(op, 1)
+def _named_convolution(op: Op[ConvolutionAttrs], facts: Facts) -> list[Found]:
+    attrs, x, w = op.attrs, facts.shape(op), facts.shape(op, 1)
     if x is None:
         return [(facts.dtype(op), None)]
     kernel = attrs.kernel or known_ints(w[2:] if w else ()) or ()
@@ -60,8 +59,8 @@ def _named_convolution(op: Op, facts: Facts) -> list[Found]:
 
 
 @size_computer("Deconvolution")
-def _deconvolution(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, DeconvolutionAttrs)
+def _deconvolution(op: Op[DeconvolutionAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     x, w = _operands(inputs, attrs.group)
     if x[1] != w[0]:
         raise ShapeError(f"the input has {x[1]} channels, weight {w} wants {w[0]}")
@@ -74,8 +73,8 @@ def _deconvolution(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("Deconvolution")
-def _named_deconvolution(op: Op, facts: Facts) -> list[Found]:
-    attrs, x, w = attrs_of(op, DeconvolutionAttrs), facts.shape(op), facts.shape(op, 1)
+def _named_deconvolution(op: Op[DeconvolutionAttrs], facts: Facts) -> list[Found]:
+    attrs, x, w = op.attrs, facts.shape(op), facts.shape(op, 1)
     if x is None:
         return [(facts.dtype(op), None)]
     kernel = attrs.kernel or known_ints(w[2:] if w else ()) or ()

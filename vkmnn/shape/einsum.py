@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import EinsumAttrs
-from vkmnn.shape.common import Infos, Outputs, Shape, Values, attrs_of, same_dtype, shape_of
+from vkmnn.shape.common import Infos, Outputs, Shape, Values, same_dtype, shape_of
 from vkmnn.shape.registry import size_computer
 
 _TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
@@ -86,7 +86,7 @@ def parse_einsum(equation: str, shapes: Sequence[Shape]) -> EinsumPlan:
 
 
 @size_computer("Einsum")
-def _einsum(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _einsum(op: Op[EinsumAttrs], inputs: Infos, values: Values) -> Outputs:
     shapes = [shape_of(inputs, index) for index in range(len(inputs))]
-    plan = parse_einsum(attrs_of(op, EinsumAttrs).equation, shapes)
+    plan = parse_einsum(op.attrs.equation, shapes)
     return [(same_dtype(inputs, *range(len(inputs))), plan.shape)]

@@ -20,7 +20,6 @@ from vkmnn.shape.common import (
     Infos,
     Outputs,
     Values,
-    attrs_of,
     broadcast_shapes,
     dtype_of,
     same_dtype,
@@ -45,8 +44,8 @@ value_rule("Identity")(same_values)
 
 
 @size_computer("UnaryOp")
-def _unary(op: Op, inputs: Infos, values: Values) -> Outputs:
-    kind = attrs_of(op, UnaryAttrs).kind
+def _unary(op: Op[UnaryAttrs], inputs: Infos, values: Values) -> Outputs:
+    kind = op.attrs.kind
     if kind not in UNARY_KINDS:
         raise ShapeError(f"unary kind '{kind}' is unknown")
     dtype = DType.BOOL if kind in _BOOL_UNARY else dtype_of(inputs, 0)
@@ -54,14 +53,14 @@ def _unary(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("UnaryOp")
-def _named_unary(op: Op, facts: Facts) -> list[Found]:
-    is_test = attrs_of(op, UnaryAttrs).kind in _BOOL_UNARY
+def _named_unary(op: Op[UnaryAttrs], facts: Facts) -> list[Found]:
+    is_test = op.attrs.kind in _BOOL_UNARY
     return [(DType.BOOL if is_test else facts.dtype(op), facts.shape(op))]
 
 
 @size_computer("BinaryOp")
-def _binary(op: Op, inputs: Infos, values: Values) -> Outputs:
-    kind = attrs_of(op, BinaryAttrs).kind
+def _binary(op: Op[BinaryAttrs], inputs: Infos, values: Values) -> Outputs:
+    kind = op.attrs.kind
     if kind not in BINARY_KINDS:
         raise ShapeError(f"binary kind '{kind}' is unknown")
     # ONNX Pow is the one operator whose operands may differ in type; the base decides.
@@ -71,15 +70,15 @@ def _binary(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("BinaryOp")
-def _named_binary(op: Op, facts: Facts) -> list[Found]:
-    is_test = attrs_of(op, BinaryAttrs).kind in COMPARISON_KINDS
+def _named_binary(op: Op[BinaryAttrs], facts: Facts) -> list[Found]:
+    is_test = op.attrs.kind in COMPARISON_KINDS
     dtype = DType.BOOL if is_test else facts.dtype(op, 0, 1)
     return [(dtype, broadcast(facts, facts.shape(op), facts.shape(op, 1)))]
 
 
 @value_rule("BinaryOp")
-def _binary_values(op: Op, facts: Facts) -> NamedShape | None:
-    attrs = attrs_of(op, BinaryAttrs)
+def _binary_values(op: Op[BinaryAttrs], facts: Facts) -> NamedShape | None:
+    attrs = op.attrs
     a, b = facts.values(op, 0), facts.values(op, 1)
     if a is None or b is None or attrs.activation.kind != "NONE":
         return None
@@ -130,8 +129,8 @@ def _equal(a: Dim, b: Dim, algebra: DimAlgebra) -> Dim:
 
 
 @size_computer("Elementwise")
-def _elementwise(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, ElementwiseAttrs)
+def _elementwise(op: Op[ElementwiseAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     for number, step in enumerate(attrs.steps):
         if STEP_KINDS.get(step.kind) != len(step.values):
             raise ShapeError(f"no step '{step.kind}' takes {len(step.values)} values")
@@ -177,15 +176,15 @@ def _select_values(op: Op, facts: Facts) -> NamedShape | None:
 
 
 @size_computer("Cast")
-def _cast(op: Op, inputs: Infos, values: Values) -> Outputs:
-    return [(attrs_of(op, CastAttrs).to, shape_of(inputs, 0))]
+def _cast(op: Op[CastAttrs], inputs: Infos, values: Values) -> Outputs:
+    return [(op.attrs.to, shape_of(inputs, 0))]
 
 
 @shape_rule("Cast")
-def _named_cast(op: Op, facts: Facts) -> list[Found]:
-    return [(attrs_of(op, CastAttrs).to, facts.shape(op))]
+def _named_cast(op: Op[CastAttrs], facts: Facts) -> list[Found]:
+    return [(op.attrs.to, facts.shape(op))]
 
 
 @value_rule("Cast")
-def _cast_values(op: Op, facts: Facts) -> NamedShape | None:
-    return facts.values(op, 0) if attrs_of(op, CastAttrs).to.is_integer else None
+def _cast_values(op: Op[CastAttrs], facts: Facts) -> NamedShape | None:
+    return facts.values(op, 0) if op.attrs.to.is_integer else None

@@ -10,7 +10,6 @@ from vkmnn.shape.common import (
     Outputs,
     Shape,
     Values,
-    attrs_of,
     content_of,
     dtype_of,
     info_of,
@@ -38,18 +37,18 @@ def _check_reduction(reduction: str) -> None:
 
 
 @size_computer("Gather")
-def _gather(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _gather(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
     data, indices = shape_of(inputs, 0), _indices(inputs)
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(data))
+    axis = normalize_axis(op.attrs.axis, len(data))
     return [(dtype_of(inputs, 0), data[:axis] + indices + data[axis + 1 :])]
 
 
 @shape_rule("Gather")
-def _named_gather(op: Op, facts: Facts) -> list[Found]:
+def _named_gather(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     data, indices = facts.shape(op), facts.shape(op, 1)
     if data is None or indices is None:
         return [(facts.dtype(op), None)]
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(data))
+    axis = normalize_axis(op.attrs.axis, len(data))
     return [(facts.dtype(op), (*data[:axis], *indices, *data[axis + 1 :]))]
 
 
@@ -73,9 +72,9 @@ def _check_elements(data: Shape, indices: Shape, axis: int) -> None:
 
 
 @size_computer("GatherElements")
-def _gather_elements(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _gather_elements(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
     data, indices = shape_of(inputs, 0), _indices(inputs)
-    _check_elements(data, indices, attrs_of(op, AxisAttrs).axis)
+    _check_elements(data, indices, op.attrs.axis)
     return [(dtype_of(inputs, 0), indices)]
 
 
@@ -85,8 +84,8 @@ def _named_gather_elements(op: Op, facts: Facts) -> list[Found]:
 
 
 @size_computer("GatherND")
-def _gather_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
-    batch = attrs_of(op, GatherNDAttrs).batch_dims
+def _gather_nd(op: Op[GatherNDAttrs], inputs: Infos, values: Values) -> Outputs:
+    batch = op.attrs.batch_dims
     data, indices = shape_of(inputs, 0), _indices(inputs)
     if not indices or not data or not 0 <= batch < min(len(data), len(indices)):
         raise ShapeError(f"batch_dims {batch} does not fit data {data} and indices {indices}")
@@ -99,8 +98,8 @@ def _gather_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("GatherND")
-def _named_gather_nd(op: Op, facts: Facts) -> list[Found]:
-    batch = attrs_of(op, GatherNDAttrs).batch_dims
+def _named_gather_nd(op: Op[GatherNDAttrs], facts: Facts) -> list[Found]:
+    batch = op.attrs.batch_dims
     data, indices = facts.shape(op), facts.shape(op, 1)
     if data is None or not indices or not isinstance(indices[-1], int):
         return [(facts.dtype(op), None)]
@@ -111,8 +110,8 @@ shape_rule("ScatterND", "ScatterElements")(like_first)
 
 
 @size_computer("ScatterND")
-def _scatter_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
-    _check_reduction(attrs_of(op, ScatterNDAttrs).reduction)
+def _scatter_nd(op: Op[ScatterNDAttrs], inputs: Infos, values: Values) -> Outputs:
+    _check_reduction(op.attrs.reduction)
     data, indices, updates = shape_of(inputs, 0), _indices(inputs), shape_of(inputs, 2)
     if not indices or not data or not 1 <= indices[-1] <= len(data):
         raise ShapeError(f"indices {indices} do not address axes of data {data}")
@@ -123,8 +122,8 @@ def _scatter_nd(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @size_computer("ScatterElements")
-def _scatter_elements(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, ScatterElementsAttrs)
+def _scatter_elements(op: Op[ScatterElementsAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     _check_reduction(attrs.reduction)
     data, indices, updates = shape_of(inputs, 0), _indices(inputs), shape_of(inputs, 2)
     _check_elements(data, indices, attrs.axis)
@@ -134,22 +133,22 @@ def _scatter_elements(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @size_computer("OneHot")
-def _one_hot(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _one_hot(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
     indices, pair = shape_of(inputs, 0), shape_of(inputs, 2)
     if pair != (2,):
         raise ShapeError(f"values must hold [off, on], got shape {pair}")
     depth = content_of(values, 1)
     if depth.size != 1:
         raise ShapeError(f"depth must hold one number, got shape {depth.shape}")
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(indices) + 1)
+    axis = normalize_axis(op.attrs.axis, len(indices) + 1)
     return [(dtype_of(inputs, 2), (*indices[:axis], int(depth.item()), *indices[axis:]))]
 
 
 @shape_rule("OneHot")
-def _named_one_hot(op: Op, facts: Facts) -> list[Found]:
+def _named_one_hot(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     indices, depth = facts.shape(op), facts.values(op, 1)
     if indices is None:
         return [(facts.dtype(op, 2), None)]
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(indices) + 1)
+    axis = normalize_axis(op.attrs.axis, len(indices) + 1)
     size = depth[0] if depth else None
     return [(facts.dtype(op, 2), (*indices[:axis], size, *indices[axis:]))]

@@ -13,7 +13,6 @@ from vkmnn.shape.common import (
     Infos,
     Outputs,
     Values,
-    attrs_of,
     content_of,
     int_list,
     same_dtype,
@@ -51,8 +50,8 @@ def range_count(start: Array, limit: Array, delta: Array) -> int:
 
 
 @size_computer("Shape")
-def _shape(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, ShapeAttrs)
+def _shape(op: Op[ShapeAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     return [(DType.INT64, (len(shape[shape_slice(len(shape), attrs.start, attrs.end)]),))]
 
@@ -64,8 +63,8 @@ def _named_shape(op: Op, facts: Facts) -> list[Found]:
 
 
 @value_rule("Shape")
-def _shape_values(op: Op, facts: Facts) -> NamedShape | None:
-    attrs, shape = attrs_of(op, ShapeAttrs), facts.shape(op)
+def _shape_values(op: Op[ShapeAttrs], facts: Facts) -> NamedShape | None:
+    attrs, shape = op.attrs, facts.shape(op)
     return None if shape is None else shape[shape_slice(len(shape), attrs.start, attrs.end)]
 
 
@@ -109,21 +108,21 @@ def _named_range(op: Op, facts: Facts) -> list[Found]:
 
 
 @size_computer("ConstantOfShape")
-def _constant_of_shape(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _constant_of_shape(op: Op[ConstantOfShapeAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = int_list(values, 0, "the shape")
     if any(dim < 0 for dim in shape):
         raise ShapeError(f"shape {shape} holds a negative number")
-    return [(attrs_of(op, ConstantOfShapeAttrs).dtype, tuple(shape))]
+    return [(op.attrs.dtype, tuple(shape))]
 
 
 @shape_rule("ConstantOfShape")
-def _named_constant_of_shape(op: Op, facts: Facts) -> list[Found]:
-    return [(attrs_of(op, ConstantOfShapeAttrs).dtype, facts.vector(op, 0))]
+def _named_constant_of_shape(op: Op[ConstantOfShapeAttrs], facts: Facts) -> list[Found]:
+    return [(op.attrs.dtype, facts.vector(op, 0))]
 
 
 @value_rule("ConstantOfShape")
-def _constant_of_shape_values(op: Op, facts: Facts) -> NamedShape | None:
-    attrs, shape = attrs_of(op, ConstantOfShapeAttrs), facts.ints(op, 0)
+def _constant_of_shape_values(op: Op[ConstantOfShapeAttrs], facts: Facts) -> NamedShape | None:
+    attrs, shape = op.attrs, facts.ints(op, 0)
     if shape is None or len(shape) > 1 or not attrs.dtype.is_integer:
         return None
     length = shape[0] if shape else 1

@@ -12,7 +12,6 @@ from vkmnn.shape.common import (
     Outputs,
     Shape,
     Values,
-    attrs_of,
     broadcast_shapes,
     check_broadcastable_to,
     check_shape,
@@ -52,8 +51,8 @@ def matmul_shape(
 
 
 @size_computer("MatMul")
-def _matmul(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, MatMulAttrs)
+def _matmul(op: Op[MatMulAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     output = matmul_shape(
         shape_of(inputs, 0),
         shape_of(inputs, 1),
@@ -67,8 +66,8 @@ def _matmul(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("MatMul")
-def _named_matmul(op: Op, facts: Facts) -> list[Found]:
-    attrs, a, b = attrs_of(op, MatMulAttrs), facts.shape(op), facts.shape(op, 1)
+def _named_matmul(op: Op[MatMulAttrs], facts: Facts) -> list[Found]:
+    attrs, a, b = op.attrs, facts.shape(op), facts.shape(op, 1)
     dtype = facts.dtype(op, 0, 1)
     batch = broadcast(facts, a[:-2], b[:-2]) if a and b else None
     if not a or not b or batch is None:
@@ -79,8 +78,7 @@ def _named_matmul(op: Op, facts: Facts) -> list[Found]:
 
 
 @size_computer("Attention")
-def _attention(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs_of(op, AttentionAttrs)
+def _attention(op: Op[AttentionAttrs], inputs: Infos, values: Values) -> Outputs:
     q, k, v = (shape_of(inputs, index) for index in range(3))
     if min(len(q), len(k), len(v)) < 2:
         raise ShapeError(f"query {q}, key {k} and value {v} must have rank 2 or more")

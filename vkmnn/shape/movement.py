@@ -13,7 +13,6 @@ from vkmnn.shape.common import (
     Outputs,
     Shape,
     Values,
-    attrs_of,
     broadcast_shapes,
     check_axis_lengths,
     dtype_of,
@@ -137,25 +136,25 @@ def pad_widths(
 
 
 @size_computer("Transpose")
-def _transpose(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _transpose(op: Op[TransposeAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
-    perm = transpose_perm(len(shape), attrs_of(op, TransposeAttrs).perm)
+    perm = transpose_perm(len(shape), op.attrs.perm)
     return [(dtype_of(inputs, 0), tuple(shape[axis] for axis in perm))]
 
 
 @shape_rule("Transpose")
-def _named_transpose(op: Op, facts: Facts) -> list[Found]:
+def _named_transpose(op: Op[TransposeAttrs], facts: Facts) -> list[Found]:
     shape = facts.shape(op)
     if shape is not None:
-        perm = transpose_perm(len(shape), attrs_of(op, TransposeAttrs).perm)
+        perm = transpose_perm(len(shape), op.attrs.perm)
         shape = tuple(shape[axis] for axis in perm)
     return [(facts.dtype(op), shape)]
 
 
 @size_computer("Concat")
-def _concat(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _concat(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
     shapes = [shape_of(inputs, index) for index in range(len(inputs))]
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(shapes[0]))
+    axis = normalize_axis(op.attrs.axis, len(shapes[0]))
     for shape in shapes[1:]:
         if len(shape) != len(shapes[0]) or any(
             dim != first and i != axis
@@ -168,13 +167,13 @@ def _concat(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("Concat")
-def _named_concat(op: Op, facts: Facts) -> list[Found]:
+def _named_concat(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     places = range(len(op.inputs))
     shapes = [facts.shape(op, place) for place in places]
     known = [shape for shape in shapes if shape]
     if not known:
         return [(facts.dtype(op, *places), None)]
-    axis = normalize_axis(attrs_of(op, AxisAttrs).axis, len(known[0]))
+    axis = normalize_axis(op.attrs.axis, len(known[0]))
     total: Dim = 0
     for shape in shapes:
         total = facts.algebra.add(total, shape[axis] if shape else None)
@@ -203,8 +202,8 @@ def _concat_values(op: Op, facts: Facts) -> NamedShape | None:
 
 
 @size_computer("Split")
-def _split(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, SplitAttrs)
+def _split(op: Op[SplitAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     axis = normalize_axis(attrs.axis, len(shape))
     given = int_list(values, 1, "split") if has_input(inputs, 1) else None
@@ -216,8 +215,8 @@ def _split(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("Split")
-def _named_split(op: Op, facts: Facts) -> list[Found]:
-    attrs, shape, count = attrs_of(op, SplitAttrs), facts.shape(op), len(op.outputs)
+def _named_split(op: Op[SplitAttrs], facts: Facts) -> list[Found]:
+    attrs, shape, count = op.attrs, facts.shape(op), len(op.outputs)
     if shape is None:
         return [(facts.dtype(op), None)] * count
     axis = normalize_axis(attrs.axis, len(shape))
@@ -284,8 +283,8 @@ def _slice_values(op: Op, facts: Facts) -> NamedShape | None:
 
 
 @size_computer("Pad")
-def _pad(op: Op, inputs: Infos, values: Values) -> Outputs:
-    mode = attrs_of(op, PadAttrs).mode
+def _pad(op: Op[PadAttrs], inputs: Infos, values: Values) -> Outputs:
+    mode = op.attrs.mode
     if mode not in PAD_MODES:
         raise ShapeError(f"pad mode '{mode}' is not one of {', '.join(PAD_MODES)}")
     if has_input(inputs, 2) and prod(shape_of(inputs, 2)) != 1:
@@ -354,8 +353,8 @@ def _named_tile(op: Op, facts: Facts) -> list[Found]:
     return [(facts.dtype(op), tuple(facts.algebra.multiply(dim, count) for dim, count in dims))]
 
 
-def _block(op: Op, inputs: Infos) -> tuple[Shape, int]:
-    attrs = attrs_of(op, BlockAttrs)
+def _block(op: Op[BlockAttrs], inputs: Infos) -> tuple[Shape, int]:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     if len(shape) != 4:
         raise ShapeError(f"the input must have shape [N, C, H, W], got {shape}")
@@ -367,7 +366,7 @@ def _block(op: Op, inputs: Infos) -> tuple[Shape, int]:
 
 
 @size_computer("DepthToSpace")
-def _depth_to_space(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _depth_to_space(op: Op[BlockAttrs], inputs: Infos, values: Values) -> Outputs:
     (n, c, h, w), block = _block(op, inputs)
     if c % (block * block):
         raise ShapeError(f"{c} channels do not divide by block_size {block} squared")
@@ -375,8 +374,8 @@ def _depth_to_space(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("DepthToSpace")
-def _named_depth_to_space(op: Op, facts: Facts) -> list[Found]:
-    block, shape, algebra = attrs_of(op, BlockAttrs).block_size, facts.shape(op), facts.algebra
+def _named_depth_to_space(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
+    block, shape, algebra = op.attrs.block_size, facts.shape(op), facts.algebra
     if shape is not None:
         n, c, h, w = shape
         h, w = algebra.multiply(h, block), algebra.multiply(w, block)
@@ -385,7 +384,7 @@ def _named_depth_to_space(op: Op, facts: Facts) -> list[Found]:
 
 
 @size_computer("SpaceToDepth")
-def _space_to_depth(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _space_to_depth(op: Op[BlockAttrs], inputs: Infos, values: Values) -> Outputs:
     (n, c, h, w), block = _block(op, inputs)
     if h % block or w % block:
         raise ShapeError(f"height {h} and width {w} do not divide by block_size {block}")
@@ -393,8 +392,8 @@ def _space_to_depth(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("SpaceToDepth")
-def _named_space_to_depth(op: Op, facts: Facts) -> list[Found]:
-    block, shape, algebra = attrs_of(op, BlockAttrs).block_size, facts.shape(op), facts.algebra
+def _named_space_to_depth(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
+    block, shape, algebra = op.attrs.block_size, facts.shape(op), facts.algebra
     if shape is not None:
         n, c, h, w = shape
         h, w = algebra.floor_divide(h, block), algebra.floor_divide(w, block)
@@ -406,8 +405,7 @@ shape_rule("Trilu")(like_first)
 
 
 @size_computer("Trilu")
-def _trilu(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs_of(op, TriluAttrs)
+def _trilu(op: Op[TriluAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
     if len(shape) < 2:
         raise ShapeError(f"a triangle needs a matrix, got shape {shape}")

@@ -9,7 +9,6 @@ from vkmnn.shape.common import (
     Infos,
     Outputs,
     Values,
-    attrs_of,
     check_broadcastable_to,
     check_shape,
     dtype_of,
@@ -24,8 +23,8 @@ from vkmnn.shape.symbolic.rules import like_first, shape_rule
 
 
 @size_computer("LayerNorm")
-def _layer_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, LayerNormAttrs)
+def _layer_norm(op: Op[LayerNormAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     axis = normalize_axis(attrs.axis, len(shape))
     for index, what in ((1, "scale"), (2, "bias")):
@@ -41,11 +40,11 @@ def _layer_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("LayerNorm")
-def _named_layer_norm(op: Op, facts: Facts) -> list[Found]:
+def _named_layer_norm(op: Op[LayerNormAttrs], facts: Facts) -> list[Found]:
     shape = facts.shape(op)
     statistics: NamedShape | None = None
     if shape is not None:
-        axis = normalize_axis(attrs_of(op, LayerNormAttrs).axis, len(shape))
+        axis = normalize_axis(op.attrs.axis, len(shape))
         statistics = shape[:axis] + (1,) * (len(shape) - axis)
     return [(facts.dtype(op), shape), (DType.FLOAT32, statistics), (DType.FLOAT32, statistics)]
 
@@ -54,8 +53,8 @@ shape_rule("GroupNorm", "Scale", "LRN")(like_first)
 
 
 @size_computer("GroupNorm")
-def _group_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, GroupNormAttrs)
+def _group_norm(op: Op[GroupNormAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     if len(shape) < 2:
         raise ShapeError(f"group normalisation needs a batch and a channel axis, got {shape}")
@@ -68,8 +67,7 @@ def _group_norm(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @size_computer("Scale")
-def _scale(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs_of(op, ScaleAttrs)
+def _scale(op: Op[ScaleAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
     if len(shape) < 2:
         raise ShapeError(f"Scale needs a channel axis 1, got shape {shape}")
@@ -79,8 +77,8 @@ def _scale(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @size_computer("LRN")
-def _lrn(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, LRNAttrs)
+def _lrn(op: Op[LRNAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     if len(shape) < 2:
         raise ShapeError(f"LRN needs a channel axis 1, got shape {shape}")

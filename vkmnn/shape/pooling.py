@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkmnn.errors import ShapeError
 from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import PoolingAttrs
-from vkmnn.shape.common import Infos, Outputs, Values, attrs_of, dtype_of, shape_of
+from vkmnn.shape.common import Infos, Outputs, Values, dtype_of, shape_of
 from vkmnn.shape.registry import size_computer
 from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape, known_ints
 from vkmnn.shape.symbolic.rules import shape_rule
@@ -15,8 +15,8 @@ POOLING_KINDS = ("MAX", "AVERAGE", "LP")
 
 
 @size_computer("Pooling")
-def _pooling(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, PoolingAttrs)
+def _pooling(op: Op[PoolingAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     if attrs.kind not in POOLING_KINDS:
         raise ShapeError(f"pooling kind '{attrs.kind}' is not one of {', '.join(POOLING_KINDS)}")
     x = shape_of(inputs, 0)
@@ -30,8 +30,8 @@ def _pooling(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("Pooling")
-def _named_pooling(op: Op, facts: Facts) -> list[Found]:
-    attrs, x = attrs_of(op, PoolingAttrs), facts.shape(op)
+def _named_pooling(op: Op[PoolingAttrs], facts: Facts) -> list[Found]:
+    attrs, x = op.attrs, facts.shape(op)
     if x is None:
         output: NamedShape | None = None
     elif attrs.is_global:

@@ -19,7 +19,6 @@ from vkmnn.shape.common import (
     Infos,
     Outputs,
     Values,
-    attrs_of,
     dtype_of,
     has_input,
     int_list,
@@ -58,8 +57,8 @@ def reduced_shape(
 
 
 @size_computer("Reduction")
-def _reduction(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, ReductionAttrs)
+def _reduction(op: Op[ReductionAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     if attrs.kind not in REDUCTION_KINDS:
         raise ShapeError(f"reduction kind '{attrs.kind}' is unknown")
     shape = shape_of(inputs, 0)
@@ -69,8 +68,8 @@ def _reduction(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("Reduction")
-def _named_reduction(op: Op, facts: Facts) -> list[Found]:
-    attrs, shape = attrs_of(op, ReductionAttrs), facts.shape(op)
+def _named_reduction(op: Op[ReductionAttrs], facts: Facts) -> list[Found]:
+    attrs, shape = op.attrs, facts.shape(op)
     given = () if is_absent(op, 1) else facts.ints(op, 1)
     if shape is None or (given is None and not attrs.keepdims):
         return [(facts.dtype(op), None)]
@@ -81,8 +80,8 @@ def _named_reduction(op: Op, facts: Facts) -> list[Found]:
 
 
 @value_rule("Reduction")
-def _reduction_values(op: Op, facts: Facts) -> NamedShape | None:
-    attrs, values = attrs_of(op, ReductionAttrs), facts.values(op, 0)
+def _reduction_values(op: Op[ReductionAttrs], facts: Facts) -> NamedShape | None:
+    attrs, values = op.attrs, facts.values(op, 0)
     if values is None or attrs.kind != "PROD" or attrs.noop_with_empty_axes:
         return None
     return (facts.algebra.product(values),)
@@ -92,8 +91,8 @@ shape_rule("Softmax", "CumSum")(like_first)
 
 
 @size_computer("Softmax")
-def _softmax(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, SoftmaxAttrs)
+def _softmax(op: Op[SoftmaxAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     if attrs.flatten:
         flatten_axis(attrs.axis, len(shape))
@@ -115,8 +114,8 @@ def flatten_axis(axis: int, rank: int) -> int:
 
 @size_computer("ArgMax")
 @size_computer("ArgMin")
-def _arg_reduce(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, ArgReduceAttrs)
+def _arg_reduce(op: Op[ArgReduceAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     axis = normalize_axis(attrs.axis, len(shape))
     output = reduced_shape(shape, (axis,), keepdims=attrs.keepdims)
@@ -126,8 +125,8 @@ def _arg_reduce(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("ArgMax", "ArgMin")
-def _named_arg_reduce(op: Op, facts: Facts) -> list[Found]:
-    attrs, shape = attrs_of(op, ArgReduceAttrs), facts.shape(op)
+def _named_arg_reduce(op: Op[ArgReduceAttrs], facts: Facts) -> list[Found]:
+    attrs, shape = op.attrs, facts.shape(op)
     if shape is None:
         return [(DType.INT64, None)]
     axis = normalize_axis(attrs.axis, len(shape))
@@ -135,8 +134,8 @@ def _named_arg_reduce(op: Op, facts: Facts) -> list[Found]:
 
 
 @size_computer("TopK")
-def _topk(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, TopKAttrs)
+def _topk(op: Op[TopKAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     shape = shape_of(inputs, 0)
     axis = normalize_axis(attrs.axis, len(shape))
     count = int_scalar(values, 1, "k")
@@ -147,16 +146,15 @@ def _topk(op: Op, inputs: Infos, values: Values) -> Outputs:
 
 
 @shape_rule("TopK")
-def _named_topk(op: Op, facts: Facts) -> list[Found]:
+def _named_topk(op: Op[TopKAttrs], facts: Facts) -> list[Found]:
     shape, k = facts.shape(op), facts.values(op, 1)
     if shape is not None:
-        shape = with_dim(shape, attrs_of(op, TopKAttrs).axis, k[0] if k else None)
+        shape = with_dim(shape, op.attrs.axis, k[0] if k else None)
     return [(facts.dtype(op), shape), (DType.INT64, shape)]
 
 
 @size_computer("CumSum")
-def _cumsum(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs_of(op, CumSumAttrs)
+def _cumsum(op: Op[CumSumAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
     normalize_axis(int_scalar(values, 1, "axis"), len(shape))
     return [(dtype_of(inputs, 0), shape)]

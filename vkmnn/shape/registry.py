@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vkmnn.errors import ShapeError, unexpected_error
-from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo
+from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo, check_attrs
 from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
 
@@ -69,6 +69,7 @@ def compute_shapes(
             node=op.name,
             hint="register one with @size_computer, or give the output's info yourself",
         )
+    check_attrs(op)
     try:
         outputs = computer(op, inputs, values)
     except ShapeError as error:

@@ -14,7 +14,6 @@ from vkmnn.shape.common import (
     Outputs,
     Shape,
     Values,
-    attrs_of,
     dtype_of,
     has_input,
     int_list,
@@ -93,21 +92,19 @@ def unsqueeze_dims(shape: Sequence[_D], axes: Sequence[int]) -> tuple[_D | Liter
 
 
 @size_computer("Reshape")
-def _reshape(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _reshape(op: Op[ReshapeAttrs], inputs: Infos, values: Values) -> Outputs:
     target = int_list(values, 1, "the target shape")
-    output = reshape_dims(
-        shape_of(inputs, 0), target, allowzero=attrs_of(op, ReshapeAttrs).allowzero
-    )
+    output = reshape_dims(shape_of(inputs, 0), target, allowzero=op.attrs.allowzero)
     return [(dtype_of(inputs, 0), output)]
 
 
 @shape_rule("Reshape")
-def _named_reshape(op: Op, facts: Facts) -> list[Found]:
+def _named_reshape(op: Op[ReshapeAttrs], facts: Facts) -> list[Found]:
     shape, target = facts.shape(op), facts.vector(op, 1)
     if target is None:
         return [(facts.dtype(op), None)]
     dims = list(target)
-    if not attrs_of(op, ReshapeAttrs).allowzero:
+    if not op.attrs.allowzero:
         for axis, dim in enumerate(dims):
             if dim == 0:
                 dims[axis] = shape[axis] if shape is not None and axis < len(shape) else None
@@ -123,18 +120,18 @@ value_rule("Reshape", "Squeeze", "Unsqueeze")(same_values)
 
 
 @size_computer("Flatten")
-def _flatten(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _flatten(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
-    axis = flatten_axis(attrs_of(op, AxisAttrs).axis, len(shape))
+    axis = flatten_axis(op.attrs.axis, len(shape))
     return [(dtype_of(inputs, 0), (prod(shape[:axis]), prod(shape[axis:])))]
 
 
 @shape_rule("Flatten")
-def _named_flatten(op: Op, facts: Facts) -> list[Found]:
+def _named_flatten(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     shape = facts.shape(op)
     if shape is None:
         return [(facts.dtype(op), (None, None))]
-    axis = flatten_axis(attrs_of(op, AxisAttrs).axis, len(shape))
+    axis = flatten_axis(op.attrs.axis, len(shape))
     product = facts.algebra.product
     return [(facts.dtype(op), (product(shape[:axis]), product(shape[axis:])))]
 

@@ -17,7 +17,6 @@ from vkmnn.shape.common import (
     Outputs,
     Shape,
     Values,
-    attrs_of,
     content_of,
     dtype_of,
     int_list,
@@ -140,13 +139,13 @@ def _from_sizes(
     return [math.floor(factor * dim + 0.5) for dim in dims], [factor] * len(dims)
 
 
-def resize_axes(op: Op, shape: Sequence[int], values: Values) -> list[AxisResize]:
+def resize_axes(op: Op[InterpAttrs], shape: Sequence[int], values: Values) -> list[AxisResize]:
     """Return how Interp `op` treats every axis of `shape`, given the contents of its inputs.
 
     Raises:
         ShapeError: attributes or contents do not fit, or a content is unknown.
     """
-    attrs = attrs_of(op, InterpAttrs)
+    attrs = op.attrs
     _one_of(attrs.mode, MODES, "mode")
     _one_of(attrs.coordinate_mode, COORDINATE_MODES, "coordinate_mode")
     _one_of(attrs.nearest_mode, NEAREST_MODES, "nearest_mode")
@@ -246,14 +245,14 @@ def axis_taps(axis: AxisResize, attrs: InterpAttrs) -> tuple[Ints, Floats, npt.N
 
 
 @size_computer("Interp")
-def _interp(op: Op, inputs: Infos, values: Values) -> Outputs:
+def _interp(op: Op[InterpAttrs], inputs: Infos, values: Values) -> Outputs:
     axes = resize_axes(op, shape_of(inputs, 0), values)
     return [(dtype_of(inputs, 0), tuple(axis.output for axis in axes))]
 
 
 @shape_rule("Interp")
-def _named_interp(op: Op, facts: Facts) -> list[Found]:
-    attrs, shape = attrs_of(op, InterpAttrs), facts.shape(op)
+def _named_interp(op: Op[InterpAttrs], facts: Facts) -> list[Found]:
+    attrs, shape = op.attrs, facts.shape(op)
     if shape is None:
         return [(facts.dtype(op), None)]
     axes = normalize_axes(attrs.axes, len(shape)) if attrs.axes else range(len(shape))
@@ -282,8 +281,8 @@ def _named_sizes(op: Op, dims: Sequence[Dim], facts: Facts) -> NamedShape | None
 
 
 @size_computer("GridSample")
-def _grid_sample(op: Op, inputs: Infos, values: Values) -> Outputs:
-    attrs = attrs_of(op, GridSampleAttrs)
+def _grid_sample(op: Op[GridSampleAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
     _one_of(attrs.mode, MODES, "mode")
     _one_of(attrs.padding_mode, GRID_PADDING_MODES, "padding_mode")
     x, grid = shape_of(inputs, 0), shape_of(inputs, 1)

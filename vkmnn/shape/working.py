@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import ceil, prod
+from typing import Any
 
 from vkmnn.ir import Op, TensorInfo
 from vkmnn.ir.ops import (
@@ -19,7 +20,7 @@ from vkmnn.ir.ops import (
     PoolingAttrs,
     StridedAttentionAttrs,
 )
-from vkmnn.shape.common import Infos, Values, attrs_of, shape_of
+from vkmnn.shape.common import Infos, Values, shape_of
 from vkmnn.shape.counting import flops
 from vkmnn.shape.einsum import parse_einsum
 from vkmnn.shape.resizing import resize_axes
@@ -46,7 +47,7 @@ _WIDE = 8
 _CHUNK = 1 << 20
 """Elements that are unfolded or converted at a time."""
 
-_Counter = Callable[[Op, Infos, Values, Sequence[TensorInfo]], int]
+_Counter = Callable[[Op[Any], Infos, Values, Sequence[TensorInfo]], int]
 
 
 def _elements(info: TensorInfo | None) -> int:
@@ -67,21 +68,23 @@ def _both(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) 
     return _inputs(1)(op, inputs, values, outputs) + _outputs(2)(op, inputs, values, outputs)
 
 
-def _conv_window(op: Op, inputs: Infos) -> Window:
-    attrs = attrs_of(op, ConvolutionAttrs)
+def _conv_window(op: Op[ConvolutionAttrs], inputs: Infos) -> Window:
+    attrs = op.attrs
     return conv_window(attrs, shape_of(inputs, 0)[2:], shape_of(inputs, 1)[2:])
 
 
-def _deconv_window(op: Op, inputs: Infos) -> Window:
-    attrs = attrs_of(op, DeconvolutionAttrs)
+def _deconv_window(op: Op[DeconvolutionAttrs], inputs: Infos) -> Window:
+    attrs = op.attrs
     return deconv_window(attrs, shape_of(inputs, 0)[2:], shape_of(inputs, 1)[2:])
 
 
-def _pool_window(op: Op, inputs: Infos) -> Window:
-    return pool_window(attrs_of(op, PoolingAttrs), shape_of(inputs, 0)[2:])
+def _pool_window(op: Op[PoolingAttrs], inputs: Infos) -> Window:
+    return pool_window(op.attrs, shape_of(inputs, 0)[2:])
 
 
-def _convolution(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
+def _convolution(
+    op: Op[ConvolutionAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
+) -> int:
     x, window = shape_of(inputs, 0), _conv_window(op, inputs)
     padded = prod(x[:2])
     for size, begin, end in zip(x[2:], window.begins, window.ends, strict=True):
@@ -91,9 +94,11 @@ def _convolution(op: Op, inputs: Infos, values: Values, outputs: Sequence[Tensor
     return _WIDE * (padded + unfolded + _elements(inputs[1]) + 2 * _elements(outputs[0]))
 
 
-def _deconvolution(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
+def _deconvolution(
+    op: Op[DeconvolutionAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
+) -> int:
     x, w, window = shape_of(inputs, 0), shape_of(inputs, 1), _deconv_window(op, inputs)
-    channels = x[0] * w[1] * attrs_of(op, DeconvolutionAttrs).group
+    channels = x[0] * w[1] * op.attrs.group
     spread = channels * prod(window.kernel) * prod(x[2:])
     full: int = channels * prod(
         max(stride * (size - 1) + (kernel - 1) * dilation + 1, begin + count)
@@ -110,8 +115,10 @@ def _deconvolution(op: Op, inputs: Infos, values: Values, outputs: Sequence[Tens
     return _WIDE * (prod(x) + prod(w) + spread + full + 2 * _elements(outputs[0]))
 
 
-def _pooling(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
-    attrs, x = attrs_of(op, PoolingAttrs), shape_of(inputs, 0)
+def _pooling(
+    op: Op[PoolingAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
+) -> int:
+    attrs, x = op.attrs, shape_of(inputs, 0)
     if attrs.is_global:
         return 2 * _WIDE * prod(x)
     window = _pool_window(op, inputs)
@@ -132,9 +139,11 @@ def _pooling(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo
     return _WIDE * (2 * prod(x[:2]) * prod(spans) + places + 4 * _elements(outputs[0]))
 
 
-def _einsum(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
+def _einsum(
+    op: Op[EinsumAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
+) -> int:
     shapes = [shape_of(inputs, index) for index in range(len(inputs))]
-    plan = parse_einsum(attrs_of(op, EinsumAttrs).equation, shapes)
+    plan = parse_einsum(op.attrs.equation, shapes)
     operands = [prod(plan.sizes[label] for label in labels) for labels in plan.operands]
     # Partial products are kept below the largest operand or result.
     return _WIDE * (3 * sum(operands) + 3 * max(*operands, _elements(outputs[0])))
@@ -146,8 +155,10 @@ def _matmul(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
     return _WIDE * (_elements(inputs[0]) + wide + 2 * _elements(outputs[0]))
 
 
-def _strided_attention(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
-    attrs = attrs_of(op, StridedAttentionAttrs)
+def _strided_attention(
+    op: Op[StridedAttentionAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
+) -> int:
+    attrs = op.attrs
     scores = prod(attrs.batch) * attrs.queries * attrs.keys
     return _WIDE * (2 * sum(map(_elements, inputs)) + 4 * scores + _elements(outputs[0]))
 
@@ -158,22 +169,24 @@ def _attention(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorIn
     return _WIDE * (sum(map(_elements, inputs)) + 4 * scores + _elements(outputs[0]))
 
 
-def _lrn(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
+def _lrn(op: Op[LRNAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
     x = shape_of(inputs, 0)
     rows = x[1] + _lrn_steps(op, inputs)
     return _WIDE * (4 * prod(x) + prod(x[:1]) * rows * prod(x[2:]))
 
 
-def _lrn_steps(op: Op, inputs: Infos) -> int:
-    return min(attrs_of(op, LRNAttrs).size, 2 * shape_of(inputs, 0)[1] + 1)
+def _lrn_steps(op: Op[LRNAttrs], inputs: Infos) -> int:
+    return min(op.attrs.size, 2 * shape_of(inputs, 0)[1] + 1)
 
 
-def _interp(op: Op, inputs: Infos, values: Values, outputs: Sequence[TensorInfo]) -> int:
+def _interp(
+    op: Op[InterpAttrs], inputs: Infos, values: Values, outputs: Sequence[TensorInfo]
+) -> int:
     x, result = shape_of(inputs, 0), outputs[0].dims
     # Axes are resized one after the other.
     largest = max(prod((*result[:n], *x[n:])) for n in range(len(x) + 1))
     table = 0
-    attrs = attrs_of(op, InterpAttrs)
+    attrs = op.attrs
     for axis in resize_axes(op, x, values):
         shrink = min(axis.scale, 1.0) if attrs.antialias else 1.0
         taps = 4 * ceil(1 / shrink) if shrink > 0 else 0
@@ -271,7 +284,7 @@ _SORT_S = 2e-7
 """One element that is sorted."""
 
 
-def _steps(op: Op, inputs: Infos) -> int:
+def _steps(op: Op[Any], inputs: Infos) -> int:
     """Return how many calls of numpy an op's loops make."""
     if op.type == "Convolution":
         window, (batch, channels) = _conv_window(op, inputs), shape_of(inputs, 0)[:2]
@@ -280,7 +293,7 @@ def _steps(op: Op, inputs: Infos) -> int:
         return batch * -(-window.output[0] // rows) * (2 + prod(window.kernel))
     if op.type == "Deconvolution":
         return prod(_deconv_window(op, inputs).kernel)
-    if op.type == "Pooling" and not attrs_of(op, PoolingAttrs).is_global:
+    if op.type == "Pooling" and not op.attrs.is_global:
         kernel = _pool_window(op, inputs).kernel
         return 10 * prod(kernel) if len(op.outputs) > 1 else sum(kernel)
     return _lrn_steps(op, inputs) if op.type == "LRN" else 1

@@ -95,12 +95,15 @@ def _blind(window: Window, axis: int) -> bool:
 
 
 def _groups(
-    op: Op, inputs: Operands, outputs: Outputs, group: int, weight_reads: Sequence[int | None]
+    op: Op[ConvolutionAttrs] | Op[DeconvolutionAttrs],
+    inputs: Operands,
+    outputs: Outputs,
+    group: int,
+    weight_reads: Sequence[int | None],
 ) -> Cut:
     """Cut along whole groups of channels, and whole blocks of them where that is possible."""
 
     def attrs(begin: int, end: int) -> OpAttrs:
-        assert isinstance(op.attrs, (ConvolutionAttrs, DeconvolutionAttrs))
         return replace(op.attrs, group=end - begin)
 
     width = gcd(_first(inputs).shape[1] // group, outputs[0].shape[1] // group)
@@ -110,10 +113,9 @@ def _groups(
 
 
 @CUTS.register("Convolution")
-def _convolution(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _convolution(op: Op[ConvolutionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Output channels or groups, images, then rows with what their windows reach over."""
     attrs, x, w = op.attrs, inputs[0], inputs[1]
-    assert isinstance(attrs, ConvolutionAttrs)
     assert x is not None
     assert w is not None
     if attrs.group == 1:
@@ -130,7 +132,6 @@ def _convolution(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
         def attrs_of(begin: int, end: int) -> OpAttrs:
             pads = _windowed(window, spatial, axis, begin, end)[1]
-            assert isinstance(attrs, ConvolutionAttrs)
             return replace(attrs, pads=pads, auto_pad="NOTSET")
 
         spans: dict[int, Span] = {0: span}
@@ -141,9 +142,8 @@ def _convolution(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("Deconvolution")
-def _deconvolution(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _deconvolution(op: Op[DeconvolutionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     attrs = op.attrs
-    assert isinstance(attrs, DeconvolutionAttrs)
     if attrs.group == 1:
         channels = cut_along(op, inputs, outputs, [None, 1, 0], 1, unit=4)
     else:
@@ -161,7 +161,6 @@ def _deconvolution(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
         def attrs_of(begin: int, end: int) -> OpAttrs:
             pads = _spread(window, spatial, axis, begin, end)[1]
-            assert isinstance(attrs, DeconvolutionAttrs)
             # What no product reaches at the end are negative pads, which attributes cannot say.
             added = tuple(max(-pad, 0) for pad in pads[len(spatial) :])
             return replace(
@@ -194,10 +193,9 @@ def _spread(
 
 
 @CUTS.register("Pooling")
-def _pooling(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _pooling(op: Op[PoolingAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Images, channels and rows; not where positions in the whole are asked for."""
     attrs, x = op.attrs, _first(inputs)
-    assert isinstance(attrs, PoolingAttrs)
     if len(outputs) > 1:
         return []
     cuts = _every_axis(op, inputs, outputs, (0, 1))
@@ -213,7 +211,6 @@ def _pooling(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
         def attrs_of(begin: int, end: int) -> OpAttrs:
             pads = _windowed(window, spatial, axis, begin, end)[1]
-            assert isinstance(attrs, PoolingAttrs)
             return replace(attrs, pads=pads, auto_pad="NOTSET")
 
         spans: dict[int, Span] = {0: span}
@@ -223,10 +220,9 @@ def _pooling(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("MatMul")
-def _matmul(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _matmul(op: Op[MatMulAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Matrices of a batch, rows, columns."""
     attrs, a, b = op.attrs, inputs[0], inputs[1]
-    assert isinstance(attrs, MatMulAttrs)
     assert a is not None
     assert b is not None
     rank = len(outputs[0].shape)
@@ -257,9 +253,8 @@ COLUMNS = 32
 
 
 @CUTS.register("Softmax")
-def _softmax(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _softmax(op: Op[SoftmaxAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     attrs, rank = op.attrs, len(outputs[0].shape)
-    assert isinstance(attrs, SoftmaxAttrs)
     axis = attrs.axis % rank if rank else 0
     axes = range(axis) if attrs.flatten else [n for n in range(rank) if n != axis]
     return _every_axis(op, inputs, outputs, axes)
@@ -279,9 +274,8 @@ def _along_axis(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("ArgMax", "ArgMin")
-def _arg_reduce(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _arg_reduce(op: Op[ArgReduceAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     attrs, rank = op.attrs, len(_first(inputs).shape)
-    assert isinstance(attrs, ArgReduceAttrs)
     return _reduced(op, inputs, outputs, [attrs.axis % rank], attrs.keepdims)
 
 
@@ -297,9 +291,8 @@ def _reduced(
 
 
 @CUTS.register("Reduction")
-def _reduction(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _reduction(op: Op[ReductionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     attrs = op.attrs
-    assert isinstance(attrs, ReductionAttrs)
     given = inputs[1] if len(inputs) > 1 else None
     values = None if given is None else given.value
     axes = reduction_axes(
@@ -318,11 +311,10 @@ _LAST_STEPS = {"SUM_SQUARE": "SUM", "L1": "SUM"}
 
 
 def _in_two_steps(
-    op: Op, inputs: Operands, outputs: Outputs, axes: Sequence[int], axis: int
+    op: Op[ReductionAttrs], inputs: Operands, outputs: Outputs, axes: Sequence[int], axis: int
 ) -> Cut:
     """Cut along an axis that is reduced: the reduction of the parts' reductions."""
     attrs, x = op.attrs, _first(inputs)
-    assert isinstance(attrs, ReductionAttrs)
     first = replace(attrs, kind=_FIRST_STEPS.get(attrs.kind, attrs.kind), keepdims=True)
     made = tuple(1 if n in axes else size for n, size in enumerate(x.shape))
 
@@ -336,21 +328,18 @@ def _in_two_steps(
 
 
 @CUTS.register("LayerNorm")
-def _layer_norm(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _layer_norm(op: Op[LayerNormAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     attrs, rank = op.attrs, len(outputs[0].shape)
-    assert isinstance(attrs, LayerNormAttrs)
     return _every_axis(op, inputs, outputs, range(attrs.axis % rank), (1, 2))
 
 
 @CUTS.register("GroupNorm")
-def _group_norm(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _group_norm(op: Op[GroupNormAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Images, and whole groups."""
     attrs, channels = op.attrs, outputs[0].shape[1]
-    assert isinstance(attrs, GroupNormAttrs)
     groups = attrs.groups or channels
 
     def attrs_of(begin: int, end: int) -> OpAttrs:
-        assert isinstance(attrs, GroupNormAttrs)
         return replace(attrs, groups=end - begin if attrs.groups else 0)
 
     unit = 4 // gcd(4, channels // groups)
@@ -367,10 +356,9 @@ def _lrn(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("Interp")
-def _interp(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _interp(op: Op[InterpAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Axes that keep their size."""
     attrs, x = op.attrs, _first(inputs)
-    assert isinstance(attrs, InterpAttrs)
     sizes = inputs[3] if len(inputs) > 3 else None
     if attrs.keep_aspect_ratio_policy != "stretch" or attrs.coordinate_mode == "tf_crop_and_resize":
         return []
@@ -407,12 +395,11 @@ def _grid_sample(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("Gather")
-def _gather(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _gather(op: Op[AxisAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """What is not gathered along, and the indices."""
     data, indices = inputs
     assert data is not None
     assert indices is not None
-    assert isinstance(op.attrs, AxisAttrs)
     axis, rank = op.attrs.axis % len(data.shape), len(indices.shape)
     cuts = []
     for own in range(len(data.shape)):
@@ -423,8 +410,7 @@ def _gather(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("GatherElements")
-def _gather_elements(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
-    assert isinstance(op.attrs, AxisAttrs)
+def _gather_elements(op: Op[AxisAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     rank = len(outputs[0].shape)
     axis = op.attrs.axis % rank
 
@@ -438,11 +424,10 @@ def _gather_elements(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("GatherND")
-def _gather_nd(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _gather_nd(op: Op[GatherNDAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     data, indices = inputs
     assert data is not None
     assert indices is not None
-    assert isinstance(op.attrs, GatherNDAttrs)
     batch, tuples = op.attrs.batch_dims, len(indices.shape) - 1
     inner = batch + indices.shape[-1]
     reads: list[tuple[int | None, int | None, int]] = []
@@ -473,8 +458,7 @@ def _scatter_elements(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("OneHot")
-def _one_hot(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
-    assert isinstance(op.attrs, AxisAttrs)
+def _one_hot(op: Op[AxisAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     rank = len(outputs[0].shape)
     axis = op.attrs.axis % rank
     return [
@@ -484,10 +468,9 @@ def _one_hot(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 
 @CUTS.register("StridedAttention")
-def _attention(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+def _attention(op: Op[StridedAttentionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Matrices, and queries where what they see does not depend on their number."""
     attrs = op.attrs
-    assert isinstance(attrs, StridedAttentionAttrs)
     cuts = [_attention_cut(attrs, len(inputs), axis) for axis in range(len(attrs.batch))]
     if not attrs.causal:
         cuts.append(_attention_cut(attrs, len(inputs), len(attrs.batch)))

@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkmnn.errors import ModelError, ShapeError
-from vkmnn.ir import DType, Op, OpAttrs, TensorInfo
-from vkmnn.ir.ops import AxisAttrs
+from vkmnn.ir import DType, Op, OpAttrs, TensorInfo, check_attrs
 from vkmnn.shape.common import (
-    attrs_of,
     broadcast_shapes,
     check_broadcastable_to,
     content_of,
@@ -161,5 +159,5 @@ def test_infos():
 
 def test_attributes_of_the_wrong_class():
     with pytest.raises(ModelError, match="not AxisAttrs") as error:
-        attrs_of(Op("Gather", "n", [], [], OpAttrs()), AxisAttrs)
+        check_attrs(Op("Gather", "n", [], [], OpAttrs()))
     assert (error.value.op, error.value.node) == ("Gather", "n")

@@ -18,7 +18,6 @@ from vkmnn.ir.ops import (
     DeconvolutionAttrs,
     GroupNormAttrs,
     MatMulAttrs,
-    OpAttrs,
     ScaleAttrs,
     UnaryAttrs,
 )
@@ -49,7 +48,7 @@ class FuseActivation(PatternPass[_Match]):
     name = "fuse_activation"
     roots = frozenset({"UnaryOp"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | Refusal:
         activation = _as_activation(op.attrs)
         if activation is None:
             return Refusal("not a function that ops apply before they store")
@@ -92,9 +91,8 @@ class FuseActivation(PatternPass[_Match]):
         index.replace(op, *new)
 
 
-def _as_activation(attrs: OpAttrs) -> Activation | None:
+def _as_activation(attrs: UnaryAttrs) -> Activation | None:
     """Return the activation that does what an op with these attributes does."""
-    assert isinstance(attrs, UnaryAttrs)
     known = attrs.kind in ACTIVATION_KINDS
     return Activation(attrs.kind, attrs.alpha, attrs.beta) if known else None
 

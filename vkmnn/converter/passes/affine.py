@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import (
     Activation,
-    BinaryAttrs,
     ConvolutionAttrs,
     DeconvolutionAttrs,
     MatMulAttrs,
@@ -63,13 +63,12 @@ def channel_vector(array: Array, channels: Channels) -> Vector | None:
     return array.reshape(-1).astype(np.float64)
 
 
-def affine_operand(op: Op, index: GraphIndex) -> str | Refusal:
+def affine_operand(op: Op[Any], index: GraphIndex) -> str | Refusal:
     """Return which input of a Scale or a BinaryOp with a constant is the variable one."""
     if op.type == "Scale":
         if index.constant(op.inputs[1]) is None or index.constant(op.inputs[2]) is None:
             return Refusal("scale and bias are not constant")
         return op.inputs[0]
-    assert isinstance(op.attrs, BinaryAttrs)
     if op.attrs.kind not in ("ADD", "SUB", "MUL", "DIV"):
         return Refusal("not +, -, * or /")
     known = [index.constant(name) is not None for name in op.inputs]
@@ -80,7 +79,7 @@ def affine_operand(op: Op, index: GraphIndex) -> str | Refusal:
     return op.inputs[known.index(False)]
 
 
-def read_affine(op: Op, index: GraphIndex, fit: Fit, rank: int | None) -> Affine | Refusal:
+def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> Affine | Refusal:
     """Return what a Scale or BinaryOp does to its variable operand.
 
     Args:
@@ -101,7 +100,6 @@ def read_affine(op: Op, index: GraphIndex, fit: Fit, rank: int | None) -> Affine
         if scale is None or shift is None:
             return Refusal("scale and bias do not fit the channels")
         return Affine(value, scale, shift, op.attrs.activation)
-    assert isinstance(op.attrs, BinaryAttrs)
     place = 1 - op.inputs.index(value)
     vector = fit(index.constants[op.inputs[place]])
     if vector is None:
@@ -131,13 +129,14 @@ class _Target:
     scale_weights: its weights with every output channel scaled; None when they are not constant.
     """
 
-    channels: Callable[[Op, GraphIndex], Channels | None]
-    scale_weights: Callable[[Op, GraphIndex, Vector], Array | None]
+    channels: Callable[[Op[Any], GraphIndex], Channels | None]
+    scale_weights: Callable[[Op[Any], GraphIndex, Vector], Array | None]
 
 
-def _conv_channels(op: Op, index: GraphIndex) -> Channels | None:
+def _conv_channels(
+    op: Op[ConvolutionAttrs] | Op[DeconvolutionAttrs], index: GraphIndex
+) -> Channels | None:
     attrs, shape = op.attrs, index.static_shape(op.inputs[1])
-    assert isinstance(attrs, ConvolutionAttrs | DeconvolutionAttrs)
     if shape is None:
         return None
     spatial = len(attrs.kernel)
@@ -153,19 +152,17 @@ def _scale_conv(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
     return np.multiply(weights, factors.reshape(-1, *[1] * (weights.ndim - 1)))
 
 
-def _scale_deconv(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
+def _scale_deconv(op: Op[DeconvolutionAttrs], index: GraphIndex, scale: Vector) -> Array | None:
     weights = index.constant(op.inputs[1])
     if weights is None:
         return None
-    assert isinstance(op.attrs, DeconvolutionAttrs)
     group = op.attrs.group
     grouped = weights.reshape(group, -1, *weights.shape[1:])
     factors = scale.astype(weights.dtype).reshape(group, 1, -1, *[1] * (weights.ndim - 2))
     return np.multiply(grouped, factors).reshape(weights.shape)
 
 
-def _matmul_channels(op: Op, index: GraphIndex) -> Channels | None:
-    assert isinstance(op.attrs, MatMulAttrs)
+def _matmul_channels(op: Op[MatMulAttrs], index: GraphIndex) -> Channels | None:
     rank, right = index.rank(op.outputs[0]), index.shape(op.inputs[1])
     if rank == 0 or right is None or len(right) < 2:
         return None
@@ -173,8 +170,7 @@ def _matmul_channels(op: Op, index: GraphIndex) -> Channels | None:
     return Channels(-1, size, rank) if isinstance(size, int) else None
 
 
-def _scale_matmul(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
-    assert isinstance(op.attrs, MatMulAttrs)
+def _scale_matmul(op: Op[MatMulAttrs], index: GraphIndex, scale: Vector) -> Array | None:
     right = index.constant(op.inputs[1])
     if right is None or right.ndim != 2:
         return None
@@ -232,7 +228,6 @@ class FoldAffine(PatternPass[_Match]):
         if not index.read_once(value):
             return Refusal("the value before is used elsewhere")
         attrs = producer.attrs
-        assert isinstance(attrs, _Attrs)
         if attrs.activation.kind != "NONE":
             return Refusal("an activation comes between")
         channels = _TARGETS[producer.type].channels(producer, index)

@@ -37,9 +37,8 @@ class FoldAffineInput(PatternPass[_Match]):
     name = "fold_affine_input"
     roots = frozenset({"Convolution"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[ConvolutionAttrs], index: GraphIndex) -> _Match | Refusal:
         attrs = op.attrs
-        assert isinstance(attrs, ConvolutionAttrs)
         producer = index.producer_of_type(op.inputs[0], "Scale", "BinaryOp")
         if producer is None:
             return Refusal("no scaling before")

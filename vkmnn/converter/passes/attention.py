@@ -79,7 +79,7 @@ class FuseAttention(PatternPass[_Match]):
     def _finish(
         self,
         op: Op,
-        product: Op,
+        product: Op[MatMulAttrs],
         value: str,
         scores: str,
         masking: Op | None,
@@ -88,7 +88,6 @@ class FuseAttention(PatternPass[_Match]):
         index: GraphIndex,
     ) -> _Match | Refusal:
         attrs = product.attrs
-        assert isinstance(attrs, MatMulAttrs)
         if attrs.transpose_a or attrs.activation.kind != "NONE" or any(product.inputs[3:]):
             return Refusal("the scores are not a plain product")
         if any(product.inputs[2:]):
@@ -150,9 +149,8 @@ def _guarded(op: Op | None, index: GraphIndex) -> str | None:
     return value if test.inputs[0] == value and index.scalar(zero) == 0.0 else None
 
 
-def _is_over_last_axis(op: Op, index: GraphIndex) -> bool:
+def _is_over_last_axis(op: Op[SoftmaxAttrs], index: GraphIndex) -> bool:
     attrs, rank = op.attrs, index.rank(op.outputs[0])
-    assert isinstance(attrs, SoftmaxAttrs)
     last = attrs.axis == -1 or (rank is not None and attrs.axis == rank - 1)
     return last and not attrs.log
 

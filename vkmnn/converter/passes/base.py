@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Graph, Op
@@ -70,11 +70,11 @@ class PatternPass(IndexedPass, Generic[M]):
     """The types of the ops that the pattern may end with."""
 
     @abstractmethod
-    def match(self, op: Op, index: GraphIndex) -> M | Refusal:
+    def match(self, op: Op[Any], index: GraphIndex) -> M | Refusal:
         """Return what `rewrite` needs to know, or the reason why the pattern does not apply."""
 
     @abstractmethod
-    def rewrite(self, op: Op, match: M, index: GraphIndex) -> None:
+    def rewrite(self, op: Op[Any], match: M, index: GraphIndex) -> None:
         """Replace the matched ops."""
 
     def apply(self, index: GraphIndex) -> int:

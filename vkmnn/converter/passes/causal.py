@@ -28,10 +28,9 @@ class DetectCausalMasks(PatternPass["list[str]"]):
     name = "detect_causal_masks"
     roots = frozenset({"Attention"})
 
-    def match(self, op: Op, index: GraphIndex) -> list[str] | Refusal:
+    def match(self, op: Op[AttentionAttrs], index: GraphIndex) -> list[str] | Refusal:
         if len(op.inputs) < 4 or not op.inputs[3]:
             return Refusal("no mask")
-        assert isinstance(op.attrs, AttentionAttrs)
         q, k, mask = (index.shape(op.inputs[place]) for place in (0, 1, 3))
         if op.attrs.causal or q is None or k is None or mask is None or len(mask) < 2:
             return Refusal("the shapes are not known, or it is causal already")
@@ -44,8 +43,7 @@ class DetectCausalMasks(PatternPass["list[str]"]):
             return Refusal("the mask is no triangle")
         return op.inputs[:3]
 
-    def rewrite(self, op: Op, match: list[str], index: GraphIndex) -> None:
-        assert isinstance(op.attrs, AttentionAttrs)
+    def rewrite(self, op: Op[AttentionAttrs], match: list[str], index: GraphIndex) -> None:
         attrs, outputs = replace(op.attrs, causal=True), list(op.outputs)
         index.replace(op, Op(op.type, op.name, match, outputs, attrs, op.source))
 
@@ -105,9 +103,8 @@ def _side(name: str, index: GraphIndex, depth: int) -> bool | None:
     return None if inner is None else not inner
 
 
-def _trilu_side(op: Op, index: GraphIndex) -> bool | None:
+def _trilu_side(op: Op[TriluAttrs], index: GraphIndex) -> bool | None:
     """Say which side of the diagonal a Trilu keeps, in the terms of `_side`."""
-    assert isinstance(op.attrs, TriluAttrs)
     offsets = index.ints(op.inputs[1]) if any(op.inputs[1:]) else (0,)
     if op.attrs.upper:
         return False if offsets == (1,) else None

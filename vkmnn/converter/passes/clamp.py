@@ -44,13 +44,11 @@ class MergeClamps(PatternPass[_Match]):
     name = "merge_clamps"
     roots = frozenset({"UnaryOp"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | Refusal:
         producer = index.producer_of_type(op.inputs[0], "UnaryOp")
         if producer is None:
             return Refusal("no UnaryOp before")
         first, second = producer.attrs, op.attrs
-        assert isinstance(first, UnaryAttrs)
-        assert isinstance(second, UnaryAttrs)
         merged = compose_clamps(
             Activation(first.kind, first.alpha, first.beta),
             Activation(second.kind, second.alpha, second.beta),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.op_type import OP_TYPES
-from vkmnn.ir.ops import ShapeAttrs
 from vkmnn.shape import cost_of, new_bytes
 
 log = logging.getLogger(__name__)
@@ -83,14 +83,13 @@ class FoldConstants(IndexedPass):
             return None
 
 
-def _known_shape(op: Op, index: GraphIndex) -> list[Array] | None:
+def _known_shape(op: Op[Any], index: GraphIndex) -> list[Array] | None:
     shape = index.shape(op.inputs[0])
     if shape is None:
         return None
     if op.type == "Size":
         static = index.static_shape(op.inputs[0])
         return None if static is None else [np.array(prod(static), np.int64)]
-    assert isinstance(op.attrs, ShapeAttrs)
     asked = shape[slice(op.attrs.start, op.attrs.end)]
     if not all(isinstance(dim, int) for dim in asked):
         return None

@@ -78,7 +78,7 @@ class FuseElementwise(PatternPass[_Match]):
     name = "fuse_elementwise"
     roots = frozenset({"BinaryOp", "UnaryOp"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[UnaryAttrs] | Op[BinaryAttrs], index: GraphIndex) -> _Match | Refusal:
         if not _may_end(op):
             return Refusal("no pattern ends so")
         reachable = list(_functions_below(op, index))
@@ -100,11 +100,11 @@ class FuseElementwise(PatternPass[_Match]):
         index.replace(op, Op("UnaryOp", op.name, [match.value], list(op.outputs), attrs, source))
 
 
-def _may_end(op: Op) -> bool:
-    if isinstance(op.attrs, UnaryAttrs):
-        return op.attrs.kind == "LOG"
-    assert isinstance(op.attrs, BinaryAttrs)
-    return op.attrs.kind in ("MUL", "DIV") and op.attrs.activation.kind == "NONE"
+def _may_end(op: Op[UnaryAttrs] | Op[BinaryAttrs]) -> bool:
+    attrs = op.attrs
+    if isinstance(attrs, UnaryAttrs):
+        return attrs.kind == "LOG"
+    return attrs.kind in ("MUL", "DIV") and attrs.activation.kind == "NONE"
 
 
 def _is(op: Op, function: Function) -> bool:

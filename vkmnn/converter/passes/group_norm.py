@@ -34,7 +34,6 @@ class FuseGroupNorm(PatternPass[_Match]):
         if norm is None or inner is None:
             return Refusal("no instance normalisation between reshapes")
         attrs = norm.attrs
-        assert isinstance(attrs, GroupNormAttrs)
         if attrs.groups != 0 or attrs.activation.kind != "NONE":
             return Refusal("not a plain instance normalisation")
         if not _is_plain(norm, index):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, BlockAttrs, CastAttrs, ReshapeA
 _TO_THE_END = 2**31 - 1
 """Slice ends from here on mean "to the end": exporters write the largest int32 or int64."""
 
-Rule = Callable[[Op, GraphIndex], "str | Refusal"]
+Rule = Callable[[Op[Any], GraphIndex], "str | Refusal"]
 
 NEUTRAL_ELEMENTS: dict[str, tuple[float | bool, bool]] = {
     "ADD": (0.0, True),
@@ -38,8 +39,7 @@ def _same_shape(op: Op, index: GraphIndex) -> str | Refusal:
     return Refusal("the shape changes, or is not known well enough")
 
 
-def _reshape(op: Op, index: GraphIndex) -> str | Refusal:
-    assert isinstance(op.attrs, ReshapeAttrs)
+def _reshape(op: Op[ReshapeAttrs], index: GraphIndex) -> str | Refusal:
     target, shape = index.ints(op.inputs[1]), index.shape(op.inputs[0])
     if target is not None and shape is not None and len(target) == len(shape):
         kept = [
@@ -52,15 +52,13 @@ def _reshape(op: Op, index: GraphIndex) -> str | Refusal:
     return _same_shape(op, index)
 
 
-def _flatten(op: Op, index: GraphIndex) -> str | Refusal:
-    assert isinstance(op.attrs, AxisAttrs)
+def _flatten(op: Op[AxisAttrs], index: GraphIndex) -> str | Refusal:
     if index.rank(op.inputs[0]) == 2 and op.attrs.axis in (1, -1):
         return op.inputs[0]
     return Refusal("the shape changes, or is not known well enough")
 
 
-def _transpose(op: Op, index: GraphIndex) -> str | Refusal:
-    assert isinstance(op.attrs, TransposeAttrs)
+def _transpose(op: Op[TransposeAttrs], index: GraphIndex) -> str | Refusal:
     perm = op.attrs.perm
     if perm and perm == tuple(range(len(perm))):
         return op.inputs[0]
@@ -69,8 +67,7 @@ def _transpose(op: Op, index: GraphIndex) -> str | Refusal:
     return Refusal("axes move")
 
 
-def _cast(op: Op, index: GraphIndex) -> str | Refusal:
-    assert isinstance(op.attrs, CastAttrs)
+def _cast(op: Op[CastAttrs], index: GraphIndex) -> str | Refusal:
     if index.dtype(op.inputs[0]) is op.attrs.to:
         return op.inputs[0]
     return Refusal("the dtype changes, or is not known")
@@ -122,14 +119,12 @@ def _all_equal(position: int, value: int) -> Rule:
     return rule
 
 
-def _block(op: Op, index: GraphIndex) -> str | Refusal:
-    assert isinstance(op.attrs, BlockAttrs)
+def _block(op: Op[BlockAttrs], index: GraphIndex) -> str | Refusal:
     return op.inputs[0] if op.attrs.block_size == 1 else Refusal("blocks are larger than 1")
 
 
-def _binary(op: Op, index: GraphIndex) -> str | Refusal:
+def _binary(op: Op[BinaryAttrs], index: GraphIndex) -> str | Refusal:
     attrs = op.attrs
-    assert isinstance(attrs, BinaryAttrs)
     if attrs.kind not in NEUTRAL_ELEMENTS or attrs.activation.kind != "NONE":
         return Refusal("no neutral element, or an activation")
     neutral, commutes = NEUTRAL_ELEMENTS[attrs.kind]

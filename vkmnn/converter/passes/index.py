@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.ir.dtype import DType
@@ -54,7 +55,7 @@ class GraphIndex:
 
     # --- questions -----------------------------------------------------------------------------
 
-    def ops(self) -> Iterator[Op]:
+    def ops(self) -> Iterator[Op[Any]]:
         """Yield the ops in topological order; edits at or before the current op are allowed.
 
         An op that an edit puts into the current op's place is not visited.
@@ -66,16 +67,16 @@ class GraphIndex:
                     self.current = op
                     yield op
 
-    def producer(self, name: str) -> Op | None:
+    def producer(self, name: str) -> Op[Any] | None:
         """Return the op that produces a tensor; None for graph inputs, constants and ""."""
         return self._producers.get(name)
 
-    def producer_of_type(self, name: str, *types: str) -> Op | None:
+    def producer_of_type(self, name: str, *types: str) -> Op[Any] | None:
         """Return the op that produces a tensor when it is of one of these types, else None."""
         op = self._producers.get(name)
         return op if op is not None and op.type in types else None
 
-    def readers(self, name: str) -> list[Op]:
+    def readers(self, name: str) -> list[Op[Any]]:
         """Return the ops that read a tensor, each once, in no particular order."""
         return list(self._readers.get(name, {}).values())
 

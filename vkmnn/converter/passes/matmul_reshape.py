@@ -10,7 +10,7 @@ from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import reshape_target
 from vkmnn.ir.graph import Dim, Op
-from vkmnn.ir.ops import MatMulAttrs, ReshapeAttrs
+from vkmnn.ir.ops import ReshapeAttrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,6 @@ class UnwrapMatMul(PatternPass[_Match]):
         inner = product and index.producer_of_type(product.inputs[0], "Reshape", "Flatten")
         if product is None or inner is None:
             return Refusal("no product of a reshaped operand before")
-        assert isinstance(product.attrs, MatMulAttrs)
         if not index.read_once(op.inputs[0]):
             return Refusal("the product is used elsewhere")
         if product.attrs.transpose_a or any(product.inputs[3:]):

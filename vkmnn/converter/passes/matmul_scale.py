@@ -13,10 +13,9 @@ from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
 
 
-def _scaled(op: Op, index: GraphIndex) -> tuple[str, float] | Refusal:
+def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | Refusal:
     """Return the tensor that a BinaryOp scales, and the factor."""
     attrs = op.attrs
-    assert isinstance(attrs, BinaryAttrs)
     if attrs.kind not in ("MUL", "DIV"):
         return Refusal("not a scaling")
     a, b = op.inputs
@@ -45,8 +44,7 @@ class FoldOperandScale(PatternPass[_Operands]):
     name = "fold_operand_scale"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Operands | Refusal:
-        assert isinstance(op.attrs, MatMulAttrs)
+    def match(self, op: Op[MatMulAttrs], index: GraphIndex) -> _Operands | Refusal:
         refusal = Refusal("no BinaryOp before")
         inputs, alpha, producers = list(op.inputs), op.attrs.alpha, []
         for place in (0, 1):
@@ -84,8 +82,7 @@ class FoldResultScale(PatternPass[_Scaled]):
     name = "fold_result_scale"
     roots = frozenset({"BinaryOp"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Scaled | Refusal:
-        assert isinstance(op.attrs, BinaryAttrs)
+    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Scaled | Refusal:
         found = _scaled(op, index)
         if isinstance(found, Refusal):
             return found
@@ -94,7 +91,6 @@ class FoldResultScale(PatternPass[_Scaled]):
         if product is None:
             return Refusal("no MatMul before")
         attrs = product.attrs
-        assert isinstance(attrs, MatMulAttrs)
         if not index.read_once(value):
             return Refusal("the value before is used elsewhere")
         if attrs.activation.kind != "NONE" or any(product.inputs[3:]):

@@ -50,8 +50,7 @@ class FoldOperandTranspose(PatternPass[_Transposed]):
             refusal = found or refusal
         return refusal
 
-    def rewrite(self, op: Op, match: _Transposed, index: GraphIndex) -> None:
-        assert isinstance(op.attrs, MatMulAttrs)
+    def rewrite(self, op: Op[MatMulAttrs], match: _Transposed, index: GraphIndex) -> None:
         new: list[Op] = []
         value, info = match.value, index.info(match.value)
         if match.perm:

@@ -47,8 +47,7 @@ class MergeMatMul(PatternPass["list[Op]"]):
             return Refusal("the weights are too large")
         return sorted(group, key=lambda one: one is not op)
 
-    def rewrite(self, op: Op, match: list[Op], index: GraphIndex) -> None:
-        assert isinstance(op.attrs, MatMulAttrs)
+    def rewrite(self, op: Op[MatMulAttrs], match: list[Op], index: GraphIndex) -> None:
         axis = 0 if op.attrs.transpose_b else 1
         weights = [index.constants[one.inputs[1]] for one in match]
         sizes = [array.shape[axis] for array in weights]

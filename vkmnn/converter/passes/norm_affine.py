@@ -64,7 +64,6 @@ class FoldNormAffine(PatternPass[_Match]):
         if not index.read_once(value) or any(producer.outputs[1:]):
             return Refusal("the value before is used elsewhere")
         attrs, shape = producer.attrs, index.shape(producer.inputs[0])
-        assert isinstance(attrs, LayerNormAttrs | GroupNormAttrs)
         fit = _fit(attrs, index, producer.inputs[0])
         if shape is None or fit is None:
             return Refusal("the shape is not known")

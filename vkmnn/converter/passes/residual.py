@@ -34,8 +34,7 @@ class _IntoProducer(PatternPass[_Match]):
         """Return the attributes of a producer that takes the other operand in as its residual."""
         raise NotImplementedError
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
-        assert isinstance(op.attrs, BinaryAttrs)
+    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Match | Refusal:
         if op.attrs.kind not in ("ADD", "MUL"):
             return Refusal("neither ADD nor MUL")
         if op.inputs[0] == op.inputs[1]:
@@ -47,7 +46,6 @@ class _IntoProducer(PatternPass[_Match]):
             if producer is None:
                 continue
             attrs = producer.attrs
-            assert isinstance(attrs, ConvolutionAttrs | MatMulAttrs)
             joined = self.joined(attrs, op.attrs)
             if not index.read_once(name):
                 refusal = Refusal("the value before is used elsewhere")

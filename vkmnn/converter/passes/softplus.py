@@ -5,7 +5,6 @@ from __future__ import annotations
 from vkmnn.converter.passes.base import PatternPass, Refusal
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
 
 MIN_THRESHOLD = 17.0
 """From here on softplus(x) - x < e^-17 is less than half a unit in the last place of x in fp32."""
@@ -23,8 +22,6 @@ class SimplifySoftplus(PatternPass[str]):
         softplus = index.producer_of_type(otherwise, "UnaryOp")
         if test is None or softplus is None:
             return Refusal("not a choice between a value and a function of it")
-        assert isinstance(test.attrs, BinaryAttrs)
-        assert isinstance(softplus.attrs, UnaryAttrs)
         if softplus.attrs.kind != "SOFTPLUS" or softplus.inputs[0] != value:
             return Refusal("not SOFTPLUS of the value")
         if test.attrs.kind != "GREATER" or test.inputs[0] != value:

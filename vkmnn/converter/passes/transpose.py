@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
@@ -13,11 +14,11 @@ from vkmnn.ir.ops import TransposeAttrs
 Perm = tuple[int, ...]
 
 
-def permutation(op: Op, index: GraphIndex) -> Perm | None:
+def permutation(op: Op[Any], index: GraphIndex) -> Perm | None:
     """Return the permutation of a Transpose, None when it reverses an unknown number of axes."""
-    assert isinstance(op.attrs, TransposeAttrs)
-    if op.attrs.perm:
-        return op.attrs.perm
+    perm: Perm = op.attrs.perm
+    if perm:
+        return perm
     rank = index.rank(op.inputs[0])
     return None if rank is None else tuple(reversed(range(rank)))
 

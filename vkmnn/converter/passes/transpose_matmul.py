@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from vkmnn.converter.passes.base import PatternPass, Refusal
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import RESHAPES
 from vkmnn.converter.passes.transpose import Perm, permutation
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import MatMulAttrs, TransposeAttrs
+from vkmnn.ir.ops import TransposeAttrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,8 @@ class _Match:
     perm: Perm
 
 
-def _row_permutation(transpose: Op, product: Op, index: GraphIndex) -> Perm | Refusal:
+def _row_permutation(transpose: Op, product: Op[Any], index: GraphIndex) -> Perm | Refusal:
     """Return the permutation of a Transpose that may change sides with a product."""
-    assert isinstance(product.attrs, MatMulAttrs)
     perm = permutation(transpose, index)
     if perm is None or len(perm) < 2 or perm[-1] != len(perm) - 1:
         return Refusal("the last axis moves")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Op
@@ -32,7 +32,7 @@ def infer_values(op: Op, facts: Facts) -> NamedShape | None:
     return None if rule is None else _tried(rule, op, facts)
 
 
-def _tried(rule: Callable[[Op, Facts], R], op: Op, facts: Facts) -> R | None:
+def _tried(rule: Callable[[Op[Any], Facts], R], op: Op, facts: Facts) -> R | None:
     try:
         return rule(op, facts)
     except (VkmnnError, ArithmeticError, LookupError, TypeError, ValueError) as error:

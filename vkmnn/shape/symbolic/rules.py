@@ -7,15 +7,16 @@ and must agree with it wherever both answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.registry import Registry
 from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
 
-ShapeRule = Callable[[Op, Facts], Sequence[Found]]
+ShapeRule = Callable[[Op[Any], Facts], Sequence[Found]]
 """Says what is known of an op's results from what is known of its inputs."""
 
-ValueRule = Callable[[Op, Facts], "NamedShape | None"]
+ValueRule = Callable[[Op[Any], Facts], "NamedShape | None"]
 """Says what is known of the elements of an op's result."""
 
 SHAPE_RULES: Registry[str, ShapeRule] = Registry("shape rule of")
