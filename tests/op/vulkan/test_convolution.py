@@ -14,18 +14,19 @@ from vkmnn.runtime.device_info import DeviceType
 from vkmnn.vulkan import encoder
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm import dense as gemm_dense
-from vkmnn.vulkan.gemm import encode, winograd
-from vkmnn.vulkan.gemm import fold as gemm_fold
+from vkmnn.vulkan.gemm import encode
 from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, CpuTile
-from vkmnn.vulkan.gemm.dense import choose_dense
 from vkmnn.vulkan.gemm.families import registers, single
 from vkmnn.vulkan.gemm.family import Target, rank_convolution
-from vkmnn.vulkan.gemm.fold import choose_fold
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.rewrites import dense as gemm_dense
+from vkmnn.vulkan.gemm.rewrites import fold as gemm_fold
+from vkmnn.vulkan.gemm.rewrites import winograd
+from vkmnn.vulkan.gemm.rewrites.dense import choose_dense
+from vkmnn.vulkan.gemm.rewrites.fold import choose_fold
+from vkmnn.vulkan.gemm.rewrites.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 from vkmnn.vulkan.gemm.taps import loop_rounds, split_taps
 from vkmnn.vulkan.gemm.weights import Weights, pack_channels, pack_panels
-from vkmnn.vulkan.gemm.winograd import TRANSFORM_PAIRS, WEIGHT_MATRIX, transform_weights
 
 
 def attrs(

@@ -19,6 +19,7 @@ from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.shared import ConvShared
 from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
+from vkmnn.vulkan.gemm.rewrites.winograd import choose_winograd
 from vkmnn.vulkan.gemm.shared_tiles import (
     GROUPED,
     TILES,
@@ -29,7 +30,6 @@ from vkmnn.vulkan.gemm.shared_tiles import (
     workgroups,
 )
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.gemm.winograd import choose_winograd
 
 FLOOR = replace(
     LARGE_GPU,

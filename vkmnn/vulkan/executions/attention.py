@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -11,27 +11,54 @@ from vkmnn.core.execution import Rejection
 from vkmnn.ir import View
 from vkmnn.ir.ops import StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule, Halves
 
 KEYS = 32  # that a kernel takes at a time, at least
 COLUMNS = 64  # of the result, that a workgroup makes
-TILE_ROWS = 16
 # Queries of the rotation kernel's workgroups by the size of its subgroup, the faster ones first.
-ROTATE_ROWS = {8: (16, 8), 16: (32, 16)}
+ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
+    8: (16, 8),
+    16: (32, 16),
+}
 MASK = 3  # number of the input
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """A kernel: its family, the queries that a workgroup computes; rotate: its subgroup's size."""
+Variant = tuple[Shader, Callable[..., Params]]
+"""A shader, and the type of its parameters."""
 
-    family: Literal["rotate", "tile"]
-    rows: int
-    lanes: int = 0
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """A workgroup computes `rows` queries; queries and keys pass through shared memory."""
+
+    rows: int = 16
+    family = "tile"
+
+    def variant(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> Variant:
+        """Return what to dispatch."""
+        shader = kernels.attention_tile(element=encoder.element, load=encoder.load, aligned=aligned)
+        return shader, kernels.AttentionTileParams
+
+
+@dataclass(frozen=True)
+class AttentionRotate:
+    """A workgroup is a subgroup of `lanes`, computes `rows` queries and rotates them."""
+
+    rows: kernels.AttentionRotateRows
+    lanes: CpuLanes
+    family = "rotate"
+
+    def variant(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> Variant:
+        """Return what to dispatch."""
+        shader = kernels.attention_rotate(
+            rows=self.rows, lanes=self.lanes, aligned=aligned, element=encoder.element
+        )
+        return shader, kernels.AttentionRotateParams
 
 
 @vulkan_execution("StridedAttention")
@@ -65,20 +92,9 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         views = (*attrs.views, attrs.result)
         aligned = _aligned(attrs.depth, attrs.width, views)
         kernel = encoder.choose("attention", (attrs, aligned), _kernels(attrs, encoder))
-        rotate = kernel.family == "rotate"
-        shader = (
-            kernels.attention_rotate(
-                rows=kernel.rows,  # type: ignore[arg-type]
-                lanes=kernel.lanes,  # type: ignore[arg-type]
-                aligned=aligned,
-                element=encoder.element,
-            )
-            if rotate
-            else kernels.attention_tile(element=encoder.element, load=encoder.load, aligned=aligned)
-        )
+        shader, make_params = kernel.variant(aligned, encoder)
         q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in views)
         seen = attrs.mask or View(0, (0, 0, 0, 0))
-        make_params = kernels.AttentionRotateParams if rotate else kernels.AttentionTileParams
         params = make_params(
             batch_size=attrs.batch[1:],
             queries=attrs.queries,
@@ -114,16 +130,18 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         encoder.dispatch(shader, [q, k, v, mask or q, output], params, groups, spec)
 
 
-def _kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[_Kernel]:
+def _kernels(
+    attrs: StridedAttentionAttrs, encoder: VulkanEncoder
+) -> list[AttentionTile | AttentionRotate]:
     """Return the kernels that can do it, the likely fastest first."""
-    tile = _Kernel("tile", TILE_ROWS)
+    tile = AttentionTile()
     if "texel" not in encoder.loads:
         return [tile]
     rotations = []
     for lanes in rotate_lanes(encoder.info):
         rows = ROTATE_ROWS[lanes]
         sizes = rows if attrs.queries > rows[1] else rows[::-1]
-        rotations += [_Kernel("rotate", size, lanes) for size in sizes]
+        rotations += [AttentionRotate(size, lanes) for size in sizes]
     return [tile, *rotations] if is_gpu(encoder.info) else [*rotations, tile]
 
 

@@ -12,13 +12,11 @@ from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.gemm.dense import as_dense
 from vkmnn.vulkan.gemm.encode import encode_convolution
-from vkmnn.vulkan.gemm.fold import fold_taps
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.gemm.winograd import by_winograd
 from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.spatial import MAX_AXES, blocked, triple
 
@@ -56,9 +54,7 @@ class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the convolution, rewritten where that is faster."""
-        job: ConvJob | None = self._job(encoder)
-        for rewrite in (as_dense, fold_taps, by_winograd):
-            job = rewrite(job, encoder) if job else None
+        job = rewrite(self._job(encoder), encoder)
         if job:
             encode_convolution(job, encoder)
 

@@ -1,0 +1,20 @@
+"""Convolutions that are faster as other ones: each rewrite asks the encoder whether to be made."""
+
+from __future__ import annotations
+
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.rewrites.dense import as_dense
+from vkmnn.vulkan.gemm.rewrites.fold import fold_taps
+from vkmnn.vulkan.gemm.rewrites.winograd import by_winograd
+
+REWRITES = (as_dense, fold_taps, by_winograd)
+"""In this order; each returns the convolution that remains, None where it has recorded all."""
+
+
+def rewrite(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
+    """Record what rewrites need, and return the convolution that remains, if one does."""
+    rest: ConvJob | None = job
+    for step in REWRITES:
+        rest = step(rest, encoder) if rest else None
+    return rest
