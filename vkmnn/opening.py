@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from vkmnn.budget import Budget, Meter
 from vkmnn.core.backend import Backend
@@ -128,7 +128,8 @@ def load_network(
     """Load and optimise a model.
 
     Args:
-        model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
+        model: a path, serialised bytes, an onnx.ModelProto, a Graph, or what another front end
+            takes.
         budget: memory, nodes and time that loading and planning may take; None takes
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         as_inputs: names of initializers with an input of the same name: inputs with a default
@@ -141,23 +142,39 @@ def load_network(
         BudgetError: the model takes more than the budget.
         UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
     """
-    from vkmnn.converter.onnx import load_model
     from vkmnn.converter.passes import optimize
 
-    load_plugins()
     with typed_memory_errors("loading the model"):
         meter = Meter(budget or environment.budget())
         if isinstance(model, Graph):
+            load_plugins()
             source = model
             source.validate()  # a front end validates what it makes
         else:
-            source = load_model(model, meter, run_op, as_inputs)
+            source = _converted(model, meter, frozenset(as_inputs))
         weights = sum(array.nbytes for array in source.constants.values())
         meter.weigh(weights, len(source.ops) if source is model else 0)
         if sizes:
             source = _with_sizes(source, sizes)
         graph = optimize(source, run_op, passes=None if optimised else (), meter=meter)
         return Network(source, graph, meter)
+
+
+def _converted(model: Any, meter: Meter, as_inputs: frozenset[str]) -> Graph:
+    """Return the graph of a model, by the front end that recognises it."""
+    from vkmnn.converter.front_end import Conversion, find_front_end
+    from vkmnn.converter.onnx import OnnxFrontEnd
+
+    found = find_front_end(model)
+    with Workers(1, "vkmnn-read") as workers:
+        # The file is read while plug-ins, and with them most of vkmnn, are imported.
+        reading = workers.submit(found.read, model) if found else None
+        load_plugins()
+        source = reading.result() if reading else None
+    if found is None:  # unless a plug-in knows what it is, ONNX's reader says what it is not
+        found = find_front_end(model) or OnnxFrontEnd()
+        source = found.read(model)
+    return found.convert(source, Conversion(meter, run_op, as_inputs))
 
 
 def open_session(

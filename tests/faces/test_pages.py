@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from vkmnn import discovery
+from vkmnn.registry import Snapshot
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+EXTENDING = ("extending/front-end.md",)
 PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md")
 
 
@@ -20,6 +24,23 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     assert len(blocks) > 1
+    run(page, blocks)
+
+
+@pytest.mark.parametrize("page", EXTENDING)
+def test_extensions_run(
+    page: str, registrations: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(discovery, "_loaded", dict(discovery._loaded))
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    for block in blocks:
+        if (name := re.match(r"# (\w+\.py)\n", block)) is not None:
+            Path(name[1]).write_text(block, "utf-8")
+    run(page, [block for block in blocks if not re.match(r"# \w+\.py\n", block)])
+
+
+def run(page: str, blocks: list[str]) -> None:
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)  # noqa: S102 - the page is ours

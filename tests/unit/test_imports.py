@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "discovery": {"errors", "registry"},  # finds plug-ins, and imports them by name
     "shape": {"errors", "ir", "registry"},
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
-    "converter": {"errors", "budget", "threads", "ir", "registry", "discovery", "shape"},
+    "converter": {"errors", "budget", "ir", "registry", "shape"},
     "core": {"errors", "budget", "ir", "shape", "geometry"},
     "cpu_fallback": {"errors", "ir", "registry", "shape", "geometry", "core"},
     "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator

@@ -37,6 +37,7 @@ def list_ops(name: str | None) -> bool:
         this is said first, before those whose names only hold it.
     """
     load_all()
+    load_plugins()
     everything = supported_ops()
     found = [op for op in everything if name is None or name.lower() in op.name.lower()]
     exact = [op for op in found if name and op.name.lower() == name.lower()]

@@ -8,6 +8,7 @@ runs it (`vulkan_execution`, or `geometry` for data movement), and which ONNX no
 
 from __future__ import annotations
 
+from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
@@ -17,6 +18,7 @@ from vkmnn.errors import (
     ConversionError,
     InvalidInputError,
     ModelError,
+    ModelFileError,
     PluginError,
     ShaderError,
     ShapeError,
@@ -24,7 +26,19 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.geometry import GeometryContext, geometry
-from vkmnn.ir import Activation, DType, Layout, Op, OpAttrs, Region, TensorInfo, View, op_type, ops
+from vkmnn.ir import (
+    Activation,
+    DType,
+    Graph,
+    Layout,
+    Op,
+    OpAttrs,
+    Region,
+    TensorInfo,
+    View,
+    op_type,
+    ops,
+)
 from vkmnn.plugin.check import check_registrations
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
@@ -61,12 +75,15 @@ _load_all()  # so that a plug-in cannot take the name of an execution that comes
 __all__ = [
     "Activation",
     "AnyArray",
+    "Conversion",
     "ConversionError",
     "DType",
     "DeviceInfo",
     "Facts",
     "Found",
+    "FrontEnd",
     "GeometryContext",
+    "Graph",
     "HalfRule",
     "Infos",
     "Inputs",
@@ -74,6 +91,7 @@ __all__ = [
     "Layout",
     "Layouts",
     "ModelError",
+    "ModelFileError",
     "NodeContext",
     "Op",
     "OpAttrs",
@@ -102,6 +120,7 @@ __all__ = [
     "converter",
     "cpu_execution",
     "dtype_of",
+    "front_end",
     "geometry",
     "has_input",
     "info_of",

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Budget, Meter
+from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import families as _families  # noqa: F401 - fills the registry
-from vkmnn.converter.onnx.builder import GraphBuilder
-from vkmnn.converter.onnx.model_file import read_model
+from vkmnn.converter.onnx.front_end import OnnxFrontEnd
 from vkmnn.converter.onnx.node import NodeContext, UnsupportedCaseError
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.support import OpSupport, supported_ops
-from vkmnn.discovery import load_plugins
 from vkmnn.ir import Graph
-from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NodeContext",
+    "OnnxFrontEnd",
     "OpSupport",
     "UnsupportedCaseError",
     "converter",
@@ -41,7 +40,7 @@ def load_model(
     evaluate: Evaluator | None = None,
     as_inputs: Collection[str] = (),
 ) -> Graph:
-    """Convert an ONNX model to a graph.
+    """Convert an ONNX model to a graph; plug-ins are the caller's to load.
 
     Args:
         model: a path, the bytes of a file, or a protobuf. External data is read only for a path,
@@ -56,10 +55,7 @@ def load_model(
         BudgetError: it has more nodes, or takes more time, than allowed.
         ConversionError: an opset or IR version that the installed onnx package does not know.
         UnsupportedOpError: nodes that cannot be converted; all of them are listed.
-        PluginError: a plug-in cannot be loaded.
     """
-    with Workers(1, "vkmnn-read") as workers:
-        # The file is read while plug-ins, and with them most of vkmnn, are imported.
-        file = workers.submit(read_model, model)
-        load_plugins()
-        return GraphBuilder(file.result(), meter or Meter(Budget()), evaluate, as_inputs).build()
+    conversion = Conversion(meter or Meter(Budget()), evaluate, frozenset(as_inputs))
+    one = OnnxFrontEnd()
+    return one.convert(one.read(model), conversion)

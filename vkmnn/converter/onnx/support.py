@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from vkmnn.converter.onnx.registry import find_converter, normal_domain, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
-from vkmnn.discovery import load_plugins
 
 _DATA_DEPENDENT = "its output shape depends on data; compute it outside the network"
 _CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
@@ -71,14 +70,13 @@ class OpSupport:
 
 
 def supported_ops() -> tuple[OpSupport, ...]:
-    """Return every operator that can be converted, by domain and name.
+    """Return every operator that can be converted, by domain and name; of loaded plug-ins, too.
 
     Operators that the installed onnx package defines by function bodies count when every operator
     in the body is supported; uses that are refused for an attribute or a type do not show here.
     """
     from onnx import defs
 
-    load_plugins()
     direct = [OpSupport(*entry, "direct") for entry in registered()]
     bodies = []
     for schema in defs.get_all_schemas():

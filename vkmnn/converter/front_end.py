@@ -1,0 +1,108 @@
+"""What a front end is: it recognises a kind of model, reads it, and converts it to a graph.
+
+A front end is a folder beside `onnx/`, or a plug-in; docs/extending/front-end.md shows a whole one.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vkmnn.budget import Meter
+from vkmnn.converter.passes.base import Evaluator
+from vkmnn.ir import Graph
+from vkmnn.registry import Registry
+
+START_BYTES = 64
+"""How much of a file `recognises` sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What a conversion may cost, and what the caller wants of it.
+
+    Attributes:
+        meter: is told about nodes, weights and what is computed; raises BudgetError.
+        evaluate: computes an op on constant inputs.
+        as_inputs: names of constants with a default value that stay inputs.
+    """
+
+    meter: Meter
+    evaluate: Evaluator | None = None
+    as_inputs: frozenset[str] = frozenset()
+
+
+class FrontEnd(ABC):
+    """Turns one kind of model into graphs. It has no state."""
+
+    @abstractmethod
+    def recognises(self, model: object, start: bytes) -> bool:
+        """Return whether the model is of this kind.
+
+        Args:
+            model: what the caller passed: a path, bytes, or an object.
+            start: the first bytes of the file or of the bytes; empty where there are none.
+        """
+
+    @abstractmethod
+    def read(self, model: Any) -> Any:
+        """Read the model, and whatever belongs to it, from disk.
+
+        Runs in a thread of its own while plug-ins are imported, so it must need nothing that they
+        register.
+
+        Raises:
+            ModelFileError: there is no such file, or it is not such a model.
+        """
+
+    @abstractmethod
+    def convert(self, source: Any, conversion: Conversion) -> Graph:
+        """Return the graph of what `read` returned: valid, with all constants and known shapes.
+
+        Raises:
+            ModelError: the model contradicts itself.
+            BudgetError: it takes more than the budget allows.
+            UnsupportedOpError: operators that vkmnn does not know; all of them.
+        """
+
+
+FRONT_ENDS: Registry[str, type[FrontEnd]] = Registry("front end for")
+
+F = TypeVar("F", bound=type[FrontEnd])
+
+
+def front_end(name: str) -> Callable[[F], F]:
+    """Register a class of front end under the name of its format.
+
+    Raises:
+        PluginError: there is one of that name.
+    """
+    return FRONT_ENDS.register(name)  # type: ignore[return-value]
+
+
+def find_front_end(model: object) -> FrontEnd | None:
+    """Return the front end that recognises the model, or None."""
+    start = _start(model)
+    for name in FRONT_ENDS:
+        candidate = FRONT_ENDS[name]()
+        if candidate.recognises(model, start):
+            return candidate
+    return None
+
+
+def _start(model: object) -> bytes:
+    if isinstance(model, bytes):
+        return model[:START_BYTES]
+    if isinstance(model, str | os.PathLike):
+        path = Path(os.fspath(model))
+        try:
+            if path.is_file():  # not a pipe, which would be read only once
+                with path.open("rb") as file:
+                    return file.read(START_BYTES)
+        except (OSError, ValueError):
+            pass  # the front end that reads it says what is wrong
+    return b""

@@ -1,0 +1,35 @@
+"""ONNX as a front end."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
+from vkmnn.converter.onnx.builder import GraphBuilder
+from vkmnn.converter.onnx.model_file import ModelFile, read_model
+from vkmnn.ir import Graph
+
+_IR_VERSION = b"\x08"
+"""With its first field, `ir_version`, nearly every ONNX file begins."""
+
+
+@front_end("ONNX")
+class OnnxFrontEnd(FrontEnd):
+    """Reads paths, bytes and `onnx.ModelProto`."""
+
+    def recognises(self, model: object, start: bytes) -> bool:
+        if isinstance(model, str | os.PathLike):
+            named = os.fspath(model).lower().endswith(".onnx")
+            return named or start.startswith(_IR_VERSION)
+        if isinstance(model, bytes):
+            return start.startswith(_IR_VERSION)
+        return type(model).__name__ == "ModelProto"
+
+    def read(self, model: Any) -> ModelFile:
+        return read_model(model)
+
+    def convert(self, source: ModelFile, conversion: Conversion) -> Graph:
+        return GraphBuilder(
+            source, conversion.meter, conversion.evaluate, conversion.as_inputs
+        ).build()
