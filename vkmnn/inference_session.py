@@ -55,6 +55,9 @@ class InferenceSession:
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         on_device_lost: "raise" DeviceLostError, or "rebuild" the session and run once more; see
             `ScheduleConfig`.
+        sess_options: onnxruntime's; refused, with a hint, as `providers` and `provider_options`.
+        providers: refused; `vkmnn.onnxruntime` takes it.
+        provider_options: refused.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
@@ -75,7 +78,11 @@ class InferenceSession:
         progress: Callable[[int, int], None] | None = None,
         budget: Budget | None = None,
         on_device_lost: OnDeviceLost = "raise",
+        sess_options: None = None,
+        providers: None = None,
+        provider_options: None = None,
     ) -> None:
+        _refuse(sess_options=sess_options, providers=providers, provider_options=provider_options)
         config = ScheduleConfig(
             device=device,
             precision=precision,
@@ -191,6 +198,11 @@ class InferenceSession:
         """
         return self._session.core.memory()
 
+    def __repr__(self) -> str:
+        """Return what goes in and out, and where it runs."""
+        ins, outs = ", ".join(self._inputs), ", ".join(self._outputs)
+        return f"<vkmnn.InferenceSession ({ins}) -> ({outs}) on {self.device.name}>"
+
     def close(self) -> None:
         """Release device memory; the session cannot be used afterwards."""
         self._session.core.close()
@@ -207,6 +219,17 @@ class InferenceSession:
     ) -> None:
         """Close the session."""
         self.close()
+
+
+def _refuse(**arguments: object) -> None:
+    """Say where onnxruntime's arguments are taken."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise InvalidInputError(
+                f"vkmnn.InferenceSession takes no {name}",
+                hint='write device="auto" or device=0; or use vkmnn.onnxruntime, which takes '
+                "onnxruntime's arguments: import vkmnn.onnxruntime as ort",
+            )
 
 
 def _node_arg(info: TensorInfo) -> NodeArg:

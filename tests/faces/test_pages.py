@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import vkmnn
 from vkmnn import discovery
 from vkmnn.registry import Snapshot
+from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-EXTENDING = ("extending/front-end.md",)
+EXTENDING = ("extending/front-end.md", "extending/driver.md")
 PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md")
 
 
@@ -29,18 +32,32 @@ def test_examples_run(
 
 @pytest.mark.parametrize("page", EXTENDING)
 def test_extensions_run(
-    page: str, registrations: Snapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    dense: Path,
+    registrations: Snapshot,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if "driver" in page and not vkmnn.devices("vulkan"):
+        pytest.skip("no Vulkan device")
+    shutil.copy(dense, tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(drivers, "DRIVERS", dict(drivers.DRIVERS))
     monkeypatch.setattr(discovery, "_loaded", dict(discovery._loaded))
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
     for block in blocks:
         if (name := re.match(r"# (\w+\.py)\n", block)) is not None:
             Path(name[1]).write_text(block, "utf-8")
-    run(page, [block for block in blocks if not re.match(r"# \w+\.py\n", block)])
+    names = run(page, [block for block in blocks if not re.match(r"# \w+\.py\n", block)])
+    if "driver" in page:
+        session: Any = names["session"]
+        assert drivers.get_driver("counting").dispatches > 0  # type: ignore[attr-defined]
+        session.close()
 
 
-def run(page: str, blocks: list[str]) -> None:
+def run(page: str, blocks: list[str]) -> dict[str, object]:
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, page, "exec"), names)  # noqa: S102 - the page is ours
+    return names

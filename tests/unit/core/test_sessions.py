@@ -214,6 +214,17 @@ def test_arguments_as_onnxruntime_has_them(device: str) -> None:
     assert isinstance(arg.shape, list)
 
 
+@pytest.mark.parametrize("name", ["sess_options", "providers", "provider_options"])
+def test_arguments_of_onnxruntime_are_explained(name: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"takes no {name}(.|\n)*vkmnn\.onnxruntime"):
+        vkmnn.InferenceSession(tanh_chain(["N", 3]), "cpu", **{name: ["CPUExecutionProvider"]})
+
+
+def test_a_session_says_what_it_is() -> None:
+    with vkmnn.InferenceSession(tanh_chain(["N", 3]), "cpu") as session:
+        assert repr(session) == "<vkmnn.InferenceSession (x) -> (y) on CPU (numpy backend)>"
+
+
 def test_the_first_lines_of_mnn(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(tanh_chain(["N", 3]).SerializeToString())
