@@ -26,14 +26,14 @@ from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype, storage_bytes
-from vkmnn.vulkan.tuning import TuningFile, tune
+from vkmnn.vulkan.tuning import TunableBackend, TuningFile, tune
 
 _log = logging.getLogger(__name__)
 
 executions.load_all()
 
 
-class VulkanBackend(Backend):
+class VulkanBackend(TunableBackend):
     """One session's use of a Vulkan device.
 
     Args:

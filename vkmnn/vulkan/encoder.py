@@ -270,16 +270,20 @@ class VulkanEncoder:
         groups = linear_groups(count, local, self.info.limits)
         self.dispatch(shader, tensors, params, groups, spec)
 
-    def constant(self, source: Tensor, key: str, pack: Callable[[Array], Array]) -> Tensor:
+    def constant(
+        self, source: Tensor, key: str, pack: Callable[[Array], Array], *, full: bool = False
+    ) -> Tensor:
         """Return a tensor that holds `pack(source.value)`, packed and uploaded once per session.
 
         Args:
             source: a tensor with a constant value.
             key: names the packing; the same key on the same constant shares one upload.
             pack: makes a float32 or int32 array of any shape.
+            full: what it makes are words of 32 bits, whatever the floats of the op at hand are:
+                floats to be kept exact, or integers that floats were packed into.
         """
         assert source.value is not None
-        half = self.half and kernel_dtype(source.dtype) == "f32"
+        half = self.half and not full and kernel_dtype(source.dtype) == "f32"
         return self._constant(source.name, PackedConstant(source.value, key, pack, half))
 
     def literal(self, name: str, array: Array) -> Tensor:

@@ -6,12 +6,12 @@ import hashlib
 import json
 import logging
 import time
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 from vkmnn.cache_files import locked, read_file, write_file
 from vkmnn.core.backend import Backend, Plan, Timing, TunedChoice, Tuning
@@ -20,9 +20,6 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.vulkan.choice import NOT_TUNED, Choice, kernel_name
-
-if TYPE_CHECKING:
-    from vkmnn.vulkan.backend import VulkanBackend
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +73,31 @@ class TuningFile:
             _log.warning("tuning %s cannot be written: %s", self.path, error)
 
 
+class TunableBackend(Backend):
+    """A backend that can take other kernels than those of its rules, and time them."""
+
+    @property
+    @abstractmethod
+    def preferences(self) -> Mapping[str, str]:
+        """The kernels that were measured to be fastest, by choice."""
+
+    @abstractmethod
+    def with_preferences(self, table: Mapping[str, str]) -> TunableBackend:
+        """Return a backend that takes these kernels."""
+
+    @abstractmethod
+    def choices_of(
+        self, make_plan: Callable[[Backend], Plan], table: Mapping[str, str]
+    ) -> list[Choice]:
+        """Return the choices that a plan faces when these kernels are preferred."""
+
+    @abstractmethod
+    def timed(self) -> TunableBackend:
+        """Return a backend that records timestamps."""
+
+
 def tune(
-    backend: VulkanBackend,
+    backend: TunableBackend,
     make_plan: Callable[[Backend], Plan],
     feeds: Mapping[str, Array],
     runs: int,
@@ -133,13 +153,13 @@ def tune(
     return table, Tuning(choices, before, after, kept)
 
 
-def _in_use(backend: VulkanBackend, key: str, choice: TunedChoice) -> str:
+def _in_use(backend: TunableBackend, key: str, choice: TunedChoice) -> str:
     """Return the candidate that the backend takes as long as nothing is tuned."""
     return backend.preferences.get(key, choice.rule)
 
 
 def _whole_runs(
-    backend: VulkanBackend,
+    backend: TunableBackend,
     make_plan: Callable[[Backend], Plan],
     feeds: Mapping[str, Array],
     rounds: int,
@@ -206,7 +226,7 @@ def _next_kind(
 
 
 def _measure(
-    backend: VulkanBackend,
+    backend: TunableBackend,
     make_plan: Callable[[Backend], Plan],
     feeds: Mapping[str, Array],
     runs: int,

@@ -57,6 +57,7 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
             plain=a.value is None and not transposed_a and sizes.k % 4 == 0,
             by_rows=lies_by_rows(a, sizes.m, sizes.k, transposed_a)
             and lies_by_rows(b, sizes.n, sizes.k, not transposed_b),
+            constant=b.value is not None,
         )
         return MatMulJob(
             problem,

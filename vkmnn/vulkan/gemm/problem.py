@@ -39,7 +39,7 @@ class MatMulProblem:
 
     `dtype` is the type of both operands in shaders. `plain`: the left operand could be read where
     it lies, as vec4s along k. `by_rows`: both could, or are constants, as rows along k of eight
-    elements at a time.
+    elements at a time. `constant`: the right operand is, so that it is packed only once.
     """
 
     batch: tuple[int, ...]
@@ -51,6 +51,7 @@ class MatMulProblem:
     dtype: str = "f32"
     plain: bool = True
     by_rows: bool = True
+    constant: bool = True
 
     @property
     def gemm(self) -> Gemm:
