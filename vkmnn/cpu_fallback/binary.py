@@ -57,6 +57,9 @@ _FUNCTIONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
     "AND": np.logical_and,
     "OR": np.logical_or,
     "XOR": np.logical_xor,
+    "BIT_AND": np.bitwise_and,
+    "BIT_OR": np.bitwise_or,
+    "BIT_XOR": np.bitwise_xor,
 }
 
 

@@ -135,7 +135,7 @@ def _arg_reduce(op: Op[ArgReduceAttrs], x: AnyArray, *, largest: bool) -> AnyArr
     ordered = np.flip(x, axis) if attrs.select_last_index else x
     if x.size == 0:
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-        if 0 in shape:
+        if 0 in shape or attrs.empty_gives_zero:
             found = np.zeros(shape, dtype=np.int64)
             return found if attrs.keepdims else np.squeeze(found, axis)
     function = np.argmax if largest else np.argmin

@@ -123,7 +123,12 @@ BINARY_KINDS = (
     "AND",
     "OR",
     "XOR",
+    "BIT_AND",
+    "BIT_OR",
+    "BIT_XOR",
 )
+
+BIT_KINDS = ("BIT_AND", "BIT_OR", "BIT_XOR")
 
 COMPARISON_KINDS = ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR")
 
@@ -228,7 +233,8 @@ class BinaryAttrs(OpAttrs):
     """y = act(kind(a, b)) with numpy broadcasting.
 
     Integer DIV truncates toward zero; MOD has the sign of the divisor, FMOD of the dividend. PRELU
-    is a if a >= 0, else a·b. Comparisons and logic give bool.
+    is a if a >= 0, else a·b. Comparisons and logic give bool; BIT_AND, BIT_OR and BIT_XOR take
+    integers.
     """
 
     kind: str
@@ -315,11 +321,15 @@ class SoftmaxAttrs(OpAttrs):
 @op_type("ArgMax", "ArgMin", flops=per_input(1))
 @dataclass(frozen=True, slots=True)
 class ArgReduceAttrs(OpAttrs):
-    """ArgMax and ArgMin: int64 index of the extremum along `axis`."""
+    """ArgMax and ArgMin: int64 index of the extremum along `axis`.
+
+    An empty axis has none: an error, or index 0 with `empty_gives_zero`.
+    """
 
     axis: int = 0
     keepdims: bool = True
     select_last_index: bool = False
+    empty_gives_zero: bool = False
 
 
 @op_type("TopK", inputs=2, content=(1,))

@@ -499,6 +499,9 @@ BinaryOp: TypeAlias = Literal[
     "AND",
     "OR",
     "XOR",
+    "BIT_AND",
+    "BIT_OR",
+    "BIT_XOR",
 ]
 BinaryWidth: TypeAlias = Literal[
     1,

@@ -6,6 +6,7 @@ from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim, DType, Op
 from vkmnn.ir.ops import (
     BINARY_KINDS,
+    BIT_KINDS,
     COMPARISON_KINDS,
     MAX_STEP_NUMBERS,
     MAX_STEPS,
@@ -65,6 +66,8 @@ def _binary(op: Op[BinaryAttrs], inputs: Infos, values: Values) -> Outputs:
         raise ShapeError(f"binary kind '{kind}' is unknown")
     # ONNX Pow is the one operator whose operands may differ in type; the base decides.
     dtype = dtype_of(inputs, 0) if kind == "POW" else same_dtype(inputs, 0, 1)
+    if kind in BIT_KINDS and dtype.numpy.kind not in "iu":
+        raise ShapeError(f"{kind} of {dtype.value}, not of integers")
     output = broadcast_shapes(shape_of(inputs, 0), shape_of(inputs, 1))
     return [(DType.BOOL if kind in COMPARISON_KINDS else dtype, output)]
 

@@ -119,7 +119,7 @@ def _arg_reduce(op: Op[ArgReduceAttrs], inputs: Infos, values: Values) -> Output
     shape = shape_of(inputs, 0)
     axis = normalize_axis(attrs.axis, len(shape))
     output = reduced_shape(shape, (axis,), keepdims=attrs.keepdims)
-    if shape[axis] == 0 and 0 not in output:
+    if shape[axis] == 0 and 0 not in output and not attrs.empty_gives_zero:
         raise ShapeError(f"there is no extremum along the empty axis {axis} of {shape}")
     return [(DType.INT64, output)]
 

@@ -70,6 +70,17 @@ def test_hardmax_of_nothing(opset: int, shape: tuple[int, ...]) -> None:
         check(model([node("Hardmax", "x", axis=axis)], feeds, opset=opset), feeds)
 
 
+@pytest.mark.parametrize("opset", [11, 21])
+def test_hardmax_that_is_empty_at_run_time_only(opset: int) -> None:
+    """The same session takes rows of nothing, and of something."""
+    made = model([node("Hardmax", "x", axis=1)], {"x": floats(2, 3)}, opset=opset)
+    for axis, name in enumerate("NM"):
+        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    for shape in [(2, 3), (2, 0), (0, 3), (0, 0), (1, 4)]:
+        check(made, {"x": floats(*shape)})
+
+
 @pytest.mark.parametrize("x", [np.zeros((0,)), np.zeros((2, 0)), np.zeros((2, 3)), floats(3, 5)])
 def test_dynamic_quantization(x: Array) -> None:
     feeds = {"x": x.astype(np.float32)}

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from vkmnn.errors import ShapeError
 from vkmnn.ir import Activation, DType, OpAttrs
-from vkmnn.ir.ops import BINARY_KINDS, BinaryAttrs, CastAttrs, ScaleAttrs
+from vkmnn.ir.ops import BINARY_KINDS, BIT_KINDS, BinaryAttrs, CastAttrs, ScaleAttrs
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 FLOATS = ["float16", "float32", "float64"]
@@ -85,6 +86,20 @@ def test_logic(check, draw, kind):
     check("BinaryOp", BinaryAttrs(kind), [draw("bool", 3, 1), draw("bool", 5)], node)
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("kind", ["AND", "OR", "XOR"])
+def test_bits(check, kind, dtype):
+    limits, random = np.iinfo(dtype), np.random.default_rng(4)
+    a = random.integers(limits.min, limits.max, (3, 1), dtype, endpoint=True)
+    b = np.array([limits.min, limits.max, limits.max // 3, 0, 1], dtype)
+    check("BinaryOp", BinaryAttrs(f"BIT_{kind}"), [a, b], f"Bitwise{kind.title()}", opset=18)
+
+
+def test_bits_of_floats_are_refused(run):
+    with pytest.raises(ShapeError, match="BIT_OR of float32, not of integers"):
+        run("BinaryOp", BinaryAttrs("BIT_OR"), [np.ones(2, np.float32)] * 2)
+
+
 @pytest.mark.parametrize(
     "shapes",
     [((), ()), ((1,), ()), ((0,), (1,)), ((3, 0), (1,)), ((2, 1, 3), (5, 1)), ((1,) * 8, (7,))],
@@ -106,7 +121,17 @@ def test_every_kind_survives_zeros_and_warns_of_nothing(run, recwarn):
     for dtype in ("float32", "int32", "uint8", "bool"):
         a = np.array([0, 1], dtype=dtype)
         for kind in BINARY_KINDS:
-            if dtype == "bool" and kind in ("SUB", "POW", "DIV", "MOD", "FMOD", "PRELU"):
+            if dtype == "bool" and kind in (
+                "SUB",
+                "POW",
+                "DIV",
+                "MOD",
+                "FMOD",
+                "PRELU",
+                *BIT_KINDS,
+            ):
+                continue
+            if dtype == "float32" and kind in BIT_KINDS:
                 continue
             run("BinaryOp", BinaryAttrs(kind), [a, np.zeros_like(a)])
     assert not recwarn.list

@@ -26,6 +26,9 @@ _BINARY: Mapping[str, tuple[str, int]] = {
     "And": ("AND", 7),
     "Or": ("OR", 7),
     "Xor": ("XOR", 7),
+    "BitwiseAnd": ("BIT_AND", 18),
+    "BitwiseOr": ("BIT_OR", 18),
+    "BitwiseXor": ("BIT_XOR", 18),
 }
 
 _WHOLE_EXPONENTS = 64

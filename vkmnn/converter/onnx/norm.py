@@ -194,25 +194,18 @@ converter("LogSoftmax", since=13)(_softmax(True))
 
 
 def _one_at_maximum(node: NodeContext, x: str, axis: int) -> str:
-    best = node.emit("ArgMax", [x], ArgReduceAttrs(axis, keepdims=False))
+    # An empty axis gives any index: OneHot makes nothing of it.
+    attrs = ArgReduceAttrs(axis, keepdims=False, empty_gives_zero=True)
+    best = node.emit("ArgMax", [x], attrs)
     shape = node.emit("Shape", [x], ShapeAttrs())
     depth = node.emit("Gather", [shape, node.constant(np.int64(axis))], AxisAttrs(0))
     values = node.constant([0, 1], node.dtype(node.input(0)))
     return node.emit("OneHot", [best, depth, values], AxisAttrs(axis))
 
 
-def _is_empty(node: NodeContext, x: str) -> bool:
-    """True where nothing is there that could be a maximum; then the result is x."""
-    info = node.info(x)
-    return info is not None and info.shape is not None and 0 in info.shape
-
-
 @converter("Hardmax")
 def _flat_hardmax(node: NodeContext) -> None:
     x = node.input(0)
-    if _is_empty(node, x):
-        node.finish("Identity", [x])
-        return
     matrix = node.emit("Flatten", [x], AxisAttrs(node.int("axis", 1)))
     shape = node.emit("Shape", [x], ShapeAttrs())
     attrs = ReshapeAttrs(allowzero=True)
@@ -221,8 +214,5 @@ def _flat_hardmax(node: NodeContext) -> None:
 
 @converter("Hardmax", since=13)
 def _hardmax(node: NodeContext) -> None:
-    if _is_empty(node, node.input(0)):
-        node.finish("Identity", node.inputs)
-        return
     hot = _one_at_maximum(node, node.input(0), node.int("axis", -1))
     node.finish("Identity", [hot])

@@ -10,7 +10,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, DType, Op
-from vkmnn.ir.ops import BinaryAttrs, CastAttrs, OpAttrs
+from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 from vkmnn.testing.cases.shapes import SHAPES, f32, floats, i32, integers, whole
 from vkmnn.vulkan.broadcast import plan_plain
@@ -113,6 +113,9 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         elif kind == "POW":
             yield np.array([[-2], [-1], [1], [2], [3]], np.int32), np.arange(-3, 8, dtype=np.int32)
             yield i32([0, 46340, -46340, 2, 15, -8]), i32([0, 2, 2, 30, 7, 10])
+        elif kind in BIT_KINDS:
+            values = np.array([0, 1, -1, 0x55555555, 0x0F0F0F0F, 2**31 - 1, -(2**31)], np.int32)
+            yield values[:, None], values
         elif kind in ("AND", "OR", "XOR"):
             yield np.array([[False], [True]]), np.array([False, True])
             yield i32([0, 0, 1, 2, 2, 4]), i32([0, 1, 0, 1, 2, 3])

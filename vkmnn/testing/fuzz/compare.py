@@ -21,7 +21,7 @@ EXACT_OPS = frozenset({
     *("Abs", "Neg", "Floor", "Ceil", "Round", "Sign", "Clip", "Not", "And", "Or", "Xor"),
     *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "IsInf", "TopK"),
     *("ReduceMax", "ReduceMin", "ArgMax", "ArgMin", "MaxPool", "GlobalMaxPool", "Hardmax"),
-    *("BitShift", "BitwiseNot"),
+    *("BitShift", "BitwiseNot", "BitwiseAnd", "BitwiseOr", "BitwiseXor"),
 })  # fmt: skip
 """Operators that round nothing: they move, choose or compare."""
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
 from vkmnn.ir.ops import ArgReduceAttrs
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -31,6 +33,11 @@ MIN_GROUP = 64
 @vulkan_execution("ArgMax", "ArgMin")
 class ArgReduceExecution(VulkanExecution[ArgReduceAttrs]):
     """An invocation or a workgroup per line; long lines go in pieces, whose winners meet again."""
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse indices of nothing."""
+        if 0 in self.operand(0).shape and 0 not in self.output.shape:
+            raise Rejection("the extremum of an empty axis")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

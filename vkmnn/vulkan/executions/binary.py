@@ -7,7 +7,7 @@ import numpy as np
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, storage_elements
-from vkmnn.ir.ops import BinaryAttrs
+from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, keeps_zero
@@ -19,7 +19,7 @@ from vkmnn.vulkan.storage import HALF_SMALLEST, kernel_dtype
 
 # Kinds that give zero for two zeros.
 _KEEPS_ZERO = frozenset(
-    {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR"}
+    {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
 # Kinds with kernels for halves.
 _HALF = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})

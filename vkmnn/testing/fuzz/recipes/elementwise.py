@@ -181,6 +181,11 @@ def _pow(s: Sketch, op: str) -> None:
     s.one(op, x, y)
 
 
+@recipe("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+def _bitwise(s: Sketch, op: str) -> None:
+    s.one(op, *operands(s, s.dtype(op), 2))
+
+
 @recipe("BitShift")
 def _shift(s: Sketch, op: str) -> None:
     dtype = s.dtype(op)
