@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 
 from vkmnn.errors import InvalidInputError
-from vkmnn.ir import Array, Dim, TensorInfo
+from vkmnn.ir import Dim, DType, TensorInfo
+
+NO_TYPES: Mapping[str, str] = {}
 
 
-def check_feeds(infos: Mapping[str, TensorInfo], feeds: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the feeds as contiguous arrays, in the order of the inputs.
+def check_feeds(
+    infos: Mapping[str, TensorInfo], feeds: Mapping[str, Any], types: Mapping[str, str] = NO_TYPES
+) -> dict[str, Any]:
+    """Return the feeds in the order of the inputs, arrays as contiguous ones.
 
     Args:
         infos: the inputs of the network by name.
-        feeds: one array per input.
+        feeds: one array per input; lists for sequences, None for empty optionals.
+        types: ONNX types of the inputs that are no tensors of a plain element type.
 
     Raises:
         InvalidInputError: not a dictionary; an unknown or missing name; a wrong dtype or shape.
@@ -32,17 +37,60 @@ def check_feeds(infos: Mapping[str, TensorInfo], feeds: Mapping[str, Any]) -> di
             raise InvalidInputError(
                 f"the network has no input '{name}'", hint=f"inputs: {', '.join(infos)}"
             )
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Any] = {}
     for name, info in infos.items():
         if name not in feeds:
             raise InvalidInputError(
                 f"input '{name}' is missing", hint=f"inputs: {', '.join(infos)}"
             )
         array = feeds[name]
+        if info.dtype is DType.OBJECT:
+            arrays[name] = checked_object(name, types.get(name, ""), array)
+            continue
         check_array(info, array)
         arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
-    check_symbols(infos.values(), {name: array.shape for name, array in arrays.items()})
+    plain = [info for info in infos.values() if info.dtype is not DType.OBJECT]
+    check_symbols(plain, {info.name: arrays[info.name].shape for info in plain})
     return arrays
+
+
+def checked_object(name: str, kind: str, value: Any) -> Any:
+    """Return the value of an input that is no tensor of a plain element type.
+
+    Args:
+        name: the input's.
+        kind: its type as ONNX writes it: "seq(tensor(float))".
+        value: an array for a tensor, strings in one of objects or of numpy's strings; a list for a
+            sequence, a dictionary for a map, None or a value for an optional.
+
+    Raises:
+        InvalidInputError: it is something else.
+    """
+    outer, _, rest = kind.partition("(")
+    inner = rest.removesuffix(")")
+    if outer == "optional":
+        return None if value is None else checked_object(name, inner, value)
+    if outer == "seq" and isinstance(value, list | tuple):
+        return [checked_object(name, inner, item) for item in value]
+    if outer == "map" and isinstance(value, Mapping):
+        return dict(value)
+    if outer == "tensor" and isinstance(value, np.ndarray | np.generic | list | str):
+        array = np.asarray(value)
+        if inner == "string" and array.dtype.kind in "UTO":
+            return array.astype(object)
+        if array.dtype.name.replace("_", "").startswith(_NUMPY_NAMES.get(inner, inner)):
+            return array
+    if outer not in ("seq", "map", "tensor"):
+        return value
+    what = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise InvalidInputError(
+        f"input '{name}' is {kind}, got {what}",
+        hint="sequences are lists of arrays, strings arrays of objects, and element types that "
+        "numpy lacks are those of the package ml_dtypes",
+    )
+
+
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 def check_array(info: TensorInfo, array: Any) -> None:

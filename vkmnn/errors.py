@@ -124,6 +124,10 @@ class InvalidInputError(VkmnnError):
     """An argument of a public call has the wrong name, shape, dtype or value."""
 
 
+class HostError(VkmnnError):
+    """An evaluator of ONNX on the host failed at a node that has no kernel."""
+
+
 class PlacementError(VkmnnError):
     """An operator would run off the device although the caller asked for every op on it."""
 

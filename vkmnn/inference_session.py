@@ -18,7 +18,13 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, open_model
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.schedule_config import OnDeviceLost, Precision, PrecisionName, ScheduleConfig
+from vkmnn.schedule_config import (
+    OnDeviceLost,
+    Precision,
+    PrecisionName,
+    ScheduleConfig,
+    Unsupported,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -58,11 +64,16 @@ class InferenceSession:
         sess_options: onnxruntime's; refused, with a hint, as `providers` and `provider_options`.
         providers: refused; `vkmnn.onnxruntime` takes it.
         provider_options: refused.
+        unsupported: "cpu": nodes that have neither a kernel nor a numpy execution run on the host,
+            in onnxruntime where it is installed, else in the onnx package's evaluator, and
+            `placement` shows them; "raise" refuses the model, as is right for one that is not
+            trusted.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
         BudgetError: the model takes more than the budget.
-        UnsupportedOpError: operators that vkmnn does not know; all of them are listed.
+        UnsupportedOpError: operators that nothing runs, or, with "raise", that vkmnn does not
+            know; all of them are listed.
         DeviceNotFoundError: the device asked for is not there.
     """
 
@@ -81,6 +92,7 @@ class InferenceSession:
         sess_options: None = None,
         providers: None = None,
         provider_options: None = None,
+        unsupported: Unsupported = "cpu",
     ) -> None:
         _refuse(sess_options=sess_options, providers=providers, provider_options=provider_options)
         config = ScheduleConfig(
@@ -92,7 +104,8 @@ class InferenceSession:
             progress=progress,
             on_device_lost=on_device_lost,
         )
-        network, self._session = open_model(model, config, budget)
+        network, self._session = open_model(model, config, budget, unsupported=unsupported)
+        self._types = network.graph.types
         self._inputs = {info.name: info for info in network.graph.inputs}
         self._outputs = [info.name for info in network.graph.outputs]
         self._output_infos = network.outputs
@@ -110,11 +123,11 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` wants."""
-        return [_node_arg(info) for info in self._inputs.values()]
+        return [_node_arg(info, self._types) for info in self._inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs that `run` gives."""
-        return [_node_arg(info) for info in self._output_infos]
+        return [_node_arg(info, self._types) for info in self._output_infos]
 
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Array]
@@ -123,14 +136,16 @@ class InferenceSession:
 
         Args:
             output_names: which outputs to return; None, or an empty list, for all.
-            feeds: one array per input, of the input's dtype and a shape that fits.
+            feeds: one array per input, of the input's dtype and a shape that fits; a list for a
+                sequence, None for an empty optional, arrays of objects for strings.
 
         Raises:
             InvalidInputError: an unknown or missing name, a wrong dtype, shape or value.
             ShapeError: the shapes do not fit the network.
             PlacementError: with `require_device`, an op of the new plan would run off the device.
+            HostError: a node on the host cannot be computed.
         """
-        arrays = check_feeds(self._inputs, feeds)
+        arrays = check_feeds(self._inputs, feeds, self._types)
         if isinstance(output_names, str):
             raise InvalidInputError(
                 f"output_names is a list of names, not the text '{output_names}'",
@@ -166,7 +181,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
-        return self._session.core.profile(check_feeds(self._inputs, feeds), runs)
+        return self._session.core.profile(check_feeds(self._inputs, feeds, self._types), runs)
 
     def tune(
         self,
@@ -188,7 +203,9 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
-        return self._session.core.tune(check_feeds(self._inputs, feeds), runs, progress)
+        return self._session.core.tune(
+            check_feeds(self._inputs, feeds, self._types), runs, progress
+        )
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the latest plan; all zeros on the numpy backend.
@@ -232,6 +249,6 @@ def _refuse(**arguments: object) -> None:
             )
 
 
-def _node_arg(info: TensorInfo) -> NodeArg:
+def _node_arg(info: TensorInfo, types: Mapping[str, str]) -> NodeArg:
     shape = None if info.shape is None else list(info.shape)
-    return NodeArg(info.name, info.dtype.onnx, shape, info.dtype.value)
+    return NodeArg(info.name, types.get(info.name, info.dtype.onnx), shape, info.dtype.value)

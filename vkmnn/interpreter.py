@@ -16,7 +16,7 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, Graph, TensorInfo
 from vkmnn.opening import CpuInfo, OpenSession, load_network, open_session
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.schedule_config import Precision, ScheduleConfig
+from vkmnn.schedule_config import Precision, ScheduleConfig, Unsupported
 
 if TYPE_CHECKING:
     import onnx
@@ -105,19 +105,22 @@ class Interpreter:
         model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
         budget: memory, nodes and time that loading and planning may take; None takes
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
+        unsupported: "cpu" or "raise"; as for `InferenceSession`.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
         BudgetError: the model takes more than the budget.
-        UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
+        UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
+            vkmnn does not know; all are listed.
     """
 
     def __init__(
         self,
         model: str | Path | bytes | onnx.ModelProto | Graph,
         budget: Budget | None = None,
+        unsupported: Unsupported = "cpu",
     ) -> None:
-        self._network = load_network(model, budget)
+        self._network = load_network(model, budget, unsupported=unsupported)
         self.graph = self._network.graph
 
     @classmethod
@@ -195,9 +198,9 @@ class Interpreter:
             shapes[tensor.name] = tensor.shape
         check_symbols(session.core.graph.inputs, shapes)
         feeds = {name: t.array for name, t in session.inputs.items() if t.array is not None}
-        plan = session.core.resize(shapes, feeds)
+        known = session.core.resize(shapes, feeds)
         for name, output in session.outputs.items():
-            output.shape = plan.infos[name].dims
+            output.shape = known[name].dims if name in known else None
             output.array = None
         session.resized = True
 
@@ -220,8 +223,9 @@ class Interpreter:
                 )
             feeds[tensor.name] = tensor.array
         for name, array in session.run(feeds).items():
-            session.outputs[name].array = array
-            session.outputs[name].shape = array.shape  # may depend on what was fed
+            output = session.outputs[name]
+            output.array = array
+            output.shape = getattr(array, "shape", None)  # may depend on what was fed
 
 
 def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:

@@ -94,7 +94,8 @@ class Model:
             name: _as_array(self.inputs.get(name), value)
             for name, value in self._by_name(arrays, named).items()
         }
-        results = self._session.core.run(check_feeds(self.inputs, feeds))
+        types = self._session.core.graph.types
+        results = self._session.core.run(check_feeds(self.inputs, feeds, types))
         arrays_out = [results[name] for name in self.outputs]
         return arrays_out[0] if len(arrays_out) == 1 else self._results(*arrays_out)
 

@@ -27,7 +27,7 @@ from vkmnn.errors import (
     ModelError,
     VkmnnError,
 )
-from vkmnn.ir import Array
+from vkmnn.ir import Array, DType
 from vkmnn.opening import CPU_DEVICE, OpenSession, load_network, open_model
 from vkmnn.schedule_config import ScheduleConfig
 
@@ -60,21 +60,29 @@ class VkmnnBackendRep(BackendRep):
             InvalidInputError: they do not fit the model's inputs.
         """
         _refuse(kwargs)
-        arrays = check_feeds(self._inputs, self._by_name(inputs))
+        types = self.session.core.graph.types
+        arrays = check_feeds(self._inputs, self._by_name(inputs), types)
         results = self.session.core.run(arrays)
         names = namedtupledict("Outputs", self._outputs)
         return names(*(results[name] for name in self._outputs))
 
-    def _by_name(self, inputs: Inputs) -> dict[str, Array]:
+    def _by_name(self, inputs: Inputs) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
-            return {name: np.asarray(value) for name, value in inputs.items()}
+            return {name: self._as_fed(name, value) for name, value in inputs.items()}
         given = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
         if len(given) != len(self._inputs):
             raise InvalidInputError(
                 f"the model has {len(self._inputs)} inputs, got {len(given)} arrays",
                 hint=f"inputs: {', '.join(self._inputs) or 'none'}",
             )
-        return {name: np.asarray(one) for name, one in zip(self._inputs, given, strict=True)}
+        named = zip(self._inputs, given, strict=True)
+        return {name: self._as_fed(name, one) for name, one in named}
+
+    def _as_fed(self, name: str, value: Any) -> Any:
+        """Return an array, but for what is no tensor of a plain element type."""
+        info = self._inputs.get(name)
+        is_object = info is not None and info.dtype is DType.OBJECT
+        return value if is_object else np.asarray(value)
 
 
 class VkmnnBackend(Backend):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -14,6 +15,7 @@ from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import load_plugins
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, typed_memory_errors
+from vkmnn.host import check_on_host, open_on_host
 from vkmnn.ir import Dim, Graph, TensorInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
@@ -22,12 +24,16 @@ from vkmnn.schedule_config import (
     OnDeviceLost,
     Precision,
     ScheduleConfig,
+    Unsupported,
     precision_name,
+    unsupported_name,
 )
 from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
+
+    from vkmnn.converter.onnx import HostCheck
 
     Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
 
@@ -97,6 +103,7 @@ def open_model(
     as_inputs: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
     optimised: bool = True,
+    unsupported: Unsupported = "cpu",
 ) -> tuple[Network, OpenSession]:
     """Load a model and open a session of it; the driver is loaded while the model is.
 
@@ -107,13 +114,21 @@ def open_model(
         as_inputs: initializers that become inputs.
         sizes: sizes of named dimensions.
         optimised: False runs the network as the file has it.
+        unsupported: what becomes of nodes that cannot be converted.
 
     Raises:
         VkmnnError: as `load_network` and `open_session`.
     """
     with Workers(1, "vkmnn-open") as workers:
         device = workers.submit(open_device, config)
-        network = load_network(model, budget, as_inputs=as_inputs, sizes=sizes, optimised=optimised)
+        network = load_network(
+            model,
+            budget,
+            as_inputs=as_inputs,
+            sizes=sizes,
+            optimised=optimised,
+            unsupported=unsupported,
+        )
         return network, open_session(network, config, device.result())
 
 
@@ -124,6 +139,7 @@ def load_network(
     as_inputs: Collection[str] = (),
     sizes: Mapping[str, int] | None = None,
     optimised: bool = True,
+    unsupported: Unsupported = "cpu",
 ) -> Network:
     """Load and optimise a model.
 
@@ -136,14 +152,20 @@ def load_network(
             value, which the caller wants to feed. Others become constants.
         sizes: sizes of named dimensions, which are fixed before the network is optimised.
         optimised: False runs no pass: every node of the file is an op, or several.
+        unsupported: "cpu" lets an evaluator of ONNX on the host run nodes that cannot be
+            converted, where one does; "raise" refuses the model.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
         BudgetError: the model takes more than the budget.
-        UnsupportedOpError: the model holds operators that vkmnn does not know; all are listed.
+        UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
+            vkmnn does not know; all are listed.
+        InvalidInputError: `unsupported` is neither.
     """
     from vkmnn.converter.passes import optimize
 
+    on_host = unsupported_name(unsupported) == "cpu"
+    host = check_on_host(environment.host_engines()) if on_host else None
     with typed_memory_errors("loading the model"):
         meter = Meter(budget or environment.budget())
         if isinstance(model, Graph):
@@ -151,7 +173,7 @@ def load_network(
             source = model
             source.validate()  # a front end validates what it makes
         else:
-            source = _converted(model, meter, frozenset(as_inputs))
+            source = _converted(model, meter, frozenset(as_inputs), host)
         weights = sum(array.nbytes for array in source.constants.values())
         meter.weigh(weights, len(source.ops) if source is model else 0)
         if sizes:
@@ -160,7 +182,9 @@ def load_network(
         return Network(source, graph, meter)
 
 
-def _converted(model: Any, meter: Meter, as_inputs: frozenset[str]) -> Graph:
+def _converted(
+    model: Any, meter: Meter, as_inputs: frozenset[str], host: HostCheck | None
+) -> Graph:
     """Return the graph of a model, by the front end that recognises it."""
     from vkmnn.converter.front_end import Conversion, find_front_end
     from vkmnn.converter.onnx import OnnxFrontEnd
@@ -174,7 +198,7 @@ def _converted(model: Any, meter: Meter, as_inputs: frozenset[str]) -> Graph:
     if found is None:  # unless a plug-in knows what it is, ONNX's reader says what it is not
         found = find_front_end(model) or OnnxFrontEnd()
         source = found.read(model)
-    return found.convert(source, Conversion(meter, run_op, as_inputs))
+    return found.convert(source, Conversion(meter, run_op, as_inputs, host))
 
 
 def open_session(
@@ -208,6 +232,7 @@ def open_session(
         require_main=config.require_device,
         meter=network.meter.renewed,
         rebuild=config.on_device_lost == "rebuild",
+        open_host=partial(open_on_host, engines=environment.host_engines()),
     )
     return OpenSession(core, device.info, device.precision)
 

@@ -13,6 +13,7 @@ Precision = Literal["high", "normal"]
 PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "float16"]
 
 OnDeviceLost = Literal["raise", "rebuild"]
+Unsupported = Literal["cpu", "raise"]
 
 PRECISIONS: Mapping[str, Precision] = {
     "high": "high",
@@ -113,3 +114,15 @@ def precision_name(text: str) -> PrecisionName:
         if text == name:
             return name  # type: ignore[no-any-return]
     raise InvalidInputError(f"unknown precision '{text}'", hint=f"use {PRECISION_HELP}")
+
+
+def unsupported_name(text: str) -> Unsupported:
+    """Return `text` as what is done with operators that have no kernel.
+
+    Raises:
+        InvalidInputError: it is nothing of that kind.
+    """
+    for name in get_args(Unsupported):
+        if text == name:
+            return name  # type: ignore[no-any-return]
+    raise InvalidInputError(f'unsupported="{text}" is not known', hint='it is "cpu" or "raise"')

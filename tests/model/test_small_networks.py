@@ -25,7 +25,7 @@ def test_small_network(name: str, validation: bool, monkeypatch: pytest.MonkeyPa
         plans += 1
         return Pipeline(*arguments)
 
-    monkeypatch.setattr("vkmnn.core.session.Pipeline", planned)
+    monkeypatch.setattr("vkmnn.core.plans.Pipeline", planned)
     with vkmnn.InferenceSession(model, validation=validation, require_device=True) as session:
         for number, size in enumerate(size for other in others for size in (usual, other, usual)):
             feeds = make_feeds(model, size, seed=number)

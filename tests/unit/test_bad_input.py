@@ -172,11 +172,17 @@ def test_unknown_operators_are_all_listed(device: str) -> None:
     model.graph.output.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, None))
     error = refuse(
         UnsupportedOpError,
-        lambda: vkmnn.InferenceSession(model, device),
+        lambda: vkmnn.InferenceSession(model, device, unsupported="raise"),
         *("Frobnicate", "one", "NonZero", "two"),
     )
     assert isinstance(error, ConversionError)
     assert [node.node for node in getattr(error, "nodes", ())] == ["one", "two"]
+    error = refuse(
+        UnsupportedOpError,
+        lambda: vkmnn.InferenceSession(model, device),
+        *("Frobnicate", "one", "onnxruntime"),
+    )
+    assert [node.node for node in getattr(error, "nodes", ())] == ["one"]
 
 
 def test_shapes_that_never_fit(device: str) -> None:

@@ -16,7 +16,7 @@ import typer
 import vkmnn
 from vkmnn.cli.console import LogHandler, show_error
 from vkmnn.errors import InvalidInputError, VkmnnError
-from vkmnn.schedule_config import PRECISIONS, precision_name
+from vkmnn.schedule_config import PRECISIONS, precision_name, unsupported_name
 
 app = typer.Typer(
     add_completion=False,
@@ -161,14 +161,24 @@ def run(
             help="Difference allowed, as a part of the range. Default: 1e-4, 1e-2 for normal.",
         ),
     ] = None,
+    unsupported: Annotated[
+        str,
+        typer.Option(
+            "--unsupported",
+            help='"cpu": what has no kernel runs on the host (the default); "raise": refuse.',
+        ),
+    ] = "cpu",
     seed: SeedOption = 0,
 ) -> None:
     """Run a model once or more and show its outputs."""
+    from dataclasses import replace
+
     from vkmnn.cli.run import RunOptions, run_model
 
     validation = True if validate else None
     name = precision_name(precision)
     options = RunOptions(device, driver, validation, inputs or [], shape or [], seed, repeat, name)
+    options = replace(options, unsupported=unsupported_name(unsupported))
     usual = 1e-2 if PRECISIONS[name] == "normal" else 1e-4
     allowed = usual if tolerance is None else tolerance
     if not run_model(model, options, output, compare, allowed):

@@ -148,9 +148,21 @@ def make_feeds(
                 f"the model does not say the rank of input '{arg.name}'",
                 hint=f"give its shape, --shape {arg.name}=1,2,3, or a file",
             )
+        if arg.dtype == "object":
+            feeds[arg.name] = _text(arg, settled[arg.name])
+            continue
         filler = FILLERS[str(chosen.get(arg.name, "random"))]
         feeds[arg.name] = filler(rng, settled[arg.name], arg.dtype)
     return {arg.name: feeds[arg.name] for arg in args}, notes
+
+
+def _text(arg: NodeArg, shape: tuple[int, ...]) -> Array:
+    if arg.type != "tensor(string)":
+        raise InvalidInputError(
+            f"no {arg.type} can be made up for input '{arg.name}'",
+            hint="run the model from Python: vkmnn.InferenceSession(model).run(None, feeds)",
+        )
+    return np.full(shape, "text", object)
 
 
 def _parse_values(texts: Sequence[str], inputs: Mapping[str, object]) -> dict[str, Array | str]:

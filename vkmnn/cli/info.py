@@ -27,9 +27,10 @@ from vkmnn.cli.feeds import parse_sizes, settle
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
+from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import UnsupportedOpError, VkmnnError
-from vkmnn.ir import Graph, TensorInfo
+from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
 from vkmnn.opening import load_network
 from vkmnn.shape import flops
 
@@ -71,6 +72,8 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     resolved = _resolved(graph, settled)
     facts["after passes"] = _count([op.type for op in graph.ops])
     facts["operations"] = _operations(resolved, settled)
+    if hosted := [op.attrs.kind for op in graph.ops if isinstance(op.attrs, HostGraphAttrs)]:
+        facts["on the host"] = _count(hosted)
     show_facts(facts)
     if tensors:
         _show_tensors(graph, resolved)
@@ -120,7 +123,7 @@ def _parameters(proto: onnx.ModelProto) -> str:
 
 
 def _show_unsupported(error: UnsupportedOpError) -> None:
-    heading(f"{len(error.nodes)} nodes are not supported")
+    heading(f"{len(error.nodes)} node(s) that nothing runs")
     rows = table("operator", "opset", "node", "why, or what instead", right=("opset",))
     for node in error.nodes:
         name = f"{node.domain}::{node.op}" if node.domain else node.op
@@ -135,6 +138,8 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
     for info in graph.inputs:
         if info.name not in shapes:
             return f"input {info.name} {shape_text(info.shape)} has no fixed shape; give --shape"
+    if len(cut(graph)) > 1 or any(op.type == HOST_GRAPH for op in graph.ops):
+        return "some shapes are known at run time only"
     content = content_inputs(graph)
     if content:
         return f"shapes depend on the content of {', '.join(sorted(content))}"

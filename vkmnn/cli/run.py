@@ -10,11 +10,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from rich.text import Text
 
 from vkmnn.cli.console import (
+    bytes_text,
     compiling,
     heading,
     histogram,
@@ -29,7 +31,7 @@ from vkmnn.cli.feeds import make_feeds
 from vkmnn.errors import InvalidInputError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
-from vkmnn.schedule_config import PrecisionName
+from vkmnn.schedule_config import PrecisionName, Unsupported
 
 _TOP = 5
 _MOST_CLASSES = 100_000
@@ -47,6 +49,7 @@ class RunOptions:
     seed: int
     repeat: int
     precision: PrecisionName = "high"
+    unsupported: Unsupported = "cpu"
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ def opened(
                     driver=options.driver,
                     validation=options.validate,
                     progress=progress,
+                    unsupported=options.unsupported,
                 )
             )
             args = session.get_inputs()
@@ -110,9 +114,15 @@ def introduce(model: Path, opened: Opened) -> None:
     placement = opened.session.placement()
     away = placement.off_device
     if away:
+        names = {"CPU": "numpy", "onnx": "the onnx package's evaluator"}
+        where = " and ".join(
+            names.get(one, one) for one in dict.fromkeys(op.backend for op in away)
+        )
+        copied = placement.copied_bytes
+        cost = f"; {bytes_text(copied)} copied between steps in a run" if copied else ""
         note(
-            f"{len(away)} of {len(placement.ops)} ops run on numpy, not on the device: "
-            f"{histogram(op.type for op in away)} ({away[0].reason})"
+            f"{len(away)} of {len(placement.ops)} ops run on {where}, not on the device: "
+            f"{histogram(op.type for op in away)} ({away[0].reason}){cost}"
         )
 
 
@@ -136,31 +146,41 @@ def run_model(
         return _show_difference(here.results, there.results, name, tolerance)
 
 
-def _show_outputs(results: Mapping[str, Array]) -> None:
+def _show_outputs(results: Mapping[str, Any]) -> None:
     numbers = ("min", "max", "mean")
     rows = table("output", "type", "shape", *numbers, right=numbers)
     for name, array in results.items():
-        rows.add_row(
-            Text(name), str(array.dtype), Text(shape_text(array.shape)), *_statistics(array)
-        )
+        if isinstance(array, np.ndarray):
+            shape = Text(shape_text(array.shape))
+            rows.add_row(Text(name), str(array.dtype), shape, *_statistics(array))
+        else:
+            items = f"{len(array)} items" if isinstance(array, list | dict) else "empty"
+            rows.add_row(Text(name), type(array).__name__, items, "–", "–", "–")
     show(rows)
     for name, array in results.items():
+        if not isinstance(array, np.ndarray):
+            continue
         bad = array.size - int(np.isfinite(array).sum()) if array.dtype.kind == "f" else 0
         if bad:
             note(f"{bad} of the {array.size} values of '{name}' are not finite")
 
 
 def _statistics(array: Array) -> tuple[str, str, str]:
-    if array.size == 0:
+    if array.size == 0 or array.dtype.kind not in "fiub":
         return "–", "–", "–"
     values = array.astype(np.float64)
     return f"{values.min():.6g}", f"{values.max():.6g}", f"{values.mean():.6g}"
 
 
-def _show_classes(name: str, array: Array) -> None:
+def _show_classes(name: str, array: Any) -> None:
     """Print the highest values of an output that looks like scores of classes."""
     # A batch of rows, whatever axes of size 1 lie behind the classes.
-    if array.dtype.kind != "f" or array.ndim < 1 or array.size == 0:
+    if (
+        not isinstance(array, np.ndarray)
+        or array.dtype.kind != "f"
+        or array.ndim < 1
+        or array.size == 0
+    ):
         return
     classes = array.shape[min(1, array.ndim - 1)]
     rows = array.reshape(-1, classes)

@@ -10,12 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vkmnn.budget import Meter
 from vkmnn.converter.passes.base import Evaluator
 from vkmnn.ir import Graph
 from vkmnn.registry import Registry
+
+if TYPE_CHECKING:
+    from vkmnn.converter.onnx.host_nodes import HostCheck
 
 START_BYTES = 64
 """How much of a file `recognises` sees."""
@@ -29,11 +32,14 @@ class Conversion:
         meter: is told about nodes, weights and what is computed; raises BudgetError.
         evaluate: computes an op on constant inputs.
         as_inputs: names of constants with a default value that stay inputs.
+        host: says which parts of an ONNX model an evaluator on the host runs; None where such
+            parts are refused.
     """
 
     meter: Meter
     evaluate: Evaluator | None = None
     as_inputs: frozenset[str] = frozenset()
+    host: HostCheck | None = None
 
 
 class FrontEnd(ABC):

@@ -113,7 +113,7 @@ class Pipeline:
         if name in self._constants:
             constant: Array = self._constants[name].copy()
             return constant
-        array = host[name]
+        array = np.asarray(host[name])  # comparisons of numpy make scalars of arrays without axes
         # An op that only renames may hand back its input; the caller must own what it gets.
         if any(np.may_share_memory(array, feed) for feed in feeds.values()):
             array = array.copy()

@@ -23,12 +23,13 @@ class Placement:
     """The placement of a whole plan; `str()` gives a table.
 
     `copies` counts tensors that cross between backends in every run, graph inputs and outputs
-    excluded.
+    excluded; `copied_bytes` is what went between the device and steps of the host in the last run.
     """
 
     ops: tuple[PlacedOp, ...]
     main: str
     copies: int
+    copied_bytes: int = 0
 
     @property
     def off_device(self) -> tuple[PlacedOp, ...]:
@@ -49,9 +50,12 @@ class Placement:
         counts = ", ".join(
             f"{count} on {backend}" for backend, count in sorted(self.counts.items())
         )
-        lines = [f"{len(self.ops)} ops: {counts or 'none'}; {self.copies} copies between backends"]
+        bytes_ = f" ({self.copied_bytes:,} bytes)" if self.copied_bytes else ""
+        copies = f"{self.copies} copies between backends{bytes_}"
+        lines = [f"{len(self.ops)} ops: {counts or 'none'}; {copies}"]
         width = max((len(op.type) for op in self.ops), default=0)
+        places = max(7, *(len(op.backend) for op in self.ops)) if self.ops else 7
         for op in self.ops:
             reason = f"  ({op.reason})" if op.reason else ""
-            lines.append(f"  {op.backend:<7} {op.type:<{width}}  {op.name}{reason}")
+            lines.append(f"  {op.backend:<{places}} {op.type:<{width}}  {op.name}{reason}")
         return "\n".join(lines)

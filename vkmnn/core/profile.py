@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.timeline import Span, timeline, trace_events
-from vkmnn.ir import Array
+from vkmnn.ir import Array, HostGraphAttrs
 from vkmnn.shape import flops
 
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
     from vkmnn.core.execution import Command
     from vkmnn.core.pipeline import Pipeline
+    from vkmnn.core.program import HostPart
     from vkmnn.core.tensor import Tensor
 
 _COPY = "Copy"
@@ -200,6 +201,59 @@ def measure(plan: Pipeline, timed: Pipeline, feeds: Mapping[str, Array], runs: i
         median(overheads),
         sorted(lines, key=lambda line: line[0])[len(lines) // 2][1],
         timed.memory(),
+    )
+
+
+def measure_host(part: HostPart, values: Mapping[str, object], runs: int, main: str) -> Profile:
+    """Profile a step of the host.
+
+    Args:
+        part: the step.
+        values: what it reads.
+        runs: how many runs to measure.
+        main: the type of the backend that was asked first.
+    """
+    spent = []
+    for _ in range(runs):
+        part(values)
+        spent.append(part.busy_us)
+    took = median(spent)
+    first, engine = part.ops[0], part.engine
+    kinds = dict.fromkeys(op.attrs.kind for op in part.ops if isinstance(op.attrs, HostGraphAttrs))
+    entry = ProfileEntry(first.name, "+".join(kinds), first.source, engine, engine, took)
+    span = Span(engine, first.name, 0.0, took, 0)
+    return Profile((entry,), main, runs, 0.0, took, 0.0, (span,))
+
+
+def joined(profiles: Sequence[Profile]) -> Profile:
+    """Return one profile of steps that run one after the other."""
+    if len(profiles) == 1:
+        return profiles[0]
+    entries: list[ProfileEntry] = []
+    spans: list[Span] = []
+    wall = 0.0
+    for profile in profiles:
+        for span in profile.timeline:
+            step = None if span.step is None else span.step + len(entries)
+            spans.append(replace(span, start_us=span.start_us + wall, step=step))
+        entries += profile.entries
+        wall += profile.wall_us
+    uses = [profile.memory for profile in profiles]
+    memory = MemoryUse(
+        sum(use.activations for use in uses),
+        sum(use.lower_bound for use in uses),
+        sum(use.constants for use in uses),
+        sum(use.io for use in uses),
+    )
+    return Profile(
+        tuple(entries),
+        profiles[0].main,
+        profiles[0].runs,
+        sum(profile.gpu_us for profile in profiles),
+        wall,
+        sum(profile.python_us for profile in profiles),
+        tuple(spans),
+        memory,
     )
 
 

@@ -5,35 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
-
-import numpy as np
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
-from vkmnn.core.profile import Profile, measure
-from vkmnn.core.resolve import Evaluator, content_inputs, fold_constants
-from vkmnn.errors import (
-    DeviceLostError,
-    InvalidInputError,
-    PlacementError,
-    VkmnnError,
-    unexpected_error,
-)
-from vkmnn.ir import Array, Graph
+from vkmnn.core.plans import TUNING_RUNS, Planner
+from vkmnn.core.profile import Profile
+from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
+from vkmnn.core.resolve import Evaluator
+from vkmnn.core.stages import cut
+from vkmnn.errors import DeviceLostError, InvalidInputError, VkmnnError, unexpected_error
+from vkmnn.ir import Array, Graph, TensorInfo
+
+__all__ = ["TUNING_RUNS", "Session"]
 
 _log = logging.getLogger(__name__)
 
-PlanKey = tuple[object, ...]
 T = TypeVar("T")
-
-TUNING_RUNS = 5
-"""How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
 
 
 class Session:
@@ -43,15 +35,24 @@ class Session:
     after it is refused. A session belongs to the process that made it: in a forked child it does
     nothing but refuse.
 
+    A network that holds what only the host runs, or shapes that depend on what is computed, is cut
+    into stages, which run one after the other ([why](docs/decisions/host-nodes.md)).
+
     Args:
         graph: the optimised network.
         main: the backend asked first for every op; closed with the session.
         backup: takes what `main` rejects.
         evaluate: runs one op on arrays, for constant folding.
-        max_plans: how many input shapes are kept planned; the least recently used goes first.
+        max_plans: how many input shapes are kept planned, for each stage; the least recently used
+            goes first.
         require_main: refuse plans that put an op on the backup.
         meter: makes a meter of what one load or plan may take; None has no limits.
         rebuild: when the device is lost, open it anew, plan anew and do what was asked once more.
+        open_host: opens what runs ops of the type HostGraph.
+
+    Raises:
+        PlacementError: `require_main` is set, and only the host runs some op.
+        UnsupportedOpError: nothing runs some op.
     """
 
     def __init__(
@@ -64,41 +65,45 @@ class Session:
         require_main: bool = False,
         meter: Callable[[], Meter] = unlimited,
         rebuild: bool = False,
+        open_host: OpenHost = no_host,
     ) -> None:
         folding = meter()
-        self.graph = fold_constants(graph, evaluate, folding)
-        self._meter = folding.renewed
         self._main = main
         self._backup = backup
-        self._evaluate = evaluate
-        self._max_plans = max_plans
-        self._require_main = require_main
+        self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
+        stages = cut(graph)
+        if require_main and main.type != backup.type:
+            refuse_host_ops(stages)
+        self._program = Program(graph, stages, self._planner, folding, open_host)
+        self.graph = self._program.graph
         self._rebuild = rebuild
-        self._content = content_inputs(graph)
-        self._plans: OrderedDict[PlanKey, Pipeline] = OrderedDict()
         self._lock = threading.RLock()
-        self._current: Pipeline | None = None
         self._closed = False
         self._process = os.getpid()
 
     @property
     def content_inputs(self) -> frozenset[str]:
         """Inputs whose content decides a shape: a new content is a new plan."""
-        return self._content
+        return self._program.content
 
-    def resize(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]) -> Pipeline:
-        """Return the plan for these input shapes, making it when there is none.
+    def resize(
+        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]
+    ) -> dict[str, TensorInfo]:
+        """Make the plan for these input shapes when there is none; later stages wait for data.
 
         Args:
             shapes: the shape of every graph input.
             feeds: at least the inputs that `content_inputs` names.
+
+        Returns:
+            The graph outputs whose shapes are known now.
 
         Raises:
             ShapeError: the shapes do not fit the network.
             PlacementError: `require_main` is set and the backup would have to run an op.
             InvalidInputError: the session has been closed, or belongs to another process.
         """
-        return self._call(lambda: self._resize(shapes, feeds))
+        return self._call(lambda: self._program.resize(shapes, feeds))
 
     def _call(self, work: Callable[[], T]) -> T:
         """Work alone, while nobody may close the session or its device."""
@@ -131,64 +136,22 @@ class Session:
 
     def _reopen(self) -> None:
         """Exchange the lost device for a new one, which has no plans yet."""
-        self._drop_plans()
+        self._program.drop()
         lost, self._main = self._main, self._main.reopened()
+        self._planner = replace(self._planner, main=self._main)
+        self._program.use(self._planner)
         lost.close()
 
-    def _resize(
-        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]
-    ) -> Pipeline:
-        key = self._key(shapes, feeds)
-        plan = self._plans.get(key)
-        if plan is None:
-            if self._main.tunes_new_plans:
-                self._tune(shapes, feeds, TUNING_RUNS, None)
-            plan = self._plan(shapes, feeds, self._main)
-            self._plans[key] = plan
-            if len(self._plans) > self._max_plans:
-                _, oldest = self._plans.popitem(last=False)
-                oldest.close()
-        else:
-            self._plans.move_to_end(key)
-        self._current = plan
-        return plan
-
-    def _key(self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]) -> PlanKey:
-        content = tuple(feeds[name].tobytes() for name in sorted(self._content) if name in feeds)
-        return (*(shapes[info.name] for info in self.graph.inputs), *content)
-
-    def _plan(
-        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array], main: Backend
-    ) -> Pipeline:
-        missing = [name for name in sorted(self._content) if name not in feeds]
-        if missing:
-            raise InvalidInputError(
-                f"shapes of this network depend on the content of input(s) {', '.join(missing)}",
-                hint="give their arrays before the session is resized",
-            )
-        infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
-        known = {name: feeds[name].copy() for name in self._content}
-        plan = Pipeline(self.graph, infos, known, main, self._backup, self._evaluate, self._meter())
-        if self._require_main and plan.placement().off_device:
-            away = plan.placement().off_device
-            plan.close()
-            listed = "\n".join(f"  {op.type} '{op.name}': {op.reason}" for op in away)
-            raise PlacementError(
-                f"{len(away)} op(s) would run off the device:\n{listed}",
-                hint="create the session without require_device to let them run on the CPU backend",
-            )
-        return plan
-
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run the network; plans first when the shapes are new.
 
         Args:
-            feeds: one C-contiguous array per graph input, of the input's dtype.
+            feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
+                of an input asks for where that is no tensor.
         """
-        shapes = {name: array.shape for name, array in feeds.items()}
-        return self._call(lambda: self._resize(shapes, feeds).execute(feeds))
+        return self._call(lambda: self._program.run(feeds))
 
-    def profile(self, feeds: Mapping[str, Array], runs: int) -> Profile:
+    def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
         """Measure where the time goes, on a second plan that is dropped afterwards.
 
         Args:
@@ -200,23 +163,11 @@ class Session:
         """
         if runs < 1:
             raise InvalidInputError(f"cannot profile {runs} runs", hint="ask for at least one run")
-        shapes = {name: array.shape for name, array in feeds.items()}
-        return self._call(lambda: self._profile(shapes, feeds, runs))
-
-    def _profile(
-        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array], runs: int
-    ) -> Profile:
-        main = self._main.timed()
-        plan = self._resize(shapes, feeds)
-        timed = self._plan(shapes, feeds, main)
-        try:
-            return measure(plan, timed, feeds, runs)
-        finally:
-            timed.close()
+        return self._call(lambda: self._program.profile(feeds, runs))
 
     def tune(
         self,
-        feeds: Mapping[str, Array],
+        feeds: Mapping[str, Value],
         runs: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> Tuning:
@@ -232,43 +183,7 @@ class Session:
         """
         if runs < 1:
             raise InvalidInputError(f"cannot tune with {runs} runs", hint="ask for at least one")
-        shapes = {name: array.shape for name, array in feeds.items()}
-        return self._call(lambda: self._tune_anew(shapes, feeds, runs, progress))
-
-    def _tune_anew(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        feeds: Mapping[str, Array],
-        runs: int,
-        progress: Callable[[int, int], None] | None,
-    ) -> Tuning:
-        settled = self._tune(shapes, feeds, runs, progress)
-        self._drop_plans()
-        self._resize(shapes, feeds)
-        return settled
-
-    def _drop_plans(self) -> None:
-        self._current = None
-        while self._plans:
-            self._plans.popitem()[1].close()
-
-    def _tune(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        feeds: Mapping[str, Array],
-        runs: int,
-        progress: Callable[[int, int], None] | None,
-    ) -> Tuning:
-        # A plan may be made before there is data; the speed of kernels hardly depends on it.
-        arrays = {
-            info.name: feeds[info.name]
-            if info.name in feeds
-            else np.zeros(shapes[info.name], info.dtype.numpy)
-            for info in self.graph.inputs
-        }
-        return self._main.tune(
-            lambda backend: self._plan(shapes, feeds, backend), arrays, runs, progress
-        )
+        return self._call(lambda: self._program.tune(feeds, runs, progress))
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the current plan.
@@ -280,8 +195,8 @@ class Session:
 
     @property
     def current(self) -> Pipeline | None:
-        """The plan that was used last."""
-        return self._current
+        """The plan that was used last, of the last stage."""
+        return self._program.current
 
     def placement(self) -> Placement:
         """Return where each op of the current plan runs.
@@ -291,15 +206,15 @@ class Session:
         """
         return self._planned().placement()
 
-    def _planned(self) -> Pipeline:
+    def _planned(self) -> Program:
         if self._closed:
             raise _closed()
-        if self._current is None:
+        if not self._program.planned:
             raise InvalidInputError(
                 "the session has no plan yet",
                 hint="run it once or call resize with the input shapes",
             )
-        return self._current
+        return self._program
 
     @property
     def closed(self) -> bool:
@@ -309,7 +224,7 @@ class Session:
     @property
     def plan_count(self) -> int:
         """Number of plans kept."""
-        return len(self._plans)
+        return self._program.plan_count
 
     def close(self) -> None:
         """Release all plans and the backends; the session cannot be used afterwards.
@@ -321,7 +236,7 @@ class Session:
             return
         with self._lock:
             self._closed = True
-            self._drop_plans()
+            self._program.drop()
             self._main.close()
             self._backup.close()
 

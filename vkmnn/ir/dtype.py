@@ -23,6 +23,8 @@ class DType(enum.Enum):
     INT64 = "int64"
     UINT64 = "uint64"
     BOOL = "bool"
+    OBJECT = "object"
+    """What only the host holds: strings, sequences, optionals, elements of other types."""
 
     @property
     def numpy(self) -> np.dtype[np.generic]:

@@ -112,7 +112,8 @@ class Graph:
 
     `constants` maps tensor names to arrays; an op may read graph inputs, constants and outputs of
     earlier ops. `infos` holds what the model says about intermediate tensors (may be empty),
-    `overridable` the constants that the model offers as inputs with a default value.
+    `overridable` the constants that the model offers as inputs with a default value, `types` the
+    ONNX types of inputs and outputs whose element type is OBJECT: "seq(tensor(float))".
     """
 
     name: str
@@ -123,6 +124,7 @@ class Graph:
     infos: dict[str, TensorInfo] = field(default_factory=dict)
     overridable: list[TensorInfo] = field(default_factory=list)
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
+    types: dict[str, str] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""

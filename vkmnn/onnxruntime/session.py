@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import check_symbols
-from vkmnn.ir import Array, TensorInfo
+from vkmnn.arguments import check_symbols, checked_object
+from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.onnxruntime.binding import IOBinding
 from vkmnn.onnxruntime.enums import GraphOptimizationLevel
 from vkmnn.onnxruntime.errors import Fail, InvalidArgument, NoSuchFile, translated
@@ -104,6 +104,7 @@ class InferenceSession(Session):
         graph = self._network.graph
         self._inputs = {info.name: info for info in self._network.source.inputs}
         self._overridable = {info.name: info for info in graph.overridable}
+        self._types = graph.types
         self._output_names = [info.name for info in graph.outputs]
 
     def _load(self, fed: frozenset[str]) -> Network:
@@ -134,15 +135,15 @@ class InferenceSession(Session):
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` wants."""
-        return [_node_arg(info) for info in self._inputs.values()]
+        return [_node_arg(info, self._types) for info in self._inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs that `run` gives."""
-        return [_node_arg(info) for info in self._network.outputs]
+        return [_node_arg(info, self._types) for info in self._network.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the initializers that `run` takes as further inputs."""
-        return [_node_arg(info) for info in self._overridable.values()]
+        return [_node_arg(info, self._types) for info in self._overridable.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the model file says about itself."""
@@ -299,7 +300,14 @@ class InferenceSession(Session):
             missing = list(self._inputs)
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({names}).")
         infos = self._inputs | {name: self._overridable[name] for name in self._extra(names)}
-        arrays = {name: _as_array(info, feed[name]) for name, info in infos.items()}
+        with translated():
+            objects = {
+                name: checked_object(name, self._types.get(name, ""), feed[name])
+                for name, info in infos.items()
+                if info.dtype is DType.OBJECT
+            }
+        plain = {name: info for name, info in infos.items() if name not in objects}
+        arrays = objects | {name: _as_array(info, feed[name]) for name, info in plain.items()}
         fed = frozenset(infos) - set(self._inputs)
         with self._lock:
             if fed not in self._sessions:
@@ -307,7 +315,7 @@ class InferenceSession(Session):
         if self._options.enable_profiling:
             self._last = fed, arrays
         with translated():
-            check_symbols(infos.values(), {name: array.shape for name, array in arrays.items()})
+            check_symbols(plain.values(), {name: arrays[name].shape for name in plain})
             return self._sessions[fed].core.run(arrays)
 
     def _extra(self, names: Sequence[str]) -> list[str]:
@@ -341,8 +349,8 @@ class InferenceSession(Session):
         return path
 
 
-def _node_arg(info: TensorInfo) -> NodeArg:
-    return NodeArg(info.name, info.dtype.onnx, list(info.shape or ()))
+def _node_arg(info: TensorInfo, types: Mapping[str, str]) -> NodeArg:
+    return NodeArg(info.name, types.get(info.name, info.dtype.onnx), list(info.shape or ()))
 
 
 def _check_run_options(options: RunOptions | None) -> None:

@@ -9,6 +9,11 @@ from vkmnn.errors import InvalidInputError
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
+_HOST_ENGINES = {
+    "auto": ("onnxruntime", "onnx"),
+    "onnxruntime": ("onnxruntime",),
+    "onnx": ("onnx",),
+}
 _LONGEST_S = 1e9  # Vulkan counts nanoseconds in 64 bits
 
 
@@ -41,6 +46,18 @@ def disabled_features() -> frozenset[str]:
 def device_profile() -> str:
     """`VKMNN_DEVICE_PROFILE`: the device that every device is made to look like; "" for none."""
     return os.environ.get("VKMNN_DEVICE_PROFILE", "").strip()
+
+
+def host_engines() -> tuple[str, ...]:
+    """`VKMNN_HOST_ENGINE`: what runs nodes without a kernel, in the order of preference."""
+    text = os.environ.get("VKMNN_HOST_ENGINE", "").strip().lower() or "auto"
+    engines = _HOST_ENGINES.get(text)
+    if engines is None:
+        known = ", ".join(_HOST_ENGINES)
+        raise InvalidInputError(
+            f"VKMNN_HOST_ENGINE={text!r} is not known", hint=f"set it to one of {known}"
+        )
+    return engines
 
 
 def timeout_s() -> float:

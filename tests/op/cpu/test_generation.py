@@ -47,7 +47,7 @@ def test_endless_ranges(run, numbers):
         run("Range", OpAttrs(), [np.array(number) for number in numbers])
 
 
-@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype is not DType.OBJECT])
 @pytest.mark.parametrize("shape", [(), (1,), (0, 3), (2, 3, 5)], ids=str)
 def test_constant_of_shape(check, dtype, shape):
     value = np.array([1], dtype.numpy)

@@ -36,7 +36,7 @@ DataSet = tuple[Sequence[object], Sequence[object]]  # inputs and outputs
 
 def run(name: str, model: onnx.ModelProto, sets: Sequence[DataSet], rtol: float) -> Iterator[str]:
     """Run a model on its data sets; give what is wrong."""
-    with InferenceSession(model, device="auto", validation=True) as session:
+    with InferenceSession(model, device="auto", validation=True, unsupported="raise") as session:
         names = [info.name for info in session.get_inputs()]
         outputs = session.get_outputs()
         for inputs, expected in sets:

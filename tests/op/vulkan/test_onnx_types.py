@@ -81,7 +81,9 @@ def retyped(case: Any, dtype: str) -> tuple[onnx.ModelProto, dict[str, Array]] |
 
 def run(model: onnx.ModelProto, feeds: dict[str, Array], where: str) -> tuple[list[Array], str]:
     """Return the outputs, and why ops ran off the device where that is not allowed."""
-    with InferenceSession(model, device=where, validation=where != "cpu") as session:
+    with InferenceSession(
+        model, device=where, validation=where != "cpu", unsupported="raise"
+    ) as session:
         results = session.run(None, {info.name: feeds[info.name] for info in session.get_inputs()})
         away = session.placement().off_device
         return results, "; ".join(op.reason for op in away if not OFF_DEVICE.search(op.reason))

@@ -13,6 +13,7 @@ from vkmnn.budget import Budget, Meter
 from vkmnn.converter.front_end import Conversion
 from vkmnn.converter.onnx import families as _families  # noqa: F401 - fills the registry
 from vkmnn.converter.onnx.front_end import OnnxFrontEnd
+from vkmnn.converter.onnx.host_nodes import HostCheck
 from vkmnn.converter.onnx.node import NodeContext, UnsupportedCaseError
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.support import OpSupport, supported_ops
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vkmnn.converter.passes.base import Evaluator
 
 __all__ = [
+    "HostCheck",
     "NodeContext",
     "OnnxFrontEnd",
     "OpSupport",
@@ -39,6 +41,7 @@ def load_model(
     meter: Meter | None = None,
     evaluate: Evaluator | None = None,
     as_inputs: Collection[str] = (),
+    host: HostCheck | None = None,
 ) -> Graph:
     """Convert an ONNX model to a graph; plug-ins are the caller's to load.
 
@@ -49,6 +52,8 @@ def load_model(
         evaluate: computes an op on constant inputs. With it, conditions of If may be computed from
             constants and known sizes; without, they have to be constants.
         as_inputs: inputs with a default value that stay inputs; the others become constants.
+        host: says what an evaluator on the host can run. With it, nodes that cannot be converted
+            become ops of the type HostGraph; without, they are refused.
 
     Raises:
         ModelError: the file is missing, damaged or hostile, or the model is not a valid graph.
@@ -56,6 +61,6 @@ def load_model(
         ConversionError: an opset or IR version that the installed onnx package does not know.
         UnsupportedOpError: nodes that cannot be converted; all of them are listed.
     """
-    conversion = Conversion(meter or Meter(Budget()), evaluate, frozenset(as_inputs))
+    conversion = Conversion(meter or Meter(Budget()), evaluate, frozenset(as_inputs), host)
     one = OnnxFrontEnd()
     return one.convert(one.read(model), conversion)

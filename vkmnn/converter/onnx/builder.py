@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from math import prod
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Meter
 from vkmnn.converter.onnx.branches import GRAPH_ATTRIBUTES, inline_branch, is_if, reads
+from vkmnn.converter.onnx.host_nodes import (
+    HostCheck,
+    HostValues,
+    constant_type,
+    cut_out,
+    host_attrs,
+    host_info,
+    object_constant,
+    object_types,
+    output_types,
+)
 from vkmnn.converter.onnx.model_file import ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.node import (
     ExpandError,
@@ -33,8 +45,8 @@ from vkmnn.converter.onnx.source import (
     sort_nodes,
 )
 from vkmnn.converter.onnx.support import alternative
-from vkmnn.converter.onnx.tensors import array_from_tensor
-from vkmnn.converter.onnx.types import tensor_info, unsupported_type
+from vkmnn.converter.onnx.tensors import array_from_tensor, dense_from_sparse, with_data
+from vkmnn.converter.onnx.types import tensor_info, tensor_type, unsupported_type
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import (
     ConversionError,
@@ -43,7 +55,7 @@ from vkmnn.errors import (
     UnsupportedOpError,
     unexpected_error,
 )
-from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 
 if TYPE_CHECKING:
@@ -65,8 +77,11 @@ class GraphBuilder:
         meter: Meter,
         evaluate: Evaluator | None = None,
         as_inputs: Collection[str] = (),
+        host: HostCheck | None = None,
     ) -> None:
         self._meter = meter
+        self._host_check = host
+        self._objects = HostValues()
         self._as_inputs = frozenset(as_inputs)
         self._evaluate = evaluate
         self._model = file.proto
@@ -213,7 +228,7 @@ class GraphBuilder:
             if tensor.name in read:
                 self._read_initializer(tensor, self._weights.get(number), tensor.name)
         for sparse in self._proto.sparse_initializer:
-            self._refuse_tensor("Initializer", sparse.values.name, "sparse initializer")
+            self._read_sparse(sparse, sparse.values.name)
         for value in (*self._proto.value_info, *self._proto.output):
             said = tensor_info(value.name, value.type)
             if said is not None:
@@ -226,7 +241,10 @@ class GraphBuilder:
                 continue
             reason = unsupported_type(value.type)
             info = None if reason else tensor_info(value.name, value.type)
-            if info is None:
+            if reason and self._host_check is not None:
+                self._keep_type(value.name, value.type)
+                self.graph.inputs.append(self._known[value.name])
+            elif info is None:
                 self._refuse_tensor("Input", value.name, reason or "no element type is given")
             else:
                 self.graph.inputs.append(info)
@@ -239,9 +257,32 @@ class GraphBuilder:
         try:
             self.graph.constants[name] = array_from_tensor(tensor, self.folder, raw)
         except ConversionError as error:
+            if self._host_check is None or tensor.HasField("segment"):
+                self._refuse_tensor("Initializer", name, error.message)
+            else:
+                self._keep_tensor(with_data(tensor, name, self.folder, raw))
+
+    def _read_sparse(self, sparse: onnx.SparseTensorProto, name: str) -> None:
+        self._meter.charge(8 * prod(sparse.dims), "Initializer", name)
+        try:
+            self.graph.constants[name] = dense_from_sparse(sparse, self.folder)
+        except ConversionError as error:
             self._refuse_tensor("Initializer", name, error.message)
 
+    def _keep_tensor(self, tensor: onnx.TensorProto) -> None:
+        """Keep a constant of an element type that only the host has."""
+        self._objects.tensors[tensor.name] = tensor
+        self._keep_type(tensor.name, constant_type(tensor))
+
+    def _keep_type(self, name: str, proto: onnx.TypeProto | None) -> None:
+        """Note the type of a value that a host node makes, or that only the host has."""
+        info = host_info(name, proto)
+        if info.dtype is DType.OBJECT and proto is not None:
+            self._objects.types[name] = proto
+        self._know(info)
+
     def _refuse_tensor(self, kind: str, name: str, reason: str) -> None:
+        """Note a tensor that has no counterpart."""
         self._refused.append(UnsupportedNode(kind, "", self._opsets.get("", 1), name, reason))
         self._tainted.add(name)
 
@@ -255,10 +296,65 @@ class GraphBuilder:
             done += 1
             self._meter.check_nodes(done, node.op, node.name)
             self._meter.check_time(node.op, node.name)
+            made = len(self.graph.ops)
             try:
+                if self._reads_objects(node) and not is_if(node.proto):
+                    self._keep(node, "its values have no counterpart on a device")
+                    continue
                 stack.extend(self._convert(node)[::-1])
             except UnsupportedCaseError as error:
-                self._refuse(node, error)
+                if self._host_check is None:
+                    self._refuse(node, error)
+                    continue
+                for op in self.graph.ops[made:]:  # what the converter did before it gave up
+                    for name in op.outputs:
+                        self._known.pop(name, None)
+                        self._facts.add(name, None, None)
+                del self.graph.ops[made:]
+                self._keep(node, error.message)
+
+    def _reads_objects(self, node: SourceNode) -> bool:
+        """True when a node reads a value that only the host has."""
+        infos = (self._known.get(name) for name in reads(node.proto))
+        return any(info is not None and info.dtype is DType.OBJECT for info in infos)
+
+    def _keep(self, node: SourceNode, reason: str) -> None:
+        """Let the host run a node as it is, or refuse it where nothing there does."""
+        assert self._host_check is not None
+        constant = object_constant(node.proto, self.folder)
+        if constant is not None:
+            self._keep_tensor(constant)
+            return
+        model, inputs = cut_out(
+            node,
+            self._model.functions,
+            self._type_of,
+            self._objects.tensors,
+            self._model.ir_version,
+        )
+        told = self._host_check(model)
+        if isinstance(told, str):
+            self._refuse(node, UnsupportedCaseError(f"{reason}; {told}"))
+            return
+        types = {**told, **output_types(model, self.graph.constants)}
+        for value in model.graph.output:
+            proto = types.get(value.name)
+            if proto is None and value.name in self._said:
+                proto = tensor_type(self._said[value.name])
+            if proto is not None:
+                value.type.CopyFrom(proto)
+            self._keep_type(value.name, proto)
+        attrs = host_attrs(node, model, inputs, reason)
+        name = self._ops.new(node.name)
+        self.graph.ops.append(
+            Op(HOST_GRAPH, name, inputs, list(node.proto.output), attrs, node.source)
+        )
+
+    def _type_of(self, name: str) -> onnx.TypeProto | None:
+        info = self.info(name)
+        if info is None or info.dtype is DType.OBJECT:
+            return self._objects.types.get(name)
+        return tensor_type(info)
 
     def _convert(self, node: SourceNode) -> list[SourceNode]:
         """Convert one node, or return the nodes that it expands to.
@@ -332,8 +428,7 @@ class GraphBuilder:
         for tensor in graph.initializer:
             self._read_initializer(tensor, None, branch.own[tensor.name])
         for sparse in graph.sparse_initializer:
-            name = branch.own[sparse.values.name]
-            self._refuse_tensor("Initializer", name, "sparse initializer")
+            self._read_sparse(sparse, branch.own[sparse.values.name])
         for value_info in (*graph.value_info, *graph.output):
             name = branch.own.get(value_info.name, "")
             said = tensor_info(name, value_info.type) if name else None
@@ -395,7 +490,9 @@ class GraphBuilder:
         for op in self.graph.ops:
             produced.update(op.outputs)
         for value in self._proto.output:
-            if value.name not in produced:
+            if value.name in self._objects.tensors and value.name not in produced:
+                self._hand_out(value.name)
+            elif value.name not in produced:
                 raise ModelError(
                     f"output '{value.name}' is not produced by any node",
                     hint="the model is incomplete; export it again",
@@ -409,6 +506,16 @@ class GraphBuilder:
                     hint="the model is not valid ONNX; export it again",
                 )
             self.graph.outputs.append(info)
+        self.graph.types = object_types((*self.graph.inputs, *self.graph.outputs), self._objects)
+
+    def _hand_out(self, name: str) -> None:
+        """Make a constant that only the host has an output of the network."""
+        import onnx
+
+        inner = self._tensors.new(f"{name}/value")
+        self._keep_tensor(with_data(self._objects.tensors.pop(name), inner, None))
+        proto = onnx.NodeProto(op_type="Identity", name=name, input=[inner], output=[name])
+        self._keep(SourceNode(proto, name, self._opsets, name), "a constant of the host's")
 
     def _add_infos(self) -> None:
         for op in self.graph.ops:

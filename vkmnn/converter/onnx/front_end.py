@@ -30,6 +30,5 @@ class OnnxFrontEnd(FrontEnd):
         return read_model(model)
 
     def convert(self, source: ModelFile, conversion: Conversion) -> Graph:
-        return GraphBuilder(
-            source, conversion.meter, conversion.evaluate, conversion.as_inputs
-        ).build()
+        wanted = conversion.as_inputs, conversion.host
+        return GraphBuilder(source, conversion.meter, conversion.evaluate, *wanted).build()

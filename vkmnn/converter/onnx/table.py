@@ -20,8 +20,9 @@ onnxruntime's domain `com.microsoft`. A model may use opset {oldest} to {opset}.
 - *direct*: a converter writes the operator in vkmnn's vocabulary.
 - *function body*: ONNX defines the operator by others, and that definition is expanded.
 
-A model with other operators is refused; the error lists all of its unsupported nodes. Values are
-dense tensors of float16, float32, float64, bool and integers of 8 to 64 bits.
+Other operators run on the host, in onnxruntime or the onnx package's evaluator, and so do nodes
+with values that are not dense tensors of float16, float32, float64, bool and integers of 8 to 64
+bits ([how](decisions/host-nodes.md)); `unsupported="raise"` refuses them and lists all.
 
 ## Supported
 
@@ -30,7 +31,7 @@ dense tensors of float16, float32, float64, bool and integers of 8 to 64 bits.
 """
 
 _MIDDLE = """
-## Not supported
+## On the host
 
 | Operator | Why, or what instead |
 |---|---|

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, type_name
 from vkmnn.converter.onnx.wire import Bytes
@@ -69,6 +70,71 @@ def array_from_tensor(
     array = flat.reshape(shape)
     array.flags.writeable = False
     return array
+
+
+def with_data(
+    tensor: onnx.TensorProto, name: str, folder: Path | None, raw: Bytes | None = None
+) -> onnx.TensorProto:
+    """Return a copy of a tensor under another name, with its data in it; of any element type.
+
+    Raises:
+        ModelError: as `array_from_tensor`.
+    """
+    import onnx
+
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    if any(not 0 <= dim <= MAX_DIM for dim in tensor.dims):
+        raise _damaged(name, f"invalid dimensions {list(tensor.dims)}")
+    if tensor.data_location == _EXTERNAL:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        path = _external_path(entries.get("location", ""), name, folder)
+        offset = _size(entries.get("offset", "0"), name, "offset")
+        available = path.stat().st_size - offset
+        length = _size(entries.get("length", str(max(available, 0))), name, "length")
+        if length > available:
+            raise _damaged(name, f"external data beyond the end of '{path.name}'")
+        with path.open("rb") as file:
+            file.seek(offset)
+            copy.raw_data = file.read(length)
+        del copy.external_data[:]
+        copy.ClearField("data_location")
+    elif raw is not None:
+        copy.raw_data = bytes(raw)
+    return copy
+
+
+def dense_from_sparse(tensor: onnx.SparseTensorProto, folder: Path | None) -> Array:
+    """Return the dense form of a sparse initializer.
+
+    Raises:
+        ModelError: indices, values and dimensions do not fit together.
+        ConversionError: the element type has no counterpart.
+    """
+    name = tensor.values.name
+    values = array_from_tensor(tensor.values, folder).reshape(-1)
+    indices = array_from_tensor(tensor.indices, folder).astype(np.int64)
+    shape = tuple(tensor.dims)
+    if any(not 0 <= dim <= MAX_DIM for dim in shape) or prod(shape) > MAX_DIM:
+        raise _damaged(name, f"invalid dimensions {list(shape)}")
+    if indices.ndim == 2 and indices.shape == (values.size, len(shape)):
+        limits, places = np.array(shape), indices @ _strides(shape)
+    elif indices.ndim == 1 and indices.size == values.size:
+        limits, places = np.array(prod(shape)), indices
+    else:
+        raise _damaged(name, f"{values.size} values, but indices of shape {list(indices.shape)}")
+    if ((indices < 0) | (indices >= limits)).any():
+        raise _damaged(name, f"an index outside of {list(shape)}")
+    flat = np.zeros(prod(shape), values.dtype)
+    flat[places] = values
+    dense = flat.reshape(shape)
+    dense.flags.writeable = False
+    return dense
+
+
+def _strides(shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    return np.array([prod(shape[axis + 1 :]) for axis in range(len(shape))], np.int64)
 
 
 def _damaged(name: str, what: str) -> ModelError:

@@ -105,3 +105,19 @@ def tensor_type(info: TensorInfo) -> onnx.TypeProto:
             elif dim:
                 entry.dim_param = dim
     return proto
+
+
+def type_text(proto: onnx.TypeProto) -> str:
+    """Return a type as ONNX writes it: `seq(tensor(float))`."""
+    kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return f"seq({type_text(proto.sequence_type.elem_type)})"
+    if kind == "optional_type":
+        return f"optional({type_text(proto.optional_type.elem_type)})"
+    if kind == "map_type":
+        key = type_name(proto.map_type.key_type).lower()
+        return f"map({key},{type_text(proto.map_type.value_type)})"
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        element = type_name(getattr(proto, kind).elem_type).lower()
+        return f"{kind.removesuffix('_type')}({element})"
+    return "unknown"

@@ -13,6 +13,7 @@ from vkmnn.converter.passes.base import Evaluator, IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Op
+from vkmnn.ir.host import HOST_GRAPH
 from vkmnn.ir.op_type import OP_TYPES
 from vkmnn.shape import cost_of, new_bytes
 
@@ -26,8 +27,8 @@ CONTENT_SIZE_LIMIT = 16 * SIZE_LIMIT
 
 Inputs = Sequence["Array | None"]
 
-_NEVER = frozenset({"Raster", "ConvertTensor", "StridedAttention"})
-"""Ops that exist for a device only."""
+_NEVER = frozenset({"Raster", "ConvertTensor", "StridedAttention", HOST_GRAPH})
+"""Ops that exist for a device only, or outside of the vocabulary's numpy executions."""
 
 
 class FoldConstants(IndexedPass):

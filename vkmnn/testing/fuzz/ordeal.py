@@ -50,7 +50,7 @@ def undergo(model: onnx.ModelProto, devices: Sequence[str]) -> Outcome:
     try:
         data = model.SerializeToString()
         for device in devices:
-            with InferenceSession(data, device) as session:
+            with InferenceSession(data, device, unsupported="raise") as session:
                 feeds = _feeds(session)
                 if feeds is not None:
                     session.run(None, feeds)

@@ -83,7 +83,7 @@ def _tiny(device: str) -> InferenceSession:
     )
     opset = helper.make_opsetid("", 17)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
-    return InferenceSession(model.SerializeToString(), device)
+    return InferenceSession(model.SerializeToString(), device, unsupported="raise")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,135 @@
+"""Plans of one part of a network, kept by the shapes, and the deciding contents, of its inputs."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vkmnn.budget import Meter
+from vkmnn.core.backend import Backend, Tuning
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.resolve import Evaluator, content_inputs, fold_constants
+from vkmnn.errors import InvalidInputError, PlacementError
+from vkmnn.ir import Array, Graph
+
+PlanKey = tuple[object, ...]
+Shapes = Mapping[str, tuple[int, ...]]
+Progress = Callable[[int, int], None] | None
+
+TUNING_RUNS = 5
+"""How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """What makes plans: the backends, and what a plan may take.
+
+    `require_main` refuses plans that put an op on the backup; `max_plans` are kept.
+    """
+
+    main: Backend
+    backup: Backend
+    evaluate: Evaluator
+    meter: Callable[[], Meter]
+    max_plans: int
+    require_main: bool
+
+
+class Plans:
+    """The plans of one graph; the least recently used goes first when there are too many.
+
+    Args:
+        graph: a network, or a part of one that needs no step in between.
+        planner: what makes plans; exchanged when the device is.
+        meter: what folding constants may take.
+    """
+
+    def __init__(self, graph: Graph, planner: Planner, meter: Meter) -> None:
+        self.graph = fold_constants(graph, planner.evaluate, meter)
+        self.planner = planner
+        self.content = content_inputs(graph)
+        self.current: Pipeline | None = None
+        self._plans: OrderedDict[PlanKey, Pipeline] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of plans kept."""
+        return len(self._plans)
+
+    def resize(self, shapes: Shapes, feeds: Mapping[str, Array]) -> Pipeline:
+        """Return the plan for these shapes of the inputs, making it when there is none.
+
+        Args:
+            shapes: the shape of every input.
+            feeds: at least the inputs in `content`.
+
+        Raises:
+            ShapeError: the shapes do not fit the network.
+            PlacementError: the backup would have to run an op, which is not wanted.
+            InvalidInputError: the content of an input is missing.
+        """
+        key = self._key(shapes, feeds)
+        plan = self._plans.get(key)
+        if plan is None:
+            if self.planner.main.tunes_new_plans:
+                self.tune(shapes, feeds, TUNING_RUNS, None)
+            plan = self.make(shapes, feeds, self.planner.main)
+            self._plans[key] = plan
+            if len(self._plans) > self.planner.max_plans:
+                _, oldest = self._plans.popitem(last=False)
+                oldest.close()
+        else:
+            self._plans.move_to_end(key)
+        self.current = plan
+        return plan
+
+    def _key(self, shapes: Shapes, feeds: Mapping[str, Array]) -> PlanKey:
+        content = tuple(feeds[name].tobytes() for name in sorted(self.content) if name in feeds)
+        return (*(shapes[info.name] for info in self.graph.inputs), *content)
+
+    def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Pipeline:
+        """Return a new plan on a backend; arguments and errors as of `resize`."""
+        missing = [name for name in sorted(self.content) if name not in feeds]
+        if missing:
+            raise InvalidInputError(
+                f"shapes of this network depend on the content of input(s) {', '.join(missing)}",
+                hint="give their arrays before the session is resized",
+            )
+        planner = self.planner
+        infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
+        known = {name: feeds[name].copy() for name in self.content}
+        plan = Pipeline(
+            self.graph, infos, known, main, planner.backup, planner.evaluate, planner.meter()
+        )
+        if planner.require_main and plan.placement().off_device:
+            away = plan.placement().off_device
+            plan.close()
+            listed = "\n".join(f"  {op.type} '{op.name}': {op.reason}" for op in away)
+            raise PlacementError(
+                f"{len(away)} op(s) would run off the device:\n{listed}",
+                hint="create the session without require_device to let them run on the CPU backend",
+            )
+        return plan
+
+    def tune(
+        self, shapes: Shapes, feeds: Mapping[str, Array], runs: int, progress: Progress
+    ) -> Tuning:
+        """Measure the kernels that the plan for these shapes could use; see `Backend.tune`."""
+        # A plan may be made before there is data; the speed of kernels hardly depends on it.
+        arrays = {
+            info.name: feeds[info.name]
+            if info.name in feeds
+            else np.zeros(shapes[info.name], info.dtype.numpy)
+            for info in self.graph.inputs
+        }
+        return self.planner.main.tune(
+            lambda backend: self.make(shapes, feeds, backend), arrays, runs, progress
+        )
+
+    def drop(self) -> None:
+        """Close all plans."""
+        self.current = None
+        while self._plans:
+            self._plans.popitem()[1].close()

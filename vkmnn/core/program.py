@@ -1,0 +1,356 @@
+"""A network as the steps that run it: parts planned for the device, and steps of the host."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from vkmnn.budget import Meter
+from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.placement import PlacedOp, Placement
+from vkmnn.core.plans import Planner, Plans, Progress, Shapes
+from vkmnn.core.profile import Profile, joined, measure, measure_host
+from vkmnn.core.stages import Stage
+from vkmnn.errors import HostError, PlacementError, UnsupportedNode, UnsupportedOpError
+from vkmnn.ir import Array, Graph, HostGraphAttrs, Op, TensorInfo
+
+_log = logging.getLogger(__name__)
+
+Value = Any
+"""An array; on the host also a list of arrays, a dictionary, or None."""
+
+
+class HostPart(Protocol):
+    """Some ops of the type HostGraph, ready to run."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    busy_us: float
+    start_us: float
+
+    @property
+    def engine(self) -> str:
+        """What runs them."""
+
+    def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the outputs by name."""
+
+
+OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequence[HostPart]]
+"""Opens ops of the type HostGraph: gets them, constants, and what is read of their results."""
+
+
+def no_host(
+    ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]
+) -> Sequence[HostPart]:
+    """Refuse: there is nothing that runs such ops."""
+    raise UnsupportedOpError([_refused(op, "no evaluator is at hand") for op in ops])
+
+
+def refuse_host_ops(stages: Sequence[Stage]) -> None:
+    """Refuse a network with ops that only the host runs.
+
+    Raises:
+        PlacementError: lists them.
+    """
+    away = [op for stage in stages if stage.graph is None for op in stage.ops]
+    if away:
+        listed = "\n".join(f"  {kind_of(op)} '{op.name}': {_reason(op)}" for op in away)
+        raise PlacementError(
+            f"{len(away)} op(s) would run off the device:\n{listed}",
+            hint="create the session without require_device to let them run on the host",
+        )
+
+
+@dataclass(slots=True)
+class _Step:
+    """A stage with what runs it: plans of its graph, or parts for the host."""
+
+    stage: Stage
+    plans: Plans | None
+    parts: Sequence[HostPart]
+    dead: tuple[str, ...] = ()
+
+
+class Program:
+    """The steps of one network.
+
+    Args:
+        graph: the network.
+        stages: how it is cut.
+        planner: what makes plans.
+        meter: what folding constants may take.
+        open_host: opens what the host runs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        stages: Sequence[Stage],
+        planner: Planner,
+        meter: Meter,
+        open_host: OpenHost,
+    ) -> None:
+        self._outputs = [info.name for info in graph.outputs]
+        self._planner = planner
+        self._steps = [
+            _Step(stage, Plans(stage.graph, planner, meter), ())
+            if stage.graph is not None
+            else _Step(stage, None, open_host(stage.ops, graph.constants, stage.outputs))
+            for stage in stages
+        ]
+        whole = self._steps[0].plans if len(self._steps) == 1 else None
+        self.graph = whole.graph if whole else graph
+        self._whole = whole
+        self._mark_dead()
+        self._bytes = 0
+        if planner.main.type != planner.backup.type:
+            self._tell()
+
+    def _mark_dead(self) -> None:
+        """Note after which step each value is needed no more."""
+        seen = set(self._outputs)
+        for step in reversed(self._steps):
+            names = {*step.stage.inputs, *step.stage.outputs}
+            step.dead = tuple(names - seen)
+            seen |= names
+
+    def _tell(self) -> None:
+        engines = Counter(part.engine for step in self._steps for part in step.parts)
+        if engines:
+            kinds = Counter(
+                kind_of(op) for step in self._steps for part in step.parts for op in part.ops
+            )
+            named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6))
+            more = " …" if len(kinds) > 6 else ""
+            _log.warning(
+                "%d op(s) run on the host, in %s, as nothing else runs them: %s%s",
+                kinds.total(),
+                " and ".join(engines),
+                named,
+                more,
+            )
+
+    # --- plans -----------------------------------------------------------------------------------
+
+    @property
+    def content(self) -> frozenset[str]:
+        """The network's inputs whose content decides a shape."""
+        names = {info.name for info in self.graph.inputs}
+        return frozenset(name for plans in self._plans() for name in plans.content if name in names)
+
+    @property
+    def plan_count(self) -> int:
+        """Number of plans kept."""
+        return sum(len(plans) for plans in self._plans())
+
+    @property
+    def planned(self) -> bool:
+        """True when there is something to tell of placements."""
+        all_plans = list(self._plans())
+        return not all_plans or any(plans.current is not None for plans in all_plans)
+
+    @property
+    def current(self) -> Pipeline | None:
+        """The plan that was used last, of the last stage that has one."""
+        found = [plans.current for plans in self._plans() if plans.current is not None]
+        return found[-1] if found else None
+
+    def _plans(self) -> Iterator[Plans]:
+        return (step.plans for step in self._steps if step.plans is not None)
+
+    def use(self, planner: Planner) -> None:
+        """Make plans with another planner from now on."""
+        self._planner = planner
+        for plans in self._plans():
+            plans.planner = planner
+
+    def drop(self) -> None:
+        """Close all plans."""
+        for plans in self._plans():
+            plans.drop()
+
+    def resize(self, shapes: Shapes, feeds: Mapping[str, Value]) -> dict[str, TensorInfo]:
+        """Plan what can be planned; return the outputs whose shapes are known then."""
+        found: dict[str, TensorInfo] = {}
+        for plans in self._plans():
+            names = [info.name for info in plans.graph.inputs]
+            ready = all(name in shapes for name in names) and plans.content <= feeds.keys()
+            if ready or plans is self._whole:
+                infos = plans.resize({name: shapes[name] for name in names}, feeds).infos
+                found.update((name, infos[name]) for name in self._outputs if name in infos)
+        return found
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """Run all steps; return the network's outputs."""
+        if self._whole is not None:
+            shapes = {name: array.shape for name, array in feeds.items()}
+            return self._whole.resize(shapes, feeds).execute(feeds)
+        values = dict(feeds)
+        self._bytes = 0
+        for step in self._steps:
+            values.update(self._run_step(step, values))
+            for name in step.dead:
+                values.pop(name, None)
+        return {name: self._owned(name, values, feeds) for name in self._outputs}
+
+    def _run_step(self, step: _Step, values: Mapping[str, Value]) -> dict[str, Value]:
+        plans = step.plans
+        if plans is None:
+            made: dict[str, Value] = {}
+            for part in step.parts:
+                made.update(part({**values, **made}))
+            made = {name: made[name] for name in step.stage.outputs}
+            self._count(made)
+            return made
+        arrays = _arrays(plans.graph.inputs, values, step)
+        results = plans.resize(_shapes(arrays), arrays).execute(arrays)
+        self._count(results)
+        return results
+
+    def _count(self, made: Mapping[str, Value]) -> None:
+        """Count the bytes that a step hands to others."""
+        handed = (value for name, value in made.items() if name not in self._outputs)
+        self._bytes += sum(value.nbytes for value in handed if isinstance(value, np.ndarray))
+
+    def _owned(self, name: str, values: Mapping[str, Value], feeds: Mapping[str, Value]) -> Value:
+        """Return an output that nobody else has."""
+        value = values[name] if name in values else self.graph.constants[name]
+        if not isinstance(value, np.ndarray):
+            return value
+        fed = (feed for feed in feeds.values() if isinstance(feed, np.ndarray))
+        shared = not value.flags.writeable or any(np.may_share_memory(value, feed) for feed in fed)
+        return value.copy() if shared else value
+
+    def _watched(self, feeds: Mapping[str, Value]) -> Iterator[tuple[_Step, dict[str, Value]]]:
+        """Run once; yield each step, with what it reads, after it has run."""
+        values = dict(feeds)
+        for step in self._steps:
+            values.update(self._run_step(step, values))
+            yield step, {name: values[name] for name in step.stage.inputs}
+
+    def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
+        """Measure every step by itself."""
+        timed = self._planner.main.timed()
+        profiles = []
+        for step, given in self._watched(feeds):
+            if step.plans is None:
+                made = dict(given)
+                for part in step.parts:
+                    profiles.append(measure_host(part, made, runs, self._planner.main.type))
+                    made.update(part(made))
+                continue
+            arrays = _arrays(step.plans.graph.inputs, given, step)
+            plan = step.plans.resize(_shapes(arrays), arrays)
+            second = step.plans.make(_shapes(arrays), arrays, timed)
+            try:
+                profiles.append(measure(plan, second, arrays, runs))
+            finally:
+                second.close()
+        return joined(profiles)
+
+    def tune(self, feeds: Mapping[str, Value], runs: int, progress: Progress) -> Tuning:
+        """Tune every step by itself."""
+        settled = []
+        if self._whole is not None:
+            shapes = _shapes(feeds)
+            settled.append(self._whole.tune(shapes, feeds, runs, progress))
+            self._whole.drop()
+            self._whole.resize(shapes, feeds)
+            return settled[0]
+        for step, given in self._watched(feeds):
+            if step.plans is not None:
+                arrays = _arrays(step.plans.graph.inputs, given, step)
+                settled.append(step.plans.tune(_shapes(arrays), arrays, runs, progress))
+                step.plans.drop()
+                step.plans.resize(_shapes(arrays), arrays)
+        return Tuning(
+            tuple(choice for one in settled for choice in one.choices),
+            sum(one.before_us for one in settled),
+            sum(one.after_us for one in settled),
+            all(one.kept for one in settled),
+        )
+
+    # --- what runs where -------------------------------------------------------------------------
+
+    def memory(self) -> MemoryUse:
+        """Return the device memory of the plans that are in use."""
+        uses = [plans.current.memory() for plans in self._plans() if plans.current is not None]
+        return MemoryUse(
+            sum(use.activations for use in uses),
+            sum(use.lower_bound for use in uses),
+            sum(use.constants for use in uses),
+            sum(use.io for use in uses),
+        )
+
+    def placement(self) -> Placement:
+        """Return where each op of the latest run, or plan, runs."""
+        if self._whole is not None:
+            assert self._whole.current is not None
+            return self._whole.current.placement()
+        ops: list[PlacedOp] = []
+        copies = 0
+        inputs = {info.name for info in self.graph.inputs}
+        for step in self._steps:
+            copies += sum(name not in inputs for name in step.stage.inputs)
+            if step.plans is None:
+                for part in step.parts:
+                    ops += [
+                        PlacedOp(op.name, kind_of(op), op.source, part.engine, _reason(op))
+                        for op in part.ops
+                    ]
+            elif step.plans.current is not None:
+                placed = step.plans.current.placement()
+                ops += placed.ops
+                copies += placed.copies
+        return Placement(tuple(ops), self._planner.main.type, copies, self._bytes)
+
+
+def kind_of(op: Op) -> str:
+    """Return the operator that an op of the type HostGraph stands for."""
+    return op.attrs.kind if isinstance(op.attrs, HostGraphAttrs) else op.type
+
+
+def _reason(op: Op) -> str:
+    return op.attrs.reason if isinstance(op.attrs, HostGraphAttrs) else ""
+
+
+def _refused(op: Op, why: str) -> UnsupportedNode:
+    domain, _, kind = kind_of(op).rpartition("::")
+    return UnsupportedNode(kind, domain, 1, op.source or op.name, f"{_reason(op)}; {why}")
+
+
+def _shapes(arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in arrays.items()}
+
+
+def _arrays(
+    infos: Sequence[TensorInfo], values: Mapping[str, Value], step: _Step
+) -> dict[str, Array]:
+    """Return what a planned step reads, as the plan wants it.
+
+    Raises:
+        HostError: the host made something else.
+    """
+    arrays = {}
+    for info in infos:
+        value = values[info.name]
+        if not isinstance(value, np.ndarray | np.generic) or value.dtype != info.dtype.numpy:
+            got = getattr(value, "dtype", type(value).__name__)
+            raise HostError(
+                f"tensor '{info.name}' is {info.dtype.value} by the model, but is {got}",
+                op=step.stage.ops[0].type,
+                node=step.stage.ops[0].source or step.stage.ops[0].name,
+                hint="the model is not valid, or the evaluator on the host is not right",
+            )
+        arrays[info.name] = np.asarray(value, order="C")
+    return arrays

@@ -1,0 +1,9 @@
+"""Runs parts of ONNX models on the host: by onnxruntime where it is installed, else by onnx."""
+
+from __future__ import annotations
+
+from vkmnn.host.check import check_on_host
+from vkmnn.host.engines import ENGINES, HostEngine
+from vkmnn.host.function import HostFunction, open_on_host
+
+__all__ = ["ENGINES", "HostEngine", "HostFunction", "check_on_host", "open_on_host"]

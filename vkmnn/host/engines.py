@@ -1,0 +1,186 @@
+"""The evaluators of ONNX that may be installed: onnxruntime, and the onnx package's own."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx
+
+_log = logging.getLogger(__name__)
+
+Value = Any
+"""An array, a list of arrays (a sequence), a dictionary (a map), or None (an empty optional)."""
+
+_FATAL = 4
+# TensorProto.DataType of what onnxruntime takes from numpy and gives back as it is.
+_SHARED = frozenset({*range(1, 14)})
+_TEXT_TYPES = {
+    "float": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "string": 8,
+    "bool": 9,
+    "float16": 10,
+    "double": 11,
+    "uint32": 12,
+    "uint64": 13,
+}
+
+
+# What onnxruntime does otherwise than the specification says, by operator of ONNX's own domain.
+_DEVIANT: Mapping[str, str] = {
+    "Dropout": "it draws other random numbers for a seed",
+    "MaxUnpool": "it counts indices in the smaller shape where output_shape is given",
+}
+
+
+class EngineError(Exception):
+    """An evaluator does not take a model, or fails to run it; says why in a line."""
+
+
+class HostEngine(ABC):
+    """One model in one evaluator."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def __init__(self, model: onnx.ModelProto) -> None:
+        """Prepare a model.
+
+        Raises:
+            EngineError: the evaluator does not take it.
+        """
+
+    @abstractmethod
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Value]) -> list[Value]:
+        """Return the values of these outputs.
+
+        Raises:
+            EngineError: it fails.
+        """
+
+    def types(self) -> dict[str, onnx.TypeProto]:
+        """Return the types of the model's outputs that are known."""
+        return {}
+
+    @staticmethod
+    def installed() -> bool:
+        """True when the evaluator can be imported."""
+        return True
+
+
+class OnnxRuntime(HostEngine):
+    """onnxruntime on the processor."""
+
+    name = "onnxruntime"
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        import onnxruntime
+
+        foreign = next((value.name for value in _values(model) if not _is_shared(value.type)), None)
+        if foreign is not None:
+            raise EngineError(f"'{foreign}' is of a type that numpy and onnxruntime do not share")
+        for node in model.graph.node:
+            if not node.domain and node.op_type in _DEVIANT:
+                raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise EngineError(_line(error)) from error
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Value]) -> list[Value]:
+        try:
+            return list(self._session.run(list(outputs), dict(feeds)))
+        except Exception as error:
+            raise EngineError(_line(error)) from error
+
+    def types(self) -> dict[str, onnx.TypeProto]:
+        from onnx import helper
+
+        found = {}
+        for value in self._session.get_outputs():
+            code = _TEXT_TYPES.get(value.type.removeprefix("tensor(").removesuffix(")"))
+            if code is not None and value.type.startswith("tensor("):
+                # A shape of no axes may also mean that nothing is known of it.
+                found[value.name] = helper.make_tensor_type_proto(code, value.shape or None)
+        return found
+
+    @staticmethod
+    def installed() -> bool:
+        try:
+            spec = find_spec("onnxruntime")
+        except ValueError:  # a module that somebody put there
+            return False
+        # `vkmnn.onnxruntime` may stand in its place, and would ask for itself here.
+        return spec is not None and spec.name == "onnxruntime"
+
+
+class Reference(HostEngine):
+    """The reference evaluator of the onnx package, in numpy."""
+
+    name = "onnx"
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            self._evaluator = ReferenceEvaluator(model)
+        except Exception as error:
+            raise EngineError(_line(error)) from error
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Value]) -> list[Value]:
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return [_plain(value) for value in self._evaluator.run(list(outputs), dict(feeds))]
+        except Exception as error:
+            raise EngineError(_line(error)) from error
+
+
+ENGINES: Mapping[str, type[HostEngine]] = {OnnxRuntime.name: OnnxRuntime, Reference.name: Reference}
+"""The evaluators by name, the faster one first."""
+
+
+def _plain(value: Value) -> Value:
+    """Return a value of the reference evaluator as onnxruntime would return it."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, dict):
+        return value
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "UST" else array
+
+
+def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
+    yield from model.graph.input
+    yield from model.graph.output
+
+
+def _is_shared(proto: onnx.TypeProto) -> bool:
+    kind = proto.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return _is_shared(getattr(proto, kind).elem_type)
+    return kind != "tensor_type" or not (
+        proto.tensor_type.elem_type and proto.tensor_type.elem_type not in _SHARED
+    )
+
+
+def _line(error: Exception) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return text if len(text) <= 300 else f"{text[:300]} …"

@@ -1,0 +1,149 @@
+"""Groups of nodes in an evaluator, ready to run again and again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from vkmnn.errors import HostError, UnsupportedNode, UnsupportedOpError
+from vkmnn.host.engines import ENGINES, EngineError, HostEngine, Value
+from vkmnn.host.merge import merge, opset_key
+from vkmnn.ir import Array, HostGraphAttrs, Op
+
+if TYPE_CHECKING:
+    pass
+
+_log = logging.getLogger(__name__)
+
+
+class HostFunction:
+    """Some nodes of a network in one evaluator.
+
+    When the evaluator fails in a run, the next one is tried, and kept if it gets through.
+
+    Attributes:
+        ops: the nodes.
+        inputs: what it reads.
+        outputs: what it makes.
+        engine: name of the evaluator.
+        busy_us: how long the last run took.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        constants: Mapping[str, Array],
+        wanted: Collection[str],
+        engines: Sequence[str],
+    ) -> None:
+        self.ops = tuple(ops)
+        self._model, self._fed = merge(ops, constants, wanted)
+        graph = self._model.graph
+        self.inputs = tuple(value.name for value in graph.input if value.name not in self._fed)
+        self.outputs = tuple(value.name for value in graph.output)
+        self.busy_us = 0.0
+        self.start_us = 0.0
+        self._names = [name for name in engines if ENGINES[name].installed()]
+        self._engine = self._open(ops)
+
+    @property
+    def engine(self) -> str:
+        """Name of the evaluator."""
+        return self._engine.name
+
+    def _open(self, ops: Sequence[Op]) -> HostEngine:
+        """Return the first evaluator that takes the model."""
+        reasons = []
+        while self._names:
+            name = self._names.pop(0)
+            try:
+                return ENGINES[name](self._model)
+            except EngineError as error:
+                reasons.append(f"{name}: {error}")
+                _log.debug("%s does not take %s: %s", name, ops[0].name, error)
+        raise UnsupportedOpError([_refused(op, "; ".join(reasons)) for op in ops])
+
+    def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the outputs by name.
+
+        Raises:
+            HostError: no evaluator gets through.
+        """
+        feeds = {**self._fed, **{name: values[name] for name in self.inputs}}
+        self.start_us = time.perf_counter_ns() / 1000
+        results = self._run(feeds)
+        self.busy_us = time.perf_counter_ns() / 1000 - self.start_us
+        return dict(zip(self.outputs, results, strict=True))
+
+    def _run(self, feeds: Mapping[str, Value]) -> list[Value]:
+        try:
+            return self._engine.run(self.outputs, feeds)
+        except EngineError as error:
+            first = error
+        failed = self._engine.name
+        reasons = [f"{failed}: {first}"]
+        for name in list(self._names):
+            try:
+                engine = ENGINES[name](self._model)
+                results = engine.run(self.outputs, feeds)
+            except EngineError as error:
+                reasons.append(f"{name}: {error}")
+                continue
+            _log.info("%s runs %s, as %s", name, self.ops[0].name, "; ".join(reasons))
+            self._engine = engine
+            self._names.remove(name)
+            return results
+        kinds = "+".join(dict.fromkeys(_attrs(op).kind for op in self.ops))
+        raise HostError(
+            f"its inputs cannot be computed with: {'; '.join(reasons)}",
+            op=kinds,
+            node=self.ops[0].source or self.ops[0].name,
+            hint="check the shapes and values that reach this node",
+        ) from first
+
+
+def open_on_host(
+    ops: Sequence[Op],
+    constants: Mapping[str, Array],
+    wanted: Collection[str],
+    engines: Sequence[str],
+) -> list[HostFunction]:
+    """Return functions that together run some ops of the type HostGraph, as few as possible.
+
+    Args:
+        ops: the ops in running order.
+        constants: values of tensors.
+        wanted: what others read of their results.
+        engines: the evaluators that may be used, in the order of preference.
+
+    Raises:
+        UnsupportedOpError: no evaluator takes some op.
+    """
+    functions: list[HostFunction] = []
+    runs = [list(run) for _, run in groupby(ops, key=opset_key)]
+    for number, run in enumerate(runs):
+        later = {name for other in runs[number + 1 :] for op in other for name in op.inputs}
+        needed = {*wanted, *later}
+        try:
+            functions.append(HostFunction(run, constants, needed, engines))
+        except UnsupportedOpError:
+            if len(run) == 1:
+                raise
+            # One that takes all was not found; each node has one that takes it.
+            for place, op in enumerate(run):
+                rest = {name for other in run[place + 1 :] for name in other.inputs}
+                functions.append(HostFunction([op], constants, needed | rest, engines))
+    return functions
+
+
+def _attrs(op: Op) -> HostGraphAttrs:
+    assert isinstance(op.attrs, HostGraphAttrs)
+    return op.attrs
+
+
+def _refused(op: Op, reason: str) -> UnsupportedNode:
+    domain, _, kind = _attrs(op).kind.rpartition("::")
+    return UnsupportedNode(kind, domain, 1, op.source or op.name, f"{_attrs(op).reason}; {reason}")
