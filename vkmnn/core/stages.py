@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from vkmnn.core.resolve import SHAPE_ONLY
 from vkmnn.errors import ModelError
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, DType, Graph, Op, TensorInfo
 
@@ -123,7 +122,7 @@ def _known_when_planned(
 
     What is computed from inputs makes a plan for every new content, and runs on numpy then.
     """
-    if op.type in SHAPE_ONLY:
+    if OP_TYPES[op.type].shape_only:
         return True
     return all(
         not name or name in graph.constants or made.get(name, _is_short(infos.get(name)))

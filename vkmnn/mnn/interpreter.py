@@ -55,9 +55,11 @@ class Session:
             check_shape(self._infos[name], shape)
         check_symbols(self._infos.values(), shapes)
         feeds = {n: t._array for n, t in self._inputs.items() if t._array is not None}
-        plan = self._core.resize(shapes, feeds)
+        known = self._core.resize(shapes, feeds)
         for name, output in self._outputs.items():
-            output._shape, output._array = plan.infos[name].dims, None
+            output._array = None
+            if name in known:  # other shapes depend on what is fed
+                output._shape = known[name].dims
         self._planned = True
 
     def _run(self) -> None:
