@@ -34,29 +34,16 @@ from vkmnn.shape.symbolic.rules import broadcast, like_first, same_values, shape
 _BOOL_UNARY = ("NOT", "ISNAN", "ISINF")
 
 
-@size_computer("Identity")
-@size_computer("ConvertTensor")
-def _same(op: Op, inputs: Infos, values: Values) -> Outputs:
-    return [(dtype_of(inputs, 0), shape_of(inputs, 0))]
-
-
-shape_rule("Identity", "ConvertTensor")(like_first)
+shape_rule("Identity", "ConvertTensor", exact=True)(like_first)
 value_rule("Identity")(same_values)
 
 
-@size_computer("UnaryOp")
-def _unary(op: Op[UnaryAttrs], inputs: Infos, values: Values) -> Outputs:
+@shape_rule("UnaryOp", exact=True)
+def _unary(op: Op[UnaryAttrs], facts: Facts) -> list[Found]:
     kind = op.attrs.kind
     if kind not in UNARY_KINDS:
         raise ShapeError(f"unary kind '{kind}' is unknown")
-    dtype = DType.BOOL if kind in _BOOL_UNARY else dtype_of(inputs, 0)
-    return [(dtype, shape_of(inputs, 0))]
-
-
-@shape_rule("UnaryOp")
-def _named_unary(op: Op[UnaryAttrs], facts: Facts) -> list[Found]:
-    is_test = op.attrs.kind in _BOOL_UNARY
-    return [(DType.BOOL if is_test else facts.dtype(op), facts.shape(op))]
+    return [(DType.BOOL if kind in _BOOL_UNARY else facts.dtype(op), facts.shape(op))]
 
 
 @size_computer("BinaryOp")
@@ -178,13 +165,8 @@ def _select_values(op: Op, facts: Facts) -> NamedShape | None:
     )
 
 
-@size_computer("Cast")
-def _cast(op: Op[CastAttrs], inputs: Infos, values: Values) -> Outputs:
-    return [(op.attrs.to, shape_of(inputs, 0))]
-
-
-@shape_rule("Cast")
-def _named_cast(op: Op[CastAttrs], facts: Facts) -> list[Found]:
+@shape_rule("Cast", exact=True)
+def _cast(op: Op[CastAttrs], facts: Facts) -> list[Found]:
     return [(op.attrs.to, facts.shape(op))]
 
 

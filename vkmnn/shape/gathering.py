@@ -36,16 +36,11 @@ def _check_reduction(reduction: str) -> None:
         raise ShapeError(f"reduction '{reduction}' is not one of {', '.join(SCATTER_REDUCTIONS)}")
 
 
-@size_computer("Gather")
-def _gather(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
-    data, indices = shape_of(inputs, 0), _indices(inputs)
-    axis = normalize_axis(op.attrs.axis, len(data))
-    return [(dtype_of(inputs, 0), data[:axis] + indices + data[axis + 1 :])]
-
-
-@shape_rule("Gather")
-def _named_gather(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
-    data, indices = facts.shape(op), facts.shape(op, 1)
+@shape_rule("Gather", exact=True)
+def _gather(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
+    data, indices, dtype = facts.shape(op), facts.shape(op, 1), facts.dtype(op, 1)
+    if dtype is not None and not dtype.is_integer:
+        raise ShapeError(f"indices must be integers, got {dtype.value}")
     if data is None or indices is None:
         return [(facts.dtype(op), None)]
     axis = normalize_axis(op.attrs.axis, len(data))

@@ -16,7 +16,6 @@ from vkmnn.shape.common import (
     content_of,
     int_list,
     same_dtype,
-    shape_of,
 )
 from vkmnn.shape.registry import size_computer
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape
@@ -49,17 +48,10 @@ def range_count(start: Array, limit: Array, delta: Array) -> int:
     return max(math.ceil((numbers[1] - numbers[0]) / numbers[2]), 0)
 
 
-@size_computer("Shape")
-def _shape(op: Op[ShapeAttrs], inputs: Infos, values: Values) -> Outputs:
-    attrs = op.attrs
-    shape = shape_of(inputs, 0)
-    return [(DType.INT64, (len(shape[shape_slice(len(shape), attrs.start, attrs.end)]),))]
-
-
-@shape_rule("Shape")
-def _named_shape(op: Op, facts: Facts) -> list[Found]:
+@shape_rule("Shape", exact=True)
+def _shape(op: Op[ShapeAttrs], facts: Facts) -> list[Found]:
     dims = _shape_values(op, facts)
-    return [(DType.INT64, (None if dims is None else len(dims),))]
+    return [(DType.INT64, None if dims is None else (len(dims),))]
 
 
 @value_rule("Shape")
@@ -68,14 +60,8 @@ def _shape_values(op: Op[ShapeAttrs], facts: Facts) -> NamedShape | None:
     return None if shape is None else shape[shape_slice(len(shape), attrs.start, attrs.end)]
 
 
-@size_computer("Size")
-def _size(op: Op, inputs: Infos, values: Values) -> Outputs:
-    shape_of(inputs, 0)
-    return [(DType.INT64, ())]
-
-
-@shape_rule("Size")
-def _named_size(op: Op, facts: Facts) -> list[Found]:
+@shape_rule("Size", exact=True)
+def _size(op: Op, facts: Facts) -> list[Found]:
     return [(DType.INT64, ())]
 
 

@@ -135,15 +135,8 @@ def pad_widths(
     return result
 
 
-@size_computer("Transpose")
-def _transpose(op: Op[TransposeAttrs], inputs: Infos, values: Values) -> Outputs:
-    shape = shape_of(inputs, 0)
-    perm = transpose_perm(len(shape), op.attrs.perm)
-    return [(dtype_of(inputs, 0), tuple(shape[axis] for axis in perm))]
-
-
-@shape_rule("Transpose")
-def _named_transpose(op: Op[TransposeAttrs], facts: Facts) -> list[Found]:
+@shape_rule("Transpose", exact=True)
+def _transpose(op: Op[TransposeAttrs], facts: Facts) -> list[Found]:
     shape = facts.shape(op)
     if shape is not None:
         perm = transpose_perm(len(shape), op.attrs.perm)
@@ -353,52 +346,44 @@ def _named_tile(op: Op, facts: Facts) -> list[Found]:
     return [(facts.dtype(op), tuple(facts.algebra.multiply(dim, count) for dim, count in dims))]
 
 
-def _block(op: Op[BlockAttrs], inputs: Infos) -> tuple[Shape, int]:
-    attrs = op.attrs
-    shape = shape_of(inputs, 0)
-    if len(shape) != 4:
-        raise ShapeError(f"the input must have shape [N, C, H, W], got {shape}")
+def _block(op: Op[BlockAttrs], facts: Facts) -> tuple[Dim, Dim, Dim, Dim] | None:
+    """Return the shape of the input [N, C, H, W], None when it is unknown."""
+    attrs, shape = op.attrs, facts.shape(op)
     if attrs.block_size < 1:
         raise ShapeError(f"block_size is {attrs.block_size}, must be at least 1")
     if attrs.mode not in ("DCR", "CRD"):
         raise ShapeError(f"mode '{attrs.mode}' is neither DCR nor CRD")
-    return shape, attrs.block_size
+    if shape is None:
+        return None
+    if len(shape) != 4:
+        raise ShapeError(f"the input must have shape [N, C, H, W], got {shape}")
+    n, c, h, w = shape
+    return n, c, h, w
 
 
-@size_computer("DepthToSpace")
-def _depth_to_space(op: Op[BlockAttrs], inputs: Infos, values: Values) -> Outputs:
-    (n, c, h, w), block = _block(op, inputs)
-    if c % (block * block):
+@shape_rule("DepthToSpace", exact=True)
+def _depth_to_space(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
+    shape, block, algebra = _block(op, facts), op.attrs.block_size, facts.algebra
+    if shape is None:
+        return [(facts.dtype(op), None)]
+    n, c, h, w = shape
+    if isinstance(c, int) and c % (block * block):
         raise ShapeError(f"{c} channels do not divide by block_size {block} squared")
-    return [(dtype_of(inputs, 0), (n, c // (block * block), h * block, w * block))]
+    rows, columns = algebra.multiply(h, block), algebra.multiply(w, block)
+    return [(facts.dtype(op), (n, algebra.divide(c, block * block), rows, columns))]
 
 
-@shape_rule("DepthToSpace")
-def _named_depth_to_space(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
-    block, shape, algebra = op.attrs.block_size, facts.shape(op), facts.algebra
-    if shape is not None:
-        n, c, h, w = shape
-        h, w = algebra.multiply(h, block), algebra.multiply(w, block)
-        shape = (n, algebra.divide(c, block * block), h, w)
-    return [(facts.dtype(op), shape)]
-
-
-@size_computer("SpaceToDepth")
-def _space_to_depth(op: Op[BlockAttrs], inputs: Infos, values: Values) -> Outputs:
-    (n, c, h, w), block = _block(op, inputs)
-    if h % block or w % block:
+@shape_rule("SpaceToDepth", exact=True)
+def _space_to_depth(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
+    shape, block, algebra = _block(op, facts), op.attrs.block_size, facts.algebra
+    if shape is None:
+        return [(facts.dtype(op), None)]
+    n, c, h, w = shape
+    if any(isinstance(dim, int) and dim % block for dim in (h, w)):
         raise ShapeError(f"height {h} and width {w} do not divide by block_size {block}")
-    return [(dtype_of(inputs, 0), (n, c * block * block, h // block, w // block))]
-
-
-@shape_rule("SpaceToDepth")
-def _named_space_to_depth(op: Op[BlockAttrs], facts: Facts) -> list[Found]:
-    block, shape, algebra = op.attrs.block_size, facts.shape(op), facts.algebra
-    if shape is not None:
-        n, c, h, w = shape
-        h, w = algebra.floor_divide(h, block), algebra.floor_divide(w, block)
-        shape = (n, algebra.multiply(c, block * block), h, w)
-    return [(facts.dtype(op), shape)]
+    # They divide, so that the quotient is whole for names, too.
+    rows, columns = algebra.floor_divide(h, block), algebra.floor_divide(w, block)
+    return [(facts.dtype(op), (n, algebra.multiply(c, block * block), rows, columns))]
 
 
 shape_rule("Trilu")(like_first)

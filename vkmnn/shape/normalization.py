@@ -11,7 +11,6 @@ from vkmnn.shape.common import (
     Values,
     check_broadcastable_to,
     check_shape,
-    dtype_of,
     has_input,
     normalize_axis,
     same_dtype,
@@ -49,7 +48,7 @@ def _named_layer_norm(op: Op[LayerNormAttrs], facts: Facts) -> list[Found]:
     return [(facts.dtype(op), shape), (DType.FLOAT32, statistics), (DType.FLOAT32, statistics)]
 
 
-shape_rule("GroupNorm", "Scale", "LRN")(like_first)
+shape_rule("GroupNorm", "Scale")(like_first)
 
 
 @size_computer("GroupNorm")
@@ -76,12 +75,11 @@ def _scale(op: Op[ScaleAttrs], inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0, 1, 2), shape)]
 
 
-@size_computer("LRN")
-def _lrn(op: Op[LRNAttrs], inputs: Infos, values: Values) -> Outputs:
-    attrs = op.attrs
-    shape = shape_of(inputs, 0)
-    if len(shape) < 2:
+@shape_rule("LRN", exact=True)
+def _lrn(op: Op[LRNAttrs], facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    if shape is not None and len(shape) < 2:
         raise ShapeError(f"LRN needs a channel axis 1, got shape {shape}")
-    if attrs.size < 1:
-        raise ShapeError(f"size is {attrs.size}, must be at least 1")
-    return [(dtype_of(inputs, 0), shape)]
+    if op.attrs.size < 1:
+        raise ShapeError(f"size is {op.attrs.size}, must be at least 1")
+    return [(facts.dtype(op), shape)]

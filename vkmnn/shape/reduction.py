@@ -87,18 +87,13 @@ def _reduction_values(op: Op[ReductionAttrs], facts: Facts) -> NamedShape | None
     return (facts.algebra.product(values),)
 
 
-shape_rule("Softmax", "CumSum")(like_first)
-
-
-@size_computer("Softmax")
-def _softmax(op: Op[SoftmaxAttrs], inputs: Infos, values: Values) -> Outputs:
-    attrs = op.attrs
-    shape = shape_of(inputs, 0)
-    if attrs.flatten:
-        flatten_axis(attrs.axis, len(shape))
-    else:
-        normalize_axis(attrs.axis, len(shape))
-    return [(dtype_of(inputs, 0), shape)]
+@shape_rule("Softmax", exact=True)
+def _softmax(op: Op[SoftmaxAttrs], facts: Facts) -> list[Found]:
+    shape = facts.shape(op)
+    if shape is not None:
+        check = flatten_axis if op.attrs.flatten else normalize_axis
+        check(op.attrs.axis, len(shape))
+    return [(facts.dtype(op), shape)]
 
 
 def flatten_axis(axis: int, rank: int) -> int:
@@ -112,25 +107,16 @@ def flatten_axis(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-@size_computer("ArgMax")
-@size_computer("ArgMin")
-def _arg_reduce(op: Op[ArgReduceAttrs], inputs: Infos, values: Values) -> Outputs:
-    attrs = op.attrs
-    shape = shape_of(inputs, 0)
+@shape_rule("ArgMax", "ArgMin", exact=True)
+def _arg_reduce(op: Op[ArgReduceAttrs], facts: Facts) -> list[Found]:
+    attrs, shape = op.attrs, facts.shape(op)
+    if shape is None:
+        return [(DType.INT64, None)]
     axis = normalize_axis(attrs.axis, len(shape))
     output = reduced_shape(shape, (axis,), keepdims=attrs.keepdims)
     if shape[axis] == 0 and 0 not in output and not attrs.empty_gives_zero:
         raise ShapeError(f"there is no extremum along the empty axis {axis} of {shape}")
     return [(DType.INT64, output)]
-
-
-@shape_rule("ArgMax", "ArgMin")
-def _named_arg_reduce(op: Op[ArgReduceAttrs], facts: Facts) -> list[Found]:
-    attrs, shape = op.attrs, facts.shape(op)
-    if shape is None:
-        return [(DType.INT64, None)]
-    axis = normalize_axis(attrs.axis, len(shape))
-    return [(DType.INT64, reduced_shape(shape, (axis,), keepdims=attrs.keepdims))]
 
 
 @size_computer("TopK")
@@ -151,6 +137,9 @@ def _named_topk(op: Op[TopKAttrs], facts: Facts) -> list[Found]:
     if shape is not None:
         shape = with_dim(shape, op.attrs.axis, k[0] if k else None)
     return [(facts.dtype(op), shape), (DType.INT64, shape)]
+
+
+shape_rule("CumSum")(like_first)
 
 
 @size_computer("CumSum")

@@ -88,15 +88,14 @@ def compute_shapes(
             f"the node names {len(op.outputs)} outputs, but the op has {len(outputs)}",
             None,
         )
-    for dtype, shape in outputs:
+    infos = []
+    for name, (dtype, shape) in zip(op.outputs, outputs, strict=False):
         if len(shape) > MAX_RANK:
             raise _located(op, inputs, f"the output would have {len(shape)} axes", _FEWER_AXES)
         if shape and min(shape) < 0:
             raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
-    return [
-        TensorInfo(name, dtype, tuple(shape))
-        for name, (dtype, shape) in zip(op.outputs, outputs, strict=False)
-    ]
+        infos.append(TensorInfo(name, dtype, tuple(shape)))
+    return infos
 
 
 def _located(op: Op, inputs: Infos, message: str, hint: str | None) -> ShapeError:

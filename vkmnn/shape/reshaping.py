@@ -119,15 +119,8 @@ def _named_reshape(op: Op[ReshapeAttrs], facts: Facts) -> list[Found]:
 value_rule("Reshape", "Squeeze", "Unsqueeze")(same_values)
 
 
-@size_computer("Flatten")
-def _flatten(op: Op[AxisAttrs], inputs: Infos, values: Values) -> Outputs:
-    shape = shape_of(inputs, 0)
-    axis = flatten_axis(op.attrs.axis, len(shape))
-    return [(dtype_of(inputs, 0), (prod(shape[:axis]), prod(shape[axis:])))]
-
-
-@shape_rule("Flatten")
-def _named_flatten(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
+@shape_rule("Flatten", exact=True)
+def _flatten(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     shape = facts.shape(op)
     if shape is None:
         return [(facts.dtype(op), (None, None))]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.unit.shape.named_cases import CASES, SIZES, Case, Given, Shape
-from vkmnn.errors import VkmnnError
-from vkmnn.ir import OP_TYPES, DType, TensorInfo
-from vkmnn.shape import compute_shapes
+from vkmnn.errors import PluginError, ShapeError, VkmnnError
+from vkmnn.ir import OP_TYPES, DType, Op, OpAttrs, TensorInfo
+from vkmnn.shape import compute_shapes, size_computer
 from vkmnn.shape.registry import COMPUTERS
-from vkmnn.shape.symbolic import Facts, Found, infer
+from vkmnn.shape.symbolic import Facts, Found, infer, shape_rule
 from vkmnn.shape.symbolic.rules import SHAPE_RULES
 
 # Whoever makes one of these knows its output.
@@ -148,3 +148,26 @@ def test_constants_are_facts() -> None:
     facts = Facts({"c": np.array([2, 3], np.int32), "f": np.zeros((2, 1), np.float32)})
     assert (facts.shape_of("c"), facts.dtype_of("c")) == ((2,), DType.INT32)
     assert (facts.values_of("c"), facts.values_of("f")) == ((2, 3), None)
+
+
+@pytest.mark.usefixtures("registrations")
+def test_a_rule_that_is_the_size_computer_too() -> None:
+    @shape_rule("Doubled", exact=True)
+    def doubled(op: Op, facts: Facts) -> list[Found]:
+        shape = facts.shape(op)
+        if shape is not None and len(shape) != 1:
+            raise ShapeError("not a vector")
+        size = None if shape is None else (facts.algebra.multiply(shape[0], 2),)
+        return [(facts.dtype(op), size)]
+
+    op = Op("Doubled", "n", ["x"], ["y"], OpAttrs())
+    x = TensorInfo("x", DType.INT8, (2**62,))
+    assert compute_shapes(op, [x], [None]) == [TensorInfo("y", DType.INT8, (2**63,))]
+    facts = Facts({})
+    facts.add("x", DType.INT8, ("N",))
+    assert infer(op, facts) == [(DType.INT8, ("2*N",))]
+    for given, message in ((None, "input 0 is required"), (TensorInfo("x", x.dtype, ()), "vector")):
+        with pytest.raises(ShapeError, match=message):
+            compute_shapes(op, [given], [None])
+    with pytest.raises(PluginError, match="Doubled"):
+        size_computer("Doubled")(lambda op, inputs, values: [])

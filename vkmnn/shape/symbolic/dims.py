@@ -209,5 +209,27 @@ class DimAlgebra:
         return total
 
 
+class Numbers(DimAlgebra):
+    """The same arithmetic where all dimensions are ints: without bounds, without memory."""
+
+    def add(self, first: Dim, second: Dim) -> Dim:
+        return _int(first) + _int(second)
+
+    def multiply(self, first: Dim, second: Dim) -> Dim:
+        return _int(first) * _int(second)
+
+    def divide(self, first: Dim, second: Dim) -> Dim:
+        return _int(first) // _int(second)
+
+    def floor_divide(self, first: Dim, second: int) -> Dim:
+        return _int(first) // second
+
+
+def _int(dim: Dim) -> int:
+    if not isinstance(dim, int):
+        raise TypeError(f"{dim} is not a number")
+    return dim
+
+
 def _in_range(number: int) -> Dim:
     return number if -_MAX_INT <= number < _MAX_INT else None

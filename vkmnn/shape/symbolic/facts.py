@@ -9,8 +9,9 @@ import numpy as np
 
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Dim, Op, TensorInfo
+from vkmnn.shape.common import info_of
 from vkmnn.shape.registry import MAX_RANK
-from vkmnn.shape.symbolic.dims import DimAlgebra
+from vkmnn.shape.symbolic.dims import DimAlgebra, Numbers
 
 NamedShape = tuple[Dim, ...]
 
@@ -70,12 +71,10 @@ class Facts:
         """Return the elements of a small integer tensor of rank 0 or 1, None when unknown."""
         values = self._values.get(name)
         array = self.constants.get(name) if values is None else None
-        if array is None or array.dtype.kind not in "iub" or array.ndim > 1:
-            return values
-        if array.size > MAX_ELEMENTS:
-            return None
-        values = self._values[name] = tuple(map(int, array.reshape(-1).tolist()))
-        return values
+        found = values if array is None else _elements(array)
+        if array is not None and found is not None:
+            self._values[name] = found
+        return found
 
     def known_values_of(self, name: str) -> tuple[int, ...] | None:
         """Return a tensor's elements when all of them are known ints."""
@@ -102,7 +101,8 @@ class Facts:
 
     def ints(self, op: Op, place: int) -> tuple[int, ...] | None:
         """Return the elements of an input when all of them are known ints."""
-        return self.known_values_of(op.inputs[place]) if place < len(op.inputs) else None
+        values = self.values(op, place)
+        return None if values is None else known_ints(values)
 
     def vector(self, op: Op, place: int) -> NamedShape | None:
         """Return the elements of a vector, unknown ones as None; None when its length is unknown.
@@ -118,6 +118,42 @@ class Facts:
         """Return what is known of an input; None when it is absent or of unknown type."""
         dtype = self.dtype(op, place)
         return None if dtype is None else TensorInfo(op.inputs[place], dtype, self.shape(op, place))
+
+
+class Concrete(Facts):
+    """One op's inputs where every size is known: what a rule asks when it is the size computer.
+
+    An input that is absent raises ShapeError.
+
+    Args:
+        inputs: one per input of the op, with static shapes; None where it is absent.
+        contents: the contents of inputs that are known.
+    """
+
+    algebra = Numbers()
+
+    def __init__(
+        self, inputs: Sequence[TensorInfo | None], contents: Sequence[Array | None]
+    ) -> None:
+        self._inputs = inputs
+        self._contents = contents
+
+    def shape(self, op: Op, place: int = 0) -> NamedShape:
+        return info_of(self._inputs, place).dims
+
+    def dtype(self, op: Op, *places: int) -> DType:
+        return info_of(self._inputs, places[0] if places else 0).dtype
+
+    def values(self, op: Op, place: int) -> NamedShape | None:
+        array = self._contents[place] if place < len(self._contents) else None
+        return None if array is None else _elements(array)
+
+
+def _elements(array: Array) -> tuple[int, ...] | None:
+    """Return the elements of what can be a shape: few integers, of rank 0 or 1."""
+    if array.dtype.kind not in "iub" or array.ndim > 1 or array.size > MAX_ELEMENTS:
+        return None
+    return tuple(map(int, array.reshape(-1).tolist()))
 
 
 @cache

@@ -7,11 +7,13 @@ and must agree with it wherever both answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.registry import Registry
-from vkmnn.shape.symbolic.facts import Facts, Found, NamedShape
+from vkmnn.shape.common import Infos, Values
+from vkmnn.shape.registry import COMPUTERS, SizeComputer
+from vkmnn.shape.symbolic.facts import Concrete, Facts, Found, NamedShape
 
 ShapeRule = Callable[[Op[Any], Facts], Sequence[Found]]
 """Says what is known of an op's results from what is known of its inputs."""
@@ -23,8 +25,13 @@ SHAPE_RULES: Registry[str, ShapeRule] = Registry("shape rule of")
 VALUE_RULES: Registry[str, ValueRule] = Registry("value rule of")
 
 
-def shape_rule(*op_types: str) -> Callable[[ShapeRule], ShapeRule]:
+def shape_rule(*op_types: str, exact: bool = False) -> Callable[[ShapeRule], ShapeRule]:
     """Register a function as the symbolic rule of these op types.
+
+    Args:
+        op_types: the op types.
+        exact: the rule is their size computer, too: of concrete sizes it says everything, and
+            raises ShapeError for what it refuses.
 
     The function gets the op and the facts, and returns (element type, shape) of the outputs. A
     dimension is an int, a name, or None where it is not known: then the result's dimension gets a
@@ -32,9 +39,22 @@ def shape_rule(*op_types: str) -> Callable[[ShapeRule], ShapeRule]:
     its size computer is asked, with probes for the named sizes.
 
     Raises:
-        PluginError: one of them has a rule already.
+        PluginError: one of them has a rule already, or, with `exact`, a size computer.
     """
-    return SHAPE_RULES.register(*op_types)
+
+    def add(rule: ShapeRule) -> ShapeRule:
+        if exact:
+            COMPUTERS.register(*op_types)(_computer(rule))
+        return SHAPE_RULES.register(*op_types)(rule)
+
+    return add
+
+
+def _computer(rule: ShapeRule) -> SizeComputer:
+    def compute(op: Op[Any], inputs: Infos, values: Values) -> Sequence[Found]:
+        return rule(op, Concrete(inputs, values))
+
+    return cast("SizeComputer", compute)  # of concrete sizes everything is known
 
 
 def value_rule(*op_types: str) -> Callable[[ValueRule], ValueRule]:
