@@ -25,10 +25,11 @@ ALLOWED: dict[str, set[str]] = {
     "ir": {"errors", "registry"},
     "discovery": {"errors", "registry"},  # finds plug-ins, and imports them by name
     "shape": {"errors", "ir", "registry"},
+    "folding": {"errors", "budget", "ir", "shape"},  # of constants: asked by passes and by plans
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
-    "converter": {"errors", "budget", "ir", "registry", "shape"},
+    "converter": {"errors", "budget", "ir", "registry", "shape", "folding"},
     "host": {"errors", "ir", "converter"},  # evaluators of ONNX, for what has no kernel
-    "core": {"errors", "budget", "ir", "shape", "geometry"},
+    "core": {"errors", "budget", "ir", "shape", "geometry", "folding"},
     "cpu_fallback": {"errors", "ir", "registry", "shape", "geometry", "core"},
     "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},

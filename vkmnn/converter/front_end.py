@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vkmnn.budget import Meter
-from vkmnn.converter.passes.base import Evaluator
+from vkmnn.folding import Evaluator
 from vkmnn.ir import Graph
 from vkmnn.registry import Registry
 

@@ -13,9 +13,10 @@ from vkmnn.core.backend import Backend, MemoryUse, OpsRefusedError, Segment, Tim
 from vkmnn.core.execution import Command, Rejection
 from vkmnn.core.host_memory import check_host_memory
 from vkmnn.core.placement import PlacedOp, Placement
-from vkmnn.core.resolve import Evaluator, Resolved, lower, resolve
+from vkmnn.core.resolve import Resolved, lower, resolve
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, UnsupportedNode, UnsupportedOpError, unexpected_error
+from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 
 _log = logging.getLogger(__name__)

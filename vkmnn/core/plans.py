@@ -11,8 +11,9 @@ import numpy as np
 from vkmnn.budget import Meter
 from vkmnn.core.backend import Backend, Tuning
 from vkmnn.core.pipeline import Pipeline
-from vkmnn.core.resolve import Evaluator, content_inputs, fold_constants
+from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.errors import InvalidInputError, PlacementError
+from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
 
 PlanKey = tuple[object, ...]

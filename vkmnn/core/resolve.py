@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from vkmnn.budget import Meter, unlimited
-from vkmnn.errors import ShapeError, unexpected_error
+from vkmnn.errors import ShapeError
+from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
-from vkmnn.shape import Cost, compute_shapes, cost_of, info_bytes, new_bytes
-
-
-class Evaluator(Protocol):
-    """Runs one op on arrays: the backup's `run_op`. Raster needs the infos of its outputs."""
-
-    def __call__(
-        self,
-        op: Op,
-        inputs: Sequence[Array | None],
-        outputs: Sequence[TensorInfo] | None = None,
-    ) -> list[Array]:
-        """Return the op's outputs."""
-
+from vkmnn.shape import compute_shapes
 
 # Results of lowered ops above this size are computed in every run rather than kept.
 FOLD_LIMIT_BYTES = 16 << 20
@@ -74,19 +61,15 @@ def fold_constants(graph: Graph, evaluate: Evaluator, meter: Meter | None = None
     Raises:
         BudgetError: the results would take more than that.
     """
-    meter = meter or unlimited()
+    folder = Folder(evaluate, meter)
     values = dict(graph.constants)
     ops: list[Op] = []
     for op in graph.ops:
-        if all(not name or name in values for name in op.inputs):
-            arrays = _evaluated(
-                op, [values[name] if name else None for name in op.inputs], evaluate, meter
-            )
-            values.update(
-                (name, array) for name, array in zip(op.outputs, arrays, strict=True) if name
-            )
-        else:
+        inputs = operands(op, values.get)
+        if inputs is None:
             ops.append(op)
+        else:
+            keep(op, folder.compute(op, inputs), values)
     return replace(graph, ops=ops, constants=values)
 
 
@@ -111,6 +94,7 @@ def resolve(
         ShapeError: shapes do not fit, or a shape depends on content that is not known.
     """
     meter = meter or unlimited()
+    folder = Folder(evaluate, meter)
     values: dict[str, Array] = {**graph.constants, **known}
     infos: dict[str, TensorInfo] = dict(inputs)
     for name, array in values.items():
@@ -127,10 +111,10 @@ def resolve(
             not name or value is not None for name, value in zip(op.inputs, op_values, strict=True)
         )
         if known_all:
-            arrays = _evaluated(op, op_values, evaluate, meter)
+            arrays = folder.compute(op, op_values)
+            keep(op, arrays, values)
             for name, array in zip(op.outputs, arrays, strict=True):
                 if name:
-                    values[name] = array
                     infos[name] = TensorInfo(name, _dtype(array), array.shape)
             continue
         _require_content(op, op_values)
@@ -143,35 +127,6 @@ def resolve(
     return Resolved(ops, infos, {name: values[name] for name in needed if name in values})
 
 
-def _evaluated(
-    op: Op, inputs: Sequence[Array | None], evaluate: Evaluator, meter: Meter
-) -> list[Array]:
-    """Compute an op whose results have been charged before they are made."""
-    cost = cost_of(op, inputs)
-    node = op.source or op.name
-    if op.type == "ConstantOfShape":
-        meter.charge_fill(cost.nbytes, op.type, node)
-        return _filled(op, inputs, evaluate)
-    meter.charge(cost.nbytes, op.type, node, cost.working)
-    meter.check_time(op.type, node, cost.seconds)
-    try:
-        arrays = evaluate(op, inputs)
-    except Exception as error:
-        raise unexpected_error(
-            error, "computing it from constants", op=op.type, node=node
-        ) from error
-    meter.refund(cost.nbytes - new_bytes(arrays, inputs))
-    return arrays
-
-
-def _filled(op: Op, inputs: Sequence[Array | None], evaluate: Evaluator) -> list[Array]:
-    """Compute one element of a fill, and repeat it without memory of its own."""
-    (dims,) = inputs
-    assert dims is not None
-    (one,) = evaluate(op, [np.ones_like(dims)])
-    return [np.broadcast_to(one, tuple(dims.tolist()))]
-
-
 def lower(
     resolved: Resolved, outputs: set[str], evaluate: Evaluator, meter: Meter | None = None
 ) -> Resolved:
@@ -182,23 +137,21 @@ def lower(
     """
     meter = meter or unlimited()
     ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants, meter)
+    folder = Folder(evaluate, meter)
     values = dict(constants)
     left: list[Op] = []
     for op in ops:
         out = [infos[name] for name in op.outputs if name]
-        known = all(not name or name in values for name in op.inputs)
-        given = [values.get(name) if name else None for name in op.inputs]
-        if known and info_bytes(out) <= FOLD_LIMIT_BYTES and _fits(cost_of(op, given, out), meter):
-            arrays = evaluate(op, given, out)
-            values.update(zip(op.outputs, arrays, strict=True))
-        else:
+        inputs = operands(op, values.get)
+        arrays = None
+        if inputs is not None:
+            arrays = folder.compute_if_small(op, inputs, FOLD_LIMIT_BYTES, out)
+        if arrays is None:
             left.append(op)
+        else:
+            keep(op, arrays, values)
     fused = fuse_views(fuse_rasters(left, infos, outputs, meter), infos, outputs)
     return Resolved(fused, infos, values)
-
-
-def _fits(cost: Cost, meter: Meter) -> bool:
-    return meter.fits(cost.working) and meter.has_time(cost.seconds)
 
 
 def _dtype(array: Array) -> DType:

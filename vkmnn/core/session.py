@@ -16,9 +16,9 @@ from vkmnn.core.placement import Placement
 from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
-from vkmnn.core.resolve import Evaluator
 from vkmnn.core.stages import cut
 from vkmnn.errors import DeviceLostError, InvalidInputError, VkmnnError, unexpected_error
+from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, TensorInfo
 
 __all__ = ["TUNING_RUNS", "Session"]

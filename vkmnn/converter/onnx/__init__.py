@@ -22,7 +22,7 @@ from vkmnn.ir import Graph
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.converter.passes.base import Evaluator
+    from vkmnn.folding import Evaluator
 
 __all__ = [
     "HostCheck",

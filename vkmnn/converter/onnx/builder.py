@@ -61,7 +61,7 @@ from vkmnn.shape.symbolic import Facts, infer, infer_values, merge_shapes
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.converter.passes.base import Evaluator
+    from vkmnn.folding import Evaluator
 
 _LOG = logging.getLogger(__name__)
 

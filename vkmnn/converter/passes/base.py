@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.ir.graph import Array, Graph, Op
+from vkmnn.ir.graph import Graph, Op
 from vkmnn.ir.ops import BinaryAttrs
 
 log = logging.getLogger(__name__)
-
-Evaluator = Callable[[Op, "list[Array | None]"], "list[Array]"]
-"""Computes the outputs of an op from its inputs (None = absent)."""
 
 
 class Pass(Protocol):

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.converter.passes.base import Evaluator, IndexedPass
+from vkmnn.converter.passes.base import IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.errors import VkmnnError
+from vkmnn.folding import Evaluator, Folder, operands
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.host import HOST_GRAPH
 from vkmnn.ir.op_type import OP_TYPES
-from vkmnn.shape import cost_of, new_bytes
+from vkmnn.shape import new_bytes
 
 log = logging.getLogger(__name__)
 
@@ -61,22 +62,16 @@ class FoldConstants(IndexedPass):
             return _known_shape(op, index)
         if op.type in _NEVER or not op.inputs:
             return None
-        inputs: list[Array | None] = []
-        for name in op.inputs:
-            array = index.constant(name)
-            if array is None and name:
-                return None
-            inputs.append(array)
+        inputs = operands(op, index.constant)
+        if inputs is None:
+            return None
         try:
-            cost = cost_of(op, inputs)
-            if not _is_small(op, inputs, cost.nbytes, index) or not index.meter.fits(cost.working):
-                log.debug("%s '%s' is constant, but too large to store", op.type, op.name)
+            folder = Folder(self._evaluate, index.meter)
+            made = folder.compute_if_small(op, inputs, _limit(op, inputs, index))
+            if made is None:
+                log.debug("%s '%s' is constant, but takes too much", op.type, op.name)
                 return None
-            if not index.meter.has_time(cost.seconds):
-                log.debug("%s '%s' is constant, but takes too long", op.type, op.name)
-                return None
-            with np.errstate(all="ignore"):
-                arrays = [np.asarray(array, order="C") for array in self._evaluate(op, inputs)]
+            arrays = [np.asarray(array, order="C") for array in made]
             index.meter.charge(new_bytes(arrays, inputs), op.type, op.name)
             return arrays
         except (VkmnnError, ArithmeticError, LookupError, ValueError, MemoryError) as error:
@@ -97,11 +92,11 @@ def _known_shape(op: Op[Any], index: GraphIndex) -> list[Array] | None:
     return [np.array(asked, np.int64)]
 
 
-def _is_small(op: Op, inputs: Inputs, nbytes: int, index: GraphIndex) -> bool:
-    """True when a result may be kept; a tensor that is read twice counts once."""
+def _limit(op: Op, inputs: Inputs, index: GraphIndex) -> int:
+    """Return how large a result may be that is kept; a tensor that is read twice counts once."""
     given = {id(array): array.nbytes for array in inputs if array is not None}
     limit = CONTENT_SIZE_LIMIT if _decides_shapes(op, index) else SIZE_LIMIT
-    return nbytes <= max(limit, sum(given.values()))
+    return max(limit, sum(given.values()))
 
 
 def _decides_shapes(op: Op, index: GraphIndex) -> bool:

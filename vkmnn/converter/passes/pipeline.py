@@ -12,7 +12,7 @@ from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.affine import FoldAffine
 from vkmnn.converter.passes.affine_input import FoldAffineInput
 from vkmnn.converter.passes.attention import FuseAttention
-from vkmnn.converter.passes.base import Evaluator, IndexedPass, Pass
+from vkmnn.converter.passes.base import IndexedPass, Pass
 from vkmnn.converter.passes.causal import DetectCausalMasks
 from vkmnn.converter.passes.chain import FuseChains
 from vkmnn.converter.passes.clamp import MergeClamps
@@ -37,6 +37,7 @@ from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransp
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
 from vkmnn.errors import unexpected_error
+from vkmnn.folding import Evaluator
 from vkmnn.ir.graph import Graph
 
 log = logging.getLogger(__name__)
