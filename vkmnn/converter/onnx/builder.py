@@ -20,7 +20,7 @@ from vkmnn.converter.onnx.host_nodes import (
     object_types,
     output_types,
 )
-from vkmnn.converter.onnx.model_file import ModelFile, metadata_of, node_count
+from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -298,8 +298,9 @@ class GraphBuilder:
             self._meter.check_time(node.op, node.name)
             made = len(self.graph.ops)
             try:
-                if self._reads_objects(node) and not is_if(node.proto):
-                    self._keep(node, "its values have no counterpart on a device")
+                reason = self._host_only(node)
+                if reason is not None:
+                    self._keep(node, reason)
                     continue
                 stack.extend(self._convert(node)[::-1])
             except UnsupportedCaseError as error:
@@ -313,10 +314,16 @@ class GraphBuilder:
                 del self.graph.ops[made:]
                 self._keep(node, error.message)
 
-    def _reads_objects(self, node: SourceNode) -> bool:
-        """True when a node reads a value that only the host has."""
+    def _host_only(self, node: SourceNode) -> str | None:
+        """Say why a node is for the host, whatever the converters can; else None."""
+        if self._host_check is None:
+            return None
+        if not node.domain and node.opset < MIN_OPSET:
+            return f"operators of opset {node.opset} are not supported"
         infos = (self._known.get(name) for name in reads(node.proto))
-        return any(info is not None and info.dtype is DType.OBJECT for info in infos)
+        if any(info is not None and info.dtype is DType.OBJECT for info in infos):
+            return None if is_if(node.proto) else "its values have no counterpart on a device"
+        return None
 
     def _keep(self, node: SourceNode, reason: str) -> None:
         """Let the host run a node as it is, or refuse it where nothing there does."""

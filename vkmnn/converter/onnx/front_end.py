@@ -7,7 +7,8 @@ from typing import Any
 
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx.builder import GraphBuilder
-from vkmnn.converter.onnx.model_file import ModelFile, read_model
+from vkmnn.converter.onnx.model_file import ModelFile, check_oldest, read_model
+from vkmnn.converter.onnx.old_opsets import is_old, upgraded
 from vkmnn.ir import Graph
 
 _IR_VERSION = b"\x08"
@@ -30,5 +31,9 @@ class OnnxFrontEnd(FrontEnd):
         return read_model(model)
 
     def convert(self, source: ModelFile, conversion: Conversion) -> Graph:
+        if conversion.host is None:
+            check_oldest(source.proto)
+        elif is_old(source.proto):
+            source = upgraded(source)
         wanted = conversion.as_inputs, conversion.host
         return GraphBuilder(source, conversion.meter, conversion.evaluate, *wanted).build()

@@ -168,7 +168,7 @@ def _check_header(proto: onnx.ModelProto) -> None:
             hint="a model has one opset for each domain; export it again",
         )
     for opset in opsets:
-        _check_opset(opset)
+        _check_opset(opset, 1)
     for function in proto.functions:
         for entry in function.opset_import:
             if not normal_domain(entry.domain):
@@ -244,7 +244,18 @@ def _check_text(names: Iterable[str], kind: str) -> None:
             )
 
 
-def _check_opset(opset: int) -> None:
+def check_oldest(proto: onnx.ModelProto) -> None:
+    """Refuse a model in operators of opsets before 7.
+
+    Raises:
+        ConversionError: it is one.
+    """
+    for entry in proto.opset_import:
+        if not normal_domain(entry.domain):
+            _check_opset(entry.version)
+
+
+def _check_opset(opset: int, oldest: int = MIN_OPSET) -> None:
     from onnx.defs import onnx_opset_version
 
     newest = onnx_opset_version()
@@ -253,7 +264,7 @@ def _check_opset(opset: int) -> None:
             f"the model uses opset {opset}, the installed onnx package knows up to {newest}",
             hint="upgrade the onnx package, or export the model for an older opset",
         )
-    if opset < MIN_OPSET:
+    if opset < oldest:
         raise ConversionError(
             f"the model uses opset {opset}, the oldest supported one is {MIN_OPSET}",
             hint=f"convert it first: onnx.version_converter.convert_version(model, {MIN_OPSET})",

@@ -1,0 +1,91 @@
+"""Models of opsets before 7: onnx's converter makes newer ones of them, else the host runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkmnn
+from tests.onnx_cases import DATA, compare, recorded_tensors
+
+F = TensorProto.FLOAT
+X = np.random.default_rng(0).standard_normal((2, 2, 4, 4)).astype(np.float32)
+CONSTANTS = {"c": np.float32([1, 2]), "d": np.float32([3, 4])}
+EVERY = np.reshape(np.float32([1, 2]), (1, 2, 1, 1))
+
+# operator, inputs, attributes, opset, and what comes out
+CASES: dict[str, tuple[str, str, dict[str, Any], int, np.ndarray]] = {
+    "add along an axis": ("Add", "x c", {"broadcast": 1, "axis": 1}, 6, X + EVERY),
+    "multiply, opset 1": ("Mul", "x c", {"broadcast": 1, "axis": 1}, 1, X * EVERY),
+    "slope for each channel": ("PRelu", "x c", {}, 6, np.where(X < 0, X * EVERY, X)),
+    "a type by its name": ("Cast", "x", {"to": "INT32"}, 1, X.astype(np.int32)),
+    "shape as an attribute": ("Reshape", "x", {"shape": [2, -1]}, 1, X.reshape(2, -1)),
+    "limits as attributes": ("Clip", "x", {"min": -0.5, "max": 0.5}, 1, X.clip(-0.5, 0.5)),
+    "test mode": ("Dropout", "x", {"is_test": 1}, 1, X),
+    "statistics": (
+        *("BatchNormalization", "x c d c d", {"is_test": 1, "consumed_inputs": [0, 0, 0, 1, 1]}, 1),
+        (X - EVERY) / np.sqrt(np.reshape(np.float32([3, 4]), (1, 2, 1, 1)) + 1e-5) * EVERY
+        + np.reshape(np.float32([3, 4]), (1, 2, 1, 1)),
+    ),
+    "default axis": ("Concat", "x x", {}, 1, np.concatenate([X, X], 1)),
+    "removed since": ("Affine", "x", {"alpha": 2.0, "beta": 1.0}, 1, 2 * X + 1),
+}
+
+
+def old_model(op: str, inputs: str, attributes: dict[str, Any], opset: int) -> onnx.ModelProto:
+    tensors = [numpy_helper.from_array(a, n) for n, a in CONSTANTS.items() if n in inputs.split()]
+    given = [helper.make_tensor_value_info("x", F, list(X.shape))]
+    kind = TensorProto.INT32 if op == "Cast" else F
+    graph = helper.make_graph(
+        [helper.make_node(op, inputs.split(), ["y"], **attributes)],
+        *("g", given, [helper.make_tensor_value_info("y", kind, None)], tensors),
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators_of_old_opsets(name: str) -> None:
+    *case, expected = CASES[name]
+    with vkmnn.InferenceSession(old_model(*case)) as session:
+        (result,) = session.run(None, {"x": X})
+        away = session.placement().off_device
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    assert bool(away) == (name in ("removed since", "a type by its name"))
+
+
+def test_they_are_refused_where_nothing_may_run_on_the_host() -> None:
+    with pytest.raises(vkmnn.ConversionError, match="opset 6, the oldest supported one is 7"):
+        vkmnn.InferenceSession(old_model("Relu", "x", {}, 6), unsupported="raise")
+
+
+def test_large_weights_of_an_old_model() -> None:
+    """Weights that are read apart from the rest find their place again."""
+    proto = old_model("Gemm", "m w c", {}, 6)
+    weights = np.random.default_rng(1).standard_normal((256, 200)).astype(np.float32)
+    graph = proto.graph
+    del graph.initializer[:], graph.input[:], graph.node[0].attribute[:]
+    graph.node[0].attribute.append(helper.make_attribute("broadcast", 1))
+    for name, array in (("first", np.zeros(1 << 16, np.float32)), ("w", weights)):
+        graph.initializer.append(numpy_helper.from_array(array, name))
+    graph.initializer.append(numpy_helper.from_array(weights[0], "c"))
+    graph.input.append(helper.make_tensor_value_info("m", F, [3, 256]))
+    x = np.random.default_rng(2).standard_normal((3, 256)).astype(np.float32)
+    with vkmnn.InferenceSession(proto.SerializeToString()) as session:
+        (result,) = session.run(None, {"m": x})
+    np.testing.assert_allclose(result, x @ weights + weights[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_recorded_models_that_onnx_converts_wrongly(rank: int) -> None:
+    folder = DATA / "pytorch-converted" / f"test_PReLU_{rank}d_multiparam"
+    with vkmnn.InferenceSession(folder / "model.onnx") as session:
+        data = folder / "test_data_set_0"
+        (x, *_) = recorded_tensors(data, "input")
+        name = session.get_inputs()[0].name
+        compare(folder.name, session.run(None, {name: x}), recorded_tensors(data, "output"), 1e-4)
+        assert not session.placement().off_device

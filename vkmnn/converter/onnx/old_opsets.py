@@ -1,0 +1,137 @@
+"""Models of opsets before 7: onnx's converter of versions makes newer ones of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile
+from vkmnn.converter.onnx.registry import normal_domain
+
+if TYPE_CHECKING:
+    import onnx
+
+_LOG = logging.getLogger(__name__)
+
+_TARGET = 9
+"""Upsample has its scales as an input from here on, and nothing has become different since 7."""
+
+
+def is_old(proto: onnx.ModelProto) -> bool:
+    """True for a model in operators that the front end does not read."""
+    return any(
+        entry.version < MIN_OPSET and not normal_domain(entry.domain)
+        for entry in proto.opset_import
+    )
+
+
+def upgraded(file: ModelFile) -> ModelFile:
+    """Return an old model in newer operators, or as it is where that cannot be.
+
+    As it is, only the host runs it: the converters do not know its operators' attributes.
+    """
+    import onnx
+    from onnx import version_converter
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(file.proto)
+    for number, data in file.weights.items():
+        proto.graph.initializer[number].raw_data = bytes(data)
+    _number_types(proto.graph)
+    complete = ModelFile(proto, {}, file.folder)
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    _name_inputs(changed.graph)
+    _expand_prelu(changed.graph)
+    try:
+        _align_operands(onnx.shape_inference.infer_shapes(changed).graph, changed.graph)
+        converted = version_converter.convert_version(changed, _TARGET)
+    except Exception as error:  # noqa: BLE001 - native code, which throws what it likes
+        _LOG.info("the model stays in its old opset: %s", error)
+        return complete
+    return ModelFile(converted, {}, file.folder)
+
+
+def _align_operands(known: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+    """Give second operands that lie along an axis the axes behind it; onnx's converter errs there.
+
+    Args:
+        known: the graph with the shapes that follow from its inputs.
+        graph: what is changed.
+
+    Raises:
+        ValueError: a rank is not known.
+    """
+    from onnx import helper
+
+    values = (*known.input, *known.value_info, *known.output)
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in values
+        if value.type.tensor_type.HasField("shape")
+    }
+    nodes = []
+    for number, node in enumerate(graph.node):
+        axis = next((one.i for one in node.attribute if one.name == "axis"), None)
+        if axis is not None and any(one.name == "broadcast" for one in node.attribute):
+            first, second = node.input
+            if first not in ranks or second not in ranks:
+                raise ValueError(f"the ranks of '{first}' and '{second}' are not known")
+            behind = ranks[first] - axis % ranks[first] - ranks[second]
+            if behind:
+                axes = list(range(ranks[second], ranks[second] + behind))
+                aligned = f"{second}/aligned_{number}"
+                nodes.append(helper.make_node("Unsqueeze", [second], [aligned], axes=axes))
+                node.input[1] = aligned
+            kept = [one for one in node.attribute if one.name != "axis"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _name_inputs(graph: onnx.GraphProto) -> None:
+    """Make initializers inputs, as they were before IR version 4; the converter relies on it."""
+    from onnx import helper
+
+    known = {value.name for value in graph.input}
+    for tensor in graph.initializer:
+        if tensor.name not in known:
+            value = helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            graph.input.append(value)
+
+
+def _number_types(graph: onnx.GraphProto) -> None:
+    """Write the target types of Cast, which were names once, as numbers."""
+    import onnx
+
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.s:
+                name = attribute.s.decode("utf-8", "replace").upper()
+                if name in onnx.TensorProto.DataType.keys():  # noqa: SIM118 - not a dictionary
+                    code = onnx.TensorProto.DataType.Value(name)
+                    attribute.CopyFrom(onnx.helper.make_attribute("to", code))
+
+
+def _expand_prelu(graph: onnx.GraphProto) -> None:
+    """Write PRelu by other operators: a slope for each channel, which later opsets lack."""
+    from onnx import helper
+
+    nodes = []
+    for node in graph.node:
+        if node.op_type != "PRelu" or node.domain:
+            nodes.append(node)
+            continue
+        (x, slope), (y,) = node.input, node.output
+        positive, negated, negative, scaled = (f"{y}/{part}" for part in ("p", "n", "m", "s"))
+        nodes += [
+            helper.make_node("Relu", [x], [positive], name=f"{node.name}/positive"),
+            helper.make_node("Neg", [x], [negated], name=f"{node.name}/negated"),
+            helper.make_node("Relu", [negated], [negative], name=f"{node.name}/negative"),
+            helper.make_node("Mul", [negative, slope], [scaled], broadcast=1, axis=1),
+            helper.make_node("Sub", [positive, scaled], [y], name=node.name),
+        ]
+    del graph.node[:]
+    graph.node.extend(nodes)
