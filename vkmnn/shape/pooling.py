@@ -38,9 +38,8 @@ def _named_pooling(op: Op[PoolingAttrs], facts: Facts) -> list[Found]:
         output = (*x[:2], *(1,) * (len(x) - 2))
     elif (spatial := known_ints(x[2:])) is not None:
         output = (*x[:2], *pool_window(attrs, spatial).output)
-    elif attrs.ceil_mode and attrs.auto_pad == "NOTSET":
-        # The last window must start before the end padding: that is not worked out.
-        output = (*x[:2], *(None,) * (len(x) - 2))
     else:
-        output = (*x[:2], *named_windows(attrs, attrs.kernel, x[2:], facts.algebra))
+        ceil_mode = attrs.ceil_mode and attrs.auto_pad == "NOTSET"
+        windows = named_windows(attrs, attrs.kernel, x[2:], facts.algebra, ceil_mode=ceil_mode)
+        output = (*x[:2], *windows)
     return [(facts.dtype(op), output), (DType.INT64, output)]

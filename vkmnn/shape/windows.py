@@ -244,10 +244,13 @@ def named_windows(
     kernel: Sequence[int],
     spatial: Sequence[Dim],
     algebra: DimAlgebra,
+    *,
+    ceil_mode: bool = False,
 ) -> tuple[Dim, ...]:
     """Return how many windows fit: floor((size + pads - extent) / stride) + 1.
 
-    An unknown kernel (empty) gives unknown sizes.
+    An unknown kernel (empty) gives unknown sizes. With `ceil_mode` the quotient is rounded up; an
+    axis where the last window could then start in the end padding is unknown.
     """
     count = len(spatial)
     if len(kernel) != count:
@@ -260,7 +263,11 @@ def named_windows(
         if attrs.auto_pad.startswith("SAME"):
             sizes.append(algebra.floor_divide(algebra.add(size, stride - 1), stride))
             continue
-        room = algebra.add(size, pads[axis] + pads[axis + count] - extent)
+        if ceil_mode and pads[axis + count] + stride > extent:
+            sizes.append(None)
+            continue
+        spare = stride - 1 if ceil_mode else 0
+        room = algebra.add(size, pads[axis] + pads[axis + count] - extent + spare)
         sizes.append(algebra.add(algebra.floor_divide(room, stride), 1))
     return tuple(sizes)
 

@@ -68,10 +68,12 @@ def test_pooling(net, check):
     half = {"kind": "MAX", "kernel": (2, 2), "strides": (2, 2)}
     pooled = net.op("Pooling", x, **half)
     ceiled = net.op("Pooling", x, ceil_mode=True, **half)
+    late = net.op("Pooling", x, ceil_mode=True, **{**half, "strides": (3, 2)})
     whole = net.op("Pooling", x, kind="AVERAGE", is_global=True)
-    found = shapes(check, (pooled, ceiled, whole), IMAGE)
+    found = shapes(check, (pooled, ceiled, whole, late), IMAGE)
     assert found[2] == ("N", 3, 1, 1)
-    assert found[1][2:] == (f"{ceiled}[2]", f"{ceiled}[3]")
+    assert found[1][2:] == ("floor((H + -1)/2) + 1", "floor((W + -1)/2) + 1")
+    assert found[3][2:] == (f"{late}[2]", "floor((W + -1)/2) + 1")
 
 
 def test_matrix_products(net, check):

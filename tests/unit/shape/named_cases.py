@@ -149,6 +149,11 @@ CASES = [
         kind="AVERAGE", kernel=(3, 3), pads=(1, 1, 1, 1),
     ),
     case("Pooling", IMAGE, out=[("N", 8, *DOWN)] * 2, kind="MAX", kernel=(1, 1), strides=(2, 2)),
+    case(
+        *("Pooling", IMAGE),
+        out=("N", 8, "floor((H + 1)/3) + 1", "floor(W/2) + 1"),
+        kind="AVERAGE", kernel=(3, 3), strides=(3, 2), pads=(2, 1, 0, 1), ceil_mode=True,
+    ),
     case("Pooling", IMAGE, out=("N", 8, 1, 1), kind="LP", is_global=True),
     case(
         *("Pooling", Given(("N", 4, 15, 15))),

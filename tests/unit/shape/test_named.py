@@ -14,7 +14,7 @@ from vkmnn.shape.symbolic import Facts, Found, infer, shape_rule
 from vkmnn.shape.symbolic.rules import SHAPE_RULES
 
 # Whoever makes one of these knows its output.
-WITHOUT_SHAPES = {"Raster", "StridedAttention"}
+WITHOUT_SHAPES = {"HostGraph", "Raster", "StridedAttention"}
 
 # Its size computer, run on probes, says as much as a rule would.
 WITHOUT_RULE = {"Einsum"}

@@ -66,7 +66,7 @@ X = ("N", "L", 8)
         (lambda x: (int(np.prod(x[:2])), 8), ("L*N", 8)),
         (lambda x: (int(np.int64(x[0])), int(x[1])), ("N", "L")),
         (lambda x: ((x[0] - 1) // 2 + 1, x[1] * x[0] // x[0]), ("floor((N + -1)/2) + 1", "L")),
-        (lambda x: (-(-x[0] // 4),), ("-1*floor((-1*N)/4)",)),
+        (lambda x: (-(-x[0] // 4),), ("-1*floor(-1*N/4)",)),
         (lambda x: (len(x), x[2] // 3), (3, 2)),
         (lambda x: (), ()),
     ],

@@ -130,7 +130,8 @@ class DimAlgebra:
         whole = self.divide(first, second)
         if whole is not None:
             return whole
-        name = f"floor(({first})/{second})"
+        dividend = f"({first})" if " + " in first else first
+        name = f"floor({dividend}/{second})"
         if len(name) > MAX_NAME:
             return None
         self._quotients[name] = (first, second)

@@ -18,7 +18,7 @@ import numpy as np
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Dim, Op, TensorInfo
 from vkmnn.ir.op_type import OP_TYPES
-from vkmnn.shape.registry import compute_shapes
+from vkmnn.shape.registry import COMPUTERS, compute_shapes
 from vkmnn.shape.symbolic.dims import DimAlgebra
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape
 
@@ -86,7 +86,7 @@ class _Call:
 
 def probed(op: Op, facts: Facts) -> list[Found]:
     """Return what an op's size computer says of its results, for all sizes of its inputs."""
-    call = _call(op, facts)
+    call = _call(op, facts) if op.type in COMPUTERS else None
     if call is None:
         return []
     names = sorted({name for dim in call.dims() for name in call.algebra.names_in(dim)})
