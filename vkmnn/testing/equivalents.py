@@ -41,7 +41,11 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > [01]u", _AXIS),
     Equivalent("select.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),
     Equivalent("include/erf.glsl.j2", r"a > 11\.1|a >= 10\.1", "e * p has vanished before"),
-    Equivalent("include/activation.glsl.j2", r"y >= high|x <= low|x <= 0\.0 \?", "both sides meet"),
+    Equivalent(
+        "include/activation.glsl.j2",
+        r"y >= high|x <= low|x <= 0\.0 \?|x >= 0\.0 \|",
+        "both sides meet",
+    ),
     Equivalent(
         "cast.comp.j2", r"magnitude <= 0x38800000u|magnitude < 947912705u", "both forms fit"
     ),

@@ -159,7 +159,8 @@ float erfc_tail(float a, float e)
 float activation_clip(float x, float low, float high)
 {
     float y = x < low ? low : x;
-    return y > high ? high : y;
+    y = y > high ? high : y;
+    return is_nan(x) ? x : y;
 }
 
 float activation_sigmoid(float x)
@@ -195,7 +196,8 @@ float activation_softplus(float x)
 {
     float e = exp(-abs(x));
     float series = e * (1.0 - e * (0.5 - e * (0.33333333 - e * 0.25)));
-    return (x < 0.0 ? 0.0 : x) + (e < 0.02 ? series : log(1.0 + e));
+    float y = (x < 0.0 ? 0.0 : x) + (e < 0.02 ? series : log(1.0 + e));
+    return is_nan(x) ? x : y;
 }
 
 float activate(float x)
@@ -203,7 +205,7 @@ float activate(float x)
     switch (ACTIVATION)
     {
     case ACTIVATION_RELU:
-        return x < 0.0 ? 0.0 : x;
+        return x > 0.0 || is_nan(x) ? x : 0.0;
     case ACTIVATION_CLIP:
         return activation_clip(x, pc.act_alpha, pc.act_beta);
     case ACTIVATION_LEAKY_RELU:
@@ -241,7 +243,8 @@ vec4 activate(vec4 x)
     {
     case ACTIVATION_CLIP:
         vec4 y = mix(x, vec4(pc.act_alpha), lessThan(x, vec4(pc.act_alpha)));
-        return mix(y, vec4(pc.act_beta), greaterThan(y, vec4(pc.act_beta)));
+        y = mix(y, vec4(pc.act_beta), greaterThan(y, vec4(pc.act_beta)));
+        return mix(y, x, is_nan(x));
     default:
         return vec4(activate(x.x), activate(x.y), activate(x.z), activate(x.w));
     }
