@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from vkmnn.vulkan.choice import kernel_name
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_product
@@ -25,7 +24,7 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
         return
     candidates = rank_convolution(problem, Target.of(encoder))
     kernel = encoder.choose("convolution", problem, candidates)
-    _log.debug("%s: %s of %d kernels", encoder.label, kernel_name(kernel), len(candidates))
+    _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
 
 
@@ -33,5 +32,5 @@ def encode_product(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
     candidates = rank_product(job.problem, Target.of(encoder))
     kernel = encoder.choose("matmul", job.problem, candidates)
-    _log.debug("%s: %s of %d kernels", encoder.label, kernel_name(kernel), len(candidates))
+    _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
