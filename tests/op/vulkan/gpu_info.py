@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType, Limits
+from vkmnn.testing.emulation import MATRICES
+from vkmnn.vulkan.gemm.coop_tiles import FEATURES
 
 LARGE_GPU = DeviceInfo(
     index=0,
@@ -41,3 +45,10 @@ LARGE_GPU = DeviceInfo(
     multiprocessors=132,
 )
 """As an H200 describes itself, with 132 multiprocessors and 48 KiB of shared memory."""
+
+MATRIX_GPU = replace(
+    LARGE_GPU,
+    features=FEATURES,
+    cooperative_matrices=(MATRICES,),
+)
+"""The same with cooperative matrices of 16x16x16."""

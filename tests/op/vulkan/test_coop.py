@@ -9,12 +9,13 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from tests.op.vulkan.gpu_info import MATRIX_GPU
 from tests.op.vulkan.harness import device
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, Graph, Op
 from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs, ReshapeAttrs
-from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
+from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.emulation import MATRICES, Bench, bench_for
@@ -42,53 +43,21 @@ from vkmnn.vulkan.gemm.shared_tiles import LEAST_PART
 
 COLD = 200_000_000
 
-H200 = DeviceInfo(
-    index=0,
-    name="NVIDIA H200",
-    vendor_id=0x10DE,
-    vendor="NVIDIA",
-    device_id=0,
-    driver_name="NVIDIA",
-    driver_version="580",
-    api_version=(1, 4, 0),
-    type=DeviceType.DISCRETE,
-    uuid="",
-    driver_uuid="",
-    memory_bytes=141 << 30,
-    subgroup_size=32,
-    features=FEATURES,
-    limits=Limits(
-        max_storage_buffer_range=(1 << 32) - 1,
-        max_texel_buffer_elements=1 << 27,
-        max_push_constants=256,
-        max_workgroup_count=((1 << 31) - 1, 65535, 65535),
-        max_workgroup_size=(1024, 1024, 64),
-        max_workgroup_invocations=1024,
-        max_shared_memory=48 << 10,
-        max_storage_bindings=1 << 20,
-        max_texel_bindings=1 << 20,
-        max_bindings=1 << 20,
-        max_allocation_bytes=1 << 32,
-        max_allocation_count=4096,
-        storage_offset_alignment=16,
-        texel_offset_alignment=16,
-        non_coherent_atom_size=64,
-        subgroup_size_range=(32, 32),
-        timestamp_period_ns=1.0,
-    ),
-    cooperative_matrices=(MATRICES,),
-    multiprocessors=132,
-)
 
-
-def first(rows: int, columns: int, k: int, weight_bytes: int = 0, info: DeviceInfo = H200) -> str:
+def first(
+    rows: int,
+    columns: int,
+    k: int,
+    weight_bytes: int = 0,
+    info: DeviceInfo = MATRIX_GPU,
+) -> str:
     """Return the kernel that the rules prefer as "rows x columns x step, groups, parts"."""
     kernel = rank_coop(Gemm(rows, columns, k), info, weight_bytes)[0]
     tile = kernel.tile
     return f"{tile.rows}x{tile.columns}x{tile.step} ks{tile.groups} split{kernel.parts}"
 
 
-# What was measured to be fastest on an H200, or a tile of the same size.
+# What was measured to be fastest on an MATRIX_GPU, or a tile of the same size.
 @pytest.mark.parametrize(
     ("shape", "hot", "cold"),
     [
@@ -125,7 +94,7 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
     for rows in (1, 7, 49, 128, 196, 784):
         for columns in (64, 256, 768, 1000):
             product = Gemm(rows, columns, 4096)
-            kernel = rank_coop(product, H200)[0]
+            kernel = rank_coop(product, MATRIX_GPU)[0]
             made = kernel.tile.workgroups(product) * kernel.parts
             possible = kernel.tile.workgroups(product) * (product.k // LEAST_PART)
             assert min(96, possible) <= made <= 260, (product, kernel)
@@ -133,16 +102,19 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
 
 @pytest.mark.parametrize("k", [1, 127, 128, 129, 1000, 4608])
 def test_every_part_has_steps_to_do(k: int) -> None:
-    for kernel in rank_coop(Gemm(49, 512, k), H200):
+    for kernel in rank_coop(Gemm(49, 512, k), MATRIX_GPU):
         steps = kernel.tile.steps(k)
         each = kernel.walk(Gemm(49, 512, k))["steps"]
         assert each * (kernel.parts - 1) < steps <= each * kernel.parts
 
 
 def test_all_that_fits_is_offered() -> None:
-    offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), H200)}
+    offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), MATRIX_GPU)}
     assert offered == {tile for same in TILES for tile in same}
-    small = replace(H200, limits=replace(H200.limits, max_shared_memory=32 << 10))
+    small = replace(
+        MATRIX_GPU,
+        limits=replace(MATRIX_GPU.limits, max_shared_memory=32 << 10),
+    )
     fitting = {kernel.tile for kernel in rank_coop(Gemm(4096, 4096, 4096), small)}
     assert CoopTile(64, 128, 64, 32, 64) in fitting
     assert all(tile.shared_bytes <= 32 << 10 for tile in fitting)
@@ -151,11 +123,14 @@ def test_all_that_fits_is_offered() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(H200, cooperative_matrices=()),
-        replace(H200, features=FEATURES - {"storage16"}),
-        replace(H200, limits=replace(H200.limits, subgroup_size_range=(64, 64))),
+        replace(MATRIX_GPU, cooperative_matrices=()),
+        replace(MATRIX_GPU, features=FEATURES - {"storage16"}),
         replace(
-            H200,
+            MATRIX_GPU,
+            limits=replace(MATRIX_GPU.limits, subgroup_size_range=(64, 64)),
+        ),
+        replace(
+            MATRIX_GPU,
             cooperative_matrices=(
                 replace(MATRICES, m=8),
                 replace(MATRICES, c="f16", result="f16"),
@@ -166,7 +141,7 @@ def test_all_that_fits_is_offered() -> None:
     ],
 )
 def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
-    assert has_matrices(H200)
+    assert has_matrices(MATRIX_GPU)
     assert rank_coop(Gemm(64, 64, 64), other) == []
 
 
@@ -174,8 +149,8 @@ def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
 def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
     """Sizes and subgroups must both be there; tiles of these matrices alone are offered."""
     sizes = replace(MATRICES, m=matrix.m, n=matrix.n, k=matrix.k)
-    limits = replace(H200.limits, subgroup_size_range=(matrix.subgroup,) * 2)
-    other = replace(H200, cooperative_matrices=(replace(sizes, k=64), sizes), limits=limits)
+    limits = replace(MATRIX_GPU.limits, subgroup_size_range=(matrix.subgroup,) * 2)
+    other = replace(MATRIX_GPU, cooperative_matrices=(replace(sizes, k=64), sizes), limits=limits)
     assert matrix_of(other) == matrix
     offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), other)}
     assert offered == {tile for same in TILES_OF[matrix] for tile in same}
@@ -220,7 +195,7 @@ def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> No
 
 
 def best(problem: ConvProblem, *, half: bool = False) -> ConvKernel:
-    return rank_convolution(problem, Target(H200, half))[0]
+    return rank_convolution(problem, Target(MATRIX_GPU, half))[0]
 
 
 T = TypeVar("T")

@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from inspect import isabstract
 from typing import ClassVar, Generic, TypeVar
 
+from vkmnn.errors import PluginError
 from vkmnn.ir import Array
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
@@ -154,15 +156,36 @@ _M = TypeVar("_M", bound=MatMulKernel)
 
 
 def conv_family(family: type[_C]) -> type[_C]:
-    """Register a family of kernels for convolutions, by the name of its class."""
+    """Register a family of kernels for convolutions, by the name of its class.
+
+    Raises:
+        PluginError: the name is taken, or the class is not a whole family.
+    """
+    _check(family, ConvKernel, "rank, panel and record")
     CONV_FAMILIES.register(family.__name__)(family)
     return family
 
 
 def matmul_family(family: type[_M]) -> type[_M]:
-    """Register a family of kernels for matrix products, by the name of its class."""
+    """Register a family of kernels for matrix products, by the name of its class.
+
+    Raises:
+        PluginError: the name is taken, or the class is not a whole family.
+    """
+    _check(family, MatMulKernel, "rank and record")
     MATMUL_FAMILIES.register(family.__name__)(family)
     return family
+
+
+def _check(family: type, base: type, methods: str) -> None:
+    frozen = getattr(getattr(family, "__dataclass_params__", None), "frozen", False)
+    whole = base in getattr(family, "__mro__", ()) and not isabstract(family)
+    if not whole or not frozen or not hasattr(family, "family"):
+        raise PluginError(
+            f"{family!r} is not a family of kernels",
+            hint=f"derive a frozen dataclass from {base.__name__}, give it the class attribute "
+            f"`family`, and write {methods} (docs/extending/kernel-family.md)",
+        )
 
 
 def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:

@@ -1,0 +1,110 @@
+"""Families of kernels: what registers, in which order they rank, and how mistakes are met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tests.op.vulkan.gpu_info import LARGE_GPU
+from vkmnn.errors import PluginError
+from vkmnn.registry import Snapshot
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm import families
+from vkmnn.vulkan.gemm.family import (
+    Bid,
+    ConvKernel,
+    MatMulKernel,
+    Place,
+    Target,
+    conv_family,
+    matmul_family,
+    rank_product,
+)
+from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.problem import MatMulProblem
+
+families.load_all()
+PROBLEM = MatMulProblem((), (), (), 64, 64, 64)
+
+
+@dataclass(frozen=True)
+class Whole(MatMulKernel):
+    """A family of three kernels, of which the second is ranked first."""
+
+    number: int
+    family = "whole"
+
+    @classmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
+        """Bid for the first and for the last place."""
+        yield Bid(cls(0), Place.MADE_FOR_IT, 2)
+        yield Bid(cls(1), Place.MADE_FOR_IT, 1)
+        yield Bid(cls(2), Place.EMULATED)
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record nothing."""
+
+
+@pytest.mark.usefixtures("registrations")
+def test_place_comes_before_cost() -> None:
+    before = rank_product(PROBLEM, Target(LARGE_GPU))
+    matmul_family(Whole)
+    ranked = rank_product(PROBLEM, Target(LARGE_GPU))
+    assert ranked == [Whole(1), Whole(0), *before, Whole(2)]
+
+
+@pytest.mark.usefixtures("registrations")
+def test_types_decide_which_families_are_asked() -> None:
+    matmul_family(Whole)
+    integers = rank_product(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
+    assert integers
+    assert {kernel.family for kernel in integers} == {"tile"}
+    assert rank_product(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
+
+
+def test_registrations_are_taken_back(registrations: Snapshot) -> None:
+    matmul_family(Whole)
+    assert registrations.added() == ["kernel family for products Whole"]
+    with pytest.raises(PluginError, match="kernel family for products Whole is there already"):
+        matmul_family(Whole)
+
+
+@dataclass
+class NotFrozen(MatMulKernel):
+    """Could change after it was chosen."""
+
+    family = "not frozen"
+    rank = Whole.rank
+    record = Whole.record
+
+
+@dataclass(frozen=True)
+class Abstract(ConvKernel):
+    """Can neither rank nor record."""
+
+    family = "abstract"
+
+
+@dataclass(frozen=True)
+class Nameless(MatMulKernel):
+    """Does not say how people call it."""
+
+    rank = Whole.rank
+    record = Whole.record
+
+
+def test_half_a_family_is_refused(registrations: Snapshot) -> None:
+    with pytest.raises(PluginError, match=r"Abstract.*is not a family of kernels") as raised:
+        conv_family(Abstract)
+    assert "rank, panel and record" in str(raised.value)
+    with pytest.raises(PluginError, match=r"NotFrozen.*is not a family of kernels"):
+        matmul_family(NotFrozen)
+    with pytest.raises(PluginError, match=r"Nameless.*is not a family of kernels"):
+        matmul_family(Nameless)
+    with pytest.raises(PluginError, match=r"Whole.*is not a family of kernels"):
+        conv_family(Whole)  # type: ignore[type-var]
+    with pytest.raises(PluginError, match="is not a family of kernels"):
+        matmul_family(int)  # type: ignore[type-var]
+    assert not registrations.added()
