@@ -63,12 +63,21 @@ class Network:
 
     @property
     def outputs(self) -> list[TensorInfo]:
-        """The outputs; where the model gives one no shape, with what follows from its op."""
-        known = self.graph.infos
-        return [
-            known.get(info.name, info) if info.shape is None else info
-            for info in self.graph.outputs
-        ]
+        """The outputs; where the model gives one no shape, with what follows from its op.
+
+        Of sizes that are open, only those that inputs name have a name.
+        """
+        names = {dim for info in self.graph.inputs for dim in info.shape or ()}
+        found = []
+        for info in self.graph.outputs:
+            known = self.graph.infos.get(info.name)
+            if info.shape is None and known is not None and known.shape is not None:
+                shape = (
+                    dim if isinstance(dim, int) or dim in names else None for dim in known.shape
+                )
+                info = replace(info, shape=tuple(shape))
+            found.append(info)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

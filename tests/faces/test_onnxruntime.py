@@ -118,6 +118,10 @@ def value_facts(ort: Any) -> Any:
     return [value.numpy(), *(getattr(value, name)() for name in names)]
 
 
+COUNTED = [
+    helper.make_node("NonZero", ["x"], ["n"]),
+    helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT),
+]
 SAME: dict[str, Call] = {
     "inputs": lambda ort, path: fields(opened(ort, path).get_inputs()),
     "outputs": lambda ort, path: fields(opened(ort, path).get_outputs()),
@@ -130,6 +134,7 @@ SAME: dict[str, Call] = {
             *("graph_name", "producer_name", "version"),
         )
     ],
+    "open sizes": lambda ort, path: fields(ort.InferenceSession(made(COUNTED)).get_outputs()),
     "run all": lambda ort, path: opened(ort, path).run(None, {"x": X}),
     "run empty list": lambda ort, path: opened(ort, path).run([], {"x": X}),
     "run tuple": lambda ort, path: opened(ort, path).run(("z", "y", "z"), {"x": X}),
