@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from vkmnn import discovery
 from vkmnn.cli import checks
 from vkmnn.cli.app import run_cli
 from vkmnn.converter.onnx import load_model
+from vkmnn.converter.passes import optimize
+from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import ModelError, PluginError
 from vkmnn.ir import OP_TYPES
 
@@ -260,6 +262,28 @@ def test_what_follows_from_a_shape_computer(tmp_path: Path, shape, inferred) -> 
     vkmnn.load_plugin(write(tmp_path, "plug_inferred", "PlugInferred"))
     infos = load_model(model("PlugInferred", shape=shape)).infos
     assert (infos["h"].shape if "h" in infos else None) == inferred
+
+
+def test_what_follows_a_plugin_is_fused_in_models_with_dynamic_axes(tmp_path: Path) -> None:
+    """x[N, L, 8] → plug-in → MatMul → Add(x): the sum goes into the product."""
+    vkmnn.load_plugin(write(tmp_path, "plug_fused", "PlugFused"))
+    weights = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    nodes = [
+        helper.make_node("PlugFused", ["x", "x"], ["h"], domain="test.plugin", alpha=2.0),
+        helper.make_node("MatMul", ["h", "w"], ["p"]),
+        helper.make_node("Add", ["p", "x"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", "L", 8]) for n in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weights, "w")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("test.plugin", 1)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    optimised = optimize(load_model(proto), run_op)
+    assert [op.type for op in optimised.ops] == ["PlugFused", "MatMul"]
+    session = vkmnn.InferenceSession(proto.SerializeToString(), device="cpu")
+    for shape in ((2, 3, 8), (1, 7, 8)):
+        value = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        (result,) = session.run(None, {"x": value})
+        np.testing.assert_allclose(result, 3 * value @ weights + value, rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_with_too_many_inputs(tmp_path: Path) -> None:

@@ -171,3 +171,11 @@ def test_a_rule_that_is_the_size_computer_too() -> None:
             compute_shapes(op, [given], [None])
     with pytest.raises(PluginError, match="Doubled"):
         size_computer("Doubled")(lambda op, inputs, values: [])
+
+
+def test_what_is_taken_back() -> None:
+    facts = Facts({})
+    facts.add("v", DType.INT64, (2,))
+    facts.add_values("v", ("N", 3))
+    facts.forget("v")
+    assert (facts.dtype_of("v"), facts.shape_of("v"), facts.values_of("v")) == (None, None, None)

@@ -310,7 +310,7 @@ class GraphBuilder:
                 for op in self.graph.ops[made:]:  # what the converter did before it gave up
                     for name in op.outputs:
                         self._known.pop(name, None)
-                        self._facts.add(name, None, None)
+                        self._facts.forget(name)
                 del self.graph.ops[made:]
                 self._keep(node, error.message)
 

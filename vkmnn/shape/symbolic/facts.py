@@ -43,10 +43,17 @@ class Facts:
         """Note a tensor's element type and shape."""
         self._dtypes[name], self._shapes[name] = dtype, shape
 
+    def forget(self, name: str) -> None:
+        """Take back all that was noted of a tensor."""
+        for table in (self._dtypes, self._shapes, self._values):
+            table.pop(name, None)
+
     def add_values(self, name: str, values: NamedShape | None) -> None:
         """Note a tensor's elements, if it can be a shape: few integers, of rank 0 or 1."""
         dtype, shape = self.dtype_of(name), self.shape_of(name)
-        if values is None or dtype is None or shape is None or dtype.is_float:
+        if values is None or shape is None or dtype is None:
+            return
+        if not dtype.is_integer and dtype is not DType.BOOL:
             return
         length = shape[0] if shape else 1
         if len(shape) > 1 or len(values) > MAX_ELEMENTS:
