@@ -153,10 +153,11 @@ SMOOTH: dict[str, tuple[Callable[[F64], F64], float]] = {
 
 def unary(device: Device, op: Any, x: NDArray[Any], load: Any = "texel", **values: Any) -> Any:
     dtype: Any = "i32" if x.dtype == np.int32 else "f32"
-    shader = kernels.unary(op=op, element=dtype, load=load)
+    form: Any = "test" if op in ("ISNAN", "ISINF") else "map"
+    shader = kernels.unary(form=form, element=dtype, load=load)
     params = kernels.UnaryParams(n4=-(-len(x) // 4), **values)
     kind = np.int32 if dtype == "i32" or op in ("ISNAN", "ISINF") else np.float32
-    return run(device, shader, params.pack(), x, kind)[: len(x)]
+    return run(device, shader, params.pack(), x, kind, {"KIND": kernels.Unary[op].value})[: len(x)]
 
 
 def compare(got: F32, expected: F64) -> tuple[F64, F64]:

@@ -22,9 +22,9 @@ GOLDEN = Path(__file__).parent / "golden" / "shaders"
 NAMES = {
     "copy": "copy_buffer",  # the least
     "cast": "cast_f32_f16_buffer",  # packed halves
-    "binary": "binary_add_4_f32_texel",  # the largest family; texel buffers, broadcasting
-    "unary": "unary_gelu_f32_buffer",  # the second; functions of our own
-    "reduce_rows": "reduce_rows_sum_8_f32",  # subgroups
+    "binary": "binary_map_4_f32_texel",  # the largest family; texel buffers, broadcasting
+    "unary": "unary_map_f32_buffer",  # the second; functions of our own
+    "reduce_rows": "reduce_rows_8_f32",  # subgroups
     "softmax_columns": "softmax_columns_4_f32_buffer",  # the widest loads
     "conv_tile": "conv_tile_pixels_4_1_f32_texel",  # unrolled by Jinja
 }

@@ -225,8 +225,8 @@ def test_a_library_is_its_folder(kernels: ModuleType, built: Path) -> None:
     assert [shader.name for shader in here.all()] == sorted(shader.name for shader in here.all())
     assert here.load("scale_f32_buffer") == kernels.scale(dtype="f32", load="buffer")
     assert ShaderLibrary.beside(str(built / "kernels.py")).load("axis_less") is kernels.axis_less()
-    with pytest.raises(ShaderError, match="no shader variant 'unary_relu_f32_buffer'"):
-        here.load("unary_relu_f32_buffer")
+    with pytest.raises(ShaderError, match="no shader variant 'unary_map_f32_buffer'"):
+        here.load("unary_map_f32_buffer")
     # Someone's tool may have laid the manifest out anew.
     path = built / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
@@ -251,8 +251,8 @@ def test_the_library_reads_what_the_generator_writes() -> None:
 
 
 def test_unknown_names_have_a_hint() -> None:
-    with pytest.raises(ShaderError, match="did you mean unary_relu_f32_buffer"):
-        load_shader("unary_relu_f32_sbo")
+    with pytest.raises(ShaderError, match="did you mean unary_map_f32_buffer"):
+        load_shader("unary_map_f32_bufer")
 
 
 def test_the_committed_shaders_load() -> None:

@@ -18,6 +18,7 @@ from vkmnn.codegen.compilers import Compiler
 from vkmnn.errors import DeviceNotFoundError, InvalidInputError, ShaderError
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.memory import Buffer, MemoryKind
+from vkmnn.shaders import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "run-time-shaders.md"
@@ -273,10 +274,10 @@ def test_a_feature_has_to_be_named() -> None:
 @pytest.mark.usefixtures("device")
 def test_template_files(tmp_path: Path) -> None:
     x = np.array([-1, 2, -3], np.float32)
-    relu = vkmnn.shader("unary.comp.j2", op="RELU", element="f32", load="buffer")
-    np.testing.assert_array_equal(relu(x, n4=1), [0, 2, 0])
+    relu = vkmnn.shader("unary.comp.j2", form="map", element="f32", load="buffer")
+    np.testing.assert_array_equal(relu(x, n4=1, KIND=kernels.Unary.RELU.value), [0, 2, 0])
     with pytest.raises(ShaderError, match="has no variant with the axis values"):
-        vkmnn.shader("unary.comp.j2", op="RELU")
+        vkmnn.shader("unary.comp.j2", form="map")
 
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "twice.glsl.j2").write_text("#define TWICE 2.0\n", "utf-8")

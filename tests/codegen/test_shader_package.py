@@ -47,7 +47,7 @@ shader = kernels.double(dtype="i32")
 assert shader.name == "double_i32"
 assert shader is kernels.double(dtype="i32")
 assert ShaderLibrary(kernels.__file__.removesuffix("kernels.py")).load("double_i32") == shader
-assert builtin.unary(op="ABS", element="f32", load="buffer").name == "unary_abs_f32_buffer"
+assert builtin.unary(form="map", element="f32", load="buffer").name == "unary_map_f32_buffer"
 
 device = open_device()
 x = np.arange(7, dtype=np.int32)

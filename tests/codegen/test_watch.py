@@ -128,7 +128,7 @@ def test_what_is_tested(tmp_path: Path) -> None:
 
 
 def test_the_default_tests_run() -> None:
-    command = command_for(["unary_abs_f32_buffer"], None, SHADERS)
+    command = command_for(["unary_map_f32_buffer"], None, SHADERS)
     assert command is not None
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False

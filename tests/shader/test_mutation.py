@@ -22,7 +22,7 @@ from vkmnn.testing.mutation import (
 
 # Of different families; of each family one that drivers compile quickly.
 KERNELS = (
-    "binary_add_4_f32_buffer",
+    "binary_map_4_f32_buffer",
     "conv_tile_pixels_1_1_f32_buffer",
     "gather_1_f32_buffer",
     "matmul_tile_1_4_i32_buffer",
@@ -33,9 +33,9 @@ EACH = 20
 
 def changes(text: str) -> list[tuple[str, str]]:
     """Return (change, new line) of every mutant of GLSL that stands in for a variant's."""
-    rendered = rendered_source(find("unary_abs_f32_buffer"))[1]
+    rendered = rendered_source(find("unary_map_f32_buffer"))[1]
     lines = tuple(("unary.comp.j2", number) for number, _ in enumerate(text.splitlines(), 1))
-    found = mutants(replace(rendered, text=text, lines=lines), "unary_abs_f32_buffer")
+    found = mutants(replace(rendered, text=text, lines=lines), "unary_map_f32_buffer")
     return [(mutant.change, mutant.after.strip()) for mutant in found]
 
 
@@ -121,7 +121,7 @@ def test_a_mutant_that_hangs_or_crashes_is_caught_and_the_rest_still_runs(
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     monkeypatch.setattr("vkmnn.testing.mutation.MUTANT_SECONDS", 2.0)
-    variant = find("unary_abs_f32_buffer")
+    variant = find("unary_map_f32_buffer")
     found = list(mutants(rendered_source(variant)[1], variant.name))
     start = next(mutant for mutant in found if "i = global_index" not in mutant.before)
     # Nothing that a kernel can do ends a process for sure: a line that is not there does.

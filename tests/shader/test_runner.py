@@ -57,18 +57,18 @@ ABS = op_case("UnaryOp", UnaryAttrs("ABS"), [np.linspace(-3, 4, 7, dtype=np.floa
 
 def test_wrong_values_are_noticed(device: Device) -> None:
     with pytest.raises(AssertionError, match="Not equal"):
-        run_broken("unary_abs_f32_buffer", "return abs(x);", "return x;", ABS, device)
+        run_broken("unary_map_f32_buffer", "return abs(x);", "return x;", ABS, device)
 
 
 def test_a_write_behind_a_tensor_is_noticed(device: Device) -> None:
     with pytest.raises(AssertionError, match="'out0' has 8 words, and word 8 was written"):
-        run_broken("unary_abs_f32_buffer", "i >= pc.", "i > pc.", ABS, device)
+        run_broken("unary_map_f32_buffer", "i >= pc.", "i > pc.", ABS, device)
 
 
 def test_what_is_not_written_is_poison(device: Device) -> None:
     zeros = op_case("UnaryOp", UnaryAttrs("ABS"), [np.zeros(7, np.float32)])
     with pytest.raises(AssertionError, match="nan"):
-        run_broken("unary_abs_f32_buffer", "i >= pc.", "i + 1u >= pc.", zeros, device)
+        run_broken("unary_map_f32_buffer", "i >= pc.", "i + 1u >= pc.", zeros, device)
 
 
 def test_lanes_behind_the_last_channel_must_be_zero(device: Device) -> None:
@@ -94,7 +94,7 @@ def test_grids_are_folded(device: Device) -> None:
     case = op_case("UnaryOp", UnaryAttrs("ABS"), [np.ones(1021, np.float32)])
     fold = "+ gl_GlobalInvocationID.y * gl_NumWorkGroups.x * gl_WorkGroupSize.x"
     with pytest.raises(AssertionError, match="nan"):
-        run_broken("unary_abs_f32_buffer", fold, "", case, device)
+        run_broken("unary_map_f32_buffer", fold, "", case, device)
 
 
 def test_a_refusal_must_come_and_say_the_right_thing(device: Device) -> None:
@@ -115,13 +115,13 @@ def test_a_case_that_falls_back_is_an_error(device: Device) -> None:
 
 
 def test_a_variant_that_no_case_reaches_is_an_error(device: Device) -> None:
-    variant = find("unary_abs_f32_buffer")
-    other = Variant("unary_neg_f32_buffer", variant.template, variant.axes, variant.library)
-    with pytest.raises(AssertionError, match="no case reaches unary_neg_f32_buffer"):
+    variant = find("unary_map_f32_buffer")
+    other = Variant("unary_test_f32_buffer", variant.template, variant.axes, variant.library)
+    with pytest.raises(AssertionError, match="no case reaches unary_test_f32_buffer"):
         run_variant(other, device)
 
 
 def test_a_template_without_cases_is_an_error(device: Device) -> None:
-    variant = find("unary_abs_f32_buffer")
+    variant = find("unary_map_f32_buffer")
     with pytest.raises(AssertionError, match="no cases for nothing"):
         reach(replace(variant, template="nothing"), device)

@@ -141,7 +141,7 @@ def _nearest(filters: list[str], entries: list[TemplateEntry]) -> str:
 
 def show(
     ctx: typer.Context,
-    variant: Annotated[str, typer.Argument(help="Name of a variant, e.g. unary_abs_f32_buffer.")],
+    variant: Annotated[str, typer.Argument(help="Name of a variant, e.g. unary_map_f32_buffer.")],
     glsl: Annotated[bool, typer.Option("--glsl", help="The rendered GLSL (the default).")] = False,
     spirv: Annotated[bool, typer.Option("--spirv", help="The SPIR-V, disassembled.")] = False,
     manifest: Annotated[bool, typer.Option("--manifest", help="The manifest entry.")] = False,

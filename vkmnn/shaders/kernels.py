@@ -35,6 +35,32 @@ class Activation(IntEnum):
     QUICK_GELU = 13
 
 
+class Binary(IntEnum):
+    """The numbers `BINARY_…` of GLSL."""
+
+    ADD = 0
+    SUB = 1
+    MUL = 2
+    DIV = 3
+    POW = 4
+    MOD = 5
+    FMOD = 6
+    MIN = 7
+    MAX = 8
+    PRELU = 9
+    EQUAL = 10
+    GREATER = 11
+    GREATER_EQUAL = 12
+    LESS = 13
+    LESS_EQUAL = 14
+    AND = 15
+    OR = 16
+    XOR = 17
+    BIT_AND = 18
+    BIT_OR = 19
+    BIT_XOR = 20
+
+
 class ExactKind(IntEnum):
     """The numbers `EXACTKIND_…` of GLSL."""
 
@@ -49,6 +75,18 @@ class Pool(IntEnum):
     MAX = 0
     AVERAGE = 1
     LP = 2
+
+
+class Reduce(IntEnum):
+    """The numbers `REDUCE_…` of GLSL."""
+
+    SUM = 0
+    L1 = 1
+    SUM_SQUARE = 2
+    SUM_EXP = 3
+    MAX = 4
+    MIN = 5
+    PROD = 6
 
 
 class ReduceFinish(IntEnum):
@@ -86,6 +124,16 @@ class SamplePadding(IntEnum):
     REFLECTION = 2
 
 
+class Scatter(IntEnum):
+    """The numbers `SCATTER_…` of GLSL."""
+
+    NONE = 0
+    ADD = 1
+    MUL = 2
+    MAX = 3
+    MIN = 4
+
+
 class Step(IntEnum):
     """The numbers `STEP_…` of GLSL."""
 
@@ -115,6 +163,56 @@ class Step(IntEnum):
     MUL_ADD = 23
     CLIP = 24
     SELECT = 25
+
+
+class Unary(IntEnum):
+    """The numbers `UNARY_…` of GLSL."""
+
+    ABS = 0
+    NEG = 1
+    RECIPROCAL = 2
+    FLOOR = 3
+    CEIL = 4
+    ROUND = 5
+    SQRT = 6
+    RSQRT = 7
+    SQUARE = 8
+    EXP = 9
+    LOG = 10
+    ERF = 11
+    SIN = 12
+    COS = 13
+    TAN = 14
+    ASIN = 15
+    ACOS = 16
+    ATAN = 17
+    SINH = 18
+    COSH = 19
+    ASINH = 20
+    ACOSH = 21
+    ATANH = 22
+    SIGN = 23
+    ISNAN = 24
+    ISINF = 25
+    RELU = 26
+    CLIP = 27
+    LEAKY_RELU = 28
+    SIGMOID = 29
+    HARD_SIGMOID = 30
+    HARD_SWISH = 31
+    TANH = 32
+    ELU = 33
+    SELU = 34
+    CELU = 35
+    SOFTPLUS = 36
+    SOFTSIGN = 37
+    GELU = 38
+    GELU_TANH = 39
+    SILU = 40
+    MISH = 41
+    QUICK_GELU = 42
+    THRESHOLDED_RELU = 43
+    NOT = 44
 
 
 ArgReduceSource: TypeAlias = Literal[
@@ -480,28 +578,9 @@ def attention_tile(
     )
 
 
-BinaryOp: TypeAlias = Literal[
-    "ADD",
-    "SUB",
-    "MUL",
-    "DIV",
-    "POW",
-    "MOD",
-    "FMOD",
-    "MIN",
-    "MAX",
-    "PRELU",
-    "EQUAL",
-    "GREATER",
-    "GREATER_EQUAL",
-    "LESS",
-    "LESS_EQUAL",
-    "AND",
-    "OR",
-    "XOR",
-    "BIT_AND",
-    "BIT_OR",
-    "BIT_XOR",
+BinaryForm: TypeAlias = Literal[
+    "map",
+    "test",
 ]
 BinaryWidth: TypeAlias = Literal[
     1,
@@ -575,20 +654,20 @@ class BinaryParams(Params):
 
 def binary(
     *,
-    op: BinaryOp,
+    form: BinaryForm,
     width: BinaryWidth,
     element: BinaryElement,
     load: BinaryLoad,
 ) -> Shader:
     """Return a variant of `binary`.
 
-    y = activation(op(a, b)) with broadcasting over up to six axes; an invocation makes one
-    element of `width` words.
+    y = activation(KIND(a, b)) with broadcasting over up to six axes; an invocation makes one
+    element of `width` words. Form test: y is a bool.
     """
     return _find(
         "binary",
         {
-            "op": op,
+            "form": form,
             "width": width,
             "element": element,
             "load": load,
@@ -4086,15 +4165,6 @@ def raster(
     )
 
 
-ReduceColumnsOp: TypeAlias = Literal[
-    "SUM",
-    "L1",
-    "SUM_SQUARE",
-    "SUM_EXP",
-    "MAX",
-    "MIN",
-    "PROD",
-]
 ReduceColumnsWidth: TypeAlias = Literal[
     4,
     1,
@@ -4160,7 +4230,6 @@ class ReduceColumnsParams(Params):
 
 def reduce_columns(
     *,
-    op: ReduceColumnsOp,
     width: ReduceColumnsWidth,
     element: ReduceColumnsElement,
     load: ReduceColumnsLoad,
@@ -4174,7 +4243,6 @@ def reduce_columns(
     return _find(
         "reduce_columns",
         {
-            "op": op,
             "width": width,
             "element": element,
             "load": load,
@@ -4238,15 +4306,6 @@ def reduce_exact(
     )
 
 
-ReduceRowsOp: TypeAlias = Literal[
-    "SUM",
-    "L1",
-    "SUM_SQUARE",
-    "SUM_EXP",
-    "MAX",
-    "MIN",
-    "PROD",
-]
 ReduceRowsLanes: TypeAlias = Literal[
     8,
     16,
@@ -4306,7 +4365,6 @@ class ReduceRowsParams(Params):
 
 def reduce_rows(
     *,
-    op: ReduceRowsOp,
     lanes: ReduceRowsLanes,
     element: ReduceRowsElement,
 ) -> Shader:
@@ -4319,7 +4377,6 @@ def reduce_rows(
     return _find(
         "reduce_rows",
         {
-            "op": op,
             "lanes": lanes,
             "element": element,
         },
@@ -4407,13 +4464,6 @@ def scale(
     )
 
 
-ScatterElementsReduction: TypeAlias = Literal[
-    "none",
-    "add",
-    "mul",
-    "max",
-    "min",
-]
 ScatterElementsElement: TypeAlias = Literal[
     "f32",
     "i32",
@@ -4489,7 +4539,6 @@ class ScatterElementsParams(Params):
 
 def scatter_elements(
     *,
-    reduction: ScatterElementsReduction,
     element: ScatterElementsElement,
     load: ScatterElementsLoad,
 ) -> Shader:
@@ -4502,20 +4551,12 @@ def scatter_elements(
     return _find(
         "scatter_elements",
         {
-            "reduction": reduction,
             "element": element,
             "load": load,
         },
     )
 
 
-ScatterNdReduction: TypeAlias = Literal[
-    "none",
-    "add",
-    "mul",
-    "max",
-    "min",
-]
 ScatterNdElement: TypeAlias = Literal[
     "f32",
     "i32",
@@ -4583,7 +4624,6 @@ class ScatterNdParams(Params):
 
 def scatter_nd(
     *,
-    reduction: ScatterNdReduction,
     element: ScatterNdElement,
     load: ScatterNdLoad,
 ) -> Shader:
@@ -4596,7 +4636,6 @@ def scatter_nd(
     return _find(
         "scatter_nd",
         {
-            "reduction": reduction,
             "element": element,
             "load": load,
         },
@@ -5103,52 +5142,9 @@ def top_k_rank(
     )
 
 
-UnaryOp: TypeAlias = Literal[
-    "ABS",
-    "NEG",
-    "RECIPROCAL",
-    "FLOOR",
-    "CEIL",
-    "ROUND",
-    "SQRT",
-    "RSQRT",
-    "SQUARE",
-    "EXP",
-    "LOG",
-    "ERF",
-    "SIN",
-    "COS",
-    "TAN",
-    "ASIN",
-    "ACOS",
-    "ATAN",
-    "SINH",
-    "COSH",
-    "ASINH",
-    "ACOSH",
-    "ATANH",
-    "SIGN",
-    "NOT",
-    "ISNAN",
-    "ISINF",
-    "RELU",
-    "CLIP",
-    "LEAKY_RELU",
-    "SIGMOID",
-    "HARD_SIGMOID",
-    "HARD_SWISH",
-    "TANH",
-    "ELU",
-    "SELU",
-    "CELU",
-    "SOFTPLUS",
-    "SOFTSIGN",
-    "GELU",
-    "GELU_TANH",
-    "SILU",
-    "MISH",
-    "QUICK_GELU",
-    "THRESHOLDED_RELU",
+UnaryForm: TypeAlias = Literal[
+    "map",
+    "test",
 ]
 UnaryElement: TypeAlias = Literal[
     "f32",
@@ -5203,19 +5199,20 @@ class UnaryParams(Params):
 
 def unary(
     *,
-    op: UnaryOp,
+    form: UnaryForm,
     element: UnaryElement,
     load: UnaryLoad,
 ) -> Shader:
     """Return a variant of `unary`.
 
-    y = op(x), element by element, on n4 flat groups of four. Definitions are those of the ONNX
-    operators; alpha and beta are theirs, lo and hi are the bounds of an integer CLIP.
+    y = KIND(x), element by element, on n4 flat groups of four; form test: y is a bool.
+    Definitions are those of the ONNX operators; alpha and beta are theirs, lo and hi are the
+    bounds of an integer CLIP.
     """
     return _find(
         "unary",
         {
-            "op": op,
+            "form": form,
             "element": element,
             "load": load,
         },

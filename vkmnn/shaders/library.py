@@ -47,7 +47,7 @@ class ShaderLibrary:
         return _library(Path(file).resolve().parent)
 
     def load(self, name: str) -> Shader:
-        """Return the variant called `name` (`"unary_relu_f32_ssbo"`); the same object every time.
+        """Return the variant called `name` (`"unary_map_f32_buffer"`); the same object every time.
 
         Raises:
             ShaderError: there is no such variant; the hint names the nearest one. Or the folder

@@ -136,15 +136,6 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "group_norm_*_own_*",
     ),
     Equivalent(
-        "include/reduce.glsl.j2",
-        r"center|sqrt\(",
-        "only sums are finished this way",
-        "reduce_*_prod_*",
-    ),
-    Equivalent(
-        "reduce_columns.comp.j2", r"center = ", "only sums have a center", "reduce_*_prod_*"
-    ),
-    Equivalent(
         "reduce_columns.comp.j2",
         r"k - 4u <= length|k \+ 5u <= length",
         "the next loop does the rest",

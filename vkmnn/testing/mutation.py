@@ -39,8 +39,8 @@ from vkmnn.testing.runner import Picks, reach, run_case
 FUNCTION_LIBRARIES = {
     "include/math.glsl.j2": "unary_*",
     "include/power.glsl.j2": "unary_*",
-    "include/erf.glsl.j2": "binary_add_*_f32_*",
-    "include/activation.glsl.j2": "binary_add_*_f32_*",
+    "include/erf.glsl.j2": "binary_map_*_f32_*",
+    "include/activation.glsl.j2": "binary_map_*_f32_*",
 }
 """Includes of functions that many kernels share, and the variants whose cases test them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -11,9 +11,11 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, DType, Op
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs
+from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 from vkmnn.testing.cases.shapes import SHAPES, f32, floats, i32, integers, whole
 from vkmnn.vulkan.broadcast import plan_plain
+from vkmnn.vulkan.executions.binary import HALF_KINDS
 
 Shape = tuple[int, ...]
 
@@ -69,6 +71,7 @@ ACTIVATIONS = (
 # Relative error of float kinds that are not exact.
 _RTOL = {"DIV": 4e-7, "POW": 4e-6}
 _CHECKED = ("ADD", "SUB", "MUL", "POW")
+_LOGIC = ("AND", "OR", "XOR")
 _COMPARISONS = ("EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
 _OVERFLOW = "does not fit the 32-bit integers"
 _EXTREMES = np.array([-(2**31), 1 - 2**31, -46341, -46340, -2, -1, 0, 1, 2, 3, 46340, 46341,
@@ -178,11 +181,22 @@ def _stored(kind: str, dtype: str) -> Iterator[AnyArray]:
 @shader_cases("binary")
 def binary(variant: Variant) -> Iterator[Case]:
     """Every way to broadcast; the branches of each kind; overflows; fused activations."""
-    kind, dtype = str(variant.axes["op"]), variant.dtype
-    width = int(variant.axes["width"])
+    logic = _LOGIC if variant.dtype == "i32" else ()
+    if variant.axes["form"] == "test":
+        kinds: Iterable[str] = (*_COMPARISONS, *logic)
+    else:
+        others = {*_COMPARISONS, *_LOGIC, *(BIT_KINDS if variant.dtype == "f32" else ())}
+        kinds = kernels.Binary.__members__.keys() - others
+    for kind in sorted(kinds):
+        if not variant.half or kind in HALF_KINDS:
+            yield from _cases(kind, variant)
+
+
+def _cases(kind: str, variant: Variant) -> Iterator[Case]:
+    dtype, width = variant.dtype, int(variant.axes["width"])
     attrs = BinaryAttrs(kind)
     rtol = _RTOL.get(kind, 0.0)
-    logical = kind in ("AND", "OR", "XOR")
+    logical = kind in _LOGIC
     # Of halves, quotients by constants alone are halves.
     constant = [1] if kind == "DIV" and variant.half else []
 

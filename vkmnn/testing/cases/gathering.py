@@ -153,6 +153,9 @@ def gather_nd(variant: Variant) -> Iterator[Case]:
         yield _refused(case, place, bad)
 
 
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
 def _updates(reduction: str, dtype: str, *shape: int, seed: int) -> AnyArray:
     """Return numbers that combine exactly, in the dtypes that a kernel serves."""
     if reduction == "mul":
@@ -165,7 +168,11 @@ def _updates(reduction: str, dtype: str, *shape: int, seed: int) -> AnyArray:
 @shader_cases("scatter_nd")
 def scatter_nd(variant: Variant) -> Iterator[Case]:
     """Tuples of one to six indices; repeated ones where updates are combined."""
-    reduction, dtype = str(variant.axes["reduction"]), variant.dtype
+    for reduction in _REDUCTIONS:
+        yield from _scattered_tuples(reduction, variant.dtype)
+
+
+def _scattered_tuples(reduction: str, dtype: str) -> Iterator[Case]:
     attrs = ScatterNDAttrs(reduction)
     for shape, indices, depth, batch in _TUPLES:
         if batch:
@@ -195,7 +202,11 @@ def scatter_nd(variant: Variant) -> Iterator[Case]:
 @shader_cases("scatter_elements")
 def scatter_elements(variant: Variant) -> Iterator[Case]:
     """Shapes that alternate over up to six axes; repeated indices are taken in order."""
-    reduction, dtype = str(variant.axes["reduction"]), variant.dtype
+    for reduction in _REDUCTIONS:
+        yield from _scattered_elements(reduction, variant.dtype)
+
+
+def _scattered_elements(reduction: str, dtype: str) -> Iterator[Case]:
     # Lines leave out the axis that they go along: this one has six others.
     for shape, indices, axis in (*_ELEMENTS, ((3,) * 7, (2,) * 7, 3)):
         index = _ends(_indices(shape[axis], *indices), shape[axis])

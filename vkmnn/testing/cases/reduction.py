@@ -67,21 +67,24 @@ def _case(kind: str, x: AnyArray, *axes: int, keepdims: bool = False) -> Case:
     )
 
 
-def _kinds(variant: Variant) -> tuple[str, ...]:
-    op = str(variant.axes["op"])
-    return _KINDS[op] if variant.dtype == "f32" else _INTEGER_KINDS.get(op, (op,))
+def _kinds(op: str, dtype: str) -> tuple[str, ...]:
+    return _KINDS[op] if dtype == "f32" else _INTEGER_KINDS.get(op, (op,))
+
+
+def _ops(variant: Variant) -> list[str]:
+    return [op for op in _KINDS if variant.dtype == "f32" or op != "SUM_EXP"]
 
 
 @shader_cases("reduce_rows")
 def reduce_rows(variant: Variant) -> Iterator[Case]:
     """Rows that start anywhere in a vec4, in one piece or two."""
-    for case in in_groups(variant, _row_cases(variant)):
-        yield taking(case, {"reduction": "rows"})
+    for op in _ops(variant):
+        for case in in_groups(variant, _row_cases(op, variant.dtype)):
+            yield taking(case, {"reduction": "rows"})
 
 
-def _row_cases(variant: Variant) -> Iterator[Case]:
-    dtype = variant.dtype
-    kinds = _kinds(variant)
+def _row_cases(op: str, dtype: str) -> Iterator[Case]:
+    kinds = _kinds(op, dtype)
     for shape, axis in _ROWS:
         for kind in kinds:
             yield _case(kind, _numbers(kind, dtype, *shape), axis)
@@ -94,11 +97,11 @@ def _row_cases(variant: Variant) -> Iterator[Case]:
         else:
             half = _case(kind, _numbers(kind, dtype, 5, 36).astype(np.float16), 1)
             yield _loose(half)
-    if variant.axes["op"] == "SUM" and dtype == "f32":  # sums of pieces
+    if op == "SUM" and dtype == "f32":  # sums of pieces
         for shape in ((3, 16_387), (2, 16_392)):
             yield _case("LOG_SUM_EXP", floats(*shape), 1)
             yield _case("LOG_SUM_EXP", floats(*shape), 1)
-    yield from _special_cases(variant, 1)
+    yield from _special_cases(op, dtype, 1)
 
 
 def _loose(case: Case) -> Case:
@@ -106,16 +109,15 @@ def _loose(case: Case) -> Case:
     return Case(case.graph, case.feeds, 2e-3, 2e-3)
 
 
-def _special_cases(variant: Variant, axis: int) -> Iterator[Case]:
+def _special_cases(op: str, dtype: str, axis: int) -> Iterator[Case]:
     """Yield infinities and NaN, and the statistics of a normalisation."""
-    op = variant.axes["op"]
-    if variant.dtype != "f32":
+    if dtype != "f32":
         return
     x = whole(5, 40)
     x[0, 3], x[1, 39], x[2, 0], x[3] = np.nan, np.inf, -np.inf, -np.inf
     if axis == 0:
         x = np.ascontiguousarray(x.T)
-    for kind in set(_kinds(variant)) & {"MAX", "MIN", "LOG_SUM_EXP"}:
+    for kind in set(_kinds(op, dtype)) & {"MAX", "MIN", "LOG_SUM_EXP"}:
         yield _case(kind, x, axis)
     if op == "SUM_EXP":
         yield _case("LOG_SUM_EXP", np.float32(40) * floats(5, 131), 1)
@@ -129,8 +131,12 @@ def _special_cases(variant: Variant, axis: int) -> Iterator[Case]:
 @shader_cases("reduce_columns")
 def reduce_columns(variant: Variant) -> Iterator[Case]:
     """Columns next to each other, in one piece or several; also all pixels of blocked images."""
-    width, dtype = int(variant.axes["width"]), variant.dtype
-    for kind in _kinds(variant):
+    for op in _ops(variant):
+        yield from _column_cases(op, variant.dtype, int(variant.axes["width"]))
+
+
+def _column_cases(op: str, dtype: str, width: int) -> Iterator[Case]:
+    for kind in _kinds(op, dtype):
         cases = [_case(kind, _numbers(kind, dtype, *s), axis) for s, axis in _COLUMNS[width]]
         if dtype == "i32":
             narrow = _DTYPES.get(kind, (np.int64,))
@@ -141,12 +147,12 @@ def reduce_columns(variant: Variant) -> Iterator[Case]:
         if width == 4 and kind in _EXACT and dtype == "f32":
             cases += [_pixels(kind, *shape) for shape in ((1, 7, 5, 3), (3, 5, 2, 2), (1, 3, 97))]
         yield from (taking(case, {"reduction": "columns"}) for case in cases)
-    if variant.axes["op"] == "SUM" and dtype == "f32":  # sums of pieces
+    if op == "SUM" and dtype == "f32":  # sums of pieces
         for shape, axis in _COLUMNS[width][-3:]:
             case = _case("LOG_SUM_EXP", floats(*shape), axis)
             yield taking(case, {"reduction": "columns"})
     if width == 1:
-        cases = list(_special_cases(variant, 0))
+        cases = list(_special_cases(op, dtype, 0))
         yield from (taking(case, {"reduction": "columns"}) for case in cases)
 
 

@@ -22,7 +22,9 @@ _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
 # Kinds with kernels for halves.
-_HALF = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
+HALF_KINDS = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
+# Kinds whose result is a bool.
+_TESTS = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR"})
 # Kinds whose integer kernels notice results outside int32.
 _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 
@@ -54,22 +56,26 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         a, b = self.operand(0), self.operand(1)
         # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
         leaves = a is b or (self.attrs.kind == "DIV" and not _divides_halves(b))
-        half = self.attrs.kind in _HALF and not leaves
+        half = self.attrs.kind in HALF_KINDS and not leaves
         return self.by_rule(self.half_rule if half else HalfRule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         attrs, output = self.attrs, self.output
         plan, operands = plan_operands(self.operands, output, encoder)
+        test = attrs.kind in _TESTS
         shader = kernels.binary(
-            op=attrs.kind,  # type: ignore[arg-type]
+            form="test" if test else "map",
             width=plan.width,
             element=encoder.element_of(operands[0]),
             load=encoder.load,
         )
         tensors, check = [*operands, output], 0
-        if kernel_dtype(operands[0].dtype) == "i32" and attrs.kind in _OVERFLOWS:
-            status, check = encoder.check_overflow(self.op, output)
+        if kernel_dtype(operands[0].dtype) == "i32" and not test:
+            checked = attrs.kind in _OVERFLOWS
+            status, check = (
+                encoder.check_overflow(self.op, output) if checked else encoder.unchecked()
+            )
             tensors.append(status)
         params = kernels.BinaryParams(
             count=plan.count,
@@ -81,7 +87,10 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
             elements=storage_elements(output.shape, output.layout),
             check=check,
         )
-        spec: dict[str, int | bool] = {"AXES": len(plan.sizes)}
+        spec: dict[str, int | bool] = {
+            "KIND": kernels.Binary[attrs.kind].value,
+            "AXES": len(plan.sizes),
+        }
         if attrs.activation.kind != "NONE":
             spec |= activation_spec(attrs.activation)
         if plan.width == 4:

@@ -38,10 +38,10 @@ class ScatterNDExecution(VulkanExecution[ScatterNDAttrs]):
         inner = prod(data.shape[depth:])
         status, check = encoder.check_indices(self.op, index)
         shader = kernels.scatter_nd(
-            reduction=reduction,  # type: ignore[arg-type]
             element=kernel_dtype(data.dtype),  # type: ignore[arg-type]
             load=encoder.load,
         )
+        spec = {"REDUCTION": kernels.Scatter[reduction.upper()].value}
         chunk = MAX_LOOP_ROUNDS // (depth + 1)
         starts = [0] if reduction == "none" else range(0, tuples, chunk)
         for first in starts:
@@ -56,7 +56,7 @@ class ScatterNDExecution(VulkanExecution[ScatterNDAttrs]):
                 stride=(*row_strides(data.shape)[:depth], *[0] * (MAX_AXES - depth)),
                 check=check,
             )
-            encoder.dispatch_linear(shader, [index, updates, output, status], params, count)
+            encoder.dispatch_linear(shader, [index, updates, output, status], params, count, spec)
 
 
 @vulkan_execution("ScatterElements")
@@ -82,10 +82,10 @@ class ScatterElementsExecution(VulkanExecution[ScatterElementsAttrs]):
         status, check = encoder.check_range(index, -size, size - 1, self.op)
         count = prod(lines.size) if length else 0
         shader = kernels.scatter_elements(
-            reduction=attrs.reduction,  # type: ignore[arg-type]
             element=kernel_dtype(data.dtype),  # type: ignore[arg-type]
             load=encoder.load,
         )
+        spec = {"REDUCTION": kernels.Scatter[attrs.reduction.upper()].value}
         for first in range(0, length, MAX_LOOP_ROUNDS):
             params = kernels.ScatterElementsParams(
                 count=count,
@@ -99,7 +99,7 @@ class ScatterElementsExecution(VulkanExecution[ScatterElementsAttrs]):
                 stride=padded(lines.src.strides, 0),
                 check=check,
             )
-            encoder.dispatch_linear(shader, [index, updates, output, status], params, count)
+            encoder.dispatch_linear(shader, [index, updates, output, status], params, count, spec)
 
 
 def _lines(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> Region:

@@ -22,12 +22,14 @@ _KEEPS_ZERO = frozenset(
     }
 )  # fmt: skip
 # Kinds whose results lie beyond the range of halves for ordinary operands, and rare ones.
-_FULL = frozenset(
+FULL_KINDS = frozenset(
     {
         "RECIPROCAL", "RSQRT", "SQUARE", "EXP", "LOG", "TAN", "ASIN", "ACOS", "ATAN", "SINH",
         "COSH", "ASINH", "ACOSH", "ATANH", "ISNAN", "ISINF",
     }
 )  # fmt: skip
+# Kinds whose result is a bool, which takes another type than their operand.
+_TESTS = frozenset({"ISNAN", "ISINF"})
 _INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 
@@ -56,7 +58,7 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
 
     def halves(self) -> Halves:
         """Follow the operand, unless results leave the range of halves easily, or are no floats."""
-        return self.by_rule(HalfRule.FULL if self.attrs.kind in _FULL else self.half_rule)
+        return self.by_rule(HalfRule.FULL if self.attrs.kind in FULL_KINDS else self.half_rule)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -64,14 +66,15 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         dtype = kernel_dtype(source.dtype)
         count = vec4_count(output)
         shader = kernels.unary(
-            op=attrs.kind,  # type: ignore[arg-type]
+            form="test" if attrs.kind in _TESTS else "map",
             element=encoder.element_of(source),
             load=encoder.load,
         )
         params = kernels.UnaryParams(n4=count, alpha=attrs.alpha, beta=attrs.beta)
         if dtype == "i32":
             params = kernels.UnaryParams(n4=count, lo=_bound(attrs.alpha), hi=_bound(attrs.beta))
-        encoder.dispatch_linear(shader, [source, output], params, count)
+        spec = {"KIND": kernels.Unary[attrs.kind].value}
+        encoder.dispatch_linear(shader, [source, output], params, count, spec)
 
 
 def _bound(value: float) -> int:

@@ -212,6 +212,7 @@ def _column_piece(line: Line, info: DeviceInfo) -> int:
 
 def _spec(reduction: Reduction) -> dict[str, int | float | bool]:
     return {
+        "REDUCE": kernels.Reduce[reduction.op].value,
         "FINISH": reduction.finish.value,
         "CENTER": reduction.subtract,
     }
@@ -236,7 +237,6 @@ def _encode_rows(
     rows = line.outer * chunks
     group = row_group(rows, piece, encoder)
     shader = kernels.reduce_rows(
-        op=reduction.op,
         lanes=group.lanes,
         element=stored_element(source),
     )
@@ -274,7 +274,6 @@ def encode_pieces(
     chunks = ceil_div(line.size, piece)
     count = line.outer * chunks * inner
     shader = kernels.reduce_columns(
-        op=reduction.op,
         width=width,
         element=stored_element(source),
         load=encoder.load,
