@@ -188,7 +188,9 @@ class Variant:
     @property
     def half(self) -> bool:
         """Whether the variant works on floats of 16 bits."""
-        return "storage16" in self.library.load(self.name).requires
+        # Loads of float16 through texel buffers alone need no feature.
+        needs = self.library.load(self.name).requires
+        return self.axes.get("element") == "f16" or "storage16" in needs
 
     @property
     def dtype(self) -> str:
