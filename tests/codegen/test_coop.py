@@ -69,7 +69,7 @@ def test_shared_memory_is_what_the_rules_think(name: str) -> None:
             shared += sizes[operands[0]]
     _, _, tile_name, step = name.split("_")[:4]
     (tile,) = (tile for tile in ALL_TILES if (tile.name, tile.step) == (tile_name, int(step)))
-    assert shared <= tile.shared_bytes <= min(shared + 16, tile.most_shared)
+    assert shared <= tile.shared_bytes <= min(shared + 16, tile.max_shared)
     assert BUILTIN.load(name).local_size == (tile.invocations, 1, 1)
     assert BUILTIN.load(name).subgroup_size == tile.matrix.subgroup
 

@@ -56,6 +56,10 @@ class Params(Protocol):
         """Return the push-constant bytes."""
 
 
+ShaderCall = tuple[Shader, Callable[..., Params]]
+"""What a kernel dispatches: a shader, and the type of its parameters."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackedConstant:
     """A constant in the form that a kernel wants, packed once and shared by plans."""

@@ -39,7 +39,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
 from vkmnn.vulkan.gemm.families.coop import ConvCoop, MatMulCoop
 from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
-from vkmnn.vulkan.gemm.shared_tiles import LEAST_PART
+from vkmnn.vulkan.gemm.shared_tiles import MIN_PART
 
 COLD = 200_000_000
 
@@ -96,7 +96,7 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
             product = Gemm(rows, columns, 4096)
             kernel = rank_coop(product, MATRIX_GPU)[0]
             made = kernel.tile.workgroups(product) * kernel.parts
-            possible = kernel.tile.workgroups(product) * (product.k // LEAST_PART)
+            possible = kernel.tile.workgroups(product) * (product.k // MIN_PART)
             assert min(96, possible) <= made <= 260, (product, kernel)
 
 

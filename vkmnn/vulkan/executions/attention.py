@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -11,10 +11,9 @@ from vkmnn.core.execution import Rejection
 from vkmnn.ir import View
 from vkmnn.ir.ops import StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, is_gpu, rotate_lanes
-from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule, Halves
 
@@ -28,10 +27,6 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
 MASK = 3  # number of the input
 
 
-Variant = tuple[Shader, Callable[..., Params]]
-"""A shader, and the type of its parameters."""
-
-
 @dataclass(frozen=True)
 class AttentionTile:
     """A workgroup computes `rows` queries; queries and keys pass through shared memory."""
@@ -39,7 +34,7 @@ class AttentionTile:
     rows: int = 16
     family = "tile"
 
-    def variant(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> Variant:
+    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.attention_tile(element=encoder.element, load=encoder.load, aligned=aligned)
         return shader, kernels.AttentionTileParams
@@ -53,7 +48,7 @@ class AttentionRotate:
     lanes: CpuLanes
     family = "rotate"
 
-    def variant(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> Variant:
+    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.attention_rotate(
             rows=self.rows, lanes=self.lanes, aligned=aligned, element=encoder.element
@@ -92,7 +87,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         views = (*attrs.views, attrs.result)
         aligned = _aligned(attrs.depth, attrs.width, views)
         kernel = encoder.choose("attention", (attrs, aligned), _kernels(attrs, encoder))
-        shader, make_params = kernel.variant(aligned, encoder)
+        shader, make_params = kernel.call(aligned, encoder)
         q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in views)
         seen = attrs.mask or View(0, (0, 0, 0, 0))
         params = make_params(

@@ -1,7 +1,7 @@
-"""Which tile of cooperative matrices makes a product of halves: a table and the rules over it.
+"""Which tile of cooperative matrices computes a float16 product: a table, and the rules over it.
 
-Convolutions are products too, as in `shared_tiles`. Where the numbers come from,
-docs/decisions/gemm-families.md says.
+Convolutions are products too, as in `shared_tiles`. docs/decisions/gemm-families.md
+says where the numbers come from.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import multiprocessors
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
-from vkmnn.vulkan.gemm.shared_tiles import FEW, LEAST_PART, LONG_K, MOST, MOST_PADDING
+from vkmnn.vulkan.gemm.shared_tiles import FEW, LONG_K, MAX_GRID, MAX_PADDING, MIN_PART
 
 # The smallest k that operands are padded to: elements of a uvec4.
 VECTOR = 8
 # A tile is large enough when it still makes as many workgroups per multiprocessor.
 FILLED = 96 / 132
-# The largest tile pays from so many results on.
+# The largest tile pays from this many results on.
 LARGE_RESULT = 2048 * 2048
 # With fewer workgroups per multiprocessor, groups of subgroups share the K of a tile.
 GROUPED_BELOW = 2.0
-# Longer steps pay for weights that come from memory: large ones, in networks with so many bytes of
-# them that they do not stay in the cache.
+# Longer steps pay for weights that come from memory: large ones, in networks whose weights do not
+# stay in the cache.
 COLD_BYTES = 30_000_000
 COLD_WEIGHT_BYTES = 500_000
 
@@ -40,7 +40,7 @@ _KINDS = ("f16", "f16", "f32", "f32", "subgroup")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Matrices M x K by K x N that a `subgroup` of so many invocations multiplies at a time."""
+    """Matrices M x K by K x N that a subgroup of `subgroup` invocations multiplies at a time."""
 
     m: int
     n: int
@@ -48,9 +48,9 @@ class Matrix:
     subgroup: int
 
     def runs_on(self, info: DeviceInfo) -> bool:
-        """Return whether a device lists these sizes, of halves summed in float32."""
-        least, most = info.limits.subgroup_size_range
-        return least <= self.subgroup <= most and any(
+        """Return whether a device lists these sizes, for float16 summed in float32."""
+        smallest, largest = info.limits.subgroup_size_range
+        return smallest <= self.subgroup <= largest and any(
             (shape.m, shape.n, shape.k) == (self.m, self.n, self.k) and _has_kinds(shape)
             for shape in info.cooperative_matrices
         )
@@ -105,15 +105,15 @@ class CoopTile:
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup."""
         stage = 16 * (self.rows + self.columns) * (self.step // VECTOR + 1)
-        buffers = 2 if 2 * stage <= self.most_shared else 1
+        buffers = 2 if 2 * stage <= self.max_shared else 1
         rows = self.groups * (self.rows // self.sub_rows) * self.matrix.m
         sums = rows * (self.columns // 4 + 1) * 16
         return max(buffers * stage, sums) + 16
 
     @property
-    def most_shared(self) -> int:
-        """What the template asks for at most; devices with small matrices have less."""
-        return MOST_SHARED if self.matrix == LARGE_MATRIX else LESS_SHARED
+    def max_shared(self) -> int:
+        """The most that the template asks for; devices with small matrices have less."""
+        return MAX_SHARED if self.matrix == LARGE_MATRIX else MAX_SHARED_SMALL
 
     @property
     def part_elements(self) -> int:
@@ -125,8 +125,8 @@ class CoopTile:
     def fits(self, info: DeviceInfo) -> bool:
         """Return whether a device has the memory and the invocations."""
         limits = info.limits
-        most = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
-        return self.shared_bytes <= limits.max_shared_memory and self.invocations <= most
+        room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
+        return self.shared_bytes <= limits.max_shared_memory and self.invocations <= room
 
     def workgroups(self, gemm: Gemm) -> int:
         """Return how many tiles a product has."""
@@ -142,8 +142,8 @@ class CoopTile:
         return ceil_div(k, self.step)
 
 
-MOST_SHARED = 49_152
-LESS_SHARED = 32_768
+MAX_SHARED = 49_152
+MAX_SHARED_SMALL = 32_768
 
 # Tiles of one size lie side by side: with whole subgroups, and with groups that share K. Of these,
 # the first is for weights that come from the cache.
@@ -224,21 +224,21 @@ def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopK
     matrix = matrix_of(info)
     if matrix is None or gemm.k == 0:
         return []
-    most = multiprocessors(info)
+    processors = multiprocessors(info)
     tiles = TILES_OF[matrix]
     sizes = [size for size in ([t for t in same if t.fits(info)] for same in tiles) if size]
-    least = min((size[0].padded(gemm) for size in sizes), default=0)
-    lean = [size for size in sizes if size[0].padded(gemm) <= MOST_PADDING * least]
+    fewest = min((size[0].padded(gemm) for size in sizes), default=0)
+    lean = [size for size in sizes if size[0].padded(gemm) <= MAX_PADDING * fewest]
     if gemm.rows * gemm.columns < LARGE_RESULT:
         lean = [size for size in lean if size[0] != LARGEST]
-    filling = [size for size in lean if size[0].workgroups(gemm) >= FILLED * most]
+    filling = [size for size in lean if size[0].workgroups(gemm) >= FILLED * processors]
     mine = 2 * gemm.columns * gemm.k * gemm.batches
     cold = weight_bytes > COLD_BYTES and mine > COLD_WEIGHT_BYTES
     ranked: list[CoopKernel] = []
     if not filling:
         ranked += _shared_by_workgroups(lean, gemm, info, cold)
     for size in [*filling, *reversed(lean)]:
-        ranked += map(CoopKernel, _by_step(size, gemm, most, cold))
+        ranked += map(CoopKernel, _by_step(size, gemm, processors, cold))
     for tile in (tile for size in sizes for tile in size):
         ranked.append(CoopKernel(tile))
         if tile.splits and tile.steps(gemm.k) > 1:
@@ -246,9 +246,9 @@ def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopK
     return list(dict.fromkeys(ranked))
 
 
-def _by_step(size: list[CoopTile], gemm: Gemm, most: int, cold: bool) -> list[CoopTile]:
+def _by_step(size: list[CoopTile], gemm: Gemm, processors: int, cold: bool) -> list[CoopTile]:
     """Return the tiles of one size, the likely fastest first."""
-    few = size[0].workgroups(gemm) < GROUPED_BELOW * most
+    few = size[0].workgroups(gemm) < GROUPED_BELOW * processors
     deep = cold or (size[0].groups == 1 and few and gemm.k >= size[-1].step)
     return size[::-1] if deep else size
 
@@ -257,17 +257,17 @@ def _shared_by_workgroups(
     sizes: list[list[CoopTile]], gemm: Gemm, info: DeviceInfo, cold: bool
 ) -> list[CoopKernel]:
     """Return kernels with a long K in parts, those that fill the device first, then small tiles."""
-    most = multiprocessors(info)
+    processors = multiprocessors(info)
     found: dict[CoopKernel, int] = {}
     for size in reversed(sizes):
         tile = (size[::-1] if cold else size)[0]
         count = tile.workgroups(gemm)
-        if not tile.splits or count >= FEW * most or gemm.k < LONG_K:
+        if not tile.splits or count >= FEW * processors or gemm.k < LONG_K:
             continue
-        parts = _used(tile, gemm.k, min(int(MOST * most) // count, gemm.k // LEAST_PART))
+        parts = _used(tile, gemm.k, min(int(MAX_GRID * processors) // count, gemm.k // MIN_PART))
         if parts > 1:
             found[CoopKernel(tile, parts)] = count * parts
-    return sorted(found, key=lambda kernel: -min(found[kernel], int(FILLED * most)))
+    return sorted(found, key=lambda kernel: -min(found[kernel], int(FILLED * processors)))
 
 
 def _used(tile: CoopTile, k: int, parts: int) -> int:

@@ -50,8 +50,8 @@ class Place(IntEnum):
 class Bid(Generic[K]):
     """A kernel that can solve a problem, and its place.
 
-    Of kernels in one place the one of the least `cost` comes first, in a unit that those of the
-    place agree on: nanoseconds of one core for convolutions in registers of CPU devices.
+    Within a place, the lowest `cost` comes first, in a unit that the kernels of the place agree
+    on: nanoseconds of one core for convolutions in registers of CPU devices.
     """
 
     kernel: K
@@ -61,7 +61,7 @@ class Bid(Generic[K]):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What rules look at beside the problem.
+    """What rules look at besides the problem.
 
     Args:
         info: the device.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from vkmnn.ir.ops import NO_ACTIVATION
-from vkmnn.runtime.shader import Shader
-from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div, index_spec
+from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import bind_convolution
 from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob
@@ -20,9 +18,6 @@ GPU_LOCAL = 64
 """Invocations of a workgroup on GPUs."""
 GPU_INVOCATIONS = 16_384
 """Enough to keep a large GPU busy: 128 multiprocessors with 128 lanes."""
-
-Variant = tuple[Shader, Callable[..., Params]]
-"""A shader, and the type of its parameters."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class LoopKernel(ConvKernel):
         """Return how often an invocation goes round the loop inside the taps; 0 without one."""
 
     @abstractmethod
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
 
     def across(self) -> int:
@@ -78,7 +73,7 @@ class LoopKernel(ConvKernel):
     def _dispatch(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         problem = job.problem
         bound = bind_convolution(job, self, encoder)
-        shader, params = self.variant(problem, encoder)
+        shader, params = self.call(problem, encoder)
         tiles = self.tiles(problem)
         folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
         single = problem.grouping != "blocks"

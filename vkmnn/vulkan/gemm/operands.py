@@ -23,7 +23,7 @@ EIGHT = 8
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A matrix operand as kernels read it; all strides count vec4s, or uvec4s of halves.
+    """A matrix operand as kernels read it; all strides count vec4s, or uvec4s of float16.
 
     Attributes:
         tensor: holds it.
@@ -123,7 +123,7 @@ def lies_by_rows(tensor: Tensor, rows: int, k: int, across: bool) -> bool:
 def rows_of(
     tensor: Tensor, rows: int, k: int, across: bool, matrices: int, encoder: VulkanEncoder
 ) -> Operand:
-    """Return matrices as rows along k of whole uvec4s of halves, packed unless they lie so.
+    """Return matrices as rows along k of whole uvec4s of float16, packed unless they lie so.
 
     Args:
         tensor: holds `matrices` matrices.

@@ -20,7 +20,7 @@ Grouping = Literal["blocks", "depthwise", "odd"]
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """Sizes of a matrix product: so many times rows by columns, with an inner axis of `k`."""
+    """Sizes of `batches` matrix products: rows by columns, with an inner axis of `k`."""
 
     rows: int
     columns: int

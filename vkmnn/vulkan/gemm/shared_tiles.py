@@ -1,7 +1,7 @@
-"""Which of the kernels for GPUs makes a matrix product: tables and the rules over them.
+"""Which tile in shared memory computes a product on a GPU: a table, and the rules that rank it.
 
-Convolutions are products too: pixels are the rows, taps times input channels the inner axis. Where
-the numbers come from, docs/decisions/gemm-families.md says.
+Convolutions are products, too: pixels are the rows, taps times input channels the inner axis.
+docs/decisions/gemm-families.md says where the numbers come from.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from vkmnn.vulkan.gemm.problem import Gemm
 
 # A tile is large enough when it still makes as many workgroups per multiprocessor,
 FILLED = 96 / 132
-# and gives the busiest multiprocessor at most so many times the least results that are possible.
-MOST_PADDING = 1.4
+# and gives the busiest multiprocessor at most this multiple of the fewest results possible.
+MAX_PADDING = 1.4
 # With fewer invocations per multiprocessor, groups of them share the K of a tile.
 GROUPED_BELOW = 512
 # With fewer than FEW workgroups per multiprocessor and so long a K, workgroups share a tile: as
-# many as make at most MOST of them per multiprocessor, each with no less than LEAST_PART of K.
+# many as make at most MAX_GRID of them per multiprocessor, each with no less than MIN_PART of K.
 FEW = 60 / 132
-MOST = 140 / 132
+MAX_GRID = 140 / 132
 LONG_K = 1024
-LEAST_PART = 256
+MIN_PART = 256
 
 VEC4_BYTES = 16
-# What a split product keeps beside its tiles, in whole vec4s.
+# What split-K keeps in shared memory besides the tiles, in whole vec4s.
 ARRIVAL_BYTES = 16
 
 
@@ -135,13 +135,14 @@ def rank_shared(gemm: Gemm, info: DeviceInfo) -> list[SharedKernel]:
     """
     if gemm.k == 0:
         return []  # there is nothing to load a first step from
-    most = multiprocessors(info)
+    processors = multiprocessors(info)
     fitting = [tile for tile in TILES if tile.buffers(info)]
     busiest = {
-        tile: ceil_div(workgroups(tile, gemm), most) * tile.rows * tile.columns for tile in fitting
+        tile: ceil_div(workgroups(tile, gemm), processors) * tile.rows * tile.columns
+        for tile in fitting
     }
-    lean = [tile for tile in fitting if busiest[tile] <= MOST_PADDING * min(busiest.values())]
-    filling = [tile for tile in lean if workgroups(tile, gemm) >= FILLED * most]
+    lean = [tile for tile in fitting if busiest[tile] <= MAX_PADDING * min(busiest.values())]
+    filling = [tile for tile in lean if workgroups(tile, gemm) >= FILLED * processors]
     ranked: list[SharedKernel] = []
     for tile in [*filling, *reversed(lean), *reversed(fitting)]:
         ranked += _alternatives(tile, gemm, info)
@@ -167,10 +168,10 @@ def _alternatives(tile: Tile, gemm: Gemm, info: DeviceInfo) -> list[SharedKernel
 
 def parts_of(count: int, k: int, info: DeviceInfo) -> int:
     """Return how many workgroups should share the K of each of `count` tiles."""
-    most = multiprocessors(info)
-    if count >= FEW * most or k < LONG_K:
+    processors = multiprocessors(info)
+    if count >= FEW * processors or k < LONG_K:
         return 1
-    return max(1, min(int(MOST * most) // max(count, 1), k // LEAST_PART))
+    return max(1, min(int(MAX_GRID * processors) // max(count, 1), k // MIN_PART))
 
 
 def _every(tile: Tile, gemm: Gemm, info: DeviceInfo) -> Iterator[SharedKernel]:

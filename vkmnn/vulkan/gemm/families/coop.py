@@ -29,8 +29,8 @@ from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.spatial import Triple
 
-# A dispatch that packs an operand pays from so many products on.
-LEAST_PACKED_WORK = 20_000_000
+# A dispatch that packs an operand pays from this many multiplications on.
+MIN_PACKED_WORK = 20_000_000
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
 MAX_TAP_PAIRS = 1 << 18
 # Depths, heights and widths of taps have 16 bits.
@@ -46,11 +46,11 @@ class MatMulCoop(CoopKernel, MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Rank by `coop_tiles`, behind shared memory where packing an operand does not pay."""
+        """Rank by `coop_tiles`, after shared memory where packing an operand does not pay."""
         if not target.half:
             return
         gemm = problem.gemm
-        pays = problem.by_rows or gemm.work >= LEAST_PACKED_WORK
+        pays = problem.by_rows or gemm.work >= MIN_PACKED_WORK
         place = Place.MATRICES if pays else Place.PACKED_MATRICES
         for kernel in rank_coop(gemm, target.info, target.weight_bytes):
             yield Bid(cls(kernel.tile, kernel.parts), place if target.gpu else Place.EMULATED, 2)

@@ -61,14 +61,14 @@ def gemv_sizes(gemm: Gemm, info: DeviceInfo) -> Iterator[tuple[kernels.MatmulGem
     vectors = ceil_div(gemm.columns, 4)
     enough = FILLED * multiprocessors(info)
     width = next((w for w in (8, 4, 2) if ceil_div(vectors, w) * gemm.batches >= enough), 1)
-    most = min(
+    room = min(
         limits.max_workgroup_invocations,
         limits.max_workgroup_size[0],
         limits.max_shared_memory // (rows * VEC4_BYTES),
     )
     # No more invocations than there are vec4s of K, but one for each result.
     useful = max(ceil_div(gemm.k, 4), rows) * width
-    local = next((n for n in (256, 128) if n <= most and n <= useful), 64)
+    local = next((n for n in (256, 128) if n <= room and n <= useful), 64)
     yield rows, width, local
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import cpu_lanes
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import bind_product
 from vkmnn.vulkan.gemm.cpu_tiles import tiles_of
 from vkmnn.vulkan.gemm.family import (
@@ -21,7 +21,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
-from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel, Variant
+from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
@@ -73,7 +73,7 @@ class ConvTile(LoopKernel):
         """Return the channel blocks."""
         return problem.in_blocks
 
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_tile(
             across="pixels",
@@ -119,7 +119,7 @@ class ConvTileChannels(LoopKernel):
         """Return the channel blocks."""
         return problem.in_blocks
 
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_tile(
             across="channels",

@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import CpuLanes, rotate_lanes
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import bind_product
 from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, tiles_of
 from vkmnn.vulkan.gemm.family import (
@@ -24,7 +24,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
-from vkmnn.vulkan.gemm.loops import LoopKernel, Variant
+from vkmnn.vulkan.gemm.loops import LoopKernel
 from vkmnn.vulkan.gemm.operands import Operand, left_operand, right_operand
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
@@ -80,7 +80,7 @@ class ConvRotate(LoopKernel):
         """Return the channel blocks."""
         return problem.in_blocks
 
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_rotate(rows=self.pixels, lanes=self.local, element=encoder.element)
         return shader, kernels.ConvRotateParams

@@ -9,9 +9,9 @@ from typing import cast
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import cpu_lanes
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
-from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel, Variant
+from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import pack_channels
 
@@ -64,7 +64,7 @@ class ConvDepthwise(SingleKernel):
         yield Bid(cls(4, _local(target)), Place.REGISTERS, 1 if several else 2)
         yield Bid(cls(1, _local(target)), Place.REGISTERS, 2 if several else 1)
 
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_depthwise(
             pixels=self.pixels, element=encoder.element, load=encoder.load
@@ -95,7 +95,7 @@ class ConvStrip(SingleKernel):
         strips = problem.pixels // width * ceil_div(width, self.pixels)
         return ceil_div(strips, self.local)
 
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_strip(
             size=cast(kernels.ConvStripSize, problem.kernel[2]),
@@ -130,7 +130,7 @@ class ConvGather(SingleKernel):
         """Return the input channels of a group."""
         return problem.inputs
 
-    def variant(self, problem: ConvProblem, encoder: VulkanEncoder) -> Variant:
+    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         return kernels.conv_gather(
             element=encoder.element, load=encoder.load

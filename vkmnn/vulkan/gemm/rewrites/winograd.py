@@ -55,7 +55,7 @@ TRANSFORM_NS = {
 }
 DISPATCH_NS = 50_000.0
 # Sums of transformed values are a little less exact: worth it for a clear gain only.
-LEAST_GAIN = 1.2
+MIN_GAIN = 1.2
 # Pairs of channels whose weights are transformed at a time: a product so small takes one thread of
 # the BLAS library, which others, packing other weights, are not made to wait for.
 TRANSFORM_PAIRS = 512
@@ -91,7 +91,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     """Return the m of F(m, 3) if that is faster than a direct convolution, else 0.
 
     On GPUs that is where products take long: a layer of a small batch is bound by latency, and two
-    dispatches more cost more than the products that they save. There, halves have faster products.
+    dispatches more cost more than the products that they save. There, float16 has faster kernels.
     """
     info = encoder.info
     ready = "texel" in encoder.loads
@@ -114,7 +114,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
         lanes = cpu_lanes(info)
         costs = _cpu_costs(problem, fitting, lanes)
         pays = encoder.load == "texel" and lanes in rotate_lanes(info)
-    costs[0] /= LEAST_GAIN
+    costs[0] /= MIN_GAIN
     ranked = sorted(costs, key=lambda m: (m > 0 and not pays, costs[m]))
     return encoder.choose("winograd", problem, ranked)
 
@@ -158,7 +158,7 @@ def product_seconds(gemm: Gemm, info: DeviceInfo) -> float:
 
 
 def pass_seconds(nbytes: int, info: DeviceInfo) -> float:
-    """Return how long one dispatch more takes that reads and writes so many bytes."""
+    """Return how long one more dispatch takes that reads and writes `nbytes` bytes."""
     return DISPATCH_S + nbytes / (MULTIPROCESSOR_BYTES * multiprocessors(info))
 
 
