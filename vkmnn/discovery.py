@@ -24,7 +24,6 @@ from vkmnn.registry import Snapshot
 _LOG = logging.getLogger(__name__)
 
 GROUP = "vkmnn.plugins"
-_API = "vkmnn.plugin"
 _OFF = frozenset({"off", "0", "none"})
 
 
@@ -162,7 +161,7 @@ def _load(source: _Source) -> Plugin:
     if source.module in _loaded:
         _check_same(source)
         return _loaded[source.module]
-    api = importlib.import_module(_API)  # everything of vkmnn's own is registered before
+    api = importlib.import_module("vkmnn.plugin")  # everything of vkmnn's own is registered before
     before = Snapshot()
     modules = set(sys.modules)
     try:

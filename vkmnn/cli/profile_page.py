@@ -108,7 +108,7 @@ def write_page(profile: Profile, path: Path, title: str, subtitle: str) -> None:
 
 def page(profile: Profile, title: str, subtitle: str) -> str:
     """Return the page; arguments as of `write_page`."""
-    own = files("vkmnn.cli")
+    own = files(__package__)
     types = [name for name, _, _ in profile.totals("type")]
     colours = {name: f"var(--c{i})" for i, name in enumerate(types[:_COLOURS])}
     return _PAGE.substitute(

@@ -19,8 +19,8 @@ from vkmnn.shape import flops
 if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
     from vkmnn.core.execution import Command
+    from vkmnn.core.host_part import HostPart
     from vkmnn.core.pipeline import Pipeline
-    from vkmnn.core.program import HostPart
     from vkmnn.core.tensor import Tensor
 
 _COPY = "Copy"

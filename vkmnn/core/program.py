@@ -6,12 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 
 from vkmnn.budget import Meter
 from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.host_part import HostPart as HostPart
+from vkmnn.core.host_part import Value as Value
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.plans import Planner, Plans, Progress, Shapes
@@ -21,27 +22,6 @@ from vkmnn.errors import HostError, PlacementError, UnsupportedNode, Unsupported
 from vkmnn.ir import Array, Graph, HostGraphAttrs, Op, TensorInfo
 
 _log = logging.getLogger(__name__)
-
-Value = Any
-"""An array; on the host also a list of arrays, a dictionary, or None."""
-
-
-class HostPart(Protocol):
-    """Some ops of the type HostGraph, ready to run."""
-
-    ops: tuple[Op, ...]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    busy_us: float
-    start_us: float
-
-    @property
-    def engine(self) -> str:
-        """What runs them."""
-
-    def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the outputs by name."""
-
 
 OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequence[HostPart]]
 """Opens ops of the type HostGraph: gets them, constants, and what is read of their results."""

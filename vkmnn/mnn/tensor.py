@@ -6,15 +6,12 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType
-
-if TYPE_CHECKING:
-    from vkmnn.mnn.interpreter import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Tensor:
     """
 
     def __init__(self, *arguments: Any) -> None:
-        self._session: Session | None = None
+        self._session: Any = None  # the Session whose input or output it is
         self._name = ""
         self._dtype: DType | None = None
         self._order = Tensor_DimensionType_Caffe
@@ -84,9 +81,7 @@ class Tensor:
             )
 
     @classmethod
-    def _of_session(
-        cls, session: Session, name: str, dtype: DType, shape: tuple[int, ...]
-    ) -> Tensor:
+    def _of_session(cls, session: Any, name: str, dtype: DType, shape: tuple[int, ...]) -> Tensor:
         """Return an input or output of a session."""
         tensor = cls()
         tensor._session, tensor._name, tensor._dtype = session, name, dtype

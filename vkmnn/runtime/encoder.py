@@ -18,9 +18,9 @@ from vkmnn.runtime.drivers.base import (
     TRANSFER_READ,
     TRANSFER_WRITE,
     WRITES,
-    DriverBuffer,
     DriverCommands,
 )
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.hazards import BufferHazards
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from vkmnn.runtime.device import Device
     from vkmnn.runtime.device_info import Limits
+    from vkmnn.runtime.opened import OpenDevice
     from vkmnn.runtime.pipeline import Pipeline
 
 _NAMED_LABELS = 8
@@ -49,7 +49,7 @@ class Encoder:
     dependency since the last barrier may overlap on the device. One thread at a time.
     """
 
-    def __init__(self, device: Device, *, timestamps: bool) -> None:
+    def __init__(self, device: OpenDevice, *, timestamps: bool) -> None:
         self.device = device
         self.dispatch_count = 0
         self.barrier_count = 0
@@ -333,7 +333,7 @@ class CommandBuffer:
 
     def __init__(
         self,
-        device: Device,
+        device: OpenDevice,
         commands: DriverCommands,
         buffers: tuple[Buffer, ...],
         labels: list[str],

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from vkmnn.errors import DeviceLimitError
 from vkmnn.runtime.drivers.base import (
     EMPTY_RANGE_BYTES,
-    DriverBuffer,
     DriverCommands,
     DriverDevice,
     DriverPipeline,
     DriverRecorder,
 )
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.footprint import Footprint, MatrixType, footprint
 from vkmnn.runtime.shader import TEXEL_SIZES, BindingType, Shader
 

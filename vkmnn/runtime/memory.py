@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-    from vkmnn.runtime.device import Device
-    from vkmnn.runtime.drivers.base import DriverBuffer
+    from vkmnn.runtime.drivers.buffer import DriverBuffer
 
 
 class MemoryKind(enum.Enum):
@@ -33,6 +32,16 @@ class MemoryKind(enum.Enum):
     """Written by the device, read by the host; cached host memory where there is any."""
 
 
+class Transfers(Protocol):
+    """The device, as far as a buffer needs it: moves bytes that the host cannot see."""
+
+    def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
+        """Copy to the device; returns when they have arrived."""
+
+    def download(self, source: BufferRange) -> NDArray[np.uint8]:
+        """Return a copy."""
+
+
 class Buffer:
     """Device memory of `nbytes` bytes; made by `Device.allocate`.
 
@@ -45,7 +54,7 @@ class Buffer:
     __slots__ = ("__weakref__", "destroyed", "device", "driver_buffer", "kind", "nbytes")
 
     def __init__(
-        self, device: Device, nbytes: int, kind: MemoryKind, driver_buffer: DriverBuffer
+        self, device: Transfers, nbytes: int, kind: MemoryKind, driver_buffer: DriverBuffer
     ) -> None:
         self.device = device
         self.nbytes = nbytes

@@ -19,7 +19,7 @@ from vkmnn.errors import VkmnnError
 from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
-    from vkmnn.runtime.device import Device
+    from vkmnn.runtime.opened import OpenDevice
     from vkmnn.runtime.pipeline import Pipeline
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class WarmUp:
         built: the pipelines, some of which are still being built.
     """
 
-    def __init__(self, device: Device, built: Sequence[Future[Pipeline]]) -> None:
+    def __init__(self, device: OpenDevice, built: Sequence[Future[Pipeline]]) -> None:
         self._device = device
         self._todo = deque(built)
         self._pool = Workers(1 + MAX_HELPERS, "vkmnn-warm-up")

@@ -17,12 +17,12 @@ from vkmnn.runtime.device_profiles import DeviceProfile
 from vkmnn.runtime.drivers.base import (
     EMPTY_RANGE_BYTES,
     Driver,
-    DriverBuffer,
     DriverCommands,
     DriverDevice,
     DriverPipeline,
     DriverRecorder,
 )
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.runtime.shader import Shader
 

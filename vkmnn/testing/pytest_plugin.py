@@ -14,7 +14,6 @@ import contextlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -22,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from vkmnn.testing.settings import VALIDATION, Settings
+
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from vkmnn.testing.case import Variant
     from vkmnn.testing.session import ShaderSession
 
 SUITE = Path(__file__).with_name("suite.py")
 PROPERTY = "vkmnn-variant"
 
 _ALONE = pytest.StashKey[bool]()
-_VALIDATION = pytest.StashKey[bool]()
 _WORKER = "vkmnn-shaders"
 
 _MAIN = "--vkmnn-shaders"
@@ -71,45 +70,6 @@ _OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "write the times into the file of --vkmnn-perf-baseline instead of comparing",
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options of a run."""
-
-    devices: list[str]
-    patterns: list[str]
-    sample: bool
-    report: Path | None
-    results: Path | None
-    baseline: Path | None
-    update: bool
-    timed: bool
-    validation: bool
-
-    def variants(self) -> list[Variant]:
-        """Return the variants that the run is about."""
-        from vkmnn.testing.selection import chosen_variants
-
-        return chosen_variants(self.patterns, sample=self.sample)
-
-    @classmethod
-    def of(cls, config: pytest.Config) -> Settings:
-        """Read the command line."""
-        get = config.getoption
-        report, results = get("--vkmnn-report"), get("--vkmnn-results")
-        baseline = get("--vkmnn-perf-baseline")
-        return cls(
-            devices=get("--vkmnn-device") or [],
-            patterns=get("--vkmnn-kernel") or [],
-            sample=get("--vkmnn-sample"),
-            report=Path(report) if report else None,
-            results=Path(results) if results else None,
-            baseline=Path(baseline) if baseline else None,
-            update=get("--vkmnn-perf-update"),
-            timed=bool(baseline) or get("--vkmnn-perf"),
-            validation=config.stash[_VALIDATION],
-        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -163,7 +123,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is None:  # the process that hears of all results
         _configure_main(config)
     else:
-        config.stash[_ALONE], config.stash[_VALIDATION] = worker[_WORKER]
+        config.stash[_ALONE], config.stash[VALIDATION] = worker[_WORKER]
 
 
 def _configure_main(config: pytest.Config) -> None:
@@ -171,12 +131,12 @@ def _configure_main(config: pytest.Config) -> None:
     from vkmnn.testing.session import ShaderSession
 
     config.stash[_ALONE] = config.args_source is not pytest.Config.ArgsSource.ARGS
-    config.stash[_VALIDATION] = False
+    config.stash[VALIDATION] = False
     try:
         session = ShaderSession(Settings.of(config))
     except VkmnnError as error:
         raise pytest.UsageError(str(error)) from error
-    config.stash[_VALIDATION] = session.validation
+    config.stash[VALIDATION] = session.validation
     if not config.getoption("collectonly"):
         config.pluginmanager.register(_Reporter(config, session), "vkmnn-reporter")
 
@@ -185,8 +145,8 @@ def _configure_main(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of pytest-xdist what was found out before it started."""
     stash = node.config.stash
-    if _VALIDATION in stash:
-        node.workerinput[_WORKER] = (stash[_ALONE], stash[_VALIDATION])
+    if VALIDATION in stash:
+        node.workerinput[_WORKER] = (stash[_ALONE], stash[VALIDATION])
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

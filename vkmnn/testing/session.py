@@ -22,7 +22,7 @@ from vkmnn.testing.timing import Job, measure
 
 if TYPE_CHECKING:
     from vkmnn.testing.case import Variant
-    from vkmnn.testing.pytest_plugin import Settings
+    from vkmnn.testing.settings import Settings
 
 
 class ShaderSession:

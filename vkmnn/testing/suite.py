@@ -14,9 +14,10 @@ from vkmnn.runtime.device import Device
 from vkmnn.testing.case import Case, Variant
 from vkmnn.testing.devices import Target, targets
 from vkmnn.testing.emulation import bench_for
-from vkmnn.testing.pytest_plugin import PROPERTY, Settings
+from vkmnn.testing.pytest_plugin import PROPERTY
 from vkmnn.testing.runner import Picks, reach, run_case
 from vkmnn.testing.selection import id_of
+from vkmnn.testing.settings import Settings
 
 
 @functools.cache

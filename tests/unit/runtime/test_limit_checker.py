@@ -12,7 +12,7 @@ from tests.unit.runtime.conftest import MakeShader
 from vkmnn.errors import DeviceLimitError
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.runtime.device_profiles import load_profile
-from vkmnn.runtime.drivers.base import DriverBuffer
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.footprint import Footprint, footprint
 from vkmnn.runtime.limit_checker import CAPABILITIES, CheckedDevice, check_shader
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
 
-    from vkmnn.converter.onnx.source import Names
+    from vkmnn.converter.onnx.names import Names
 
 _GRAPH, _GRAPHS = 5, 10  # AttributeProto.AttributeType
 GRAPH_ATTRIBUTES = (_GRAPH, _GRAPHS)

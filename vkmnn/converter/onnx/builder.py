@@ -21,6 +21,7 @@ from vkmnn.converter.onnx.host_nodes import (
     output_types,
 )
 from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile, metadata_of, node_count
+from vkmnn.converter.onnx.names import Names
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -37,7 +38,6 @@ from vkmnn.converter.onnx.schema import (
 )
 from vkmnn.converter.onnx.source import (
     LocalFunctions,
-    Names,
     SourceNode,
     expand_call,
     name_nodes,

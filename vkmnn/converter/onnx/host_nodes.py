@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vkmnn.converter.onnx.branches import inner_graphs, reads
-from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import with_data
 from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_text

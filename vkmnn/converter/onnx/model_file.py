@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from vkmnn.converter.onnx.branches import inner_graphs
-from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.wire import Bytes, NotAModelError, split
 from vkmnn.errors import ConversionError, ModelError, ModelFileError
 from vkmnn.ir import ModelMetadata

@@ -5,19 +5,18 @@ from __future__ import annotations
 import builtins
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar, get_type_hints
 
 import numpy as np
 
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import array_from_tensor
 from vkmnn.errors import ConversionError, ModelError, PluginError
-from vkmnn.ir import Array, Dim, DType, OpAttrs, TensorInfo
+from vkmnn.ir import Array, Dim, DType, Graph, OpAttrs, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
-
-    from vkmnn.converter.onnx.builder import GraphBuilder
 
 
 class UnsupportedCaseError(ConversionError):
@@ -59,6 +58,29 @@ _READERS: Mapping[object, str] = {
 _A = TypeVar("_A", bound=OpAttrs)
 
 
+class Building(Protocol):
+    """The graph as it grows, as a node sees it; docstrings are those of `GraphBuilder`."""
+
+    folder: Path | None
+    graph: Graph
+    read_tensors: set[str]
+
+    def constant(self, array: Array) -> str: ...
+
+    def set_constant(self, name: str, array: Array) -> None: ...
+
+    def info(self, name: str) -> TensorInfo | None: ...
+
+    def emit(
+        self,
+        source: SourceNode,
+        op_type: str,
+        inputs: Sequence[str],
+        attrs: OpAttrs,
+        outputs: Sequence[str] | None,
+    ) -> str: ...
+
+
 class NodeContext:
     """A node with typed access to its attributes and inputs, and the emitting of ops.
 
@@ -68,7 +90,7 @@ class NodeContext:
         inputs, outputs: tensor names, "" where an optional one is absent; trailing "" are removed.
     """
 
-    def __init__(self, source: SourceNode, builder: GraphBuilder) -> None:
+    def __init__(self, source: SourceNode, builder: Building) -> None:
         self._source = source
         self._builder = builder
         self._attributes = {a.name: a for a in source.proto.attribute}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile
-from vkmnn.converter.onnx.registry import normal_domain
 
 if TYPE_CHECKING:
     import onnx

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.registry import Registry
 
 if TYPE_CHECKING:
@@ -14,11 +15,6 @@ Converter = Callable[["NodeContext"], None]
 
 # One table per (domain, operator): converters by the opset from which they hold.
 _CONVERTERS: dict[tuple[str, str], Registry[int, Converter]] = {}
-
-
-def normal_domain(domain: str) -> str:
-    """Return the domain as the table writes it: "" for ONNX's own, which "ai.onnx" also means."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def converter(op: str, *, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:

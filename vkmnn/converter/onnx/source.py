@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Meter
 from vkmnn.converter.onnx.branches import inner_graphs, reads, rename_reads
-from vkmnn.converter.onnx.registry import normal_domain
+from vkmnn.converter.onnx.domains import normal_domain
+from vkmnn.converter.onnx.names import Names
 from vkmnn.errors import ModelError
 
 if TYPE_CHECKING:
@@ -47,23 +48,6 @@ class SourceNode:
     def opset(self) -> int:
         """The version of the operator's domain."""
         return self.opsets.get(self.domain, 1)
-
-
-@dataclass(slots=True)
-class Names:
-    """Names that are taken, and the making of new ones."""
-
-    taken: set[str] = field(default_factory=set)
-    _counts: dict[str, int] = field(default_factory=dict)
-
-    def new(self, base: str) -> str:
-        """Take and return `base`, or `base_1`, `base_2`, … if it is taken."""
-        name = base
-        while name in self.taken:
-            self._counts[base] = self._counts.get(base, 0) + 1
-            name = f"{base}_{self._counts[base]}"
-        self.taken.add(name)
-        return name
 
 
 def opset_map(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vkmnn.converter.onnx.registry import find_converter, normal_domain, registered
+from vkmnn.converter.onnx.domains import normal_domain
+from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
 
 _DATA_DEPENDENT = "its output shape depends on data; compute it outside the network"

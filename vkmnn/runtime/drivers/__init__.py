@@ -34,7 +34,9 @@ def get_driver(name: str) -> Driver:
     with _lock:
         if name not in _loaded:
             module, attribute = DRIVERS[name]
-            _loaded[name] = getattr(importlib.import_module(module), attribute)()
+            driver: Driver = getattr(importlib.import_module(module), attribute)()
+            driver.others = get_driver
+            _loaded[name] = driver
         return _loaded[name]
 
 

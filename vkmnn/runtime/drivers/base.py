@@ -11,10 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.runtime.drivers.buffer import DriverBuffer
     from vkmnn.runtime.memory import BufferRange, MemoryKind
     from vkmnn.runtime.shader import Shader
 
@@ -41,31 +39,6 @@ class DriverUnavailableError(Exception):
     def __init__(self, reason: str, hint: str) -> None:
         super().__init__(reason)
         self.hint = hint
-
-
-class DriverBuffer(ABC):
-    """One allocation. `host` maps all of it, or is None where the host cannot see it.
-
-    Behind the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
-    """
-
-    __slots__ = ("coherent", "empty_offset", "host", "nbytes")
-    nbytes: int
-    empty_offset: int
-    host: NDArray[np.uint8] | None
-    coherent: bool
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Make host writes visible to the device (no-op on coherent memory)."""
-
-    @abstractmethod
-    def invalidate(self) -> None:
-        """Make device writes visible to the host (no-op on coherent memory)."""
-
-    @abstractmethod
-    def destroy(self) -> None:
-        """Free the memory; safe to call twice."""
 
 
 class DriverPipeline(ABC):
@@ -201,6 +174,8 @@ class Driver(ABC):
     """A way to reach devices."""
 
     name: ClassVar[str]
+    others: Callable[[str], Driver]
+    """Returns another driver by its name; set by whoever makes this one."""
 
     @abstractmethod
     def enumerate(self) -> list[DeviceInfo]:

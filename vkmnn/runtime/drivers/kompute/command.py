@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.errors import DeviceError, ShaderError
-from vkmnn.runtime.drivers.base import DriverBuffer, DriverCommands, DriverPipeline, DriverRecorder
+from vkmnn.runtime.drivers.base import DriverCommands, DriverPipeline, DriverRecorder
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.drivers.kompute.memory import KomputeBuffer
 from vkmnn.runtime.drivers.kompute.package import translated
 from vkmnn.runtime.drivers.kompute.pipeline import KomputePipeline
 
 if TYPE_CHECKING:
-    from vkmnn.runtime.drivers.kompute.device import KomputeDevice
+    from vkmnn.runtime.drivers.kompute.owner import Owner
     from vkmnn.runtime.memory import BufferRange
 
 
 class KomputeRecorder(DriverRecorder):
     """Records steps: sequences of independent dispatches, and what the host does between them."""
 
-    def __init__(self, device: KomputeDevice) -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         self._result = KomputeCommands(device)
         self._sequence: Any = None  # None after a barrier
@@ -137,7 +138,7 @@ class KomputeRecorder(DriverRecorder):
 class KomputeCommands(DriverCommands):
     """The steps of a recording. kp waits for each, holding Python's global lock."""
 
-    def __init__(self, device: KomputeDevice) -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         self._steps: list[Callable[[], object]] = []
         self._buffers: tuple[DriverBuffer, ...] = ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from vkmnn.runtime.device_info import DeviceInfo, Limits
-from vkmnn.runtime.drivers import get_driver
 from vkmnn.runtime.drivers.base import Driver
 from vkmnn.runtime.drivers.kompute.device import KomputeDevice
 from vkmnn.runtime.drivers.kompute.package import load
@@ -44,7 +43,7 @@ class KomputeDriver(Driver):
                 cooperative_matrices=(),
                 driver=self.name,
             )
-            for info in get_driver("vulkan").enumerate()
+            for info in self.others("vulkan").enumerate()
         ]
 
     def open(

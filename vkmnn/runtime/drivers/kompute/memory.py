@@ -8,7 +8,7 @@ import numpy as np
 
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
-from vkmnn.runtime.drivers.base import DriverBuffer
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.drivers.kompute.package import translated
 from vkmnn.runtime.drivers.mapped import MappedMemory
 from vkmnn.runtime.memory import MemoryKind
@@ -16,7 +16,7 @@ from vkmnn.runtime.memory import MemoryKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vkmnn.runtime.drivers.kompute.device import KomputeDevice
+    from vkmnn.runtime.drivers.kompute.owner import Owner
 
 _GRANULE = 256  # kp flushes whole tensors, in units of the non-coherent atom size
 _UNIFIED = (DeviceType.CPU, DeviceType.INTEGRATED)
@@ -41,7 +41,7 @@ class KomputeBuffer(DriverBuffer):
         "tensor",
     )
 
-    def __init__(self, device: KomputeDevice, nbytes: int, kind: MemoryKind) -> None:
+    def __init__(self, device: Owner, nbytes: int, kind: MemoryKind) -> None:
         self.nbytes = nbytes
         self.coherent = True
         self._device = device
@@ -99,12 +99,12 @@ class KomputeBuffer(DriverBuffer):
         self._device.release(self._finalizer)
 
 
-def is_unified(device: KomputeDevice) -> bool:
+def is_unified(device: Owner) -> bool:
     """Tell whether all memory of the device is the host's."""
     return device.info.type in _UNIFIED
 
 
-def _tensor(device: KomputeDevice, size: int, kind: MemoryKind, *, local: bool) -> Any:
+def _tensor(device: Owner, size: int, kind: MemoryKind, *, local: bool) -> Any:
     limits = device.info.limits
     if size > limits.max_allocation_bytes:
         raise OutOfDeviceMemoryError(
@@ -131,5 +131,5 @@ def _tensor(device: KomputeDevice, size: int, kind: MemoryKind, *, local: bool) 
         raise translated(error, f"allocating {size} bytes of {kind.value} memory") from error
 
 
-def _sequence(device: KomputeDevice, operation: Any) -> Any:
+def _sequence(device: Owner, operation: Any) -> Any:
     return device.manager.sequence().record(operation)

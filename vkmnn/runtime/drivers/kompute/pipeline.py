@@ -15,7 +15,7 @@ from vkmnn.runtime.shader import BindingType, Shader
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from vkmnn.runtime.drivers.kompute.device import KomputeDevice
+    from vkmnn.runtime.drivers.kompute.owner import Owner
 
 _MAX_CONSTANT_ID = 1023
 _SPEC_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "I"}
@@ -42,7 +42,7 @@ class KomputePipeline(DriverPipeline):
 
     def __init__(
         self,
-        device: KomputeDevice,
+        device: Owner,
         shader: Shader,
         code: bytes,
         spec: Mapping[str, int | float | bool],

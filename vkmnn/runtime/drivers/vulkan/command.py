@@ -24,10 +24,10 @@ from vkmnn.runtime.drivers.base import (
     TRANSFER_READ,
     TRANSFER_WRITE,
     WRITES,
-    DriverBuffer,
     DriverCommands,
     DriverRecorder,
 )
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.handles import Handles
 from vkmnn.runtime.drivers.vulkan.pipeline import (
@@ -39,7 +39,7 @@ from vkmnn.runtime.drivers.vulkan.pipeline import (
 )
 
 if TYPE_CHECKING:
-    from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
+    from vkmnn.runtime.drivers.vulkan.owner import Owner
     from vkmnn.runtime.memory import BufferRange
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class _State:
 
     __slots__ = ("_abandoned", "_device", "fences", "handles", "keep", "progress")
 
-    def __init__(self, device: VulkanDevice) -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         self._abandoned = False
         self.handles = Handles(device)
@@ -162,7 +162,7 @@ class _State:
 class VulkanRecorder(DriverRecorder):
     """Records one primary command buffer for replay."""
 
-    def __init__(self, device: VulkanDevice, timestamps: bool) -> None:
+    def __init__(self, device: Owner, timestamps: bool) -> None:
         self._device = device
         self._timestamps = timestamps
         self._count = 0
@@ -341,7 +341,7 @@ class VulkanRecorder(DriverRecorder):
 class VulkanCommands(DriverCommands):
     """A recorded command buffer with its fence."""
 
-    def __init__(self, device: VulkanDevice, state: _State, commands: Any) -> None:
+    def __init__(self, device: Owner, state: _State, commands: Any) -> None:
         self._device = device
         self._state = state
         self._commands = commands

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib
 
 if TYPE_CHECKING:
-    from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
+    from vkmnn.runtime.drivers.vulkan.owner import Owner
 
 _CALLS = {"VkDeviceMemory": ("vkAllocateMemory", "vkFreeMemory")}
 """Type -> (what makes it, what frees it), where the names do not follow from the type's."""
@@ -22,7 +22,7 @@ class Handles:
 
     __slots__ = ("_cells", "_device")
 
-    def __init__(self, device: VulkanDevice) -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         self._cells: list[tuple[Any, Any]] = []
 

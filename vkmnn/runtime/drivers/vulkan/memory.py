@@ -8,7 +8,8 @@ import numpy as np
 
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.runtime.device_info import DeviceType
-from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES, DriverBuffer
+from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES
+from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.drivers.mapped import MappedMemory, prefer_large_pages
 from vkmnn.runtime.drivers.vulkan.api import address, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.handles import Handles
@@ -16,7 +17,7 @@ from vkmnn.runtime.drivers.vulkan.tables import TEXEL_FORMATS
 from vkmnn.runtime.memory import MemoryKind
 
 if TYPE_CHECKING:
-    from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
+    from vkmnn.runtime.drivers.vulkan.owner import Owner
 
 LOCAL, VISIBLE, COHERENT, CACHED = 1, 2, 4, 8  # VK_MEMORY_PROPERTY_*
 
@@ -66,7 +67,7 @@ class VulkanBuffer(DriverBuffer):
         "number",
     )
 
-    def __init__(self, device: VulkanDevice, nbytes: int, kind: MemoryKind) -> None:
+    def __init__(self, device: Owner, nbytes: int, kind: MemoryKind) -> None:
         self.nbytes = nbytes
         self._device = device
         self.empty_offset = max(-(-nbytes // _GRANULE), 1) * _GRANULE

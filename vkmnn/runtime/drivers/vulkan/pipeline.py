@@ -15,7 +15,7 @@ from vkmnn.runtime.drivers.vulkan.handles import Handles
 from vkmnn.runtime.shader import BindingType, Shader
 
 if TYPE_CHECKING:
-    from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
+    from vkmnn.runtime.drivers.vulkan.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Layout:
     )
     pack: Callable[..., bytes]
 
-    def __init__(self, device: VulkanDevice, key: LayoutKey) -> None:
+    def __init__(self, device: Owner, key: LayoutKey) -> None:
         bindings, push_size = key
         self.storage_count = sum(kind == STORAGE_BUFFER for _index, kind in bindings)
         self.texel_count = len(bindings) - self.storage_count
@@ -82,7 +82,7 @@ class VulkanPipeline(DriverPipeline):
         "texel_formats",
     )
 
-    def __init__(self, device: VulkanDevice, layout: Layout, shader: Shader) -> None:
+    def __init__(self, device: Owner, layout: Layout, shader: Shader) -> None:
         self._device = device
         self.layout = layout
         self.pipeline_layout = layout.pipeline_layout
@@ -107,7 +107,7 @@ class VulkanPipeline(DriverPipeline):
 class PipelineFactory:
     """Makes pipelines of one device; layouts are shared between pipelines that bind alike."""
 
-    def __init__(self, device: VulkanDevice) -> None:
+    def __init__(self, device: Owner) -> None:
         self._device = device
         self._layouts: dict[LayoutKey, Layout] = {}
         self._lock = threading.Lock()

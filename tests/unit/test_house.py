@@ -1,0 +1,70 @@
+"""How the source is cut: functions that fit on a page, operators where they are looked for."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2] / "vkmnn"
+GENERATED = {"shaders/kernels.py"}
+MAX_LINES = 60
+
+# Function -> why it is longer; docstrings do not count.
+LONG = {
+    "runtime/encoder.py:Encoder.dispatch": "the hot path of a recording: a call costs what it does",
+    "runtime/drivers/vulkan/features.py:query": "one struct of Vulkan after the other",
+    "codegen/build.py:build": "the steps of a build, in order, each a call",
+    "testing/fuzz/hostile.py:_chain": "one table of ways to damage a model",
+}
+
+
+def functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield every function with its name inside the module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from functions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.FunctionDef):
+            yield f"{prefix}{child.name}", child
+            yield from functions(child, f"{prefix}{child.name}.")
+        else:
+            yield from functions(child, prefix)
+
+
+def length(function: ast.FunctionDef) -> int:
+    """Return a function's lines, without those of its docstring."""
+    first = function.body[0]
+    documented = ast.get_docstring(function, clean=False) is not None
+    prose = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - prose
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if name not in GENERATED:
+            yield name, ast.parse(path.read_text("utf-8"))
+
+
+def test_functions_fit_on_a_page():
+    long = {
+        f"{module}:{name}"
+        for module, tree in modules()
+        for name, function in functions(tree)
+        if length(function) > MAX_LINES
+    }
+    assert long == set(LONG)
+
+
+def test_executions_are_operators_and_nothing_else():
+    """Every module of the folder runs an op on the device, and no other module does."""
+    running = {
+        module
+        for module, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any("vulkan_execution" in ast.unparse(item) for item in node.decorator_list)
+    }
+    folder = PACKAGE / "vulkan" / "executions"
+    listed = {f"vulkan/executions/{path.name}" for path in folder.glob("*.py")}
+    assert running == listed - {"vulkan/executions/__init__.py"}

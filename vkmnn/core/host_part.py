@@ -1,0 +1,28 @@
+"""Ops that the host runs, as plans and profiles see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from vkmnn.ir import Op
+
+Value = Any
+"""An array; on the host also a list of arrays, a dictionary, or None."""
+
+
+class HostPart(Protocol):
+    """Some ops of the type HostGraph, ready to run."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    busy_us: float
+    start_us: float
+
+    @property
+    def engine(self) -> str:
+        """What runs them."""
+
+    def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the outputs by name."""

@@ -1,0 +1,35 @@
+"""What a driver's buffer is to everything above it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class DriverBuffer(ABC):
+    """One allocation. `host` maps all of it, or is None where the host cannot see it.
+
+    Behind the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
+    """
+
+    __slots__ = ("coherent", "empty_offset", "host", "nbytes")
+    nbytes: int
+    empty_offset: int
+    host: NDArray[np.uint8] | None
+    coherent: bool
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Make host writes visible to the device (no-op on coherent memory)."""
+
+    @abstractmethod
+    def invalidate(self) -> None:
+        """Make device writes visible to the host (no-op on coherent memory)."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Free the memory; safe to call twice."""

@@ -1,0 +1,42 @@
+"""What the parts of an opened device may ask of it; `device.Device` is the one that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from vkmnn.runtime.memory import Transfers
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.runtime.drivers.base import DriverDevice
+    from vkmnn.runtime.gate import Gate
+    from vkmnn.runtime.pipeline import Pipeline, SpecValues
+    from vkmnn.runtime.shader import Shader
+
+
+class OpenDevice(Transfers, Protocol):
+    """An opened device, as recordings and warming up see it; docstrings are those of `Device`."""
+
+    driver_device: DriverDevice
+    info: DeviceInfo
+    gate: Gate
+    timeout_s: float
+    validation: bool
+
+    @property
+    def inherited(self) -> bool: ...
+
+    def raise_unusable(self) -> None: ...
+
+    def raise_messages(self) -> None: ...
+
+    def mark_lost(self, reason: str, hung: bool = False) -> None: ...
+
+    def pipeline(self, shader: Shader, spec: SpecValues = ...) -> Pipeline: ...
+
+    def warm_up(self, pipelines: Sequence[Pipeline]) -> None: ...
+
+    def open_again(self) -> OpenDevice: ...
+
+    def discard(self) -> None: ...

@@ -1,0 +1,54 @@
+"""The options of a run of the shader tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from vkmnn.testing.case import Variant
+
+VALIDATION = pytest.StashKey[bool]()
+"""Whether the run is under the validation layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of a run."""
+
+    devices: list[str]
+    patterns: list[str]
+    sample: bool
+    report: Path | None
+    results: Path | None
+    baseline: Path | None
+    update: bool
+    timed: bool
+    validation: bool
+
+    def variants(self) -> list[Variant]:
+        """Return the variants that the run is about."""
+        from vkmnn.testing.selection import chosen_variants
+
+        return chosen_variants(self.patterns, sample=self.sample)
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Settings:
+        """Read the command line."""
+        get = config.getoption
+        report, results = get("--vkmnn-report"), get("--vkmnn-results")
+        baseline = get("--vkmnn-perf-baseline")
+        return cls(
+            devices=get("--vkmnn-device") or [],
+            patterns=get("--vkmnn-kernel") or [],
+            sample=get("--vkmnn-sample"),
+            report=Path(report) if report else None,
+            results=Path(results) if results else None,
+            baseline=Path(baseline) if baseline else None,
+            update=get("--vkmnn-perf-update"),
+            timed=bool(baseline) or get("--vkmnn-perf"),
+            validation=config.stash[VALIDATION],
+        )
