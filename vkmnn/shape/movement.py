@@ -256,13 +256,23 @@ def _named_slice(op: Op, facts: Facts) -> list[Found]:
 def _named_slice_size(dim: Dim, start: Dim, end: Dim, step: int, algebra: DimAlgebra) -> Dim:
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
         return slice_ranges((dim,), (start,), (end,), None, (step,))[0][2]
-    if start != 0 or step != 1:
+    if step != 1 or not isinstance(start, int):
         return None
-    if end == dim or (isinstance(end, int) and end >= _END):
+    if start == 0 and end == dim:
         return dim
-    if isinstance(dim, int) and isinstance(end, str):
-        return algebra.minimum(dim, end)
-    return None
+    if isinstance(dim, int):
+        return algebra.minimum(dim, end) if start == 0 and isinstance(end, str) else None
+    if dim is None or not isinstance(end, int) or not algebra.is_natural(dim):
+        return None
+    if end >= _END:
+        return algebra.minimum(-start, dim) if start < 0 else _less(dim, start, algebra)
+    if end < 0 <= start:
+        return _less(dim, start - end, algebra)
+    return algebra.minimum(end, dim) if start == 0 else None
+
+
+def _less(dim: Dim, count: int, algebra: DimAlgebra) -> Dim:
+    return algebra.clipped(algebra.subtract(dim, count))
 
 
 @value_rule("Slice")

@@ -68,10 +68,22 @@ def test_broadcasting(algebra):
 def test_cut_dimensions(algebra):
     cut = algebra.minimum(16, "s")
     assert is_cut(cut, "s")
+    assert not is_cut(algebra.minimum(1, "s"), "s")  # broadcasts
     assert not is_cut(cut, "t")
     assert not is_cut("s", "s")
     assert not is_cut(16, 16)
     assert algebra.minimum(16, algebra.subtract("s", "t")) is None
+
+
+def test_sizes_that_end_at_zero(algebra):
+    rest = algebra.clipped(algebra.subtract("a", 3))
+    assert rest == algebra.clipped(algebra.add("a", -3))
+    assert algebra.is_natural(rest)
+    assert [algebra.evaluate(rest, {"a": size}) for size in (2, 3, 5)] == [0, 0, 2]
+    assert algebra.names_in(rest) == {"a"}
+    assert algebra.clipped(algebra.add("a", 3)) == algebra.add("a", 3)
+    assert [algebra.clipped(dim) for dim in (-2, 4, None)] == [0, 4, None]
+    assert algebra.clipped(algebra.subtract("a" * 300, 3)) is None
 
 
 def test_hostile_arithmetic_stays_small(algebra):

@@ -24,11 +24,12 @@ def _cut_name(limit: int | str, dim: Dim) -> str:
 
 
 def is_cut(name: Dim, dim: Dim) -> bool:
-    """True when a dimension is min(some int, dim)."""
+    """True when a dimension is min(some int above 1, dim)."""
     if not isinstance(name, str):
         return False
     start, end = _cut_name("#", dim).split("#")
-    return name.startswith(start) and name.endswith(end) and name[len(start) : -len(end)].isdigit()
+    limit = name[len(start) : -len(end)]
+    return name.startswith(start) and name.endswith(end) and limit.isdigit() and limit != "1"
 
 
 class DimAlgebra:
@@ -44,6 +45,7 @@ class DimAlgebra:
         self._made: dict[str, _Terms] = {}
         self._bounds: dict[str, tuple[int, Dim]] = {}
         self._quotients: dict[str, tuple[Dim, int]] = {}
+        self._clipped: dict[str, Dim] = {}
 
     def _read(self, dim: int | str) -> _Terms:
         if isinstance(dim, int):
@@ -147,6 +149,18 @@ class DimAlgebra:
         self._bounds[name] = (limit, dim)
         return name
 
+    def clipped(self, dim: Dim) -> Dim:
+        """Return max(0, dim)."""
+        if not isinstance(dim, str):
+            return dim if dim is None else max(0, dim)
+        if self.is_natural(dim):
+            return dim
+        name = f"max(0, {dim})"
+        if len(name) > MAX_NAME:
+            return None
+        self._clipped[name] = dim
+        return name
+
     def is_natural(self, dim: Dim) -> bool:
         """True when a dimension is certainly not negative, as sizes are."""
         return dim is not None and min(self._read(dim).values(), default=0) >= 0
@@ -181,6 +195,8 @@ class DimAlgebra:
             return self.names_in(self._quotients[dim][0])
         if dim in self._bounds:
             return self.names_in(self._bounds[dim][1])
+        if dim in self._clipped:
+            return self.names_in(self._clipped[dim])
         return frozenset((dim,))
 
     def evaluate(self, dim: Dim, sizes: Mapping[str, int]) -> int | None:
@@ -197,6 +213,9 @@ class DimAlgebra:
             limit, other = self._bounds[dim]
             size = self.evaluate(other, sizes)
             return None if size is None else min(limit, size)
+        if dim in self._clipped:
+            size = self.evaluate(self._clipped[dim], sizes)
+            return None if size is None else max(0, size)
         terms = self._made.get(dim)
         if terms is None or (dim,) in terms:
             return None
