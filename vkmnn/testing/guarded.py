@@ -23,6 +23,7 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory, constants_used
+from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
@@ -69,33 +70,33 @@ class GuardedBackend(VulkanBackend):
         self.dispatched: frozenset[str] = frozenset()
         """Names of the kernels that run."""
 
-    def new_encoder(self) -> VulkanEncoder:
-        encoder = super().new_encoder()
+    def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
+        encoder = super().new_encoder(weight_bytes)
         # Grids of workgroups are folded here as they are on large tensors only.
         limits = encoder.info.limits
         folded = replace(limits, max_workgroup_count=(FOLD, *limits.max_workgroup_count[1:]))
         encoder.info = replace(encoder.info, limits=folded)
         return encoder
 
-    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
-        encoder, ends = super().encode(segments)
-        self.dispatched = frozenset(dispatch.shader.name for dispatch in encoder.dispatches)
-        for dispatch in encoder.dispatches:
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
+        recording, ends = super().encode(segments)
+        self.dispatched = frozenset(dispatch.shader.name for dispatch in recording.dispatches)
+        for dispatch in recording.dispatches:
             dispatch.shader = self._replaced.get(dispatch.shader.name, dispatch.shader)
-        return encoder, ends
+        return recording, ends
 
     def place(
-        self, encoder: VulkanEncoder, kept: Sequence[Tensor], provided: Sequence[Tensor]
+        self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]
     ) -> PlanMemory:
         """Give every tensor a buffer of its own."""
-        bound = [tensor for dispatch in encoder.dispatches for tensor in dispatch.tensors]
-        bound += [*kept, *provided, *([encoder.status] if encoder.status else [])]
+        bound = [tensor for dispatch in recording.dispatches for tensor in dispatch.tensors]
+        bound += [*kept, *provided, *([recording.status] if recording.status else [])]
         constants = {
             tensor: constant.array(tensor.name)
-            for tensor, constant in constants_used(encoder, kept).items()
+            for tensor, constant in constants_used(recording, kept).items()
         }
         ranges: dict[Tensor, BufferRange] = {}
-        for tensor in dict.fromkeys(map(encoder.root, bound)):
+        for tensor in dict.fromkeys(map(recording.root, bound)):
             array = constants.get(tensor)
             size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
             buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
@@ -104,17 +105,17 @@ class GuardedBackend(VulkanBackend):
                 buffer.write(0, np.ascontiguousarray(array))
             ranges[tensor] = BufferRange(buffer, 0, buffer.nbytes)
         written = [
-            encoder.root(tensor)
-            for dispatch in encoder.dispatches
+            recording.root(tensor)
+            for dispatch in recording.dispatches
             for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True)
             if "w" in binding.access
         ]
         self._written = list(dict.fromkeys(written))
         self._ranges = ranges
-        self._counters = encoder.counters
-        for tensor in encoder.counters:
+        self._counters = recording.counters
+        for tensor in recording.counters:
             ranges[tensor].buffer.write(0, np.zeros(storage_bytes(tensor), np.uint8))
-        lasting = {*constants, *encoder.counters}
+        lasting = {*constants, *recording.counters}
         self._variable = [tensor for tensor in ranges if tensor not in lasting]
         buffers = [place.buffer for place in ranges.values()]
         total = sum(buffer.nbytes for buffer in buffers)

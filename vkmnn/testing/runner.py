@@ -67,8 +67,8 @@ class _DryBackend(VulkanBackend):
         kept: Mapping[str, Tensor],
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
-        encoder = self.encode(segments)[0]
-        self.shaders = {dispatch.shader.name for dispatch in encoder.dispatches}
+        recording = self.encode(segments)[0]
+        self.shaders = {dispatch.shader.name for dispatch in recording.dispatches}
         return [_NotRecorded() for _ in segments]
 
 

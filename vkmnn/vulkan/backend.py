@@ -23,6 +23,7 @@ from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
+from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import beyond_range, kernel_dtype, storage_bytes
@@ -96,11 +97,6 @@ class VulkanBackend(TunableBackend):
         """Assign layouts, insert conversions, and cut what is too large to bind."""
         weight_bytes = _constant_bytes([commands])
 
-        def new_encoder() -> VulkanEncoder:
-            encoder = self.new_encoder()
-            encoder.weight_bytes = weight_bytes
-            return encoder
-
         read_elsewhere = {
             t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
         }
@@ -118,7 +114,12 @@ class VulkanBackend(TunableBackend):
             self._must_create,
             half=self.half,
             half_inputs=self._half_inputs,
-            divider=Divider(self.type, self.on_create, self.device.info, new_encoder),
+            divider=Divider(
+                self.type,
+                self.on_create,
+                self.device.info,
+                lambda: self.new_encoder(weight_bytes),
+            ),
         )
 
     def _must_create(
@@ -140,25 +141,25 @@ class VulkanBackend(TunableBackend):
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
-        encoder, ends = self.encode(segments)
-        _refuse_faulty(segments, find_faults(encoder.dispatches, self.device.info))
+        recording, ends = self.encode(segments)
+        _refuse_faulty(segments, find_faults(recording.dispatches, self.device.info))
         if is_gpu(self.device.info):
             # A CPU device runs one dispatch after the other anyway.
-            schedule(encoder, ends)
-        self.choices = encoder.choices
-        used = pipelines_used(encoder)
+            schedule(recording, ends)
+        self.choices = recording.choices
+        used = pipelines_used(recording)
         # The driver compiles while the constants are packed.
         with self.device.start_pipelines(used.values(), warm_up=True) as batch:
-            memory = self.place(encoder, list(kept.values()), list(inputs.values()))
+            memory = self.place(recording, list(kept.values()), list(inputs.values()))
             pipelines = dict(zip(used, batch.result(self._progress), strict=True))
-        self._refuse_constants(segments, encoder, memory)
+        self._refuse_constants(segments, recording, memory)
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
-            len(encoder.dispatches),
+            len(recording.dispatches),
             memory.activation_bytes,
             memory.activation_lower_bound,
         )
-        recorder = PlanRecorder(self.device, encoder, memory, pipelines, self._timestamps)
+        recorder = PlanRecorder(self.device, recording, memory, pipelines, self._timestamps)
         result: list[Segment] = []
         uploaded: set[str] = set()
         for commands, first, end in zip(segments, [0, *ends], ends, strict=False):
@@ -175,7 +176,7 @@ class VulkanBackend(TunableBackend):
         return result
 
     def _refuse_constants(
-        self, segments: Sequence[Sequence[Command]], encoder: VulkanEncoder, memory: PlanMemory
+        self, segments: Sequence[Sequence[Command]], recording: Recording, memory: PlanMemory
     ) -> None:
         """Give up the ops with constants that are too large now that they are packed."""
         info = self.device.info
@@ -184,27 +185,24 @@ class VulkanBackend(TunableBackend):
             return
 
         def size_of(tensor: Tensor, most: int) -> int:
-            packed = tensor in encoder.packed
+            packed = tensor in recording.packed
             return memory.ranges[tensor].nbytes if packed else storage_bytes(tensor)
 
         try:
-            _refuse_faulty(segments, find_faults(encoder.dispatches, info, size_of))
+            _refuse_faulty(segments, find_faults(recording.dispatches, info, size_of))
         except OpsRefusedError:
             memory.close()
             raise
 
-    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         """Let the executions record; return the dispatches, and where those of each segment end."""
-        encoder = self.new_encoder()
-        encoder.weight_bytes = _constant_bytes(segments)
+        encoder = self.new_encoder(_constant_bytes(segments))
         ends = []
         for commands in segments:
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
-                encoder.label = command.op.name
-                tensors = (*command.inputs, *command.outputs)
-                encoder.half = any(tensor is not None and tensor.half for tensor in tensors)
+                encoder.begin(command.op.name, (*command.inputs, *command.outputs))
                 try:
                     execution.bind(command.inputs, command.outputs)
                     execution.on_encode(encoder)
@@ -213,18 +211,18 @@ class VulkanBackend(TunableBackend):
                     raise unexpected_error(
                         error, "planning it", op=op.type, node=op.source or op.name
                     ) from error
-            ends.append(len(encoder.dispatches))
-        return encoder, ends
+            ends.append(len(encoder.recording.dispatches))
+        return encoder.recording, ends
 
-    def new_encoder(self) -> VulkanEncoder:
-        """Return what the executions of a plan record into."""
-        return VulkanEncoder(self.device.info, self._chooser)
+    def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
+        """Return what the executions of a plan record into; the plan's constants take so much."""
+        return VulkanEncoder(self.device.info, self._chooser, weight_bytes=weight_bytes)
 
     def place(
-        self, encoder: VulkanEncoder, kept: Sequence[Tensor], provided: Sequence[Tensor]
+        self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]
     ) -> PlanMemory:
         """Decide where every tensor of a plan lies; arguments as of `plan_memory`."""
-        return plan_memory(self.device, self._constants, encoder, kept, provided)
+        return plan_memory(self.device, self._constants, recording, kept, provided)
 
     def timed(self) -> VulkanBackend:
         """Return a backend that records timestamps and shares this one's constants."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline import missing, most_bytes
-from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
+from vkmnn.vulkan.recording import Dispatch, Recording
 from vkmnn.vulkan.storage import ELEMENT_BYTES, HALF_BYTES, storage_bytes
 
 PADDED = 4
@@ -79,9 +79,9 @@ def find_faults(
                 yield Fault(dispatch.label, reason, most / size, tensor)
 
 
-def packed_bytes(encoder: VulkanEncoder, tensor: Tensor, most: int) -> int:
+def packed_bytes(recording: Recording, tensor: Tensor, most: int) -> int:
     """Return the bytes that are bound; of constants a number that exceeds `most` as they do."""
-    packed = encoder.packed.get(tensor)
+    packed = recording.packed.get(tensor)
     if packed is None:
         return storage_bytes(tensor)
     about = packed.source.size * (HALF_BYTES if packed.half else ELEMENT_BYTES)

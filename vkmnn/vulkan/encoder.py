@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -24,19 +23,16 @@ from vkmnn.vulkan.checks import (
 )
 from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
 from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording, Spec
 from vkmnn.vulkan.storage import (
     VECTOR_BYTES,
     Element,
     FloatElement,
     kernel_dtype,
     storage_bytes,
-    to_half,
-    to_storage,
 )
 
 T = TypeVar("T")
-
-Spec = Mapping[str, int | float | bool]
 
 # Shorter texel buffers do not hold ordinary tensors: Vulkan asks for 65,536 texels only.
 MIN_TEXELS = 1 << 26
@@ -60,73 +56,71 @@ ShaderCall = tuple[Shader, Callable[..., Params]]
 """What a kernel dispatches: a shader, and the type of its parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedConstant:
-    """A constant in the form that a kernel wants, packed once and shared by plans."""
-
-    source: Array
-    key: str
-    pack: Callable[[Array], Array]
-    half: bool = False
-
-    def array(self, name: str) -> Array:
-        """Return the words to upload; `name` is for the error of an integer beyond int32."""
-        packed = self.pack(self.source)
-        return to_half(packed) if self.half else to_storage(packed, name)
-
-
-@dataclass(slots=True)
-class Dispatch:
-    """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
-
-    Dispatches of one `step` may run at once: their tensors share no memory.
-    """
-
-    shader: Shader
-    tensors: tuple[Tensor, ...]
-    params: bytes
-    groups: tuple[int, int, int]
-    spec: Spec
-    label: str
-    step: int
-
-
-@dataclass(slots=True)
 class VulkanEncoder:
-    """What executions record into; nothing reaches the device before the whole plan is known.
+    """What executions call to say which dispatches do their work.
 
-    `packed` maps constant tensors to their packed form; `aliases` maps a tensor to the one in
-    whose storage it lies, and to the byte where it begins there. `written` holds the tensors that
-    dispatches write. `ranges` are what the host checks of index tensors that it provides;
-    `checks` are made on the device, which reports failures in `status`. `counters` are zero before
-    every run. `chooser` decides between kernels that do the same, and `choices` holds what it
-    decided where there was a choice. `half` says that the op at hand works on floats of 16 bits.
-    `weight_bytes` is about what all constants take on the device.
+    It tells them about the device and the op at hand, and writes all they say into `recording`,
+    which is for those who make the plan.
+
+    Args:
+        info: the device.
+        chooser: decides between kernels that do the same.
+        half: the op at hand works on floats of 16 bits; see `begin`.
+        weight_bytes: about what all constants of the plan take on the device.
+
+    Attributes:
+        info: the device.
+        weight_bytes: as above.
+        recording: all that was recorded.
     """
 
-    info: DeviceInfo
-    chooser: Chooser = BY_RULE
-    dispatches: list[Dispatch] = field(default_factory=list)
-    packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
-    aliases: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)
-    written: set[Tensor] = field(default_factory=set)
-    ranges: dict[Tensor, list[IndexRange]] = field(default_factory=dict)
-    checks: list[Check] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
-    status: Tensor | None = None
-    counters: list[Tensor] = field(default_factory=list)
-    label: str = ""
-    half: bool = False
-    weight_bytes: int = 0
-    _scratch: int = 0
+    __slots__ = ("_chooser", "_half", "_label", "_scratch", "info", "recording", "weight_bytes")
+
+    def __init__(
+        self,
+        info: DeviceInfo,
+        chooser: Chooser = BY_RULE,
+        *,
+        half: bool = False,
+        weight_bytes: int = 0,
+    ) -> None:
+        self.info = info
+        self.weight_bytes = weight_bytes
+        self.recording = Recording()
+        self._chooser = chooser
+        self._half = half
+        self._label = ""
+        self._scratch = 0
+
+    def begin(self, op: str, tensors: Iterable[Tensor | None]) -> None:
+        """Begin an op; what is recorded from now on belongs to it.
+
+        Args:
+            op: its name.
+            tensors: what it reads and writes; one that is stored in 16 bits makes `half` true.
+        """
+        self._label = op
+        self._half = any(tensor is not None and tensor.half for tensor in tensors)
+
+    @property
+    def label(self) -> str:
+        """The name of the op at hand."""
+        return self._label
+
+    @property
+    def half(self) -> bool:
+        """Whether the op at hand works on floats of 16 bits."""
+        return self._half
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the one of `candidates` to use; the likely fastest comes first (see `Chooser`)."""
         if self.half and what not in NOT_TUNED:
             problem = ("half", problem)
-        taken = self.chooser(what, problem, candidates)
+        taken = self._chooser(what, problem, candidates)
         if len(candidates) > 1:
-            self.choices.append(Choice(self.label, what, problem, tuple(candidates), taken))
+            self.recording.choices.append(
+                Choice(self.label, what, problem, tuple(candidates), taken)
+            )
         return taken
 
     @property
@@ -151,11 +145,11 @@ class VulkanEncoder:
     @contextmanager
     def in_full(self) -> Iterator[None]:
         """Record parts of an op that keep floats of 32 bits."""
-        before, self.half = self.half, False
+        before, self._half = self._half, False
         try:
             yield
         finally:
-            self.half = before
+            self._half = before
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
         """Add a check that a kernel of `op` makes.
@@ -169,8 +163,8 @@ class VulkanEncoder:
             The plan's status tensor, for the kernel's binding `status`, and the check's number, for
             its parameter `check`.
         """
-        self.checks.append(Check(op.type, op.source or op.name, message, hint))
-        return self._status(), len(self.checks)
+        self.recording.checks.append(Check(op.type, op.source or op.name, message, hint))
+        return self._status(), len(self.recording.checks)
 
     def unchecked(self) -> tuple[Tensor, int]:
         """Return what a kernel binds that could check but has nothing to."""
@@ -198,7 +192,7 @@ class VulkanEncoder:
             allowed.check(root.value, root.name)
             return self.unchecked()
         if storage_bytes(root) == storage_bytes(tensor):
-            self.ranges.setdefault(root, []).append(allowed)
+            self.recording.ranges.setdefault(root, []).append(allowed)
             if root.usage is Usage.INPUT:
                 return self.unchecked()
         message = f"'{tensor.name}' holds an index outside {low} to {high}"
@@ -209,9 +203,9 @@ class VulkanEncoder:
         return self.check(op, f"'{tensor.name}' holds an index outside its axis", INDEX_HINT)
 
     def _status(self) -> Tensor:
-        if self.status is None:
-            self.status = Tensor(TensorInfo("status", DType.INT32, (1,)))
-        return self.status
+        if self.recording.status is None:
+            self.recording.status = Tensor(TensorInfo("status", DType.INT32, (1,)))
+        return self.recording.status
 
     def dispatch(
         self,
@@ -241,9 +235,9 @@ class VulkanEncoder:
             return
         for tensor, binding in zip(tensors, shader.bindings, strict=True):
             if "w" in binding.access:
-                self.written.add(self.root(tensor))
+                self.recording.written.add(self.root(tensor))
         data = params.pack() if params is not None else b""
-        self.dispatches.append(
+        self.recording.dispatches.append(
             Dispatch(
                 shader,
                 tuple(tensors),
@@ -251,7 +245,7 @@ class VulkanEncoder:
                 groups,
                 spec or {},
                 self.label,
-                len(self.dispatches),
+                len(self.recording.dispatches),
             )
         )
 
@@ -298,7 +292,7 @@ class VulkanEncoder:
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
         tensor = Tensor(info, Usage.CONSTANT, value=packed.source, half=packed.half)
-        self.packed[tensor] = packed
+        self.recording.packed[tensor] = packed
         return tensor
 
     def scratch(self, elements: int, dtype: DType = DType.FLOAT32, *, full: bool = False) -> Tensor:
@@ -315,9 +309,9 @@ class VulkanEncoder:
 
         They keep their content between runs, so no other tensor takes their place.
         """
-        name = f"{self.label}:counter{len(self.counters)}"
-        self.counters.append(Tensor(TensorInfo(name, DType.INT32, (count,))))
-        return self.counters[-1]
+        name = f"{self.label}:counter{len(self.recording.counters)}"
+        self.recording.counters.append(Tensor(TensorInfo(name, DType.INT32, (count,))))
+        return self.recording.counters[-1]
 
     def alias(self, tensor: Tensor, storage: Tensor, offset: int = 0) -> None:
         """Let `tensor` lie in the storage of another: a view costs no dispatch.
@@ -327,19 +321,23 @@ class VulkanEncoder:
             storage: the other.
             offset: where `tensor` begins, in bytes: a multiple of `part_alignment`.
         """
-        self.aliases[tensor] = (storage, offset)
+        self.recording.aliases[tensor] = (storage, offset)
 
     def placement(self, tensor: Tensor) -> tuple[Tensor, int]:
         """Return the tensor that owns the storage of `tensor`, and the byte where that begins."""
-        offset = 0
-        while tensor in self.aliases:
-            tensor, step = self.aliases[tensor]
-            offset += step
-        return tensor, offset
+        return self.recording.placement(tensor)
 
     def root(self, tensor: Tensor) -> Tensor:
         """Return the tensor that owns the storage of `tensor`."""
-        return self.placement(tensor)[0]
+        return self.recording.root(tensor)
+
+    def is_written(self, tensor: Tensor) -> bool:
+        """Return whether a dispatch writes the tensor, as opposed to the host."""
+        return tensor in self.recording.written
+
+    def writes(self, tensor: Tensor) -> None:
+        """Say that a tensor is written by what was recorded: by dispatches into its parts."""
+        self.recording.written.add(tensor)
 
     @property
     def part_alignment(self) -> int | None:

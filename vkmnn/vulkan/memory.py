@@ -18,7 +18,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.threads import Workers
-from vkmnn.vulkan.encoder import Dispatch, PackedConstant, VulkanEncoder
+from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 # One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
@@ -158,7 +158,7 @@ def _batches(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterab
 class PlanMemory:
     """Where every tensor of a plan lies.
 
-    `ranges` is keyed by root tensor (see `VulkanEncoder.root`); `readback` holds the host-readable
+    `ranges` is keyed by root tensor (see `Recording.root`); `readback` holds the host-readable
     copies of kept tensors that do not live in host-readable memory themselves.
     """
 
@@ -191,7 +191,7 @@ class PlanMemory:
 def plan_memory(
     device: Device,
     store: ConstantStore,
-    encoder: VulkanEncoder,
+    recording: Recording,
     kept: Sequence[Tensor],
     provided: Sequence[Tensor],
 ) -> PlanMemory:
@@ -200,7 +200,7 @@ def plan_memory(
     Args:
         device: where.
         store: the session's constants.
-        encoder: what was recorded for all segments of the plan, in running order.
+        recording: what was recorded for all segments of the plan, in running order.
         kept: tensors that the host reads.
         provided: tensors that the host writes.
 
@@ -208,30 +208,30 @@ def plan_memory(
         OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
     """
     alignment = _alignment(device)
-    constants = constants_used(encoder, kept)
+    constants = constants_used(recording, kept)
     placed = store.place(constants)
     ranges = {tensor: storage.range for tensor, storage in placed.items()}
 
-    uploads = [encoder.root(tensor) for tensor in provided]
-    read = _roots_read(encoder)
+    uploads = [recording.root(tensor) for tensor in provided]
+    read = _roots_read(recording)
     direct = [
         tensor
         for tensor in kept
-        if encoder.root(tensor) is tensor and tensor not in read and tensor not in ranges
+        if recording.root(tensor) is tensor and tensor not in read and tensor not in ranges
     ]
     copied = [tensor for tensor in kept if tensor not in direct]
 
     buffers: list[Buffer] = []
     ranges.update(_separate(device, uploads, MemoryKind.UPLOAD, alignment, buffers))
     ranges.update(_separate(device, direct, MemoryKind.READBACK, alignment, buffers))
-    if encoder.status is not None:
-        status = [encoder.status]
+    if recording.status is not None:
+        status = [recording.status]
         ranges.update(_separate(device, status, MemoryKind.READBACK, alignment, buffers))
-    counters = _separate(device, encoder.counters, MemoryKind.DEVICE, alignment, buffers)
+    counters = _separate(device, recording.counters, MemoryKind.DEVICE, alignment, buffers)
     for place in counters.values():
         place.buffer.write(place.offset, np.zeros(place.nbytes, np.uint8))
     ranges.update(counters)
-    lifetimes = _lifetimes(encoder, ranges, copied, alignment)
+    lifetimes = _lifetimes(recording, ranges, copied, alignment)
     spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
     try:
         shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
@@ -261,43 +261,43 @@ def _spots(
     return [(0, offset) for offset in offsets], [total] if total else [], bound
 
 
-def constants_used(encoder: VulkanEncoder, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
+def constants_used(recording: Recording, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
     """Return the constants that dispatches or the host read, each in the form that is bound."""
     used: dict[Tensor, PackedConstant] = {}
-    touched = (tensor for dispatch in encoder.dispatches for tensor in dispatch.tensors)
+    touched = (tensor for dispatch in recording.dispatches for tensor in dispatch.tensors)
     for tensor in (*touched, *kept):
-        root = encoder.root(tensor)
+        root = recording.root(tensor)
         if root.value is None or root in used:
             continue
         plain = PackedConstant(root.value, "plain", lambda array: array, root.half)
-        used[root] = encoder.packed.get(root, plain)
+        used[root] = recording.packed.get(root, plain)
     return used
 
 
-def _roots_read(encoder: VulkanEncoder) -> set[Tensor]:
+def _roots_read(recording: Recording) -> set[Tensor]:
     return {
-        encoder.root(tensor)
-        for dispatch in encoder.dispatches
+        recording.root(tensor)
+        for dispatch in recording.dispatches
         for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True)
         if "r" in binding.access
     }
 
 
 def _lifetimes(
-    encoder: VulkanEncoder,
+    recording: Recording,
     placed: Mapping[Tensor, BufferRange],
     copied: Sequence[Tensor],
     alignment: int,
 ) -> dict[Tensor, Lifetime]:
     """Return the steps of first and last use of every tensor that has no place yet."""
     spans: dict[Tensor, tuple[int, int]] = {}
-    for dispatch in encoder.dispatches:
-        for root in _unplaced(dispatch, encoder, placed):
+    for dispatch in recording.dispatches:
+        for root in _unplaced(dispatch, recording, placed):
             first, _ = spans.get(root, (dispatch.step, dispatch.step))
             spans[root] = (first, dispatch.step)
-    end = len(encoder.dispatches)
+    end = len(recording.dispatches)
     for tensor in copied:
-        root = encoder.root(tensor)
+        root = recording.root(tensor)
         if root not in placed:
             # The copy to host memory happens after the segment's last dispatch.
             spans[root] = (spans.get(root, (0, 0))[0], end)
@@ -308,9 +308,9 @@ def _lifetimes(
 
 
 def _unplaced(
-    dispatch: Dispatch, encoder: VulkanEncoder, placed: Mapping[Tensor, BufferRange]
+    dispatch: Dispatch, recording: Recording, placed: Mapping[Tensor, BufferRange]
 ) -> Iterable[Tensor]:
-    return (root for t in dispatch.tensors if (root := encoder.root(t)) not in placed)
+    return (root for t in dispatch.tensors if (root := recording.root(t)) not in placed)
 
 
 def _separate(

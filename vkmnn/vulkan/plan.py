@@ -12,17 +12,17 @@ from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Status
 from vkmnn.vulkan.choice import NOT_TUNED
-from vkmnn.vulkan.encoder import Dispatch, Spec, VulkanEncoder
 from vkmnn.vulkan.memory import PlanMemory
+from vkmnn.vulkan.recording import Dispatch, Recording, Spec
 from vkmnn.vulkan.segment import VulkanSegment
 from vkmnn.vulkan.storage import storage_bytes
 
 PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
 
 
-def pipelines_used(encoder: VulkanEncoder) -> dict[PipelineKey, tuple[Shader, Spec]]:
+def pipelines_used(recording: Recording) -> dict[PipelineKey, tuple[Shader, Spec]]:
     """Return what the recorded dispatches need, each pipeline once."""
-    return {_pipeline_key(d): (d.shader, d.spec) for d in encoder.dispatches}
+    return {_pipeline_key(d): (d.shader, d.spec) for d in recording.dispatches}
 
 
 class PlanRecorder:
@@ -30,7 +30,7 @@ class PlanRecorder:
 
     Args:
         device: where they run.
-        encoder: the dispatches of all segments.
+        recording: the dispatches of all segments.
         memory: where every tensor lies; closed with the segments.
         pipelines: those of the dispatches.
         timestamps: record GPU time per dispatch.
@@ -39,13 +39,13 @@ class PlanRecorder:
     def __init__(
         self,
         device: Device,
-        encoder: VulkanEncoder,
+        recording: Recording,
         memory: PlanMemory,
         pipelines: Mapping[PipelineKey, Pipeline],
         timestamps: bool,
     ) -> None:
         self._device = device
-        self._encoder = encoder
+        self._recording = recording
         self._memory = memory
         self._timestamps = timestamps
         self._pipelines = pipelines
@@ -59,9 +59,9 @@ class PlanRecorder:
             (tensor, self._memory.readback.get(tensor) or self._place(tensor))
             for tensor in downloads
         ]
-        dispatches = self._encoder.dispatches[first:end]
+        dispatches = self._recording.dispatches[first:end]
         command = self._record(dispatches, downloads)
-        ranges = {t.name: self._encoder.ranges[t] for t in uploads if t in self._encoder.ranges}
+        ranges = {t.name: self._recording.ranges[t] for t in uploads if t in self._recording.ranges}
         steps = None
         if self._timestamps:
             copies = [tensor for tensor in downloads if tensor in self._memory.readback]
@@ -74,7 +74,7 @@ class PlanRecorder:
     def _chosen(self) -> dict[str, str]:
         """Return, for each op that had a choice, whether all of it went by the rules."""
         chosen: dict[str, str] = {}
-        for choice in self._encoder.choices:
+        for choice in self._recording.choices:
             if choice.what in NOT_TUNED:
                 continue
             tuned = choice.taken != choice.candidates[0] or chosen.get(choice.op) == "tuned"
@@ -83,11 +83,11 @@ class PlanRecorder:
 
     def _status(self, dispatches: Sequence[Dispatch]) -> Status | None:
         """Return where the dispatches report failed checks, None when they make none."""
-        tensor = self._encoder.status
-        if tensor is None or not self._encoder.checks:
+        tensor = self._recording.status
+        if tensor is None or not self._recording.checks:
             return None
         used = any(tensor in dispatch.tensors for dispatch in dispatches)
-        return Status(self._place(tensor), self._encoder.checks) if used else None
+        return Status(self._place(tensor), self._recording.checks) if used else None
 
     def _record(
         self, dispatches: Sequence[Dispatch], downloads: Sequence[Tensor]
@@ -111,14 +111,14 @@ class PlanRecorder:
         return recorder.finish()
 
     def _place(self, tensor: Tensor) -> BufferRange:
-        root, offset = self._encoder.placement(tensor)
+        root, offset = self._recording.placement(tensor)
         whole = self._memory.ranges[root]
         if root is tensor:
             return whole
         return BufferRange(whole.buffer, whole.offset + offset, storage_bytes(tensor))
 
     def _is_placed(self, tensor: Tensor) -> bool:
-        return self._encoder.root(tensor) in self._memory.ranges
+        return self._recording.root(tensor) in self._memory.ranges
 
 
 def _pipeline_key(dispatch: Dispatch) -> PipelineKey:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.vulkan.encoder import Dispatch, VulkanEncoder
+from vkmnn.vulkan.recording import Dispatch, Recording
 from vkmnn.vulkan.storage import storage_bytes
 
 MAX_COMPARISONS = 2_000_000
@@ -34,35 +34,35 @@ class _Node:
     height: int = 1  # dispatches in the longest chain that begins here
 
 
-def schedule(encoder: VulkanEncoder, ends: Sequence[int]) -> None:
+def schedule(recording: Recording, ends: Sequence[int]) -> None:
     """Put the dispatches of every segment in waves, and number their steps by wave.
 
     Where that would take more memory, or saves no barrier, a segment keeps its order.
 
     Args:
-        encoder: what was recorded; its dispatches are replaced.
+        recording: what was recorded; its dispatches are replaced.
         ends: where the segments end.
     """
-    sizes = _sizes(encoder)
+    sizes = _sizes(recording)
     step = first = 0
     for end in ends:
-        dispatches = encoder.dispatches[first:end]
-        waves = order(dispatches, encoder, sizes)
+        dispatches = recording.dispatches[first:end]
+        waves = order(dispatches, recording, sizes)
         ordered = [
             replace(dispatches[number], step=step + place)
             for place, wave in enumerate(waves)
             for number in wave
         ]
-        encoder.dispatches[first:end] = ordered
+        recording.dispatches[first:end] = ordered
         first, step = end, step + len(waves)
 
 
 def order(
-    dispatches: Sequence[Dispatch], encoder: VulkanEncoder, sizes: dict[Tensor, int]
+    dispatches: Sequence[Dispatch], recording: Recording, sizes: dict[Tensor, int]
 ) -> list[list[int]]:
     """Return the numbers of the dispatches in waves; one wave each when others take more memory."""
     one_by_one = [[number] for number in range(len(dispatches))]
-    nodes = _nodes(dispatches, encoder)
+    nodes = _nodes(dispatches, recording)
     if nodes is None:
         return one_by_one
     limit = _most_alive(one_by_one, nodes, sizes)
@@ -71,13 +71,13 @@ def order(
     return next(fits, one_by_one)
 
 
-def _sizes(encoder: VulkanEncoder) -> dict[Tensor, int]:
+def _sizes(recording: Recording) -> dict[Tensor, int]:
     """Return the bytes of every tensor that dispatches write: the others are placed apart."""
-    roots = {encoder.root(tensor) for tensor in encoder.written}
+    roots = {recording.root(tensor) for tensor in recording.written}
     return {root: storage_bytes(root) for root in roots}
 
 
-def _nodes(dispatches: Sequence[Dispatch], encoder: VulkanEncoder) -> list[_Node] | None:
+def _nodes(dispatches: Sequence[Dispatch], recording: Recording) -> list[_Node] | None:
     """Return what waits for what, or None where there is too much to compare."""
     nodes: list[_Node] = []
     # By root: (first byte, end, number) of every use so far.
@@ -87,10 +87,10 @@ def _nodes(dispatches: Sequence[Dispatch], encoder: VulkanEncoder) -> list[_Node
     for number, dispatch in enumerate(dispatches):
         mine = []
         node = _Node(
-            frozenset(root for t in dispatch.tensors if (root := encoder.root(t)).value is None)
+            frozenset(root for t in dispatch.tensors if (root := recording.root(t)).value is None)
         )
         for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
-            root, start = encoder.placement(tensor)
+            root, start = recording.placement(tensor)
             if root.value is not None:
                 continue
             end, written = start + storage_bytes(tensor), "w" in binding.access

@@ -26,6 +26,7 @@ from vkmnn.vulkan.cuts import CUTS, Cut, Piece, along
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.executions.raster import PartRasterExecution
+from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.storage import HALF_BYTES, storage_bytes
 
 CreateExecution = Callable[
@@ -89,15 +90,15 @@ class Divider:
             return []
         assert isinstance(command.execution, VulkanExecution)
         encoder = self.new_encoder()
-        encoder.label = command.op.name
-        encoder.half = any(tensor is not None and tensor.half for tensor in tensors)
+        encoder.begin(command.op.name, tensors)
         command.execution.bind(inputs, outputs)
         command.execution.on_encode(encoder)
-        size_of = partial(packed_bytes, encoder)
-        faults = list(find_faults(encoder.dispatches, self.info, size_of))
+        recording = encoder.recording
+        size_of = partial(packed_bytes, recording)
+        faults = list(find_faults(recording.dispatches, self.info, size_of))
         if not faults or any(fault.share >= 1 for fault in faults):
             return []
-        excesses = [_excess(fault, tensors, encoder) for fault in faults]
+        excesses = [_excess(fault, tensors, recording) for fault in faults]
         blocked = any(t is not None and t.layout is Layout.NC4HW4 for t in tensors)
         chosen = _choose(find(command.op, inputs, outputs), excesses, outputs[0], blocked)
         if chosen is None:
@@ -226,9 +227,9 @@ class Divider:
         return Command(op, list(inputs), list(outputs), execution, self.backend, owner=owner)
 
 
-def _excess(fault: Fault, tensors: Sequence[Tensor | None], encoder: VulkanEncoder) -> _Excess:
+def _excess(fault: Fault, tensors: Sequence[Tensor | None], recording: Recording) -> _Excess:
     """Say which operand a fault is about."""
-    packed = encoder.packed.get(fault.tensor) if fault.tensor is not None else None
+    packed = recording.packed.get(fault.tensor) if fault.tensor is not None else None
     for number, tensor in enumerate(tensors):
         if tensor is None:
             continue

@@ -10,8 +10,8 @@ from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.vulkan import memory
-from vkmnn.vulkan.encoder import PackedConstant
 from vkmnn.vulkan.memory import ConstantStorage, ConstantStore
+from vkmnn.vulkan.recording import PackedConstant
 
 
 def constant(array: Array, name: str = "c") -> Tensor:

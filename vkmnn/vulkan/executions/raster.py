@@ -241,14 +241,14 @@ def _write_in_place(
         content = storage_elements(root.shape, root.layout) * size
         if (
             root.value is None
-            and root in encoder.written
+            and encoder.is_written(root)
             and stored_dtype(root) == stored_dtype(output)
             and all(is_contiguous(region) and other == shift for region, other in parts)
             and moved == (content if shift + moved == whole else storage_bytes(root))
             and shift % alignment == 0
         ):
             encoder.alias(root, output, shift)
-            encoder.written.add(output)
+            encoder.writes(output)
         else:
             copied += [region for region, _ in parts]
     return copied

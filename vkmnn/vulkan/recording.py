@@ -1,0 +1,88 @@
+"""What executions have recorded of a plan: scheduling, placement and the plan itself read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.runtime.shader import Shader
+from vkmnn.vulkan.checks import Check, IndexRange
+from vkmnn.vulkan.choice import Choice
+from vkmnn.vulkan.storage import to_half, to_storage
+
+Spec = Mapping[str, int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedConstant:
+    """A constant in the form that a kernel wants, packed once and shared by plans."""
+
+    source: Array
+    key: str
+    pack: Callable[[Array], Array]
+    half: bool = False
+
+    def array(self, name: str) -> Array:
+        """Return the words to upload; `name` is for the error of an integer beyond int32."""
+        packed = self.pack(self.source)
+        return to_half(packed) if self.half else to_storage(packed, name)
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
+
+    Dispatches of one `step` may run at once: their tensors share no memory.
+    """
+
+    shader: Shader
+    tensors: tuple[Tensor, ...]
+    params: bytes
+    groups: tuple[int, int, int]
+    spec: Spec
+    label: str
+    step: int
+
+
+@dataclass(slots=True)
+class Recording:
+    """All that a `VulkanEncoder` was told; nothing reaches the device before the plan is whole.
+
+    Executions do not see it: they speak to the encoder. The scheduler reorders `dispatches`; all
+    others only read.
+
+    Attributes:
+        dispatches: in running order.
+        packed: constant tensors in their packed form.
+        aliases: the tensor in whose storage another lies, and the byte where it begins there.
+        written: the tensors that dispatches write.
+        ranges: what the host checks of index tensors that it provides.
+        checks: made on the device, which reports failures in `status`.
+        choices: what was decided where several kernels could do a job.
+        status: where the device reports failed checks; None while nothing is checked.
+        counters: words that are zero before every run.
+    """
+
+    dispatches: list[Dispatch] = field(default_factory=list)
+    packed: dict[Tensor, PackedConstant] = field(default_factory=dict)
+    aliases: dict[Tensor, tuple[Tensor, int]] = field(default_factory=dict)
+    written: set[Tensor] = field(default_factory=set)
+    ranges: dict[Tensor, list[IndexRange]] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    status: Tensor | None = None
+    counters: list[Tensor] = field(default_factory=list)
+
+    def placement(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """Return the tensor that owns the storage of `tensor`, and the byte where that begins."""
+        offset = 0
+        while tensor in self.aliases:
+            tensor, step = self.aliases[tensor]
+            offset += step
+        return tensor, offset
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """Return the tensor that owns the storage of `tensor`."""
+        return self.placement(tensor)[0]
