@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.syntax import Syntax
 
-from vkmnn.codegen.build import build
+from vkmnn.codegen.build import build, compile_rendered
 from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.console import fail, out, print_changes, print_table
@@ -153,14 +153,16 @@ def show(
         if glsl or not (spirv or manifest):
             _print_source(Renderer(settings.templates).render(found).text, "glsl", numbers=True)
         if spirv or manifest:
-            compiler = find_compiler(settings.glslang)
+            compiler, cache = find_compiler(settings.glslang), Cache(cache_folder())
             only = frozenset([found.template.name])
-            built = build(settings.templates, compiler, cache=Cache(cache_folder()), only=only)
+            built = build(settings.templates, compiler, cache=cache, only=only)
             if manifest:
                 entry = json.dumps(built.variants[variant], indent=2, ensure_ascii=False)
                 _print_source(entry, "json")
-            if spirv:
-                _print_source(compiler.disassemble(built.spirv[variant]), "spirv")
+            if spirv:  # from the cache, which keeps the names
+                rendered = Renderer(settings.templates).render(found)
+                named = compile_rendered(rendered, found, compiler, cache)[0].spirv
+                _print_source(compiler.disassemble(named), "spirv")
     except ShaderError as error:
         fail(error)
 

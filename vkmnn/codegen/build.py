@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from vkmnn.codegen.places import MACRO_FILE
 from vkmnn.codegen.records import Record, Records
 from vkmnn.codegen.reflect import reflect
 from vkmnn.codegen.render import Rendered, Renderer
+from vkmnn.codegen.strip import without_names
 from vkmnn.codegen.variants import TemplateEntry, Variant, closest, expand, read_entries
 from vkmnn.errors import ShaderError
 
@@ -38,7 +39,7 @@ class Built:
         compiler: its name and version.
         partial: only some templates were built.
         templates, variants, enums: the parts of the manifest, by name.
-        spirv: the modules by variant.
+        spirv: the modules by variant, without names.
         keys: the cache entries that were used or made.
         compiled: the variants that the cache did not have, sorted.
         notes: what the compiler remarked.
@@ -187,7 +188,7 @@ def _reuse(
     built.templates[entry.name] = record.template
     built.variants.update(record.variants)
     built.keys.update(record.keys.values())
-    built.spirv.update({name: module.spirv for name, module in compiled.items()})
+    built.spirv.update({name: without_names(module.spirv) for name, module in compiled.items()})
     built.notes += [f"{name}: {module.note}" for name, module in compiled.items() if module.note]
     try:
         merge_enums(built.enums, record.enums, entry.file)
@@ -201,9 +202,10 @@ def _take(
     """Reflect a compiled variant into `built`; return what does not fit its declarations."""
     found = reflect(compiled.spirv)
     built.keys.add(key)
-    built.spirv[variant.name] = compiled.spirv
+    shipped = replace(compiled, spirv=without_names(compiled.spirv))
+    built.spirv[variant.name] = shipped.spirv
     requires = variant.requires | rendered.declared.needs
-    built.variants[variant.name] = variant_entry(variant, requires, rendered, compiled, found)
+    built.variants[variant.name] = variant_entry(variant, requires, rendered, shipped, found)
     if not cached:
         built.compiled.append(variant.name)
     if compiled.note:

@@ -1,4 +1,4 @@
-"""Folders of built shaders: `manifest.json` is read once, each SPIR-V file on first use.
+"""Folders of built shaders: `manifest.json` is read once, each SPIR-V module on first use.
 
 The built-in shaders are one such folder; those of a plug-in package are another.
 """
@@ -9,12 +9,16 @@ import difflib
 import functools
 import json
 import re
+import struct
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+from zipfile import BadZipFile
 
 from vkmnn.errors import ShaderError
 from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
+from vkmnn.shaders.archive import ARCHIVE_FILE, Archive
 
 MANIFEST_SCHEMA = 1
 """Form of manifest.json that is understood here."""
@@ -170,7 +174,28 @@ class ShaderLibrary:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise ShaderError(f"cannot read {path}: {error.strerror}", hint=_HINT) from None
+            packed = self._unpacked(name)
+            if packed is None:
+                raise ShaderError(f"cannot read {path}: {error.strerror}", hint=_HINT) from None
+            return packed
+
+    def _unpacked(self, name: str) -> bytes | None:
+        """Return a module of a folder that came in a wheel, None where there is no archive."""
+        archive = self._archive
+        if archive is None:
+            return None
+        try:
+            return archive.read(name)
+        except (KeyError, OSError, ValueError, zlib.error, BadZipFile, struct.error) as error:
+            raise ShaderError(
+                f"cannot read '{name}' from {self.folder / ARCHIVE_FILE}: {error}",
+                hint="the installed files are damaged: install the package again",
+            ) from None
+
+    @functools.cached_property
+    def _archive(self) -> Archive | None:
+        path = self.folder / ARCHIVE_FILE
+        return Archive(path) if path.is_file() else None
 
 
 _DECODER = json.JSONDecoder()
