@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -202,6 +203,7 @@ class Backend(ABC):
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,
+        limit_s: float = math.inf,
     ) -> Tuning:
         """Measure the kernels that a plan could use, and use them where the whole run gains.
 
@@ -209,6 +211,7 @@ class Backend(ABC):
             make_plan: makes the plan on a backend.
             feeds: arrays to run it on.
             runs: how often each candidate runs.
+            limit_s: after so many seconds no further candidate is tried.
             progress: called with (done, all) after every trial; `all` may grow.
 
         Returns:

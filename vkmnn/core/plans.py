@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,9 @@ Progress = Callable[[int, int], None] | None
 
 TUNING_RUNS = 5
 """How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
+
+TUNING_SECONDS = 20.0
+"""After how long no further candidate is tried then: whoever runs a network did not ask to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class Plans:
         plan = self._plans.get(key)
         if plan is None:
             if self.planner.main.tunes_new_plans:
-                self.tune(shapes, feeds, TUNING_RUNS, None)
+                self.tune(shapes, feeds, TUNING_RUNS, None, TUNING_SECONDS)
             plan = self.make(shapes, feeds, self.planner.main)
             self._plans[key] = plan
             if len(self._plans) > self.planner.max_plans:
@@ -115,7 +119,12 @@ class Plans:
         return plan
 
     def tune(
-        self, shapes: Shapes, feeds: Mapping[str, Array], runs: int, progress: Progress
+        self,
+        shapes: Shapes,
+        feeds: Mapping[str, Array],
+        runs: int,
+        progress: Progress,
+        limit_s: float = math.inf,
     ) -> Tuning:
         """Measure the kernels that the plan for these shapes could use; see `Backend.tune`."""
         # A plan may be made before there is data; the speed of kernels hardly depends on it.
@@ -126,7 +135,7 @@ class Plans:
             for info in self.graph.inputs
         }
         return self.planner.main.tune(
-            lambda backend: self.make(shapes, feeds, backend), arrays, runs, progress
+            lambda backend: self.make(shapes, feeds, backend), arrays, runs, progress, limit_s
         )
 
     def drop(self) -> None:

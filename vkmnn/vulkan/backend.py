@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -265,9 +266,10 @@ class VulkanBackend(TunableBackend):
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,
+        limit_s: float = math.inf,
     ) -> Tuning:
         """Measure the kernels that a plan could use; what makes runs faster is kept on disk."""
-        table, tuning = tune(self, make_plan, feeds, runs, progress)
+        table, tuning = tune(self, make_plan, feeds, runs, progress, limit_s)
         if tuning.kept:
             before = self.preferences
             self._chooser = Preferences(table)

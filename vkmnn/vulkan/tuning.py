@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import time
 from abc import abstractmethod
 from collections import defaultdict
@@ -32,6 +33,8 @@ MAX_CANDIDATES = 8
 LEAST_GAIN = 0.03
 # Runs of the whole network with either table, in turns: the median of a few is no luck.
 LEAST_ROUNDS = 7
+# The same where the time is over.
+LEAST_ROUNDS_LATE = 3
 
 
 class TuningFile:
@@ -102,6 +105,7 @@ def tune(
     feeds: Mapping[str, Array],
     runs: int,
     progress: Callable[[int, int], None] | None,
+    limit_s: float = math.inf,
 ) -> tuple[dict[str, str], Tuning]:
     """Measure every choice of a plan, one kind of choice after the other, in the whole network.
 
@@ -111,13 +115,15 @@ def tune(
     flatters who had luck, so what changed is measured once more beside the rules. At last whole
     runs without timestamps decide whether the table of before or the new one stays.
 
+    After `limit_s` seconds no further candidate is tried; what was measured by then is confirmed.
+
     Returns:
         The preferred candidates by choice, with those of before, and what was settled.
     """
     table = dict(backend.preferences)
     settled: dict[str, TunedChoice] = {}
-    counter = _Counter(progress)
-    while True:
+    counter = _Counter(progress, time.monotonic() + limit_s)
+    while not counter.over:
         todo = _next_kind(backend.choices_of(make_plan, table), settled)
         if not todo:
             break
@@ -129,7 +135,7 @@ def tune(
             ops = [choice.op for choice in group]
             times = [
                 sum(of_op.get(op, 0.0) for op in ops) / len(ops)
-                for of_op in spent[: len(group[0].candidates)]
+                for of_op in spent[: len(group[0].candidates)]  # fewer where the time was over
             ]
             settled[key] = _settle(group, times)
             table[key] = settled[key].taken
@@ -137,7 +143,7 @@ def tune(
     if changed:
         rules = {**table, **{key: settled[key].rule for key in changed}}
         counter.total += 2
-        spent = _measure(backend, make_plan, feeds, runs, [rules, table], counter)
+        spent = _measure(backend, make_plan, feeds, runs, [rules, table], counter, 2)
         for key in changed:
             settled[key] = _confirm(settled[key], *spent)
             table[key] = settled[key].taken
@@ -175,6 +181,8 @@ def _whole_runs(
             plans[-1].execute(feeds)
             counter.advance()
         for number in range(rounds):
+            if counter.over and number >= LEAST_ROUNDS_LATE:
+                break
             spent = [0.0] * len(plans)
             # Who runs second finds other caches: the order changes from round to round.
             for index in range(len(plans))[:: 1 if number % 2 else -1]:
@@ -190,11 +198,17 @@ def _whole_runs(
 
 @dataclass(slots=True)
 class _Counter:
-    """Counts trials for whoever wants to show how far it is."""
+    """Counts trials for whoever wants to show how far it is, and knows when time is over."""
 
     report: Callable[[int, int], None] | None
+    end: float = math.inf
     done: int = 0
     total: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing new is to be tried."""
+        return time.monotonic() >= self.end
 
     def advance(self) -> None:
         """Tell that one more trial is ready."""
@@ -232,19 +246,25 @@ def _measure(
     runs: int,
     trials: Sequence[Mapping[str, str]],
     counter: _Counter,
+    least: int = 1,
 ) -> list[dict[str, float]]:
     """Return the microseconds of every op in each trial, the least of several runs.
 
-    The trials take turns, so that what else the machine does meanwhile meets all of them alike.
+    When the time is over, trials beyond the first `least` are left out. The trials take turns,
+    so that what else the machine does meanwhile meets all of them alike.
     """
     plans: list[Plan] = []
-    rows: list[list[list[Timing]]] = [[] for _ in trials]
     try:
         for table in trials:
+            if len(plans) >= least and counter.over:
+                break
             plans.append(make_plan(backend.with_preferences(table).timed()))
             plans[-1].execute(feeds)
             counter.advance()
-        for _ in range(runs):
+        rows: list[list[list[Timing]]] = [[] for _ in plans]
+        for number in range(runs):
+            if number and counter.over:
+                break
             for plan, row in zip(plans, rows, strict=True):
                 plan.execute(feeds)
                 row.append([timing for _, timing in plan.timings()])

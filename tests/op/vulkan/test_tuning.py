@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import onnx
@@ -15,6 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.op.vulkan.harness import device
 from vkmnn import InferenceSession
 from vkmnn.cache_files import cache_dir
+from vkmnn.core import plans
+from vkmnn.core.backend import Timing
 from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.vulkan import tuning
@@ -141,6 +146,40 @@ def test_luck_is_not_taken_for_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     product = by_ops["MatMul_2",]
     assert product.taken != product.rule
     assert (product.rule_us, product.taken_us) == (60.0, 40.0)
+
+
+@pytest.mark.parametrize(("limit_s", "tries"), [(0.0, False), (math.inf, True)])
+def test_nobody_waits_for_tuning_without_end(
+    limit_s: float, tries: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    measure = tuning._measure
+
+    def counted(*arguments: Any) -> list[dict[str, float]]:
+        found = measure(*arguments)
+        measured.append(len(found))
+        return found
+
+    monkeypatch.setattr(tuning, "_measure", counted)
+    monkeypatch.setattr(plans, "TUNING_SECONDS", limit_s)
+    monkeypatch.setenv("VKMNN_TUNE", "on")
+    with session(model()) as tuned:
+        tuned.run(None, feeds())
+    assert bool(measured) == tries
+
+
+@pytest.mark.parametrize(("late", "least", "made"), [(True, 1, 1), (True, 2, 2), (False, 1, 3)])
+def test_trials_under_way_when_time_ends(
+    late: bool, least: int, made: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of them is the rules' own; two that are compared at last run in any case."""
+    plan = MagicMock(timings=lambda: [("conv", Timing("conv", "k", 5.0))])
+    make_plan = MagicMock(return_value=plan)
+    counter = tuning._Counter(None, 0.0 if late else math.inf)
+    found = tuning._measure(MagicMock(), make_plan, {}, 4, [{}, {}, {}], counter, least)
+    assert len(found) == made
+    assert plan.execute.call_count == made * (2 if late else 5)
+    assert plan.close.call_count == made
 
 
 def test_what_makes_the_network_slower_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
