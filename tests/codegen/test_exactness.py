@@ -16,6 +16,7 @@ from vkmnn.codegen import render
 from vkmnn.codegen.build import Built
 from vkmnn.codegen.cache import Cache, cache_folder
 from vkmnn.codegen.compilers import Compiler
+from vkmnn.errors import ShaderError
 
 HEAD = """\
 {{ local_size(64) }}
@@ -196,6 +197,19 @@ def test_a_full_disk_leaves_the_old_outputs(
             writing.write(built, made.root)
     after_failure = {p: p.read_bytes() for p in made.root.rglob("*") if p.is_file()}
     assert {p: data for p, data in after_failure.items() if p.suffix != ".j2"} == before
+
+
+def test_a_lock_that_cannot_be_made_is_told(
+    made: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The cache is a file where a folder belongs: nothing is written."""
+    built = made.build()
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(blocked / "cache"))
+    with pytest.raises(ShaderError, match="cannot be kept apart") as error:
+        writing.write(built, made.root)
+    assert "VKMNN_CACHE_DIR" in str(error.value)
 
 
 KILLED = """

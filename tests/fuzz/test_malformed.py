@@ -84,6 +84,31 @@ PAST = {
 }
 
 
+def chained(perms: list[list[int]], then: str = "") -> onnx.ModelProto:
+    """Return a model of transpositions of x [2, 3, 4], of shapes that nothing tells."""
+    nodes, value = [], "x"
+    for number, perm in enumerate(perms):
+        nodes.append(helper.make_node("Transpose", [value], [f"t{number}"], "wrong", perm=perm))
+        value = f"t{number}"
+    nodes.append(helper.make_node(then or "Identity", [value] + ["w"] * bool(then), ["y"]))
+    info, matrix = helper.make_tensor_value_info, np.ones((3, 3), np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "past",
+        [info("x", TensorProto.FLOAT, None)],
+        [info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(matrix, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+PAST |= {
+    "transposes of other ranks": chained([[1, 0], [0, 2, 1]]),
+    "more axes, then fewer": chained([[0, 2, 1], [1, 0]]),
+    "product of a transpose of other ranks": chained([[0, 1, 3, 2]], "MatMul"),
+}
+
+
 @pytest.mark.parametrize("name", PAST)
 def test_what_once_raised_something_else(name: str, devices: list[str]) -> None:
     outcome = undergo(PAST[name], devices)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 from vkmnn.cache_files import cache_dir, locked
@@ -90,7 +91,14 @@ def write(built: Built, out: Path) -> Changes:
     which is whole, and the next build completes them.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with locked(_lock_file(out), LOCK_WAIT_S):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(_lock_file(out), LOCK_WAIT_S))
+        except OSError as error:
+            raise ShaderError(
+                f"builds of {out} cannot be kept apart: {error}",
+                hint="set VKMNN_CACHE_DIR to a folder of your own, or end the other build",
+            ) from error
         previous = _read_manifest(out)
         manifest = assemble(built, previous)
         files = {f"{SPIRV_FOLDER}/{name}.spv": data for name, data in built.spirv.items()}

@@ -119,6 +119,8 @@ def _transposed(name: str, place: int, index: GraphIndex) -> _Transposed | Refus
     perm = permutation(transpose, index)
     if perm is None or len(perm) < 2 or perm[-2] != len(perm) - 1:
         return Refusal("the last axis does not move next to last")
+    if index.rank(transpose.inputs[0]) not in (None, len(perm)):  # shape computation says so, too
+        return Refusal("the ranks differ")
     swapped = (*perm[:-2], perm[-1], perm[-2])
     rest = () if swapped == tuple(range(len(perm))) else swapped
     if rest and not index.read_once(transpose.outputs[0]):

@@ -41,6 +41,8 @@ class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
         first, second = permutation(producer, index), permutation(op, index)
         if first is None or second is None:
             return Refusal("the rank is not known")
+        if len(first) != len(second):  # shape computation says what is wrong
+            return Refusal("the ranks differ")
         return producer, compose(first, second)
 
     def rewrite(self, op: Op, match: tuple[Op, Perm], index: GraphIndex) -> None:
@@ -88,7 +90,7 @@ class CancelTransposesAround(PatternPass[_Between]):
         before, after = permutation(first, index), permutation(op, index)
         if before is None or after is None:
             return Refusal("the rank is not known")
-        if compose(before, after) != tuple(range(len(before))):
+        if len(before) != len(after) or compose(before, after) != tuple(range(len(before))):
             return Refusal("the transposes do not cancel")
         return _Between(first, middle, place)
 

@@ -102,6 +102,8 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
         between, end = index.shape(op.inputs[0]), index.shape(op.outputs[0])
         if p is None or q is None or not start or not moved or not between or not end:
             return Refusal("the shapes are not known")
+        if len(p) != len(start) or len(q) != len(between):  # shape computation says what is wrong
+            return Refusal("the ranks differ")
         groups = axis_groups(moved, between)
         if groups is None:
             return Refusal("the sizes are not known well enough")
