@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.op.vulkan.gpu_info import LARGE_GPU
+from tests.device_infos import LARGE_GPU
 from vkmnn.errors import PluginError
 from vkmnn.registry import Snapshot
 from vkmnn.vulkan.encoder import VulkanEncoder

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from tests.op.vulkan.gpu_info import MATRIX_GPU
+from tests.device_infos import MATRIX_GPU
 from tests.op.vulkan.harness import device
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.cpu_fallback import CpuBackend, run_op

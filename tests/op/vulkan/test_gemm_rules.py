@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from tests.op.vulkan.gpu_info import LARGE_GPU
+from tests.device_infos import LARGE_GPU
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType

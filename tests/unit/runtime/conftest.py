@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.device_infos import FLOOR
 from vkmnn.codegen.compilers import find_compiler
 from vkmnn.codegen.features import target_for
 from vkmnn.errors import ShaderError, ValidationLayerError
@@ -18,8 +19,6 @@ from vkmnn.runtime import (
     BindingType,
     Device,
     DeviceInfo,
-    DeviceType,
-    Limits,
     Shader,
     ShaderBinding,
     SpecConstant,
@@ -36,43 +35,7 @@ layout(local_size_x = {x}, local_size_y = {y}, local_size_z = {z}) in;
 @pytest.fixture(scope="session")
 def make_info() -> Callable[..., DeviceInfo]:
     """Return a function that describes a device of the feature floor, with changes."""
-    limits = Limits(
-        max_storage_buffer_range=1 << 27,
-        max_texel_buffer_elements=65536,
-        max_push_constants=128,
-        max_workgroup_count=(65535, 65535, 65535),
-        max_workgroup_size=(128, 128, 64),
-        max_workgroup_invocations=128,
-        max_shared_memory=16384,
-        max_storage_bindings=4,
-        max_texel_bindings=4,
-        max_bindings=128,
-        max_allocation_bytes=1 << 30,
-        max_allocation_count=4096,
-        storage_offset_alignment=256,
-        texel_offset_alignment=256,
-        non_coherent_atom_size=256,
-        subgroup_size_range=(1, 1),
-        timestamp_period_ns=0.0,
-    )
-    floor = DeviceInfo(
-        index=0,
-        name="Floor",
-        vendor_id=1,
-        vendor="Somebody",
-        device_id=2,
-        driver_name="floor",
-        driver_version="1.0",
-        api_version=(1, 1, 0),
-        type=DeviceType.DISCRETE,
-        uuid="00000000-0000-0000-0000-000000000001",
-        driver_uuid="00000000-0000-0000-0000-000000000002",
-        memory_bytes=1 << 30,
-        subgroup_size=1,
-        features=frozenset({"subgroup_basic", "texel_rgba32f"}),
-        limits=limits,
-    )
-    return lambda **changes: dataclasses.replace(floor, **changes)
+    return lambda **changes: dataclasses.replace(FLOOR, **changes)
 
 
 @pytest.fixture(scope="session")

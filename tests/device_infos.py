@@ -1,4 +1,4 @@
-"""What a large discrete GPU says of itself: for rules that no device at hand would follow."""
+"""Devices that are not here, as they would describe themselves: for rules and checks."""
 
 from __future__ import annotations
 
@@ -52,3 +52,40 @@ MATRIX_GPU = replace(
     cooperative_matrices=(MATRICES,),
 )
 """The same with cooperative matrices of 16x16x16."""
+
+FLOOR = DeviceInfo(
+    index=0,
+    name="Floor",
+    vendor_id=1,
+    vendor="Somebody",
+    device_id=2,
+    driver_name="floor",
+    driver_version="1.0",
+    api_version=(1, 1, 0),
+    type=DeviceType.DISCRETE,
+    uuid="00000000-0000-0000-0000-000000000001",
+    driver_uuid="00000000-0000-0000-0000-000000000002",
+    memory_bytes=1 << 30,
+    subgroup_size=1,
+    features=frozenset({"subgroup_basic", "texel_rgba32f"}),
+    limits=Limits(
+        max_storage_buffer_range=1 << 27,
+        max_texel_buffer_elements=65536,
+        max_push_constants=128,
+        max_workgroup_count=(65535, 65535, 65535),
+        max_workgroup_size=(128, 128, 64),
+        max_workgroup_invocations=128,
+        max_shared_memory=16384,
+        max_storage_bindings=4,
+        max_texel_bindings=4,
+        max_bindings=128,
+        max_allocation_bytes=1 << 30,
+        max_allocation_count=4096,
+        storage_offset_alignment=256,
+        texel_offset_alignment=256,
+        non_coherent_atom_size=256,
+        subgroup_size_range=(1, 1),
+        timestamp_period_ns=0.0,
+    ),
+)
+"""The least that Vulkan asks of a device."""
