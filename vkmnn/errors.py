@@ -124,6 +124,13 @@ class InvalidInputError(VkmnnError):
     """An argument of a public call has the wrong name, shape, dtype or value."""
 
 
+class IntegerRangeError(InvalidInputError):
+    """An integer does not fit the 32 bits that the device computes with.
+
+    Sessions compute such a run with numpy, unless they were told to require the device.
+    """
+
+
 class HostError(VkmnnError):
     """An evaluator of ONNX on the host failed at a node that has no kernel."""
 

@@ -32,7 +32,6 @@ EXCLUDED = {
     "test_bernoulli": "random numbers: the recorded ones are one draw",
     "test_image_decoder": "the evaluators need Pillow",
     "test_gradient_of_add": "training: onnx's own evaluator does not take them either",
-    "test_range_(b?float16)_type_positive_delta_expanded": "onnx's evaluator gives another shape",
 }
 # Results that differ from the recorded ones by one step of float16, or by the rounding of a sum.
 TOLERANCES = {"test_attention_4d_causal_fp16_expanded": {"rtol": 2e-3}} | {

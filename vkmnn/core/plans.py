@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -13,9 +14,11 @@ from vkmnn.budget import Meter
 from vkmnn.core.backend import Backend, Tuning
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.resolve import content_inputs, fold_constants
-from vkmnn.errors import InvalidInputError, PlacementError
+from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
+
+_log = logging.getLogger(__name__)
 
 PlanKey = tuple[object, ...]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -75,13 +78,38 @@ class Plans:
             PlacementError: the backup would have to run an op, which is not wanted.
             InvalidInputError: the content of an input is missing.
         """
-        key = self._key(shapes, feeds)
-        plan = self._plans.get(key)
-        if plan is None:
+
+        def make() -> Pipeline:
             if self.planner.main.tunes_new_plans:
                 self.tune(shapes, feeds, TUNING_RUNS, None, TUNING_SECONDS)
-            plan = self.make(shapes, feeds, self.planner.main)
-            self._plans[key] = plan
+            return self.make(shapes, feeds, self.planner.main)
+
+        return self._kept(self._key(shapes, feeds), make)
+
+    def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once, on the plan for the shapes of the inputs.
+
+        Integers beyond the 32 bits that a device computes with take the run to the backup.
+        """
+        shapes = {name: array.shape for name, array in feeds.items()}
+        plan = self.resize(shapes, feeds)
+        try:
+            return plan.execute(feeds)
+        except IntegerRangeError as error:
+            if self.planner.require_main:
+                raise
+            backup = self.planner.backup
+            _log.warning("%s: this run is computed on %s", error.message, backup.type)
+        plan = self._kept(
+            ("exact", *self._key(shapes, feeds)), lambda: self.make(shapes, feeds, backup)
+        )
+        return plan.execute(feeds)
+
+    def _kept(self, key: PlanKey, make: Callable[[], Pipeline]) -> Pipeline:
+        """Return the plan of a key; it is the current one then."""
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = make()
             if len(self._plans) > self.planner.max_plans:
                 _, oldest = self._plans.popitem(last=False)
                 oldest.close()

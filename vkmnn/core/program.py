@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -173,8 +173,7 @@ class Program:
     def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Run all steps; return the network's outputs."""
         if self._whole is not None:
-            shapes = {name: array.shape for name, array in feeds.items()}
-            return self._whole.resize(shapes, feeds).execute(feeds)
+            return self._whole.execute(feeds)
         values = dict(feeds)
         self._bytes = 0
         for step in self._steps:
@@ -193,7 +192,7 @@ class Program:
             self._count(made)
             return made
         arrays = _arrays(plans.graph.inputs, values, step)
-        results = plans.resize(_shapes(arrays), arrays).execute(arrays)
+        results = plans.execute(arrays)
         self._count(results)
         return results
 
@@ -276,7 +275,7 @@ class Program:
         """Return where each op of the latest run, or plan, runs."""
         if self._whole is not None:
             assert self._whole.current is not None
-            return self._whole.current.placement()
+            return self._placed(self._whole.current)
         ops: list[PlacedOp] = []
         copies = 0
         inputs = {info.name for info in self.graph.inputs}
@@ -289,10 +288,20 @@ class Program:
                         for op in part.ops
                     ]
             elif step.plans.current is not None:
-                placed = step.plans.current.placement()
+                placed = self._placed(step.plans.current)
                 ops += placed.ops
                 copies += placed.copies
         return Placement(tuple(ops), self._planner.main.type, copies, self._bytes)
+
+    def _placed(self, plan: Pipeline) -> Placement:
+        """Return the placement of a plan, which may be one that the backup runs alone."""
+        placed, main = plan.placement(), self._planner.main.type
+        if placed.main == main:
+            return placed
+        return replace(placed, main=main, ops=tuple(replace(op, reason=_EXACT) for op in placed))
+
+
+_EXACT = "integers beyond the 32 bits that the device computes with"
 
 
 def kind_of(op: Op) -> str:

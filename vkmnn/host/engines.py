@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from vkmnn.host.loop import loop_class
+
 if TYPE_CHECKING:
     import onnx
 
@@ -140,7 +142,7 @@ class Reference(HostEngine):
         from onnx.reference import ReferenceEvaluator
 
         try:
-            self._evaluator = ReferenceEvaluator(model)
+            self._evaluator = ReferenceEvaluator(model, new_ops=[loop_class()])
         except Exception as error:
             raise EngineError(_line(error)) from error
 

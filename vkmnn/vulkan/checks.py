@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import IntegerRangeError, InvalidInputError
 from vkmnn.ir import Array, DType
 from vkmnn.runtime.memory import BufferRange
 
@@ -78,6 +78,5 @@ class Status:
         word = int(self.place.buffer.read(self.place.offset, _NOTHING.nbytes).view(np.int32)[0])
         if word:
             failed = self.checks[_FIRST - word - 1]
-            raise InvalidInputError(
-                failed.message, op=failed.op, node=failed.node, hint=failed.hint
-            )
+            kind = IntegerRangeError if failed.hint == OVERFLOW_HINT else InvalidInputError
+            raise kind(failed.message, op=failed.op, node=failed.node, hint=failed.hint)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import IntegerRangeError
 from vkmnn.ir import Array, DType, storage_elements
 
 ELEMENT_BYTES = 4
@@ -116,11 +116,11 @@ def check_range(array: Array, name: str) -> None:
     """Refuse integers that int32 cannot hold.
 
     Raises:
-        InvalidInputError: a value lies outside int32.
+        IntegerRangeError: a value lies outside int32.
     """
     value = beyond_range(array)
     if value is not None:
-        raise InvalidInputError(
+        raise IntegerRangeError(
             f"tensor '{name}' holds {value}, outside the 32-bit integers that the device "
             "computes with",
             hint='run this network with device="cpu", which keeps 64-bit integers',
@@ -131,7 +131,7 @@ def to_storage(array: Array, name: str) -> Array:
     """Return the array in its stored element type.
 
     Raises:
-        InvalidInputError: an integer does not fit int32.
+        IntegerRangeError: an integer does not fit int32.
     """
     check_range(array, name)
     return array.astype(storage_dtype(DType.from_numpy(array.dtype)), copy=False)

@@ -415,3 +415,60 @@ def test_lstm_gru_and_rnn(engine: str) -> None:
     proto = model(nodes, [value("x", F, ["t", "n", 3])], outputs, constants)
     feeds = [{"x": rng.standard_normal((t, n, 3)).astype(np.float32)} for t, n in ((7, 2), (1, 3))]
     check(proto, *feeds)
+
+
+def test_integers_beyond_32_bits(caplog: pytest.LogCaptureFixture) -> None:
+    """They are computed with numpy, exactly, and the next run is on the device again."""
+    nodes = [node("Add", "a b", "s"), node("Mul", "s s", "y")]
+    proto = model(nodes, [value("a", L, ["n"]), value("b", L, ["n"])], [value("y", L)])
+    with InferenceSession(proto) as session:
+        for first, away in (([1, 2], 0), ([2**40, 2], 2), ([70_000, 2], 2), ([5, 2], 0)):
+            feeds = {"a": np.int64(first), "b": np.int64([1, 1])}
+            (result,) = session.run(None, feeds)
+            with np.errstate(over="ignore"):  # 64 bits wrap
+                np.testing.assert_array_equal(result, (feeds["a"] + feeds["b"]) ** 2)
+            assert len(session.placement().off_device) == away
+    assert "this run is computed on CPU" in caplog.text
+    with (
+        InferenceSession(proto, require_device=True) as session,
+        pytest.raises(vkmnn.IntegerRangeError, match="1099511627776"),
+    ):
+        session.run(None, {"a": np.int64([2**40, 2]), "b": np.int64([1, 1])})
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("given", ["m yes", "m ", " yes"])
+def test_loops_without_limit_or_condition_and_of_no_iterations(
+    engine: str, count: int, given: str
+) -> None:
+    """Scan outputs are stacked along a new axis, and of no iterations have length 0."""
+    body = helper.make_graph(
+        [
+            node("Add", "a a", "b"),
+            node("Add", "i one", "j"),
+            node("Less", "j stop", "go"),
+            node("Identity", "b", "s"),
+        ],
+        "body",
+        [value("i", L, []), value("c", B, []), value("a", F, [2, 1])],
+        [value("go", B), value("b", F, [2, 1]), value("s", F, [2, 1])],
+    )
+    loop = helper.make_node("Loop", [*given.split(" "), "x"], ["last", "all"], body=body)
+    constants = {"one": np.int64(1)}
+    inputs = [value("x", F, [2, 1]), value("m", L, []), value("yes", B, []), value("stop", L, [])]
+    proto = model([loop, node("Neg", "all", "y")], inputs, [value("last", F), value("y", F)])
+    for name, array in constants.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    x = np.float32([[1], [2]])
+    feeds = {
+        "x": x,
+        "m": np.array(count if given != " yes" else 99),
+        "yes": np.array(count > 0),
+        "stop": np.array(count if given != "m " else 99),
+    }
+    with InferenceSession(proto) as session:
+        last, stacked = session.run(None, feeds)
+    done = max(count, 0)
+    assert stacked.shape == (done, 2, 1)
+    np.testing.assert_allclose(last, x * 2**done)
+    np.testing.assert_allclose(stacked, [-x * 2 ** (n + 1) for n in range(done)] or stacked)
