@@ -355,13 +355,12 @@ def test_bad_index_names_the_node(session: vkmnn.InferenceSession) -> None:
 
 
 def test_integers_beyond_32_bits(session: vkmnn.InferenceSession) -> None:
-    """The device computes in 32 bits and says so; numpy keeps 64."""
+    """The device computes in 32 bits; such runs go to numpy, which keeps 64."""
     for value in (2**31, -(2**31) - 1, 2**62):
         feeds = {**good_feeds(), "count": np.array([0, value])}
-        if session.placement().main == "CPU":
-            np.testing.assert_array_equal(session.run(["z"], feeds)[0], feeds["count"] * 2)
-        else:
-            refuse(InvalidInputError, lambda: session.run(None, feeds), str(value), "cpu")  # noqa: B023
+        np.testing.assert_array_equal(session.run(["z"], feeds)[0], feeds["count"] * 2)
+        if session.placement().main != "CPU":
+            assert "32 bits" in session.placement().off_device[0].reason
 
 
 def test_odd_but_right_feeds(session: vkmnn.InferenceSession) -> None:
