@@ -22,9 +22,10 @@ from vkmnn.shape.common import (
     int_scalar,
     normalize_axis,
 )
-from vkmnn.shape.movement import pad_widths, slice_ranges, split_sizes, transpose_perm
+from vkmnn.shape.movement import transpose_perm
 from vkmnn.shape.reduction import flatten_axis
 from vkmnn.shape.reshaping import reshape_dims, squeeze_dims, unsqueeze_dims
+from vkmnn.shape.slicing import pad_widths, slice_ranges, split_sizes
 
 
 @cpu_execution("Identity")

@@ -8,7 +8,8 @@ from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import Region, View
 from vkmnn.ir.ops import AxisAttrs, BlockAttrs, SplitAttrs, TransposeAttrs
 from vkmnn.shape.common import normalize_axis
-from vkmnn.shape.movement import slice_ranges, split_sizes, transpose_perm
+from vkmnn.shape.movement import transpose_perm
+from vkmnn.shape.slicing import slice_ranges, split_sizes
 
 
 def permuted(shape: tuple[int, ...], perm: tuple[int, ...]) -> Region:

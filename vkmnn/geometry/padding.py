@@ -12,7 +12,7 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import Region, View
 from vkmnn.ir.ops import PadAttrs
-from vkmnn.shape.movement import pad_widths
+from vkmnn.shape.slicing import pad_widths
 
 _Indices = npt.NDArray[np.int64]
 

@@ -15,6 +15,7 @@ from vkmnn.shape import (
     reduction,
     reshaping,
     resizing,
+    slicing,
 )
 from vkmnn.shape.counting import flops
 from vkmnn.shape.registry import (
@@ -51,6 +52,7 @@ __all__ = [
     "reshaping",
     "resizing",
     "size_computer",
+    "slicing",
     "working_bytes",
     "working_seconds",
 ]

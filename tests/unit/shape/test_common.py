@@ -18,8 +18,9 @@ from vkmnn.shape.common import (
     same_dtype,
     shape_of,
 )
-from vkmnn.shape.movement import pad_widths, slice_ranges, split_sizes, transpose_perm
+from vkmnn.shape.movement import transpose_perm
 from vkmnn.shape.reshaping import reshape_dims, squeeze_dims, unsqueeze_dims
+from vkmnn.shape.slicing import pad_widths, slice_ranges, split_sizes
 
 SHAPE = st.lists(st.integers(0, 4), max_size=5).map(tuple)
 
