@@ -168,7 +168,11 @@ class Backend(ABC):
 
     @abstractmethod
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Take the whole plan's commands before segments are built; may insert conversions."""
+        """Take the whole plan's commands before segments are built; may insert conversions.
+
+        Here alone may a backend change forms of tensors: those of the results of its own commands,
+        by `Tensor.take_form`. They are final when it returns.
+        """
 
     @abstractmethod
     def on_resize_end(

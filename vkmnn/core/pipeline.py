@@ -68,6 +68,7 @@ class Pipeline:
             self.commands = main.on_resize_begin(
                 _create_commands(resolved, inputs, set(self._outputs), main, backup, refused, meter)
             )
+            _settle(self.commands)
             check_host_memory(self.commands, backup.type, set(self._outputs), meter)
             try:
                 built = self._build(inputs)
@@ -160,6 +161,14 @@ class Pipeline:
         """Release the plan's memory and command buffers."""
         for segment in self._segments:
             segment.close()
+
+
+def _settle(commands: Sequence[Command]) -> None:
+    """Let the forms of all tensors be final; see `Tensor`."""
+    for command in commands:
+        for tensor in (*command.inputs, *command.outputs):
+            if tensor is not None:
+                tensor.settle()
 
 
 def _create_commands(

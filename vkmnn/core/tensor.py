@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from vkmnn.errors import PluginError
 from vkmnn.ir import Array, DType, Layout, TensorInfo
 
 
@@ -17,11 +18,17 @@ class Usage(enum.Enum):
     CONSTANT = "constant"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, frozen=True)
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value when that is constant.
 
     `half` says that its floats take 16 bits on the device.
+
+    Whose it is: the plan makes a tensor and gives it away, plain, with the commands that it hands
+    to `Backend.on_resize_begin`. There, and only there, the backend gives the results of its own
+    commands another form (`take_form`); what others read it leaves as it is, and converts. When
+    `on_resize_begin` returns, the plan settles all tensors: from then on nobody changes one, and
+    whoever wants another makes another.
     """
 
     info: TensorInfo
@@ -29,6 +36,25 @@ class Tensor:
     layout: Layout = Layout.NCHW
     value: Array | None = None
     half: bool = False
+    _settled: bool = field(default=False, init=False, repr=False)
+
+    def take_form(self, layout: Layout, half: bool) -> None:
+        """Lie in another order or width on the device; see the class for when.
+
+        Raises:
+            PluginError: the tensor is settled.
+        """
+        if self._settled:
+            raise PluginError(
+                f"the form of tensor '{self.name}' is settled",
+                hint="a backend changes forms in on_resize_begin; afterwards it makes tensors anew",
+            )
+        object.__setattr__(self, "layout", layout)
+        object.__setattr__(self, "half", half)
+
+    def settle(self) -> None:
+        """Let the form be final."""
+        object.__setattr__(self, "_settled", True)
 
     @property
     def name(self) -> str:

@@ -175,7 +175,7 @@ class _Plan:
                 plain.append((beside, out))
                 self.converted[out.name, form] = beside
             else:
-                out.layout, out.half = form
+                out.take_form(*form)
         self.commands.append(command)
         for beside, out in plain:
             self.convert(beside, PLAIN, into=out)

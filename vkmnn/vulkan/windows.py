@@ -153,7 +153,7 @@ def _slice(region: Region, axis: int, begin: int, end: int) -> Region:
 def scratch_like(tensor: Tensor, elements: int, encoder: VulkanEncoder) -> Tensor:
     """Return a temporary that stores elements as `tensor` does."""
     scratch = encoder.scratch(elements, tensor.dtype, full=True)
-    scratch.half = tensor.half
+    scratch.take_form(scratch.layout, tensor.half)
     return scratch
 
 

@@ -1,0 +1,57 @@
+"""Who may change a tensor, and when."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import numpy as np
+import pytest
+
+from vkmnn.budget import unlimited
+from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.errors import PluginError
+from vkmnn.ir import DType, Graph, Layout, Op, TensorInfo
+from vkmnn.ir.ops import UnaryAttrs
+
+
+def made() -> Tensor:
+    return Tensor(TensorInfo("t", DType.FLOAT32, (2, 3)))
+
+
+def test_forms_change_until_they_are_settled() -> None:
+    tensor = made()
+    tensor.take_form(Layout.NC4HW4, True)
+    assert (tensor.layout, tensor.half) == (Layout.NC4HW4, True)
+    tensor.settle()
+    with pytest.raises(PluginError, match="form of tensor 't' is settled"):
+        tensor.take_form(Layout.NCHW, False)
+    copy = replace(tensor, half=False)
+    copy.take_form(Layout.NCHW, False)
+    assert tensor.layout is Layout.NC4HW4
+
+
+@pytest.mark.parametrize("name", ["info", "usage", "layout", "value", "half"])
+def test_nothing_is_assigned(name: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(made(), name, None)
+
+
+def test_tensors_are_themselves() -> None:
+    assert made() != made()
+    assert len({made(), made()}) == 2
+
+
+def test_a_plan_settles_what_the_backend_returns() -> None:
+    info = TensorInfo("x", DType.FLOAT32, (2,))
+    op = Op("UnaryOp", "y", ["x"], ["y"], UnaryAttrs("NEG"))
+    graph = Graph("g", [info], [TensorInfo("y", DType.FLOAT32, (2,))], [op])
+    plan = Pipeline(graph, {"x": info}, {}, CpuBackend(), CpuBackend(), run_op, unlimited())
+    tensors = [t for c in plan.commands for t in (*c.inputs, *c.outputs) if t is not None]
+    assert len(tensors) == 2
+    for tensor in tensors:
+        with pytest.raises(PluginError, match="settled"):
+            tensor.take_form(Layout.NCHW, True)
+    x = np.array([1, 2], np.float32)
+    np.testing.assert_array_equal(plan.execute({"x": x})["y"], -x)
