@@ -85,6 +85,8 @@ def test_sizes_are_recognised(computer: Computer, shape: Shape) -> None:
         lambda x: (x[0] if x[0] % 2 else x[0] + 1,),
         lambda x: (x[0] if x[0] % 2 == 0 else x[0] + 1,),
         lambda x: (x[0] if x[0] > 1 else 3,),
+        lambda x: (1 if x[0] != x[1] else x[0],),
+        lambda x: (x[0] if x[0] != x[1] else 1,),
         lambda x: (math.isqrt(x[0]),),
         lambda x: (int(x[0] * 1.5),),
         lambda x: (x[0] % 4,),

@@ -30,7 +30,7 @@ _ROUND = 5_040
 """Other probes are multiples of this, which has all small divisors, in the opposite order."""
 
 _SMALL = ((6, 10, 4, 9, 3, 14, 2), (7, 5, 11, 3, 13, 2, 17))
-_EQUAL = (4096, 64, 1)
+_EQUAL = (720, 12, 1)
 _MOST_NAMES = 64
 
 _NAMELESS = "\0"
@@ -107,7 +107,7 @@ def probed(op: Op, facts: Facts) -> list[Found]:
     small = (
         {name: sizes[place % len(sizes)] for place, name in enumerate(names)} for sizes in _SMALL
     )
-    for sizes in (*small, dict.fromkeys(names, 1)):
+    for sizes in (*small, *(dict.fromkeys(names, size) for size in _EQUAL)):
         # A set that the computer refuses says nothing: a kernel may be larger than small inputs.
         found = _agreed(found, call.run(sizes), sizes, call.algebra)
     return [(dtype, _without_nameless(shape)) for dtype, shape in found]
