@@ -23,7 +23,7 @@ from vkmnn.runtime import (
     open_device,
 )
 from vkmnn.shaders import kernels, shader_from_entry
-from vkmnn.shaders.activation import Activation
+from vkmnn.shaders.kernels import Activation
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

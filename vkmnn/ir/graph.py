@@ -29,8 +29,7 @@ class TensorInfo:
     """Name, element type and shape of a tensor.
 
     `shape` is None when even the rank is unknown; a dimension is an int, a symbol's name (`"N"`),
-    or
-    None when it is unknown and unnamed. After shape computation all dimensions are ints.
+    or None when it is unknown and unnamed. After shape computation all dimensions are ints.
     """
 
     name: str
@@ -165,8 +164,7 @@ class Graph:
 
         Raises:
             ModelError: an unknown op type, a wrong number of inputs, a tensor that is read before
-                it
-                is produced or produced twice, or an output that nothing produces.
+                it is produced or produced twice, or an output that nothing produces.
         """
         known = set(self.constants) | {info.name for info in self.inputs}
         for op in self.ops:

@@ -12,12 +12,10 @@ class Layout(enum.Enum):
 
     NCHW is plain row-major order for a tensor of any rank. NC4HW4 is MNN's channel-blocked order
     `[ceil(C/4)][N][spatial][4]` (channel blocks outermost) of a tensor with rank >= 3; tail lanes
-    of
-    the last block are zero.
+    of the last block are zero.
     """
 
     NCHW = "NCHW"
-    NHWC = "NHWC"
     NC4HW4 = "NC4HW4"
 
 

@@ -21,8 +21,6 @@ from vkmnn.shape.counting import flops
 from vkmnn.shape.registry import (
     SizeComputer,
     compute_shapes,
-    content_inputs,
-    has_size_computer,
     size_computer,
 )
 from vkmnn.shape.sizes import Cost, cost_of, info_bytes, new_bytes
@@ -33,7 +31,6 @@ __all__ = [
     "Cost",
     "SizeComputer",
     "compute_shapes",
-    "content_inputs",
     "convolution",
     "cost_of",
     "einsum",
@@ -41,7 +38,6 @@ __all__ = [
     "flops",
     "gathering",
     "generation",
-    "has_size_computer",
     "info_bytes",
     "matmul",
     "movement",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vkmnn.errors import ShapeError, unexpected_error
-from vkmnn.ir import OP_TYPES, Array, Op, TensorInfo, check_attrs
+from vkmnn.ir import Array, Op, TensorInfo, check_attrs
 from vkmnn.registry import Registry
 from vkmnn.shape.common import Infos, Outputs, Values
 
@@ -35,18 +35,6 @@ def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
     return COMPUTERS.register(op_type)
 
 
-def has_size_computer(op_type: str) -> bool:
-    """True when `op_type` has a shape computer."""
-    return op_type in COMPUTERS
-
-
-def content_inputs(op: Op) -> tuple[int, ...]:
-    """Return which present inputs of `op` must be known by value to compute its shapes."""
-    op_type = OP_TYPES.get(op.type)
-    wanted = op_type.content if op_type else ()
-    return tuple(index for index in wanted if index < len(op.inputs) and op.inputs[index])
-
-
 def compute_shapes(
     op: Op, inputs: Sequence[TensorInfo | None], values: Sequence[Array | None]
 ) -> list[TensorInfo]:
@@ -55,7 +43,8 @@ def compute_shapes(
     Args:
         op: the operator; outputs named "" are computed too, and keep the name "".
         inputs: one per `op.inputs`, with static shapes; None where the input is absent.
-        values: the contents of inputs that are known, else None; at least `content_inputs(op)`.
+        values: the contents of inputs that are known, else None; at least those of `content` in the
+            op's declaration.
 
     Raises:
         ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has

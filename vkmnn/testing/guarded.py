@@ -27,7 +27,6 @@ from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
-_HALF_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
 """What is in every word before a run: NaN or a large float, large as an integer.
 
 Of each tensor another one, so that poison which is read here and written there shows.

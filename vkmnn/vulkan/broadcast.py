@@ -21,10 +21,8 @@ class Broadcast:
     """How an element-wise kernel walks its operands.
 
     An invocation makes one element of `width` (4 or 1) words; there are `count` of them, numbered
-    over
-    `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of `width` words, or
-    in
-    single words when `splats[k]`: then one word serves all lanes.
+    over `sizes` (outermost axis first). `strides[k]` are operand k's, in elements of `width` words,
+    or in single words when `splats[k]`: then one word serves all lanes.
     """
 
     width: Literal[1, 4]

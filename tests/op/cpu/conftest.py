@@ -11,8 +11,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from vkmnn.cpu_fallback import run_op
-from vkmnn.ir import DType, Op, OpAttrs, TensorInfo
-from vkmnn.shape import compute_shapes, content_inputs
+from vkmnn.ir import OP_TYPES, DType, Op, OpAttrs, TensorInfo
+from vkmnn.shape import compute_shapes
 
 Arrays = Sequence[np.ndarray | None]
 
@@ -31,7 +31,7 @@ def run(op_type: str, attrs: OpAttrs, arrays: Arrays, outputs: int = 1) -> list[
         None if array is None else TensorInfo(f"i{index}", DType(array.dtype.name), array.shape)
         for index, array in enumerate(arrays)
     ]
-    contents = [array if i in content_inputs(op) else None for i, array in enumerate(arrays)]
+    contents = [array if i in OP_TYPES[op.type].content else None for i, array in enumerate(arrays)]
     copies = [None if array is None else array.copy() for array in arrays]
     expected = compute_shapes(op, infos, contents)
     results = run_op(op, arrays)

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn.converter.onnx import load_model
 from vkmnn.cpu_fallback import run_op
-from vkmnn.ir import DType, Graph, TensorInfo
-from vkmnn.shape import compute_shapes, content_inputs
+from vkmnn.ir import OP_TYPES, DType, Graph, TensorInfo
+from vkmnn.shape import compute_shapes
 
 Arrays = Sequence[np.ndarray]
 
@@ -30,7 +30,7 @@ def evaluate_graph(graph: Graph, inputs: Arrays) -> list[np.ndarray]:
             None if value is None else TensorInfo(name, DType(value.dtype.name), value.shape)
             for name, value in zip(op.inputs, operands, strict=True)
         ]
-        needed = content_inputs(op)
+        needed = OP_TYPES[op.type].content
         contents = [value if index in needed else None for index, value in enumerate(operands)]
         outputs = compute_shapes(op, infos, contents)
         for info, value in zip(outputs, run_op(op, operands), strict=True):

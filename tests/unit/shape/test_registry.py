@@ -24,10 +24,9 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.shape import (
     compute_shapes,
-    content_inputs,
-    has_size_computer,
     size_computer,
 )
+from vkmnn.shape.registry import COMPUTERS
 
 
 def info(shape, dtype=DType.FLOAT32, name="x"):
@@ -38,7 +37,7 @@ def info(shape, dtype=DType.FLOAT32, name="x"):
 def test_every_operator_is_covered(op_type):
     assert has_execution(op_type)
     # Whoever makes one of these knows its output.
-    assert has_size_computer(op_type) == (op_type not in ("Raster", "StridedAttention"))
+    assert (op_type in COMPUTERS) == (op_type not in ("Raster", "StridedAttention"))
 
 
 def test_duplicates_are_refused():
@@ -83,13 +82,6 @@ def test_too_many_outputs():
         compute_shapes(op, [info((3,))], [None])
     with pytest.raises(ModelError, match="2 outputs"):
         run_op(op, [np.zeros(3)])
-
-
-def test_content_inputs_leaves_absent_ones_out():
-    op = Op("Interp", "n", ["x", "", "scales"], ["y"], InterpAttrs())
-    assert content_inputs(op) == (2,)
-    assert content_inputs(Op("Concat", "n", ["a", "b"], ["y"], AxisAttrs())) == ()
-    assert content_inputs(Op("New", "n", ["a"], ["y"], OpAttrs())) == ()
 
 
 def test_unknown_content_is_an_error_with_a_way_out():
@@ -177,7 +169,7 @@ def test_shapes_foretell_results_whatever_the_model_says(choice, shape, numbers,
     infos = [
         None if array is None else info(array.shape, DType(array.dtype.name)) for array in arrays
     ]
-    contents = [array if i in content_inputs(op) else None for i, array in enumerate(arrays)]
+    contents = [array if i in OP_TYPES[op.type].content else None for i, array in enumerate(arrays)]
     try:
         (wanted,) = compute_shapes(op, infos, contents)
     except VkmnnError as error:
