@@ -18,7 +18,7 @@ class Usage(enum.Enum):
     CONSTANT = "constant"
 
 
-@dataclass(slots=True, eq=False, frozen=True)
+@dataclass(slots=True, eq=False, frozen=True, init=False)
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value when that is constant.
 
@@ -32,11 +32,27 @@ class Tensor:
     """
 
     info: TensorInfo
-    usage: Usage = Usage.NORMAL
-    layout: Layout = Layout.NCHW
-    value: Array | None = None
-    half: bool = False
-    _settled: bool = field(default=False, init=False, repr=False)
+    usage: Usage
+    layout: Layout
+    value: Array | None
+    half: bool
+    _settled: bool = field(init=False, repr=False)
+
+    def __init__(
+        self,
+        info: TensorInfo,
+        usage: Usage = Usage.NORMAL,
+        layout: Layout = Layout.NCHW,
+        value: Array | None = None,
+        half: bool = False,
+    ) -> None:
+        # By the slots themselves: a plan makes thousands, and this is five times faster.
+        _set_info(self, info)
+        _set_usage(self, usage)
+        _set_layout(self, layout)
+        _set_value(self, value)
+        _set_half(self, half)
+        _set_settled(self, False)
 
     def take_form(self, layout: Layout, half: bool) -> None:
         """Lie in another order or width on the device; see the class for when.
@@ -49,12 +65,12 @@ class Tensor:
                 f"the form of tensor '{self.name}' is settled",
                 hint="a backend changes forms in on_resize_begin; afterwards it makes tensors anew",
             )
-        object.__setattr__(self, "layout", layout)
-        object.__setattr__(self, "half", half)
+        _set_layout(self, layout)
+        _set_half(self, half)
 
     def settle(self) -> None:
         """Let the form be final."""
-        object.__setattr__(self, "_settled", True)
+        _set_settled(self, True)
 
     @property
     def name(self) -> str:
@@ -70,3 +86,8 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         """The static shape."""
         return self.info.dims
+
+
+_set_info, _set_usage, _set_layout, _set_value, _set_half, _set_settled = (
+    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "half", "_settled")
+)
