@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from vkmnn.budget import Budget, Meter
 from vkmnn.core.backend import Backend
+from vkmnn.core.branches import Branches
 from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import load_plugins
-from vkmnn.errors import DeviceNotFoundError, InvalidInputError, typed_memory_errors
-from vkmnn.host import check_on_host, open_on_host
-from vkmnn.ir import Dim, Graph, TensorInfo
+from vkmnn.errors import (
+    ConversionError,
+    DeviceNotFoundError,
+    InvalidInputError,
+    ModelError,
+    typed_memory_errors,
+)
+from vkmnn.host import branch_models, check_on_host, open_on_host
+from vkmnn.ir import Array, Dim, Graph, Op, TensorInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
@@ -242,8 +249,23 @@ def open_session(
         meter=network.meter.renewed,
         rebuild=config.on_device_lost == "rebuild",
         open_host=partial(open_on_host, engines=environment.host_engines()),
+        open_branches=partial(_open_branches, budget=network.meter.budget),
     )
     return OpenSession(core, device.info, device.precision)
+
+
+def _open_branches(op: Op, constants: Mapping[str, Array], budget: Budget) -> Branches | None:
+    """Return the branches of an If that is worth it as networks; None where the host runs it."""
+    found = branch_models(op, constants)
+    if found is None:
+        return None
+    models, names = found
+    try:
+        graphs = {taken: load_network(model, budget).graph for taken, model in models.items()}
+    except (ConversionError, ModelError) as error:
+        _log.info("the host runs '%s': %s", op.name, error)
+        return None
+    return Branches(graphs, names)
 
 
 def open_device(config: ScheduleConfig) -> OpenDevice:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from vkmnn.core.placement import PlacedOp
+from vkmnn.core.plans import Planner
 from vkmnn.ir import Op
 
 Value = Any
@@ -26,3 +29,19 @@ class HostPart(Protocol):
 
     def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the outputs by name."""
+
+
+class NestedPart(ABC):
+    """A HostPart that runs networks of its own on the session's backends."""
+
+    @abstractmethod
+    def use(self, planner: Planner) -> None:
+        """Make plans with another planner from now on."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Close all plans."""
+
+    @abstractmethod
+    def placed(self) -> list[PlacedOp]:
+        """Return where the ops of the networks run that have run."""

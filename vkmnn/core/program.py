@@ -12,6 +12,7 @@ import numpy as np
 from vkmnn.budget import Meter
 from vkmnn.core.backend import MemoryUse, Tuning
 from vkmnn.core.host_part import HostPart as HostPart
+from vkmnn.core.host_part import NestedPart
 from vkmnn.core.host_part import Value as Value
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import PlacedOp, Placement
@@ -103,11 +104,10 @@ class Program:
             seen |= names
 
     def _tell(self) -> None:
-        engines = Counter(part.engine for step in self._steps for part in step.parts)
+        parts = [part for part in self._parts() if not isinstance(part, NestedPart)]
+        engines = Counter(part.engine for part in parts)
         if engines:
-            kinds = Counter(
-                kind_of(op) for step in self._steps for part in step.parts for op in part.ops
-            )
+            kinds = Counter(kind_of(op) for part in parts for op in part.ops)
             named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6))
             more = " …" if len(kinds) > 6 else ""
             _log.warning(
@@ -146,16 +146,25 @@ class Program:
     def _plans(self) -> Iterator[Plans]:
         return (step.plans for step in self._steps if step.plans is not None)
 
+    def _parts(self) -> Iterator[HostPart]:
+        return (part for step in self._steps for part in step.parts)
+
     def use(self, planner: Planner) -> None:
         """Make plans with another planner from now on."""
         self._planner = planner
         for plans in self._plans():
             plans.planner = planner
+        for part in self._parts():
+            if isinstance(part, NestedPart):
+                part.use(planner)
 
     def drop(self) -> None:
         """Close all plans."""
         for plans in self._plans():
             plans.drop()
+        for part in self._parts():
+            if isinstance(part, NestedPart):
+                part.drop()
 
     def resize(self, shapes: Shapes, feeds: Mapping[str, Value]) -> dict[str, TensorInfo]:
         """Plan what can be planned; return the outputs whose shapes are known then."""
@@ -283,6 +292,9 @@ class Program:
             copies += sum(name not in inputs for name in step.stage.inputs)
             if step.plans is None:
                 for part in step.parts:
+                    if isinstance(part, NestedPart):
+                        ops += part.placed()
+                        continue
                     ops += [
                         PlacedOp(op.name, kind_of(op), op.source, part.engine, _reason(op))
                         for op in part.ops

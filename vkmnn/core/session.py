@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
+from vkmnn.core.branches import OpenBranches, with_branches
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
 from vkmnn.core.plans import TUNING_RUNS, Planner
@@ -49,6 +50,7 @@ class Session:
         meter: makes a meter of what one load or plan may take; None has no limits.
         rebuild: when the device is lost, open it anew, plan anew and do what was asked once more.
         open_host: opens what runs ops of the type HostGraph.
+        open_branches: makes networks of the branches of an If; None lets the host run them all.
 
     Raises:
         PlacementError: `require_main` is set, and only the host runs some op.
@@ -66,6 +68,7 @@ class Session:
         meter: Callable[[], Meter] = unlimited,
         rebuild: bool = False,
         open_host: OpenHost = no_host,
+        open_branches: OpenBranches | None = None,
     ) -> None:
         folding = meter()
         self._main = main
@@ -74,6 +77,8 @@ class Session:
         stages = cut(graph)
         if require_main and main.type != backup.type:
             refuse_host_ops(stages)
+        if open_branches is not None and main.type != backup.type:
+            open_host = with_branches(open_host, open_branches, self._planner, folding)
         self._program = Program(graph, stages, self._planner, folding, open_host)
         self.graph = self._program.graph
         self._rebuild = rebuild

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from vkmnn.host.branches import branch_models
 from vkmnn.host.check import check_on_host
 from vkmnn.host.engines import ENGINES, HostEngine
 from vkmnn.host.function import HostFunction, open_on_host
 
-__all__ = ["ENGINES", "HostEngine", "HostFunction", "check_on_host", "open_on_host"]
+__all__ = [
+    "ENGINES",
+    "HostEngine",
+    "HostFunction",
+    "branch_models",
+    "check_on_host",
+    "open_on_host",
+]

@@ -472,3 +472,67 @@ def test_loops_without_limit_or_condition_and_of_no_iterations(
     assert stacked.shape == (done, 2, 1)
     np.testing.assert_allclose(last, x * 2**done)
     np.testing.assert_allclose(stacked, [-x * 2 ** (n + 1) for n in range(done)] or stacked)
+
+
+def deciding() -> onnx.ModelProto:
+    """An If with matrix products in its branches, one of which holds another If and a NonZero."""
+    inner = node(
+        "If",
+        "d",
+        "i",
+        then_branch=branch("it", node("MatMul", "p w", "ip")),
+        else_branch=branch("ie", node("Neg", "p", "iq")),
+    )
+    then = helper.make_graph(
+        [node("MatMul", "h w", "p"), inner, node("NonZero", "i", "n"), node("Relu", "i", "t")],
+        "then",
+        [],
+        [value("t", F), value("n", L)],
+    )
+    otherwise = helper.make_graph(
+        [node("MatMul", "h v", "q"), node("Shape", "x", "o")],
+        "otherwise",
+        [],
+        [value("q", F), value("o", L)],
+    )
+    nodes = [
+        node("Abs", "x", "h"),
+        node("If", "c", "b m", then_branch=then, else_branch=otherwise),
+        node("Exp", "b", "y"),
+    ]
+    rng = np.random.default_rng(3)
+    constants = {
+        "w": rng.standard_normal((4, 4)).astype(np.float32) * 0.3,
+        "v": rng.standard_normal((4, 2)).astype(np.float32) * 0.3,
+    }
+    inputs = [value("x", F, ["n", 4]), value("c", B, []), value("d", B, [])]
+    return model(nodes, inputs, [value("y", F), value("m", L)], constants)
+
+
+def test_branches_with_heavy_work_run_on_the_device() -> None:
+    feeds = [
+        {"x": X[:n].copy(), "c": np.array(c), "d": np.array(d)}
+        for n in (3, 1)
+        for c in (True, False)
+        for d in (True, False)
+    ]
+    placement = check(deciding(), *feeds)
+    assert {op.type for op in placement.off_device} <= {"NonZero", "If"}
+    names = {op.name for op in placement if op.type == "MatMul"}
+    assert any("/then/" in name for name in names)
+    assert any("/else/" in name for name in names)
+    check(deciding(), *feeds, device="cpu")
+    with InferenceSession(deciding()) as session:
+        session.run(None, feeds[0])
+        assert session.profile(feeds[0], 1).wall_us > 0
+
+
+def test_conditions_of_several_elements_on_the_device() -> None:
+    proto = deciding()
+    proto.graph.input[1].type.tensor_type.ClearField("shape")
+    with InferenceSession(proto) as session:
+        feeds = {"x": X, "c": np.array([True, False]), "d": np.array(True)}
+        with pytest.raises(vkmnn.HostError, match="2 elements"):
+            session.run(None, feeds)
+        feeds["c"] = np.array([False])
+        assert session.run(None, feeds)[0].shape == (3, 2)

@@ -1,0 +1,146 @@
+"""If with branches that are worth the device: a network for each, planned when it is taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vkmnn.budget import Meter
+from vkmnn.core.host_part import HostPart, NestedPart, Value
+from vkmnn.core.placement import PlacedOp
+from vkmnn.core.plans import Planner
+from vkmnn.core.program import OpenHost, Program
+from vkmnn.core.stages import cut
+from vkmnn.errors import HostError
+from vkmnn.ir import Array, DType, Graph, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """The branches of an If as networks, by the condition.
+
+    `names` says what they call the inputs of the op, in their order; their outputs are the op's.
+    """
+
+    graphs: Mapping[bool, Graph]
+    names: tuple[str, ...]
+
+
+OpenBranches = Callable[[Op, Mapping[str, Array]], "Branches | None"]
+"""Returns the branches of an op of the type HostGraph; None where the host is to run it."""
+
+
+class BranchPart(NestedPart):
+    """One If; the condition is read on the host, and what it takes runs as any network does."""
+
+    def __init__(
+        self,
+        op: Op,
+        branches: Branches,
+        constants: Mapping[str, Array],
+        programs: Mapping[bool, Program],
+        main: str,
+    ) -> None:
+        self.ops: tuple[Op, ...] = (op,)
+        self.inputs = tuple(name for name in dict.fromkeys(op.inputs) if name not in constants)
+        self.outputs = tuple(name for name in op.outputs if name)
+        self.engine = main
+        self.busy_us = self.start_us = 0.0
+        self._names = dict(zip(branches.names, op.inputs, strict=True))
+        self._constants = constants
+        self._programs = programs
+        self._taken: list[bool] = []
+
+    def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the outputs of the branch that the condition takes.
+
+        Raises:
+            HostError: a value is not what the model says.
+        """
+        (op,) = self.ops
+        self.start_us = time.perf_counter_ns() / 1000
+        given = {**self._constants, **{name: values[name] for name in self.inputs}}
+        condition = np.asarray(given[op.inputs[0]]).reshape(-1)
+        if condition.size != 1:
+            raise self._wrong(f"its condition has {condition.size} elements, not one")
+        taken = bool(condition[0])
+        program = self._programs[taken]
+        feeds = {
+            info.name: self._fed(given[self._names[info.name]], info.dtype, info.name)
+            for info in program.graph.inputs
+        }
+        results = program.run(feeds)
+        if taken not in self._taken:
+            self._taken.append(taken)
+        self.busy_us = time.perf_counter_ns() / 1000 - self.start_us
+        made = (results[info.name] for info in program.graph.outputs)
+        return {name: one for name, one in zip(op.outputs, made, strict=True) if name}
+
+    def _fed(self, value: Value, dtype: DType, name: str) -> Value:
+        if dtype is DType.OBJECT:
+            return value
+        if not isinstance(value, np.ndarray | np.generic) or value.dtype != dtype.numpy:
+            raise self._wrong(f"'{name}' is not {dtype.value}, as the model says")
+        return np.asarray(value, order="C")
+
+    def _wrong(self, text: str) -> HostError:
+        (op,) = self.ops
+        return HostError(text, op="If", node=op.source or op.name)
+
+    def use(self, planner: Planner) -> None:
+        """Make plans with another planner from now on."""
+        for program in self._programs.values():
+            program.use(planner)
+
+    def drop(self) -> None:
+        """Close all plans."""
+        for program in self._programs.values():
+            program.drop()
+
+    def placed(self) -> list[PlacedOp]:
+        """Return where the ops run of the branches that were taken."""
+        (op,) = self.ops
+        return [
+            replace(one, name=f"{op.name}/{'then' if taken else 'else'}/{one.name}")
+            for taken in self._taken
+            if self._programs[taken].planned
+            for one in self._programs[taken].placement()
+        ]
+
+
+def with_branches(
+    open_host: OpenHost, open_branches: OpenBranches, planner: Planner, meter: Meter
+) -> OpenHost:
+    """Return what opens Ifs by `open_branches`, and all else by `open_host`."""
+
+    def opened(
+        ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]
+    ) -> Sequence[HostPart]:
+        parts: list[HostPart] = []
+        waiting: list[Op] = []
+
+        def flush(later: Sequence[Op]) -> None:
+            if waiting:
+                read = {name for op in later for name in op.inputs}
+                parts.extend(open_host(tuple(waiting), constants, {*wanted, *read}))
+                waiting.clear()
+
+        for place, op in enumerate(ops):
+            branches = open_branches(op, constants)
+            if branches is None:
+                waiting.append(op)
+                continue
+            flush(ops[place:])
+            programs = {
+                taken: Program(graph, cut(graph), planner, meter, opened)
+                for taken, graph in branches.graphs.items()
+            }
+            given = {name: constants[name] for name in op.inputs if name in constants}
+            parts.append(BranchPart(op, branches, given, programs, planner.main.type))
+        flush(())
+        return parts
+
+    return opened

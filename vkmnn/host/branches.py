@@ -1,0 +1,70 @@
+"""The branches of an If as models of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx.branches import inner_graphs, is_if, outer_names
+from vkmnn.ir import Array, HostGraphAttrs, Op
+
+if TYPE_CHECKING:
+    import onnx
+
+# Operators whose work is worth a plan on the device.
+_HEAVY = frozenset(
+    {
+        *("Attention", "Conv", "ConvTranspose", "Gemm", "GroupQueryAttention", "MatMul"),
+        *("MatMulNBits", "MultiHeadAttention"),
+    }
+)
+
+
+def branch_models(
+    op: Op, constants: Mapping[str, Array]
+) -> tuple[dict[bool, onnx.ModelProto], tuple[str, ...]] | None:
+    """Return the models of an If's branches by the condition, and their names of its inputs.
+
+    None for other nodes, and for an If of which the host makes short work.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    attrs = op.attrs
+    assert isinstance(attrs, HostGraphAttrs)
+    if attrs.kind != "If":
+        return None
+    model = onnx.ModelProto.FromString(attrs.model)
+    (node,) = model.graph.node
+    graphs = {attribute.name: attribute.g for attribute in node.attribute}
+    if not is_if(node) or not any(map(_is_heavy, graphs.values())):
+        return None
+    actual = dict(zip(attrs.inputs, op.inputs, strict=True))
+    models = {}
+    for taken, name in ((True, "then_branch"), (False, "else_branch")):
+        proto = onnx.ModelProto(ir_version=model.ir_version, producer_name="vkmnn")
+        proto.opset_import.extend(model.opset_import)
+        proto.functions.extend(model.functions)
+        proto.graph.CopyFrom(graphs[name])
+        outer = outer_names(graphs[name])
+        kept = (tensor for tensor in model.graph.initializer if tensor.name in outer)
+        proto.graph.initializer.extend(kept)
+        for value in model.graph.input:
+            constant = constants.get(actual[value.name])
+            if value.name in outer and constant is not None:
+                proto.graph.initializer.append(numpy_helper.from_array(constant, value.name))
+            elif value.name in outer:
+                proto.graph.input.append(value)
+        models[taken] = proto
+    return models, attrs.inputs
+
+
+def _is_heavy(graph: onnx.GraphProto) -> bool:
+    return any(node.op_type in _HEAVY for node in _nodes(graph))
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for inner in inner_graphs(node):
+            yield from _nodes(inner)
