@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check, run_graph
+from tests.op.vulkan.harness import check, check_case, run_graph
 from vkmnn.ir import Activation, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     ACTIVATION_KINDS,
@@ -20,6 +20,8 @@ from vkmnn.ir.ops import (
     TransposeAttrs,
     UnaryAttrs,
 )
+from vkmnn.testing.cases.elementwise import MORE_PAIRS, PAIRS, operands_of
+from vkmnn.testing.cases.unary import INTEGER_KINDS, PARAMETERS, unary_cases
 
 RNG = np.random.default_rng(1)
 INTEGER_BINARY = set(BINARY_KINDS) - {"AND", "OR", "XOR", "PRELU"}
@@ -30,64 +32,22 @@ def floats(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-UNARY_PARAMETERS = {
-    "CLIP": (-0.5, 0.75),
-    "LEAKY_RELU": (0.1, 0.0),
-    "HARD_SIGMOID": (0.2, 0.5),
-    "ELU": (0.7, 0.0),
-    "SELU": (1.67326, 1.0507),
-    "CELU": (1.3, 0.0),
-    "THRESHOLDED_RELU": (0.4, 0.0),
-    "ISINF": (1.0, 1.0),
-}
-
-
 @pytest.mark.parametrize("kind", [kind for kind in UNARY_KINDS if kind != "NOT"])
-@pytest.mark.parametrize("shape", [(3, 5, 7), (1,), (), (0, 3), (2, 8)])
-def test_unary(kind: str, shape: tuple[int, ...]) -> None:
-    x = floats(*shape)
-    if kind in {"SQRT", "RSQRT", "LOG"}:
-        x = np.abs(x) + np.float32(0.01)
-    if kind in {"ASIN", "ACOS", "ATANH"}:
-        x = np.tanh(x)
-    if kind == "ACOSH":
-        x = np.abs(x) + np.float32(1)
-    if kind in {"ISNAN", "ISINF"} and x.size > 3:
-        x.flat[:3] = np.nan, np.inf, -np.inf
-    check("UnaryOp", UnaryAttrs(kind, *UNARY_PARAMETERS.get(kind, ())), [x], rtol=2e-6, atol=1e-6)
+def test_unary(kind: str) -> None:
+    for case in unary_cases(kind, "f32"):
+        check_case(case)
 
 
-def test_unary_of_integers() -> None:
-    x = RNG.integers(-9, 9, (5, 7)).astype(np.int64)
-    for kind in ("ABS", "NEG", "SIGN", "RELU"):
-        check("UnaryOp", UnaryAttrs(kind), [x])
-    check("UnaryOp", UnaryAttrs("NOT"), [x > 0])
+@pytest.mark.parametrize("kind", sorted(INTEGER_KINDS))
+def test_unary_of_integers(kind: str) -> None:
+    for case in unary_cases(kind, "i32"):
+        check_case(case)
 
 
-BROADCASTS = [
-    ((3, 5, 7), (3, 5, 7)),
-    ((3, 5, 7), (7,)),
-    ((3, 5, 8), (8,)),
-    ((2, 4, 3, 8), (4, 1, 1)),
-    ((2, 5, 3, 7), (1, 5, 1, 1)),
-    ((3, 1, 7), (1, 5, 1)),
-    ((2, 1, 3, 1, 2), (1, 4, 1, 5, 1)),
-    ((5, 1), (1, 8)),
-    ((), (3, 5)),
-    ((1,), ()),
-    ((0, 3), (3,)),
-]
-
-
-@pytest.mark.parametrize(("a", "b"), BROADCASTS)
+@pytest.mark.parametrize(("a", "b"), [*PAIRS, *MORE_PAIRS], ids=str)
 @pytest.mark.parametrize("kind", sorted(INTEGER_BINARY - set(BIT_KINDS)))
 def test_binary(kind: str, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    x, y = floats(*a), floats(*b)
-    if kind == "POW":
-        x = np.abs(x) + np.float32(0.1)
-    if kind in {"EQUAL", "GREATER_EQUAL", "LESS_EQUAL"}:
-        x, y = np.round(x), np.round(y)
-    check("BinaryOp", BinaryAttrs(kind), [x, y], rtol=1e-5)
+    check("BinaryOp", BinaryAttrs(kind), operands_of(kind, "f32", a, b), rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", sorted(INTEGER_BINARY))
@@ -267,7 +227,7 @@ def test_zero_has_no_sign(kind: str) -> None:
 @pytest.mark.parametrize("kind", [k for k in ACTIVATION_KINDS if k != "NONE"])
 def test_activations_let_nan_through(kind: str) -> None:
     x = np.float32([np.nan, 1.0, -np.nan, -1.0, 300.0, -300.0, 0.0])
-    parameters = {**UNARY_PARAMETERS, "QUICK_GELU": (1.702, 0.0)}.get(kind, ())
+    parameters = PARAMETERS.get(kind, ())
     attrs = BinaryAttrs("MUL", Activation(kind, *parameters))
     check("BinaryOp", attrs, [x, np.float32([1] * 7)], rtol=1e-5, atol=1e-6)
 

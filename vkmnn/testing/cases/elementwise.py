@@ -88,7 +88,7 @@ def has_width(width: int, *shapes: Shape) -> bool:
     return plan_plain(shapes, result_shape(*shapes)).width == width
 
 
-def _operands(kind: str, dtype: str, a: Shape, b: Shape) -> tuple[AnyArray, AnyArray]:
+def operands_of(kind: str, dtype: str, a: Shape, b: Shape) -> tuple[AnyArray, AnyArray]:
     """Return operands on which the kind is defined and its branches differ."""
     if dtype == "i32":
         x, y = integers(*a), integers(*b, seed=1)
@@ -206,7 +206,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
     with np.errstate(all="ignore"):
         for a, b in PAIRS + MORE_PAIRS * (kind == "ADD"):
             if has_width(width, a, b):
-                x, y = _operands(kind, dtype, a, b)
+                x, y = operands_of(kind, dtype, a, b)
                 yield case(x > 0, y > 0) if logical else case(x, y)
         for x, y in _special(kind, dtype):
             # For single words, a broadcast axis of odd size behind.
@@ -221,7 +221,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
             # Pooling takes no bools.
             blocked = () if kind in _COMPARISONS or logical else BLOCKED_PAIRS
             for a, b in blocked if kind == "ADD" else blocked[:1]:
-                x, y = _operands(kind, dtype, a, b)
+                x, y = operands_of(kind, dtype, a, b)
                 fixed = [1] if dtype == "i32" else constant
                 yield blocked_case("BinaryOp", attrs, [x, y], constant=fixed, rtol=rtol, atol=0)
         if kind == "ADD" and dtype == "f32":

@@ -1,4 +1,4 @@
-"""Cases of `unary`."""
+"""Cases of `unary`, for its shader and for the op in a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import arrays, f32
 from vkmnn.vulkan.executions.unary import FULL_KINDS
 
-_PARAMETERS = {
+PARAMETERS = {
     "CLIP": (-0.5, 0.75),
     "LEAKY_RELU": (0.1, 0.0),
     "HARD_SIGMOID": (0.2, 0.5),
@@ -24,7 +24,7 @@ _PARAMETERS = {
     "THRESHOLDED_RELU": (0.4, 0.0),
     "ISINF": (1.0, 1.0),
 }
-_INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
+INTEGER_KINDS = frozenset({"ABS", "NEG", "SIGN", "NOT", "RELU", "CLIP", "SQUARE"})
 _TESTS = frozenset({"ISNAN", "ISINF"})
 _KINDS = frozenset(kernels.Unary.__members__) - _TESTS - {"NOT"}
 _INTEGER_PARAMETERS = {"CLIP": (-3.0, 5.0)}
@@ -56,15 +56,16 @@ def unary(variant: Variant) -> Iterator[Case]:
     if variant.axes["form"] == "test":
         kinds = _TESTS
     elif variant.dtype == "i32":
-        kinds = _INTEGER_KINDS
+        kinds = INTEGER_KINDS
     else:
         kinds = _KINDS - (FULL_KINDS if variant.half else frozenset())
     for kind in sorted(kinds):
-        yield from _cases(kind, variant.dtype)
+        yield from unary_cases(kind, variant.dtype)
 
 
-def _cases(kind: str, dtype: str) -> Iterator[Case]:
-    parameters = (_PARAMETERS if dtype == "f32" else _INTEGER_PARAMETERS).get(kind, ())
+def unary_cases(kind: str, dtype: str) -> Iterator[Case]:
+    """Yield the cases of a kind, of every shape; `dtype` is a kernel's, "f32" or "i32"."""
+    parameters = (PARAMETERS if dtype == "f32" else _INTEGER_PARAMETERS).get(kind, ())
     for x in arrays(dtype):
         source = _domain(kind, x) if dtype == "f32" else x > 0 if kind == "NOT" else x
         yield op_case("UnaryOp", UnaryAttrs(kind, *parameters), [source], rtol=2e-6, atol=1e-6)
