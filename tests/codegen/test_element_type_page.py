@@ -19,7 +19,9 @@ def test_the_listing_runs(compiler: Compiler) -> None:
     missing = needs - open_device("auto").info.features
     if missing:
         pytest.skip(f"the device lacks {', '.join(sorted(missing))}")
-    (listing,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.S | re.M)
+    (listing,) = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
     exec(listing, {})  # noqa: S102 - our own page
 
 
