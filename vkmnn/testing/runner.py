@@ -103,7 +103,7 @@ def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
 def combinations(case: Case, device: Device) -> Iterator[tuple[Picks, frozenset[str]]]:
     """Yield every combination of choices with the variants it dispatches, the default one first.
 
-    A choice may open others (another storage, other kernels), which are then tried too.
+    A choice may open others (another load, other kernels), which are then tried too.
     """
     tried: set[tuple[tuple[str, int], ...]] = set()
     seen: dict[str, int] = {}
