@@ -15,8 +15,16 @@ from vkmnn.registry import Snapshot
 from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-EXTENDING = ("extending/front-end.md", "extending/driver.md")
+EXTENDING = ("extending/README.md", "extending/front-end.md", "extending/driver.md")
 PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md")
+
+
+def test_every_page_on_extending_is_listed() -> None:
+    index = (DOCS / "extending" / "README.md").read_text("utf-8")
+    pages = {path.name for path in (DOCS / "extending").glob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"\]\(([\w.-]+\.md)\)", index))
+    for link in re.findall(r"\]\(([\w./-]+\.md)\)", index):
+        assert (DOCS / "extending" / link).is_file(), link
 
 
 @pytest.mark.parametrize("page", PAGES)
