@@ -47,8 +47,9 @@ def list_ops(name: str | None) -> bool:
     if refused:
         show_error(
             InvalidInputError(
-                f"'{refused}' is not supported: {alternative(refused, '', _NEWEST)}",
-                hint="`vkmnn ops` lists what is; `python -m vkmnn.codegen new-op` adds one",
+                f"'{refused}' has no kernel: {alternative(refused, '', _NEWEST)}",
+                hint="models with operators of ONNX run all the same, those on the host; `vkmnn "
+                "ops` lists what is on the device; `python -m vkmnn.codegen new-op` adds one",
             )
         )
         if not found:
