@@ -91,6 +91,22 @@ def test_the_chosen_case_runs(device: Device, make_shader: MakeShader, n: int, m
         assert memory.read(0, 8).view(np.uint32).tolist() == [5, want]
 
 
+def test_every_driver_gets_the_pruned_module(
+    device: Device, make_shader: MakeShader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bytes] = []
+
+    def create_pipeline(shader: Shader, code: bytes, spec: object) -> None:
+        given.append(code)
+
+    monkeypatch.setattr(device.driver_device, "create_pipeline", create_pipeline)
+    spec = (SpecConstant("n", 3, "int", 1), SpecConstant("m", 4, "uint", 7))
+    shader = make_shader("given", SOURCE, "y:rw:i32", local=(1, 1, 1), spec=spec)
+    device.pipeline(shader, {"n": 5, "m": 7})
+    assert given == [prune_switches(shader.spirv(), {3: 5, 4: 7})]
+    assert given != [shader.spirv()]
+
+
 def with_activations() -> list[Shader]:
     """Return a built-in kernel of every template that chooses among all activations."""
     found: dict[str, Shader] = {}
