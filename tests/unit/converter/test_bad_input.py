@@ -46,7 +46,7 @@ def refuse(given: object, *parts: str, kind: type[VkmnnError] = ModelError) -> V
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("https://host/models/m.onnx", "is an address"),
+        ("https://host/models/m.onnx", "'https://host/models/m.onnx' is an address"),
         ("hf://owner/m.onnx", "is an address"),
         ("owner/resnet-50", "on a hub"),
     ],

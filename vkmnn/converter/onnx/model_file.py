@@ -66,7 +66,7 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
         TypeError: the argument is none of these.
     """
     if isinstance(model, bytes):
-        file = ModelFile(*_parse(BytesIO(model), len(model), "the given bytes"), None)
+        file = ModelFile(*_parse(BytesIO(model), len(model), "the given data"), None)
     elif isinstance(model, str | os.PathLike):
         file = ModelFile(*_read(Path(model)), Path(model).parent)
     else:
@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Mapping[int, Bytes]]:
         if not path.exists():
             if _REMOTE.match(str(path)):
                 raise ModelFileError(
-                    f"'{path}' is an address, not a file",
+                    f"'{re.sub(':/+', '://', str(path), count=1)}' is an address, not a file",
                     hint="download the .onnx file first; vkmnn downloads nothing",
                 )
             if _HUB_ID.match(str(path)) and not path.parent.exists():
