@@ -39,6 +39,8 @@ _AXIS = "an axis that a tensor does not have has size 1"
 
 EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > [01]u", _AXIS),
+    Equivalent("binary.comp.j2", r"left >= 0 && rest", "the rest is below the divisor already"),
+    Equivalent("binary.comp.j2", r"exponent - 1 & 3[02]", "subnormal rests may be flushed"),
     Equivalent("select.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),
     Equivalent("include/erf.glsl.j2", r"a > 11\.1|a >= 10\.1", "e * p has vanished before"),
     Equivalent(

@@ -209,8 +209,10 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
                 x, y = operands_of(kind, dtype, a, b)
                 yield case(x > 0, y > 0) if logical else case(x, y)
         for x, y in _special(kind, dtype):
-            # For single words, a broadcast axis of odd size behind.
-            yield case(x, y) if width == 4 else case(x[..., None], np.repeat(y[..., None], 5, -1))
+            if width == 4:  # flat, which always takes four at a time
+                yield case(*(side.reshape(-1) for side in np.broadcast_arrays(x, y)))
+            else:  # with a broadcast axis of odd size at the end
+                yield case(x[..., None], np.repeat(y[..., None], 5, -1))
         for x in _stored(kind, dtype):
             y = np.asarray(x[:, :1] if width == 4 else x[:1, :7])
             if kind == "SUB" and x.dtype in (np.uint32, np.uint64):
