@@ -80,6 +80,7 @@ PAST = {
     "two million channels": model("DepthToSpace", {}, blocksize=2**20),
     "no strides": model("MaxPool", {}, kernel_shape=[1], strides=[0]),
     "largest of an axis that is not there": model("TopK", {"k": ints(1)}, outputs=2, axis=-9),
+    "more elements than there are numbers": model("Tile", {"r": ints(2**31 - 1, 2**31 - 1, 1)}),
     "fill of an endless list of sizes": model("Expand", {"s": ints(*[2**31] * 6)}),
 }
 

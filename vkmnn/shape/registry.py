@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from vkmnn.errors import ShapeError, unexpected_error
@@ -17,6 +18,10 @@ COMPUTERS: Registry[str, SizeComputer] = Registry("shape computer of")
 MAX_RANK = 32
 """Axes that a tensor may have; numpy's own limit was this until version 2."""
 
+MAX_ELEMENTS = 1 << 48
+"""No serious network has a tensor of as many; sizes in bytes stay 64-bit numbers."""
+
+_TOO_LARGE = f"tensors have at most {MAX_ELEMENTS} elements"
 _FEWER_AXES = f"tensors have at most {MAX_RANK} axes"
 _CHECK_INPUTS = "check the shapes given for the model's inputs, and the model itself at this node"
 
@@ -83,6 +88,10 @@ def compute_shapes(
             raise _located(op, inputs, f"the output would have {len(shape)} axes", _FEWER_AXES)
         if shape and min(shape) < 0:
             raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
+        if prod(shape) > MAX_ELEMENTS:
+            raise _located(
+                op, inputs, f"the output would be {dtype.value}{list(shape)}", _TOO_LARGE
+            )
         infos.append(TensorInfo(name, dtype, tuple(shape)))
     return infos
 

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.storage import pack_nc4hw4
 
 Triple = tuple[int, int, int]
 MAX_AXES = 3
+MAX_STEP = 1 << 24
 
 
 def triple(values: Sequence[int], fill: int) -> Triple:
     """Return spatial values as (depth, height, width); missing leading axes get `fill`."""
     padded = (*(fill,) * (MAX_AXES - len(values)), *values)
     return padded[0], padded[1], padded[2]
+
+
+def refuse_wide(*lists: Sequence[int]) -> None:
+    """Raise Rejection for strides, dilations or pads that the kernels' 32 bits cannot hold."""
+    for value in chain(*lists):
+        if not -MAX_STEP <= value <= MAX_STEP:
+            raise Rejection(f"{value} as a stride, dilation or pad, at most {MAX_STEP} fits")
 
 
 def blocked(tensor: Tensor, encoder: VulkanEncoder) -> Tensor:

@@ -81,6 +81,27 @@ def test_hardmax_that_is_empty_at_run_time_only(opset: int) -> None:
         check(made, {"x": floats(*shape)})
 
 
+@pytest.mark.parametrize("step", [2**31, 2**62])
+@pytest.mark.parametrize(
+    ("op", "name"),
+    [
+        *(("Conv", "strides"), ("Conv", "dilations")),
+        *(("MaxPool", "strides"), ("AveragePool", "strides"), ("ConvTranspose", "dilations")),
+    ],
+)
+def test_steps_beyond_what_kernels_hold(op: str, name: str, step: int) -> None:
+    """One window fits, whatever the step: the numpy backend takes over."""
+    feeds = {"x": floats(1, 1, 3, 3)}
+    weights = {"w": np.ones((1, 1, 1, 1), np.float32)}
+    if "Conv" in op:
+        made = model([node(op, "x w", **{name: [step] * 2})], feeds, weights)
+        want = feeds["x"] if name == "dilations" else feeds["x"][..., :1, :1]
+    else:
+        made = model([node(op, "x", kernel_shape=[1, 1], **{name: [step] * 2})], feeds)
+        want = feeds["x"][..., :1, :1]
+    check(made, feeds, [want])
+
+
 @pytest.mark.parametrize("x", [np.zeros((0,)), np.zeros((2, 0)), np.zeros((2, 3)), floats(3, 5)])
 def test_dynamic_quantization(x: Array) -> None:
     feeds = {"x": x.astype(np.float32)}

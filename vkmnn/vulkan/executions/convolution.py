@@ -18,7 +18,7 @@ from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights
 from vkmnn.vulkan.half import HalfRule
-from vkmnn.vulkan.spatial import MAX_AXES, blocked, triple
+from vkmnn.vulkan.spatial import MAX_AXES, blocked, refuse_wide, triple
 
 
 class ConvolutionBase(VulkanExecution[AttrsT]):
@@ -46,8 +46,9 @@ class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
     """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse late residuals where the window must be cut into parts, too."""
+        """Refuse huge steps and late residuals where the window must be cut into parts, too."""
         super().prepare(info)
+        refuse_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
         products = prod(self.operand(1).shape[1:])
         if self.attrs.residual != "ADD_BEFORE" and products > MAX_LOOP_ROUNDS:
             raise Rejection(f"{products} products per element before a late residual")

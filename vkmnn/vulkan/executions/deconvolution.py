@@ -10,6 +10,7 @@ from math import gcd, prod
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.ir.ops import DeconvolutionAttrs
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import Window, deconv_window
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import vulkan_execution
@@ -18,7 +19,7 @@ from vkmnn.vulkan.gemm.encode import encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.spatial import MAX_AXES, blocked, triple
+from vkmnn.vulkan.spatial import MAX_AXES, blocked, refuse_wide, triple
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ def axis_phases(
 @vulkan_execution("Deconvolution")
 class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
     """One dispatch per phase; each writes its own pixels of the output."""
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse huge steps, too."""
+        super().prepare(info)
+        refuse_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record one dispatch per phase."""

@@ -17,7 +17,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.half import HalfRule, Halves
-from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, triple
+from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, refuse_wide, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 # From this many taps on, one axis after the other is less work and gives more invocations.
@@ -124,10 +124,11 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
     half_rule = HalfRule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse averages of integers and windows that take too many loop iterations."""
+        """Refuse averages of integers, huge steps, and windows that take too many iterations."""
         attrs, x = self.attrs, self.operand(0)
         if attrs.kind != "MAX" and kernel_dtype(x.dtype) != "f32":
             raise Rejection(f"{attrs.kind} pooling of {x.dtype.value} tensors")
+        refuse_wide(attrs.strides, attrs.dilations, attrs.pads)
         spatial = x.shape[2:]
         window = pool_window(attrs, spatial)
         if len(self.outputs) == 1:
