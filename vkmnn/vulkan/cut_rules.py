@@ -36,9 +36,9 @@ from vkmnn.vulkan.indexing import operands
 Outputs = Sequence[Tensor]
 
 
-def _first(inputs: Operands) -> Tensor:
-    tensor = inputs[0]
-    assert tensor is not None
+def _given(inputs: Operands, index: int) -> Tensor:
+    tensor = inputs[index]
+    assert tensor is not None  # an op has an execution only with all that it requires
     return tensor
 
 
@@ -106,7 +106,7 @@ def _groups(
     def attrs(begin: int, end: int) -> OpAttrs:
         return replace(op.attrs, group=end - begin)
 
-    width = gcd(_first(inputs).shape[1] // group, outputs[0].shape[1] // group)
+    width = gcd(_given(inputs, 0).shape[1] // group, outputs[0].shape[1] // group)
     reads = [1, *weight_reads]
     unit = 4 // gcd(4, width)
     return cut_along(op, inputs, outputs, reads, 1, size=group, unit=unit, attrs=attrs)
@@ -115,9 +115,7 @@ def _groups(
 @CUTS.register("Convolution")
 def _convolution(op: Op[ConvolutionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Output channels or groups, images, then rows with what their windows reach over."""
-    attrs, x, w = op.attrs, inputs[0], inputs[1]
-    assert x is not None
-    assert w is not None
+    attrs, x, w = op.attrs, _given(inputs, 0), _given(inputs, 1)
     if attrs.group == 1:
         cuts = [cut_along(op, inputs, outputs, [None, 0, 0, 1], 1, unit=4)]
     else:
@@ -149,9 +147,7 @@ def _deconvolution(op: Op[DeconvolutionAttrs], inputs: Operands, outputs: Output
     else:
         channels = _groups(op, inputs, outputs, attrs.group, (0, 0))
     cuts = [channels, cut_along(op, inputs, outputs, [0, None, None], 0)]
-    x, w = inputs[:2]
-    assert x is not None
-    assert w is not None
+    x, w = _given(inputs, 0), _given(inputs, 1)
     spatial = x.shape[2:]
     window = deconv_window(attrs, spatial, w.shape[2:])
 
@@ -195,7 +191,7 @@ def _spread(
 @CUTS.register("Pooling")
 def _pooling(op: Op[PoolingAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Images, channels and rows; not where positions in the whole are asked for."""
-    attrs, x = op.attrs, _first(inputs)
+    attrs, x = op.attrs, _given(inputs, 0)
     if len(outputs) > 1:
         return []
     cuts = _every_axis(op, inputs, outputs, (0, 1))
@@ -222,9 +218,7 @@ def _pooling(op: Op[PoolingAttrs], inputs: Operands, outputs: Outputs) -> list[C
 @CUTS.register("MatMul")
 def _matmul(op: Op[MatMulAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Matrices of a batch, rows, columns."""
-    attrs, a, b = op.attrs, inputs[0], inputs[1]
-    assert a is not None
-    assert b is not None
+    attrs, a, b = op.attrs, _given(inputs, 0), _given(inputs, 1)
     rank = len(outputs[0].shape)
     a_rank, b_rank = len(a.shape), len(b.shape)
     cuts = []
@@ -266,8 +260,7 @@ def _along_axis(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     if isinstance(op.attrs, TopKAttrs):
         axis = op.attrs.axis % rank
     else:
-        given = inputs[1]
-        assert given is not None
+        given = _given(inputs, 1)
         assert given.value is not None
         axis = int(given.value.reshape(-1)[0]) % rank
     return _every_axis(op, inputs, outputs, [n for n in range(rank) if n != axis], (1,))
@@ -275,7 +268,7 @@ def _along_axis(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 
 @CUTS.register("ArgMax", "ArgMin")
 def _arg_reduce(op: Op[ArgReduceAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
-    attrs, rank = op.attrs, len(_first(inputs).shape)
+    attrs, rank = op.attrs, len(_given(inputs, 0).shape)
     return _reduced(op, inputs, outputs, [attrs.axis % rank], attrs.keepdims)
 
 
@@ -283,7 +276,7 @@ def _reduced(
     op: Op, inputs: Operands, outputs: Outputs, axes: Sequence[int], keepdims: bool
 ) -> list[Cut]:
     cuts = []
-    for axis in range(len(_first(inputs).shape)):
+    for axis in range(len(_given(inputs, 0).shape)):
         if axis not in axes:
             made = axis if keepdims else axis - sum(other < axis for other in axes)
             cuts.append(cut_along(op, inputs, outputs, [axis], made))
@@ -296,7 +289,7 @@ def _reduction(op: Op[ReductionAttrs], inputs: Operands, outputs: Outputs) -> li
     given = inputs[1] if len(inputs) > 1 else None
     values = None if given is None else given.value
     axes = reduction_axes(
-        len(_first(inputs).shape),
+        len(_given(inputs, 0).shape),
         None if values is None else [int(axis) for axis in values.reshape(-1)],
         noop_with_empty_axes=attrs.noop_with_empty_axes,
     )
@@ -314,7 +307,7 @@ def _in_two_steps(
     op: Op[ReductionAttrs], inputs: Operands, outputs: Outputs, axes: Sequence[int], axis: int
 ) -> Cut:
     """Cut along an axis that is reduced: the reduction of the parts' reductions."""
-    attrs, x = op.attrs, _first(inputs)
+    attrs, x = op.attrs, _given(inputs, 0)
     first = replace(attrs, kind=_FIRST_STEPS.get(attrs.kind, attrs.kind), keepdims=True)
     made = tuple(1 if n in axes else size for n, size in enumerate(x.shape))
 
@@ -358,7 +351,7 @@ def _lrn(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 @CUTS.register("Interp")
 def _interp(op: Op[InterpAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Axes that keep their size."""
-    attrs, x = op.attrs, _first(inputs)
+    attrs, x = op.attrs, _given(inputs, 0)
     sizes = inputs[3] if len(inputs) > 3 else None
     if attrs.keep_aspect_ratio_policy != "stretch" or attrs.coordinate_mode == "tf_crop_and_resize":
         return []
@@ -397,9 +390,7 @@ def _grid_sample(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
 @CUTS.register("Gather")
 def _gather(op: Op[AxisAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """What is not gathered along, and the indices."""
-    data, indices = inputs
-    assert data is not None
-    assert indices is not None
+    data, indices = _given(inputs, 0), _given(inputs, 1)
     axis, rank = op.attrs.axis % len(data.shape), len(indices.shape)
     cuts = []
     for own in range(len(data.shape)):
@@ -425,9 +416,7 @@ def _gather_elements(op: Op[AxisAttrs], inputs: Operands, outputs: Outputs) -> l
 
 @CUTS.register("GatherND")
 def _gather_nd(op: Op[GatherNDAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
-    data, indices = inputs
-    assert data is not None
-    assert indices is not None
+    data, indices = _given(inputs, 0), _given(inputs, 1)
     batch, tuples = op.attrs.batch_dims, len(indices.shape) - 1
     inner = batch + indices.shape[-1]
     reads: list[tuple[int | None, int | None, int]] = []
