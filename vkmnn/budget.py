@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from vkmnn.errors import BudgetError
@@ -256,9 +257,11 @@ def unlimited() -> Meter:
 
 def size_text(nbytes: int) -> str:
     """Return a size for a message."""
+    if nbytes >= _GIB << 30:  # maybe beyond all floats
+        return f"{Decimal(nbytes):.1e} bytes"
     for unit, text in ((_GIB, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if nbytes >= unit:
-            return f"{nbytes / unit:.1f} {text}" if nbytes < unit << 30 else f"{nbytes:.1e} bytes"
+            return f"{nbytes / unit:.1f} {text}"
     return f"{nbytes} bytes"
 
 

@@ -505,3 +505,17 @@ def test_any_error_of_a_rule_is_typed(
         session.run(None, {"x": np.ones((4, 3), np.float32)})
     assert "'turn'" in str(caught.value) or "turn (Transpose)" in str(caught.value)
     assert isinstance(caught.value.__cause__, kind)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 bytes"),
+        (1536, "1.5 KiB"),
+        (3 << 30, "3.0 GiB"),
+        (1 << 70, "1.2e+21 bytes"),
+        (10**400, "1.0e+400 bytes"),
+    ],
+)
+def test_sizes_beyond_all_floats_have_a_text(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text
