@@ -51,30 +51,33 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
         The offset of every lifetime, the bytes needed in all, and a lower bound of any plan: the
         most bytes that are alive at one step.
 
-    They are placed in the order of time first, as an allocator would. While that wastes memory,
-    they are placed by size, each into the smallest gap that holds it: those that live when most
+    They are placed by size, each into the smallest gap that holds it: those that live when most
     bytes are alive come first, the largest in front (after "greedy by breadth" and "greedy by
     size": Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020). The
-    ranges that ended on top begin the next attempt.
+    ranges that ended on top begin the next attempt. Where that wastes memory, or is too much work,
+    they are placed in the order of time, as an allocator would; that comes last because it takes
+    again at once what has just been read, which makes dispatches wait for each other.
     """
     alive = _alive(lifetimes)
     bound = max(alive, default=0)
-    best, least = _place_by_time(lifetimes)
-    if least == bound:
-        return best, least, bound
+    best: list[int] = []
+    least = -1
     neighbours = _Neighbours(lifetimes)
     looks = 2 * neighbours.pairs + LOOKS_PER_RANGE * len(lifetimes)
-    attempts = min(MAX_ATTEMPTS, WORK // looks)
+    attempts = min(MAX_ATTEMPTS, WORK // max(looks, 1))
     order = _by_breadth(lifetimes, alive) if attempts else []
     for _ in range(attempts):
         offsets, total = _place_in_order(lifetimes, order, neighbours.lists())
-        if total < least:
+        if least < 0 or total < least:
             best, least = offsets, total
         if least == bound:
-            break
+            return best, least, bound
         top = [i for i in order if offsets[i] + lifetimes[i].nbytes == total]
         on_top = set(top)
         order = top + [i for i in order if i not in on_top]
+    by_time, total = _place_by_time(lifetimes)
+    if least < 0 or total < least:
+        best, least = by_time, total
     return best, least, bound
 
 
