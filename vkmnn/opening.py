@@ -248,7 +248,11 @@ def open_session(
         require_main=config.require_device,
         meter=network.meter.renewed,
         rebuild=config.on_device_lost == "rebuild",
-        open_host=partial(open_on_host, engines=environment.host_engines()),
+        open_host=partial(
+            open_on_host,
+            engines=environment.host_engines(),
+            seconds=environment.timeout_s(),
+        ),
         open_branches=partial(_open_branches, budget=network.meter.budget),
     )
     return OpenSession(core, device.info, device.precision)

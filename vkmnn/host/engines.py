@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from vkmnn.host.loop import loop_class
+from vkmnn.host.loop import DEADLINE, loop_class
+from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
@@ -52,6 +55,10 @@ class EngineError(Exception):
     """An evaluator does not take a model, or fails to run it; says why in a line."""
 
 
+class EngineTimeoutError(EngineError):
+    """A loop was ended because it took too long."""
+
+
 class HostEngine(ABC):
     """One model in one evaluator."""
 
@@ -66,11 +73,19 @@ class HostEngine(ABC):
         """
 
     @abstractmethod
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Value]) -> list[Value]:
+    def run(
+        self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
+    ) -> list[Value]:
         """Return the values of these outputs.
+
+        Args:
+            outputs: their names.
+            feeds: the model's inputs by name.
+            seconds: how long a loop may take.
 
         Raises:
             EngineError: it fails.
+            EngineTimeoutError: it loops for longer than that.
         """
 
     def types(self) -> dict[str, onnx.TypeProto]:
@@ -97,6 +112,10 @@ class OnnxRuntime(HostEngine):
         for node in model.graph.node:
             if not node.domain and node.op_type in _DEVIANT:
                 raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
+        bodies = list(_loops(model))
+        self._has_loops = bool(bodies)
+        if any(not body.node for body in bodies):
+            raise EngineError("it cannot end a Loop of no nodes before its time")
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL
         try:
@@ -106,11 +125,35 @@ class OnnxRuntime(HostEngine):
         except Exception as error:
             raise EngineError(_line(error)) from error
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Value]) -> list[Value]:
+    def run(
+        self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
+    ) -> list[Value]:
         try:
+            if self._has_loops:
+                return self._run_watched(outputs, feeds, seconds)
             return list(self._session.run(list(outputs), dict(feeds)))
+        except EngineTimeoutError:
+            raise
         except Exception as error:
             raise EngineError(_line(error)) from error
+
+    def _run_watched(
+        self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
+    ) -> list[Value]:
+        """Run in a thread, so that the end of the time, or Ctrl-C, ends the loop."""
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        with Workers(1, "vkmnn-host") as workers:
+            run = workers.submit(self._session.run, list(outputs), dict(feeds), options)
+            try:
+                return list(run.result(seconds))
+            except FutureTimeoutError as error:
+                if run.done():  # the error is onnxruntime's
+                    raise
+                raise EngineTimeoutError(f"a loop took more than {seconds:g} s") from error
+            finally:
+                options.terminate = not run.done()
 
     def types(self) -> dict[str, onnx.TypeProto]:
         from onnx import helper
@@ -146,13 +189,20 @@ class Reference(HostEngine):
         except Exception as error:
             raise EngineError(_line(error)) from error
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Value]) -> list[Value]:
+    def run(
+        self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
+    ) -> list[Value]:
+        before = DEADLINE.set(time.monotonic() + seconds)
         try:
             with np.errstate(all="ignore"), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return [_plain(value) for value in self._evaluator.run(list(outputs), dict(feeds))]
+        except TimeoutError as error:
+            raise EngineTimeoutError(f"a loop took more than {seconds:g} s") from error
         except Exception as error:
             raise EngineError(_line(error)) from error
+        finally:
+            DEADLINE.reset(before)
 
 
 ENGINES: Mapping[str, type[HostEngine]] = {OnnxRuntime.name: OnnxRuntime, Reference.name: Reference}
@@ -172,6 +222,18 @@ def _plain(value: Value) -> Value:
 def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
     yield from model.graph.input
     yield from model.graph.output
+
+
+def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the bodies of Loop at any depth: nothing else can run without end."""
+    pending = [model.graph.node, *(function.node for function in model.functions)]
+    while pending:
+        for node in pending.pop():
+            for attribute in node.attribute:
+                graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+                pending += [graph.node for graph in graphs]
+                if node.op_type == "Loop":
+                    yield from graphs
 
 
 def _is_shared(proto: onnx.TypeProto) -> bool:

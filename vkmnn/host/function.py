@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vkmnn.errors import HostError, UnsupportedNode, UnsupportedOpError
-from vkmnn.host.engines import ENGINES, EngineError, HostEngine, Value
+from vkmnn.host.engines import ENGINES, EngineError, EngineTimeoutError, HostEngine, Value
 from vkmnn.host.merge import merge, opset_key
 from vkmnn.ir import Array, HostGraphAttrs, Op
 
@@ -23,6 +23,7 @@ class HostFunction:
     """Some nodes of a network in one evaluator.
 
     When the evaluator fails in a run, the next one is tried, and kept if it gets through.
+    Loops that take longer than `seconds` are ended.
 
     Attributes:
         ops: the nodes.
@@ -38,8 +39,10 @@ class HostFunction:
         constants: Mapping[str, Array],
         wanted: Collection[str],
         engines: Sequence[str],
+        seconds: float,
     ) -> None:
         self.ops = tuple(ops)
+        self._seconds = seconds
         self._model, self._fed = merge(ops, constants, wanted)
         graph = self._model.graph
         self.inputs = tuple(value.name for value in graph.input if value.name not in self._fed)
@@ -70,7 +73,7 @@ class HostFunction:
         """Return the outputs by name.
 
         Raises:
-            HostError: no evaluator gets through.
+            HostError: no evaluator gets through, or a loop takes too long.
         """
         feeds = {**self._fed, **{name: values[name] for name in self.inputs}}
         self.start_us = time.perf_counter_ns() / 1000
@@ -80,7 +83,14 @@ class HostFunction:
 
     def _run(self, feeds: Mapping[str, Value]) -> list[Value]:
         try:
-            return self._engine.run(self.outputs, feeds)
+            return self._engine.run(self.outputs, feeds, self._seconds)
+        except EngineTimeoutError as error:
+            raise HostError(
+                str(error),
+                op=self._kinds(),
+                node=self.ops[0].source or self.ops[0].name,
+                hint="set VKMNN_TIMEOUT to more seconds, if the loop has an end",
+            ) from error
         except EngineError as error:
             first = error
         failed = self._engine.name
@@ -88,7 +98,7 @@ class HostFunction:
         for name in list(self._names):
             try:
                 engine = ENGINES[name](self._model)
-                results = engine.run(self.outputs, feeds)
+                results = engine.run(self.outputs, feeds, self._seconds)
             except EngineError as error:
                 reasons.append(f"{name}: {error}")
                 continue
@@ -96,13 +106,15 @@ class HostFunction:
             self._engine = engine
             self._names.remove(name)
             return results
-        kinds = "+".join(dict.fromkeys(_attrs(op).kind for op in self.ops))
         raise HostError(
             f"its inputs cannot be computed with: {'; '.join(reasons)}",
-            op=kinds,
+            op=self._kinds(),
             node=self.ops[0].source or self.ops[0].name,
             hint="check the shapes and values that reach this node",
         ) from first
+
+    def _kinds(self) -> str:
+        return "+".join(dict.fromkeys(_attrs(op).kind for op in self.ops))
 
 
 def open_on_host(
@@ -110,6 +122,7 @@ def open_on_host(
     constants: Mapping[str, Array],
     wanted: Collection[str],
     engines: Sequence[str],
+    seconds: float,
 ) -> list[HostFunction]:
     """Return functions that together run some ops of the type HostGraph, as few as possible.
 
@@ -118,6 +131,7 @@ def open_on_host(
         constants: values of tensors.
         wanted: what others read of their results.
         engines: the evaluators that may be used, in the order of preference.
+        seconds: how long a loop may take.
 
     Raises:
         UnsupportedOpError: no evaluator takes some op.
@@ -128,14 +142,14 @@ def open_on_host(
         later = {name for other in runs[number + 1 :] for op in other for name in op.inputs}
         needed = {*wanted, *later}
         try:
-            functions.append(HostFunction(run, constants, needed, engines))
+            functions.append(HostFunction(run, constants, needed, engines, seconds))
         except UnsupportedOpError:
             if len(run) == 1:
                 raise
             # One that takes all was not found; each node has one that takes it.
             for place, op in enumerate(run):
                 rest = {name for other in run[place + 1 :] for name in other.inputs}
-                functions.append(HostFunction([op], constants, needed | rest, engines))
+                functions.append(HostFunction([op], constants, needed | rest, engines, seconds))
     return functions
 
 

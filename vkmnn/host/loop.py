@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+"""When loops end with TimeoutError, as `time.monotonic` counts."""
 
 
 @cache
@@ -40,6 +45,7 @@ def loop_class() -> type:
             going = condition is None or _first(condition)
             limit = np.inf if most is None else int(_first(most))
             iteration = 0
+            deadline = DEADLINE.get()
             while going and iteration < limit:
                 values = {**(context or {}), names[0]: np.array(iteration, np.int64)}
                 values |= {names[1]: np.array(True), **dict(zip(names[2:], carried, strict=True))}
@@ -49,6 +55,8 @@ def loop_class() -> type:
                 for many, one in zip(seen, rest[count:], strict=True):
                     many.append(one)
                 iteration += 1
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"after {iteration} iterations")
             stacked = [
                 np.stack(many) if many else self._nothing(1 + count + place)
                 for place, many in enumerate(seen)
