@@ -138,6 +138,11 @@ def test_the_default_tests_run() -> None:
     assert re.search(r"^1 passed", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
+def _heed_ctrl_c() -> None:
+    """Undo what shells do to jobs in the background, whose children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Child:
     """The real command in a child process, and the lines that it prints."""
 
@@ -148,8 +153,9 @@ class Child:
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
+            preexec_fn=_heed_ctrl_c,
         )
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[str | None] = queue.Queue()
         self.seen: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -157,6 +163,7 @@ class Child:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._lines.put(line)
+        self._lines.put(None)
 
     def until(self, text: str) -> None:
         """Wait for a line with this text."""
@@ -165,6 +172,8 @@ class Child:
             try:
                 line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
+                line = None
+            if line is None:
                 pytest.fail(f"'{text}' did not come:\n{''.join(self.seen)}")
             self.seen.append(line)
             if text in line:
