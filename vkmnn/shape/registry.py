@@ -41,7 +41,11 @@ def size_computer(op_type: str) -> Callable[[SizeComputer], SizeComputer]:
 
 
 def compute_shapes(
-    op: Op, inputs: Sequence[TensorInfo | None], values: Sequence[Array | None]
+    op: Op,
+    inputs: Sequence[TensorInfo | None],
+    values: Sequence[Array | None],
+    *,
+    max_elements: float = MAX_ELEMENTS,
 ) -> list[TensorInfo]:
     """Return names, element types and static shapes of the outputs of `op`, one per `op.outputs`.
 
@@ -50,6 +54,7 @@ def compute_shapes(
         inputs: one per `op.inputs`, with static shapes; None where the input is absent.
         values: the contents of inputs that are known, else None; at least those of `content` in the
             op's declaration.
+        max_elements: what an output may have; probes, which nobody makes tensors of, have more.
 
     Raises:
         ShapeError: the inputs do not fit together, a needed content is unknown, or the op type has
@@ -88,7 +93,7 @@ def compute_shapes(
             raise _located(op, inputs, f"the output would have {len(shape)} axes", _FEWER_AXES)
         if shape and min(shape) < 0:
             raise _located(op, inputs, f"the output would be {dtype.value}{list(shape)}", None)
-        if prod(shape) > MAX_ELEMENTS:
+        if prod(shape) > max_elements:
             raise _located(
                 op, inputs, f"the output would be {dtype.value}{list(shape)}", _TOO_LARGE
             )

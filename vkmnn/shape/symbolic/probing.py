@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from typing import SupportsIndex
 
 import numpy as np
@@ -73,7 +74,7 @@ class _Call:
             else:
                 values.append(value)
         try:
-            return compute_shapes(self.op, infos, values)
+            return compute_shapes(self.op, infos, values, max_elements=inf)
         except VkmnnError:
             return None
 
