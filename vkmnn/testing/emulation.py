@@ -94,6 +94,8 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
     reason = device.supports(shader)
     if reason and not shader.subgroup_size:
         return reason
+    if variant.half and "storage16" not in info.features:
+        return f"{info.name} lacks storage16, without which no network is in float16"
     if reason:
         try:
             other = device.supports(stand_in(variant.library, variant.name))

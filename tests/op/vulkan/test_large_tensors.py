@@ -50,6 +50,8 @@ def plan_of(case: Case, on: Device) -> Pipeline:
 
 def check(case: Case, on: Device) -> Counter[str]:
     """Run a case on the device alone; return how many ops of each type the plan has."""
+    if on.info.limits.whole_buffers:
+        pytest.skip("the driver binds whole buffers, so that nothing is cut")
     made = plan_of(case, on)
     assert not made.placement().off_device, str(made.placement())
     results = made.execute(dict(case.feeds))
