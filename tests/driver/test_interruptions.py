@@ -71,7 +71,11 @@ def test_the_next_run_works(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="raises a signal in the process itself")
-def test_storms_of_ctrl_c_leave_the_commands_usable(own_device: Device, scale: Shader) -> None:
+def test_storms_of_ctrl_c_leave_the_commands_usable(
+    own_device: Device, scale: Shader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A finalizer that is interrupted tells this hook, and pytest's is interrupted in turn.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     places = Places(own_device, 2, 64, MemoryKind.UPLOAD)
     commands = scaling(own_device, scale, places, STEPS)
     over = threading.Event()
