@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx import HostCheck
@@ -15,22 +15,28 @@ if TYPE_CHECKING:
 def check_on_host(names: Sequence[str]) -> HostCheck:
     """Return what says whether one of these evaluators runs a model of one node.
 
-    Its answer is the types of the outputs, as far as the evaluator tells them, or why none takes
-    the node. The onnx package is asked first, as it answers without preparing anything; types
-    follow from its rules.
+    Its answer is the types of the outputs, as far as evaluators tell them, or why none takes the
+    node. The onnx package is asked first, as it answers without preparing anything; onnxruntime,
+    which tells types, is asked as well where one is not known.
     """
     engines = sorted((ENGINES[name] for name in names), key=lambda engine: engine.name)
 
-    def check(model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto] | str:
+    def check(
+        model: onnx.ModelProto, untyped: Collection[str]
+    ) -> Mapping[str, onnx.TypeProto] | str:
         reasons = []
+        types: dict[str, onnx.TypeProto] | None = None
         for engine in engines:
             if not engine.installed():
                 reasons.append(f"{engine.name} is not installed")
                 continue
             try:
-                return engine(model).types()
+                types = {**engine(model).types(), **(types or {})}
             except EngineError as error:
                 reasons.append(f"{engine.name}: {error}")
-        return "; ".join(reasons)
+                continue
+            if all(name in types for name in untyped):
+                break
+        return "; ".join(reasons) if types is None else types
 
     return check

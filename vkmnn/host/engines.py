@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from vkmnn.converter.onnx.types import TEXT_TYPES
 from vkmnn.host.loop import DEADLINE, loop_class
 from vkmnn.threads import Workers
 
@@ -27,21 +28,6 @@ Value = Any
 _FATAL = 4
 # TensorProto.DataType of what onnxruntime takes from numpy and gives back as it is.
 _SHARED = frozenset({*range(1, 14)})
-_TEXT_TYPES = {
-    "float": 1,
-    "uint8": 2,
-    "int8": 3,
-    "uint16": 4,
-    "int16": 5,
-    "int32": 6,
-    "int64": 7,
-    "string": 8,
-    "bool": 9,
-    "float16": 10,
-    "double": 11,
-    "uint32": 12,
-    "uint64": 13,
-}
 
 
 # What onnxruntime does otherwise than the specification says, by operator of ONNX's own domain.
@@ -160,8 +146,8 @@ class OnnxRuntime(HostEngine):
 
         found = {}
         for value in self._session.get_outputs():
-            code = _TEXT_TYPES.get(value.type.removeprefix("tensor(").removesuffix(")"))
-            if code is not None and value.type.startswith("tensor("):
+            code = TEXT_TYPES.get(value.type)
+            if code is not None:
                 # A shape of no axes may also mean that nothing is known of it.
                 found[value.name] = helper.make_tensor_type_proto(code, value.shape or None)
         return found

@@ -144,6 +144,12 @@ def test_opset_given_twice(model: onnx.ModelProto) -> None:
     refuse(model, "2 versions")
 
 
+def test_opset_given_twice_alike(model: onnx.ModelProto) -> None:
+    """As converters of scikit-learn's models write it."""
+    model.opset_import.add(domain="", version=model.opset_import[0].version)
+    load_model(model)
+
+
 def test_no_default_opset(model: onnx.ModelProto) -> None:
     model.opset_import[0].domain = "elsewhere"
     refuse(model, "which opset")

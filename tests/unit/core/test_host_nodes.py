@@ -536,3 +536,60 @@ def test_conditions_of_several_elements_on_the_device() -> None:
             session.run(None, feeds)
         feeds["c"] = np.array([False])
         assert session.run(None, feeds)[0].shape == (3, 2)
+
+
+def classifier(head: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """A classifier as scikit-learn's converter writes it: no types between its nodes."""
+    nodes = [*head, node("ZipMap", "p", "y", domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])]
+    table = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(L, helper.make_tensor_type_proto(F, []))
+    )
+    outputs = [value("label", L, None), value("y", table)]
+    return model(nodes, [value("x", F, [None, 4])], outputs, ai_onnx_ml=1)
+
+
+TREES = helper.make_node(
+    "TreeEnsembleClassifier",
+    ["x"],
+    ["label", "p"],
+    domain="ai.onnx.ml",
+    nodes_treeids=[0, 0, 0],
+    nodes_nodeids=[0, 1, 2],
+    nodes_featureids=[1, 0, 0],
+    nodes_values=[0.1, 0.0, 0.0],
+    nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+    nodes_truenodeids=[1, 0, 0],
+    nodes_falsenodeids=[2, 0, 0],
+    class_treeids=[0, 0],
+    class_nodeids=[1, 2],
+    class_ids=[0, 2],
+    class_weights=[1.0, 1.0],
+    classlabels_int64s=[0, 1, 2],
+    post_transform="NONE",
+)
+LINEAR = [
+    helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=list(np.linspace(-1, 1, 12)),
+        intercepts=[0.1, 0.0, -0.2],
+        classlabels_ints=[0, 1, 2],
+        multi_class=1,
+        post_transform="LOGISTIC",
+    ),
+    node("Normalizer", "scores", "p", domain="ai.onnx.ml", norm="L1"),
+]
+
+
+@pytest.mark.parametrize("head", [[TREES], LINEAR], ids=["trees", "linear"])
+def test_classifiers_whose_types_nothing_infers(head: list[onnx.NodeProto]) -> None:
+    """onnx has no inference for most of ai.onnx.ml; a map needs to know what it is made of."""
+    proto = classifier(head)
+    with InferenceSession(proto) as session:
+        for _ in range(2):
+            label, tables = session.run(None, {"x": X})
+            expected, others = oracle(proto, {"x": X})
+            np.testing.assert_array_equal(label, expected)
+            assert tables == others

@@ -339,11 +339,13 @@ class GraphBuilder:
             self._objects.tensors,
             self._model.ir_version,
         )
-        told = self._host_check(model)
+        types = output_types(model, self.graph.constants)
+        untyped = [v.name for v in model.graph.output if v.name not in {*types, *self._said}]
+        told = self._host_check(model, untyped)
         if isinstance(told, str):
             self._refuse(node, UnsupportedCaseError(f"{reason}; {told}"))
             return
-        types = {**told, **output_types(model, self.graph.constants)}
+        types = {**told, **types}
         for value in model.graph.output:
             proto = types.get(value.name)
             if proto is None and value.name in self._said:

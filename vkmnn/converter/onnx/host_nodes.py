@@ -11,7 +11,7 @@ from vkmnn.converter.onnx.branches import inner_graphs, reads
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import with_data
-from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_text
+from vkmnn.converter.onnx.types import DTYPES, TEXT_TYPES, tensor_info, type_text
 from vkmnn.ir import Array, DType, HostGraphAttrs, TensorInfo
 
 if TYPE_CHECKING:
@@ -25,8 +25,15 @@ _KNOWN_BYTES = 1024
 class HostCheck(Protocol):
     """Says whether some evaluator on the host runs a model."""
 
-    def __call__(self, model: onnx.ModelProto) -> Mapping[str, onnx.TypeProto] | str:
-        """Return the types of outputs as far as the evaluator tells them, or why none runs it."""
+    def __call__(
+        self, model: onnx.ModelProto, untyped: Collection[str]
+    ) -> Mapping[str, onnx.TypeProto] | str:
+        """Return the types of outputs as far as evaluators tell them, or why none runs it.
+
+        Args:
+            model: the model.
+            untyped: outputs whose types are not known otherwise.
+        """
 
 
 @dataclass(slots=True)
@@ -165,6 +172,32 @@ def output_types(
         if value.type.WhichOneof("value") and not _is_open(value.type):
             _forget(value.type, symbols)
             types[value.name] = value.type
+    return {**_declared_types(model), **types}
+
+
+def _declared_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Return the element types that the node's schema fixes: few of ai.onnx.ml infer theirs."""
+    import onnx
+
+    (node,) = model.graph.node
+    version = next(
+        (
+            entry.version
+            for entry in model.opset_import
+            if entry.domain == normal_domain(node.domain)
+        ),
+        1,
+    )
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, normal_domain(node.domain))
+    except onnx.defs.SchemaError:
+        return {}
+    types = {}
+    for name, formal in zip(node.output, schema.outputs, strict=False):
+        allowed = formal.types
+        code = TEXT_TYPES.get(next(iter(allowed))) if len(allowed) == 1 else None
+        if name and code is not None:
+            types[name] = onnx.helper.make_tensor_type_proto(code, None)
     return types
 
 

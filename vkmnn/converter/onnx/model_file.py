@@ -161,10 +161,11 @@ def _check_header(proto: onnx.ModelProto) -> None:
                 f"the model imports version {entry.version} of domain '{entry.domain}'",
                 hint="the file is damaged; export or download it again",
             )
-    opsets = [entry.version for entry in proto.opset_import if not normal_domain(entry.domain)]
+    # Converters may list a domain twice, which says nothing new as long as the versions agree.
+    opsets = {entry.version for entry in proto.opset_import if not normal_domain(entry.domain)}
     if len(opsets) > 1:
         raise ModelError(
-            f"the model imports ONNX's operators in {len(opsets)} versions: {opsets}",
+            f"the model imports ONNX's operators in {len(opsets)} versions: {sorted(opsets)}",
             hint="a model has one opset for each domain; export it again",
         )
     for opset in opsets:

@@ -28,6 +28,23 @@ DTYPES: dict[int, DType] = {
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
+TEXT_TYPES: dict[str, int] = {
+    "tensor(float)": 1,
+    "tensor(uint8)": 2,
+    "tensor(int8)": 3,
+    "tensor(uint16)": 4,
+    "tensor(int16)": 5,
+    "tensor(int32)": 6,
+    "tensor(int64)": 7,
+    "tensor(string)": 8,
+    "tensor(bool)": 9,
+    "tensor(float16)": 10,
+    "tensor(double)": 11,
+    "tensor(uint32)": 12,
+    "tensor(uint64)": 13,
+}
+"""Types as schemas and onnxruntime write them, with their TensorProto.DataType."""
+
 MAX_DIM = 2**31 - 1
 
 
