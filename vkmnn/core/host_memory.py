@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vkmnn.budget import Meter
 from vkmnn.core.execution import Command
-from vkmnn.shape import VIEWS, info_bytes, working_bytes
+from vkmnn.shape import info_bytes, is_view, working_bytes
 
 
 def check_host_memory(
@@ -32,11 +32,10 @@ def check_host_memory(
     dying: dict[int, int] = {}
     for step, command in enumerate(commands):
         op = command.op
-        if command.backend == backend and op.type not in VIEWS:
+        if command.backend == backend and not is_view(op):
             outs = [out.info for out in command.outputs]
             ins = [None if tensor is None else tensor.info for tensor in command.inputs]
-            values = [None if tensor is None else tensor.value for tensor in command.inputs]
-            working = working_bytes(op, ins, values, outs)
+            working = working_bytes(op, ins, outs)
             before, held = held, held + info_bytes(outs)
             meter.check_host(held, before + working, op.type, op.source or op.name)
             for out in command.outputs:

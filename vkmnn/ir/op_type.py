@@ -18,6 +18,42 @@ absent) and that of its first output; a multiply-add counts as two."""
 MANY = 2**31 - 1
 """As many inputs as there are."""
 
+Inputs = Sequence[Shape | None]
+Outputs = Sequence[Shape]
+Count = Callable[[Any, Inputs, Outputs], int]
+"""Counts from an op's attributes and the shapes of its inputs (None: absent) and outputs."""
+
+
+def numbers_of(*, inputs: int = 0, outputs: int = 0) -> Count:
+    """Return what counts the elements of all inputs and outputs so many times."""
+
+    def count(attrs: Any, shapes: Inputs, results: Outputs) -> int:
+        present = sum(prod(shape) for shape in shapes if shape is not None)
+        return inputs * present + outputs * sum(map(prod, results))
+
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """What an op takes on the numpy backend: estimates, rather too high.
+
+    Attributes:
+        numbers: counts the float64 numbers or indices that are held beside inputs and results.
+        steps: counts the calls of numpy.
+        flop_s: seconds for one of the op's operations.
+        blas: the operations are those of a library for matrices, when they are in floating point.
+        sorts: the elements of the first input are sorted.
+        view: results are made without memory or time of their own.
+    """
+
+    numbers: Count = field(default=numbers_of(outputs=1), repr=False)
+    steps: Count = field(default=lambda attrs, inputs, outputs: 1, repr=False)
+    flop_s: float = 3e-9
+    blas: bool = False
+    sorts: bool = False
+    view: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class OpAttrs:
@@ -34,6 +70,7 @@ class OpType:
     content: tuple[int, ...] = ()
     shape_only: bool = False
     flops: Flops = field(default=lambda attrs, inputs, output: prod(output), repr=False)
+    host: HostWork = field(default=HostWork(), repr=False)
 
 
 OP_TYPES: Registry[str, OpType] = Registry("op type")
@@ -47,6 +84,7 @@ def op_type(
     content: tuple[int, ...] = (),
     shape_only: bool = False,
     flops: int | Flops = 1,
+    host: HostWork = HostWork(),
 ) -> Callable[[type[_A]], type[_A]]:
     """Add an op to the vocabulary; decorates the class of its attributes.
 
@@ -58,6 +96,7 @@ def op_type(
         shape_only: the result depends on the shape of the input alone, never on its values.
         flops: floating-point operations for each element of the first output (0: it only moves
             data), or a function that counts them all.
+        host: what it takes on the numpy backend, beside inputs and results.
 
     Raises:
         PluginError: a name is taken, the class is not a frozen dataclass derived from OpAttrs, or
@@ -81,7 +120,7 @@ def op_type(
                 op=", ".join(names),
                 hint="derive it from OpAttrs, with @dataclass(frozen=True, slots=True) below this",
             )
-        OP_TYPES.register(*names)(OpType(attrs, low, high, content, shape_only, count))
+        OP_TYPES.register(*names)(OpType(attrs, low, high, content, shape_only, count, host))
         return attrs
 
     return add

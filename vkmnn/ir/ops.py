@@ -9,13 +9,12 @@ has one form only. All attributes are plain, hashable data. Operators of plug-in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
+from vkmnn.ir import cost
+from vkmnn.ir.cost import COPY, VIEW
 from vkmnn.ir.dtype import DType
-from vkmnn.ir.op_type import MANY, Shape, op_type, per_input
+from vkmnn.ir.op_type import MANY, HostWork, numbers_of, op_type, per_input
 from vkmnn.ir.op_type import OpAttrs as OpAttrs  # the vocabulary's, too
 from vkmnn.ir.regions import Region, View
 
@@ -35,6 +34,11 @@ class Activation:
 
 
 NO_ACTIVATION = Activation()
+
+SUMS = HostWork(numbers_of(inputs=2))
+ROWS = HostWork(numbers_of(outputs=3))
+INDEXED = HostWork(cost.index_numbers)
+SCATTERED = HostWork(numbers_of(inputs=1, outputs=2))
 
 ACTIVATION_KINDS = (
     "NONE",
@@ -146,20 +150,12 @@ REDUCTION_KINDS = (
 )
 
 
-Inputs = Sequence[Shape | None]
-
-
-def _added(inputs: Inputs, output: Shape) -> int:
-    """Count the additions of what comes after two operands: a bias, a residual."""
-    return prod(output) * sum(shape is not None for shape in inputs[2:])
-
-
-def _convolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    _, w, *_ = inputs
-    return 2 * prod(output) * prod((w or ())[1:]) + _added(inputs, output)
-
-
-@op_type("Convolution", inputs=(2, 4), flops=_convolution_flops)
+@op_type(
+    "Convolution",
+    inputs=(2, 4),
+    flops=cost.convolution_flops,
+    host=HostWork(cost.convolution_numbers, cost.convolution_steps, 3e-10, blas=True),
+)
 @dataclass(frozen=True, slots=True)
 class ConvolutionAttrs(OpAttrs):
     """y = act(conv(x, w) + b + residual); x [N, C, *S], w [O, C/group, *kernel], b [O].
@@ -179,13 +175,12 @@ class ConvolutionAttrs(OpAttrs):
     residual: str = "ADD_BEFORE"
 
 
-def _deconvolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count: every input element meets each weight of its channel once."""
-    x, w, *_ = inputs
-    return 2 * prod(x or ()) * prod((w or ())[1:]) + _added(inputs, output)
-
-
-@op_type("Deconvolution", inputs=(2, 3), flops=_deconvolution_flops)
+@op_type(
+    "Deconvolution",
+    inputs=(2, 3),
+    flops=cost.deconvolution_flops,
+    host=HostWork(cost.deconvolution_numbers, cost.deconvolution_steps, 3e-10, blas=True),
+)
 @dataclass(frozen=True, slots=True)
 class DeconvolutionAttrs(OpAttrs):
     """Transposed convolution; w [C, O/group, *kernel] (ONNX ConvTranspose).
@@ -204,13 +199,12 @@ class DeconvolutionAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
-def _matmul_flops(attrs: MatMulAttrs, inputs: Inputs, output: Shape) -> int:
-    a = inputs[0] or ()
-    inner = a[-2] if attrs.transpose_a and len(a) > 1 else a[-1]
-    return 2 * prod(output) * inner + _added(inputs, output)
-
-
-@op_type("MatMul", inputs=(2, 4), flops=_matmul_flops)
+@op_type(
+    "MatMul",
+    inputs=(2, 4),
+    flops=cost.matmul_flops,
+    host=HostWork(cost.matmul_numbers, flop_s=1e-10, blas=True),
+)
 @dataclass(frozen=True, slots=True)
 class MatMulAttrs(OpAttrs):
     """y = act(alpha · (a @ b) + bias + residual) by numpy's matmul rules.
@@ -298,7 +292,7 @@ class CastAttrs(OpAttrs):
     to: DType
 
 
-@op_type("Reduction", inputs=(1, 2), content=(1,), flops=per_input(1))
+@op_type("Reduction", inputs=(1, 2), content=(1,), flops=per_input(1), host=SUMS)
 @dataclass(frozen=True, slots=True)
 class ReductionAttrs(OpAttrs):
     """Reduce over the axes in input 1 (content); none = all, unless noop_with_empty_axes."""
@@ -308,7 +302,7 @@ class ReductionAttrs(OpAttrs):
     noop_with_empty_axes: bool = False
 
 
-@op_type("Softmax", flops=5)
+@op_type("Softmax", flops=5, host=ROWS)
 @dataclass(frozen=True, slots=True)
 class SoftmaxAttrs(OpAttrs):
     """Softmax over `axis`, or over all axes from it on when `flatten` (ONNX before opset 13)."""
@@ -318,7 +312,7 @@ class SoftmaxAttrs(OpAttrs):
     flatten: bool = False
 
 
-@op_type("ArgMax", "ArgMin", flops=per_input(1))
+@op_type("ArgMax", "ArgMin", flops=per_input(1), host=HostWork(numbers_of(inputs=1)))
 @dataclass(frozen=True, slots=True)
 class ArgReduceAttrs(OpAttrs):
     """ArgMax and ArgMin: int64 index of the extremum along `axis`.
@@ -332,7 +326,7 @@ class ArgReduceAttrs(OpAttrs):
     empty_gives_zero: bool = False
 
 
-@op_type("TopK", inputs=2, content=(1,))
+@op_type("TopK", inputs=2, content=(1,), host=HostWork(numbers_of(inputs=3), sorts=True))
 @dataclass(frozen=True, slots=True)
 class TopKAttrs(OpAttrs):
     """(values, int64 indices) of the k largest or smallest along `axis`; input 1 is k (content).
@@ -345,7 +339,7 @@ class TopKAttrs(OpAttrs):
     sorted: bool = True
 
 
-@op_type("CumSum", inputs=2, content=(1,))
+@op_type("CumSum", inputs=2, content=(1,), host=SUMS)
 @dataclass(frozen=True, slots=True)
 class CumSumAttrs(OpAttrs):
     """Cumulative sum along the axis that input 1 (content) gives."""
@@ -354,7 +348,7 @@ class CumSumAttrs(OpAttrs):
     reverse: bool = False
 
 
-@op_type("LayerNorm", inputs=(1, 3), flops=8)
+@op_type("LayerNorm", inputs=(1, 3), flops=8, host=ROWS)
 @dataclass(frozen=True, slots=True)
 class LayerNormAttrs(OpAttrs):
     """Normalise over axes[axis:], then scale (input 1) and shift (input 2), both optional.
@@ -369,7 +363,7 @@ class LayerNormAttrs(OpAttrs):
     rms: bool = False
 
 
-@op_type("GroupNorm", inputs=(1, 3), flops=8)
+@op_type("GroupNorm", inputs=(1, 3), flops=8, host=ROWS)
 @dataclass(frozen=True, slots=True)
 class GroupNormAttrs(OpAttrs):
     """Normalise each of `groups` channel groups of x [N, C, *S] per sample; scale and bias [C].
@@ -390,7 +384,7 @@ class ScaleAttrs(OpAttrs):
     activation: Activation = NO_ACTIVATION
 
 
-@op_type("LRN", flops=6)
+@op_type("LRN", flops=6, host=HostWork(cost.lrn_numbers, cost.lrn_steps))
 @dataclass(frozen=True, slots=True)
 class LRNAttrs(OpAttrs):
     """Local response normalisation across channels (ONNX LRN)."""
@@ -401,12 +395,11 @@ class LRNAttrs(OpAttrs):
     bias: float = 1.0
 
 
-def _pooling_flops(attrs: PoolingAttrs, inputs: Inputs, output: Shape) -> int:
-    window = (inputs[0] or ())[2:] if attrs.is_global else attrs.kernel
-    return prod(output) * prod(window)
-
-
-@op_type("Pooling", flops=_pooling_flops)
+@op_type(
+    "Pooling",
+    flops=cost.pooling_flops,
+    host=HostWork(cost.pooling_numbers, cost.pooling_steps),
+)
 @dataclass(frozen=True, slots=True)
 class PoolingAttrs(OpAttrs):
     """MAX, AVERAGE or LP pooling over x [N, C, *S]; output 1 of MAX is the int64 flat index.
@@ -428,7 +421,7 @@ class PoolingAttrs(OpAttrs):
     storage_order: int = 0
 
 
-@op_type("Interp", inputs=(1, 4), content=(1, 2, 3), flops=8)
+@op_type("Interp", inputs=(1, 4), content=(1, 2, 3), flops=8, host=HostWork(cost.interp_numbers))
 @dataclass(frozen=True, slots=True)
 class InterpAttrs(OpAttrs):
     """Resize; inputs x, roi?, scales?, sizes? (the last three are content), as in ONNX Resize.
@@ -448,7 +441,7 @@ class InterpAttrs(OpAttrs):
     keep_aspect_ratio_policy: str = "stretch"
 
 
-@op_type("GridSample", inputs=2, flops=8)
+@op_type("GridSample", inputs=2, flops=8, host=HostWork(cost.grid_sample_numbers))
 @dataclass(frozen=True, slots=True)
 class GridSampleAttrs(OpAttrs):
     """Sample x [N, C, *S] at grid [N, *out, len(S)]; mode linear, nearest or cubic."""
@@ -458,10 +451,10 @@ class GridSampleAttrs(OpAttrs):
     align_corners: bool = False
 
 
-@op_type("Gather", "GatherElements", inputs=2, flops=0)
-@op_type("OneHot", inputs=3, content=(1,), flops=0)
-@op_type("Concat", inputs=(1, MANY), flops=0)
-@op_type("Flatten", flops=0)
+@op_type("Gather", "GatherElements", inputs=2, flops=0, host=INDEXED)
+@op_type("OneHot", inputs=3, content=(1,), flops=0, host=HostWork(numbers_of(inputs=3)))
+@op_type("Concat", inputs=(1, MANY), flops=0, host=COPY)
+@op_type("Flatten", flops=0, host=VIEW)
 @dataclass(frozen=True, slots=True)
 class AxisAttrs(OpAttrs):
     """An axis, negative from the end: Concat, Gather, GatherElements, OneHot, Flatten."""
@@ -469,7 +462,7 @@ class AxisAttrs(OpAttrs):
     axis: int = 0
 
 
-@op_type("GatherND", inputs=2, flops=0)
+@op_type("GatherND", inputs=2, flops=0, host=INDEXED)
 @dataclass(frozen=True, slots=True)
 class GatherNDAttrs(OpAttrs):
     """GatherND with leading batch axes."""
@@ -477,7 +470,7 @@ class GatherNDAttrs(OpAttrs):
     batch_dims: int = 0
 
 
-@op_type("ScatterND", inputs=3)
+@op_type("ScatterND", inputs=3, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class ScatterNDAttrs(OpAttrs):
     """ScatterND(data, indices, updates); reduction none, add, mul, max or min."""
@@ -485,7 +478,7 @@ class ScatterNDAttrs(OpAttrs):
     reduction: str = "none"
 
 
-@op_type("ScatterElements", inputs=3)
+@op_type("ScatterElements", inputs=3, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class ScatterElementsAttrs(OpAttrs):
     """ScatterElements(data, indices, updates) along `axis`; reduction as ScatterND."""
@@ -494,7 +487,7 @@ class ScatterElementsAttrs(OpAttrs):
     reduction: str = "none"
 
 
-@op_type("Transpose", flops=0)
+@op_type("Transpose", flops=0, host=VIEW)
 @dataclass(frozen=True, slots=True)
 class TransposeAttrs(OpAttrs):
     """Permute axes; an empty `perm` reverses them."""
@@ -502,7 +495,7 @@ class TransposeAttrs(OpAttrs):
     perm: tuple[int, ...] = ()
 
 
-@op_type("Reshape", inputs=2, content=(1,), flops=0)
+@op_type("Reshape", inputs=2, content=(1,), flops=0, host=VIEW)
 @dataclass(frozen=True, slots=True)
 class ReshapeAttrs(OpAttrs):
     """Reshape to input 1 (content): 0 keeps the axis unless allowzero, -1 is deduced."""
@@ -510,7 +503,7 @@ class ReshapeAttrs(OpAttrs):
     allowzero: bool = False
 
 
-@op_type("Split", inputs=(1, 2), content=(1,), flops=0)
+@op_type("Split", inputs=(1, 2), content=(1,), flops=0, host=VIEW)
 @dataclass(frozen=True, slots=True)
 class SplitAttrs(OpAttrs):
     """Split along `axis` by input 1 (content) or into `num_outputs` parts, the last smallest."""
@@ -530,7 +523,7 @@ class PadAttrs(OpAttrs):
     mode: str = "constant"
 
 
-@op_type("DepthToSpace", "SpaceToDepth", flops=0)
+@op_type("DepthToSpace", "SpaceToDepth", flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class BlockAttrs(OpAttrs):
     """DepthToSpace (mode DCR or CRD) and SpaceToDepth."""
@@ -547,7 +540,7 @@ class TriluAttrs(OpAttrs):
     upper: bool = True
 
 
-@op_type("Shape", shape_only=True, flops=0)
+@op_type("Shape", shape_only=True, flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class ShapeAttrs(OpAttrs):
     """Shape of x as int64, axes [start:end]."""
@@ -556,7 +549,7 @@ class ShapeAttrs(OpAttrs):
     end: int | None = None
 
 
-@op_type("ConstantOfShape", content=(0,), flops=0)
+@op_type("ConstantOfShape", content=(0,), flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class ConstantOfShapeAttrs(OpAttrs):
     """A tensor of shape input 0 (content) filled with one value."""
@@ -565,19 +558,7 @@ class ConstantOfShapeAttrs(OpAttrs):
     dtype: DType = DType.FLOAT32
 
 
-def _einsum_flops(attrs: EinsumAttrs, inputs: Inputs, output: Shape) -> int:
-    """Count one operation an operand for every combination of the letters' values."""
-    sizes: dict[str | int, int] = {}
-    terms = attrs.equation.replace(" ", "").split("->")[0].split(",")
-    for term, shape in zip(terms, inputs, strict=True):
-        before, _, after = term.partition("...")
-        hidden = len(shape or ()) - len(before) - len(after)
-        for label, size in zip([*before, *range(-hidden, 0), *after], shape or (), strict=True):
-            sizes[label] = max(size, sizes.get(label, 0)) if size != 1 else sizes.get(label, 1)
-    return len(inputs) * prod(sizes.values())
-
-
-@op_type("Einsum", inputs=(1, MANY), flops=_einsum_flops)
+@op_type("Einsum", inputs=(1, MANY), flops=cost.einsum_flops, host=HostWork(cost.einsum_numbers))
 @dataclass(frozen=True, slots=True)
 class EinsumAttrs(OpAttrs):
     """Einstein summation, equation as in ONNX Einsum."""
@@ -585,14 +566,12 @@ class EinsumAttrs(OpAttrs):
     equation: str
 
 
-def _attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
-    """Count two products, and five operations of the softmax for a score."""
-    q, k, v = (shape or (0, 0) for shape in inputs[:3])
-    scores = prod(output) // max(v[-1], 1) * k[-2]
-    return scores * (2 * q[-1] + 5) + 2 * prod(output) * k[-2]
-
-
-@op_type("Attention", inputs=(3, 4), flops=_attention_flops)
+@op_type(
+    "Attention",
+    inputs=(3, 4),
+    flops=cost.attention_flops,
+    host=HostWork(cost.attention_numbers, flop_s=4e-10, blas=True),
+)
 @dataclass(frozen=True, slots=True)
 class AttentionAttrs(OpAttrs):
     """softmax(scale · q kᵀ + mask) v.
@@ -612,12 +591,12 @@ ATTENTION_AXES = 3
 """Over how many axes the matrices of a StridedAttention are numbered."""
 
 
-def _strided_attention_flops(attrs: StridedAttentionAttrs, inputs: Inputs, output: Shape) -> int:
-    scores = prod(attrs.batch) * attrs.queries * attrs.keys
-    return scores * (2 * attrs.depth + 5 + 2 * attrs.width)
-
-
-@op_type("StridedAttention", inputs=(3, 4), flops=_strided_attention_flops)
+@op_type(
+    "StridedAttention",
+    inputs=(3, 4),
+    flops=cost.strided_attention_flops,
+    host=HostWork(cost.strided_attention_numbers),
+)
 @dataclass(frozen=True, slots=True)
 class StridedAttentionAttrs(OpAttrs):
     """Attention between views of tensors of any shape; what Attention becomes before it runs.
@@ -641,7 +620,7 @@ class StridedAttentionAttrs(OpAttrs):
     blind_zero: bool = True
 
 
-@op_type("Raster", inputs=(0, MANY), flops=0)
+@op_type("Raster", inputs=(0, MANY), flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class RasterAttrs(OpAttrs):
     """Copy regions of the inputs into the output (MNN Raster); what no region writes gets `fill`.
@@ -655,7 +634,7 @@ class RasterAttrs(OpAttrs):
     ordered: bool = False
 
 
-@op_type("ConvertTensor", flops=0)
+@op_type("ConvertTensor", flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class ConvertTensorAttrs(OpAttrs):
     """Change the memory layout, not the value; layouts are names of `Layout` members."""
@@ -666,10 +645,11 @@ class ConvertTensorAttrs(OpAttrs):
 
 # Ops without attributes.
 op_type("Select", inputs=3)(OpAttrs)
-op_type("Squeeze", inputs=(1, 2), content=(1,), flops=0)(OpAttrs)
-op_type("Unsqueeze", inputs=2, content=(1,), flops=0)(OpAttrs)
-op_type("Identity", flops=0)(OpAttrs)
-op_type("Slice", inputs=(3, 5), content=(1, 2, 3, 4), flops=0)(OpAttrs)
-op_type("Expand", "Tile", inputs=2, content=(1,), flops=0)(OpAttrs)
-op_type("Size", shape_only=True, flops=0)(OpAttrs)
-op_type("Range", inputs=3, content=(0, 1, 2))(OpAttrs)
+op_type("Squeeze", inputs=(1, 2), content=(1,), flops=0, host=VIEW)(OpAttrs)
+op_type("Unsqueeze", inputs=2, content=(1,), flops=0, host=VIEW)(OpAttrs)
+op_type("Identity", flops=0, host=VIEW)(OpAttrs)
+op_type("Slice", inputs=(3, 5), content=(1, 2, 3, 4), flops=0, host=VIEW)(OpAttrs)
+op_type("Expand", inputs=2, content=(1,), flops=0, host=VIEW)(OpAttrs)
+op_type("Tile", inputs=2, content=(1,), flops=0)(OpAttrs)
+op_type("Size", shape_only=True, flops=0, host=COPY)(OpAttrs)
+op_type("Range", inputs=3, content=(0, 1, 2), host=HostWork(numbers_of(outputs=2)))(OpAttrs)

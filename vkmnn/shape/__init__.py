@@ -24,10 +24,9 @@ from vkmnn.shape.registry import (
     size_computer,
 )
 from vkmnn.shape.sizes import Cost, cost_of, info_bytes, new_bytes
-from vkmnn.shape.working import VIEWS, working_bytes, working_seconds
+from vkmnn.shape.working import is_view, working_bytes, working_seconds
 
 __all__ = [
-    "VIEWS",
     "Cost",
     "SizeComputer",
     "compute_shapes",
@@ -39,6 +38,7 @@ __all__ = [
     "gathering",
     "generation",
     "info_bytes",
+    "is_view",
     "matmul",
     "movement",
     "new_bytes",

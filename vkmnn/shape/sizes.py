@@ -50,7 +50,7 @@ def cost_of(
     results = compute_shapes(op, infos, inputs) if outputs is None else outputs
     return Cost(
         info_bytes(results),
-        working_bytes(op, infos, inputs, results),
+        working_bytes(op, infos, results),
         working_seconds(op, infos, results),
     )
 

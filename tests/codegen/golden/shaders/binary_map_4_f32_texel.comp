@@ -86,12 +86,13 @@ layout(constant_id = 8) const uint ACTIVATION = 0u;
 
 bool is_nan(float x)
 {
-    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+    return (floatBitsToInt(x) & 0x7fffffff) > 0x7f800000;
 }
 
 bvec4 is_nan(vec4 x)
 {
-    return greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
+    // Signed: processors compare vectors of unsigned integers in several steps.
+    return greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000));
 }
 
 bool is_inf(float x)
@@ -268,12 +269,13 @@ vec4 activate(vec4 x)
 
 bool is_nan(float x)
 {
-    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+    return (floatBitsToInt(x) & 0x7fffffff) > 0x7f800000;
 }
 
 bvec4 is_nan(vec4 x)
 {
-    return greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(0x7f800000u));
+    // Signed: processors compare vectors of unsigned integers in several steps.
+    return greaterThan(floatBitsToInt(x) & 0x7fffffff, ivec4(0x7f800000));
 }
 
 bool is_inf(float x)

@@ -1,0 +1,235 @@
+"""What ops cost, counted from attributes and shapes: for the declarations in `ops`.
+
+Operations are counted as an op is defined. What the numpy backend (`vkmnn.cpu_fallback`) takes is
+estimated, and rather too high: it sums in float64, unfolds convolutions and keeps indices to sort.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import Any
+
+from vkmnn.ir.op_type import HostWork, Inputs, Outputs, Shape, numbers_of
+
+CHUNK = 1 << 20
+"""Elements that numpy unfolds or converts at a time."""
+
+VIEW = HostWork(numbers_of(), view=True)
+COPY = HostWork(numbers_of())
+
+
+def _size(shape: Shape | None) -> int:
+    return 0 if shape is None else prod(shape)
+
+
+def _sizes(shapes: Inputs) -> int:
+    return sum(map(_size, shapes))
+
+
+def _dims(inputs: Inputs, index: int) -> Shape:
+    return inputs[index] or ()
+
+
+def _added(inputs: Inputs, output: Shape) -> int:
+    """Count the additions of what comes after two operands: a bias, a residual."""
+    return prod(output) * sum(shape is not None for shape in inputs[2:])
+
+
+def _filled(values: Shape, count: int) -> Shape:
+    return values or (1,) * count
+
+
+def _extents(kernel: Shape, dilations: Shape) -> list[int]:
+    pairs = zip(kernel, _filled(dilations, len(kernel)), strict=True)
+    return [(size - 1) * dilation + 1 for size, dilation in pairs]
+
+
+# --- convolution ---------------------------------------------------------------------------------
+
+
+def convolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: each result meets every weight of its channel."""
+    return 2 * prod(output) * prod(_dims(inputs, 1)[1:]) + _added(inputs, output)
+
+
+def _unfolded_row(inputs: Inputs, output: Shape) -> int:
+    """Count the elements that one row of the result unfolds."""
+    return _dims(inputs, 0)[1] * prod(_dims(inputs, 1)[2:]) * prod(output[3:])
+
+
+def convolution_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the padded image, what is unfolded of it at a time, weights and sums."""
+    x, w, y = _dims(inputs, 0), _dims(inputs, 1), outputs[0]
+    strides, extents = _filled(attrs.strides, len(x) - 2), _extents(w[2:], attrs.dilations)
+    padded = prod(x[:2])
+    for size, count, stride, extent in zip(x[2:], y[2:], strides, extents, strict=True):
+        padded *= max(size, count * stride + extent - 1)
+    row = _unfolded_row(inputs, y)
+    unfolded = 2 * min(max(CHUNK, row), row * y[2])
+    return padded + unfolded + prod(w) + 2 * prod(y)
+
+
+def convolution_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count rows of results by what is unfolded at a time, times taps."""
+    rows = max(1, CHUNK // max(_unfolded_row(inputs, outputs[0]), 1))
+    taps = prod(_dims(inputs, 1)[2:])
+    return _dims(inputs, 0)[0] * -(-outputs[0][2] // rows) * (2 + taps)
+
+
+def deconvolution_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: every input element meets each weight of its channel once."""
+    return 2 * _size(inputs[0]) * prod(_dims(inputs, 1)[1:]) + _added(inputs, output)
+
+
+def deconvolution_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the products of all taps, and the uncropped sums of them."""
+    x, w, y = _dims(inputs, 0), _dims(inputs, 1), outputs[0]
+    channels, axes = x[0] * w[1] * attrs.group, len(x) - 2
+    strides, more = _filled(attrs.strides, axes), attrs.output_padding or (0,) * axes
+    sizes = zip(x[2:], y[2:], strides, _extents(w[2:], attrs.dilations), more, strict=True)
+    full = prod(max(s * (size - 1) + extent + m, count) for size, count, s, extent, m in sizes)
+    spread: int = channels * (prod(w[2:]) * prod(x[2:]) + full)
+    return prod(x) + prod(w) + spread + 2 * prod(y)
+
+
+def deconvolution_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the taps."""
+    return prod(_dims(inputs, 1)[2:])
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def matmul_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: a multiply-add for every element of the inner axis."""
+    a = _dims(inputs, 0)
+    inner = a[-2] if attrs.transpose_a and len(a) > 1 else a[-1]
+    return 2 * prod(output) * inner + _added(inputs, output)
+
+
+def matmul_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count both operands, weights in parts, and sums."""
+    b = _dims(inputs, 1)
+    wide = min(prod(b), CHUNK) if len(b) == 2 else prod(b)
+    return _size(inputs[0]) + wide + 2 * prod(outputs[0])
+
+
+def _einsum_sizes(attrs: Any, inputs: Inputs) -> tuple[list[list[str | int]], dict[str | int, int]]:
+    """Return the labels of each operand's axes, and the size of every label."""
+    sizes: dict[str | int, int] = {}
+    operands: list[list[str | int]] = []
+    terms = attrs.equation.replace(" ", "").split("->")[0].split(",")
+    for term, shape in zip(terms, inputs, strict=True):
+        before, _, after = term.partition("...")
+        hidden = len(shape or ()) - len(before) - len(after)
+        operands.append([*before, *range(-hidden, 0), *after])
+        for label, size in zip(operands[-1], shape or (), strict=True):
+            sizes[label] = max(size, sizes.get(label, 0)) if size != 1 else sizes.get(label, 1)
+    return operands, sizes
+
+
+def einsum_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count one operation an operand for every combination of the letters' values."""
+    return len(inputs) * prod(_einsum_sizes(attrs, inputs)[1].values())
+
+
+def einsum_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count operands and partial products, which are kept below the largest operand or result."""
+    labels, sizes = _einsum_sizes(attrs, inputs)
+    operands = [prod(sizes[label] for label in operand) for operand in labels]
+    return 3 * sum(operands) + 3 * max(*operands, prod(outputs[0]))
+
+
+def attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count two products, and five operations of the softmax for a score."""
+    q, k, v = (shape or (0, 0) for shape in inputs[:3])
+    scores = prod(output) // max(v[-1], 1) * k[-2]
+    return scores * (2 * q[-1] + 5) + 2 * prod(output) * k[-2]
+
+
+def attention_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the operands, and the scores with what the softmax makes of them."""
+    scores = prod(_dims(inputs, 0)[:-1]) * _dims(inputs, 1)[-2]
+    return _sizes(inputs) + 4 * scores + prod(outputs[0])
+
+
+def strided_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count as `attention_flops`, by what the views cover."""
+    scores: int = prod(attrs.batch) * attrs.queries * attrs.keys
+    each: int = 2 * attrs.depth + 5 + 2 * attrs.width
+    return scores * each
+
+
+def strided_attention_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count as `attention_numbers`, with copies of the views."""
+    scores: int = prod(attrs.batch) * attrs.queries * attrs.keys
+    return 2 * _sizes(inputs) + 4 * scores + prod(outputs[0])
+
+
+# --- windows and places --------------------------------------------------------------------------
+
+
+def pooling_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count one operation for an element of a window."""
+    window: Shape = _dims(inputs, 0)[2:] if attrs.is_global else attrs.kernel
+    return prod(output) * prod(window)
+
+
+def pooling_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count two padded images, results, and how many elements each window of an axis has."""
+    x, y = _dims(inputs, 0), outputs[0]
+    if attrs.is_global:
+        return 2 * prod(x)
+    extents, axes = _extents(attrs.kernel, attrs.dilations), len(x) - 2
+    strides, begins = _filled(attrs.strides, axes), attrs.pads[:axes] or [e - 1 for e in extents]
+    spans = prod(
+        max(size + begin, (count - 1) * stride + extent)
+        for size, begin, count, stride, extent in zip(
+            x[2:], begins, y[2:], strides, extents, strict=True
+        )
+    )
+    counted = [size * count for size, count in zip(attrs.kernel, y[2:], strict=True)]
+    places = 3 * max(counted) if attrs.kind == "AVERAGE" else 0
+    return 2 * prod(x[:2]) * spans + places + 4 * prod(y)
+
+
+def pooling_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the elements of a window, which indices need one by one, else those of its axes."""
+    if attrs.is_global:
+        return 1
+    return 10 * prod(attrs.kernel) if len(outputs) > 1 else sum(attrs.kernel)
+
+
+def lrn_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the channels of a window."""
+    steps: int = min(attrs.size, 2 * _dims(inputs, 0)[1] + 1)
+    return steps
+
+
+def lrn_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count squares, sums, powers, and the squares with channels of zeros around."""
+    x = _dims(inputs, 0)
+    rows = x[1] + lrn_steps(attrs, inputs, outputs)
+    return 4 * prod(x) + x[0] * rows * prod(x[2:])
+
+
+def interp_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count what resizing axis by axis makes on the way, and an axis' table of taps."""
+    x, y = _dims(inputs, 0), outputs[0]
+    largest = max(prod((*y[:n], *x[n:])) for n in range(len(x) + 1))
+    table = 0
+    for size, count in zip(x, y, strict=True):
+        taps = 4 * (ceil(size / count) if attrs.antialias and count < size else 1) if count else 0
+        matrix = size if taps > 16 else 0  # many taps are one product
+        table = max(table, count * (4 * taps + matrix))
+    return 3 * largest + table
+
+
+def grid_sample_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count four taps along an axis at most, each with a place, a weight and whether it counts."""
+    return 12 * _size(inputs[1]) + _size(inputs[0]) + 4 * prod(outputs[0])
+
+
+def index_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count indices as they are, in range, counted from the end, and compared."""
+    return 4 * _size(inputs[1])
