@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from vkmnn.testing.fuzz.hostile import make_hostile, save_starts
-from vkmnn.testing.fuzz.malformed import CRASHED, Tally, Worker, replay, torment
+from vkmnn.testing.fuzz.malformed import CRASHED, Tally, new_child, put_through, replay, torment
 from vkmnn.testing.fuzz.mutations import MUTATIONS
 from vkmnn.testing.fuzz.options import Options
 from vkmnn.testing.fuzz.ordeal import RAN, TYPED, UNTYPED, undergo
 
 MODELS = 150
-
-pytestmark = pytest.mark.skipif(
-    sys.platform == "win32", reason="workers are waited for with select"
-)
 
 
 @pytest.fixture
@@ -122,8 +117,8 @@ def test_random_damage(tmp_path: Path) -> None:
     """What a driver cannot do without memory is not held against vkmnn: see `ordeal`."""
     starts = tmp_path / "starts.json"
     save_starts(starts)
-    options = Options(seed=int(os.environ.get("VKMNN_FUZZ_SEED", "0")), graphs=MODELS)
-    tally = torment(options, starts, jobs=1)
+    options = Options(seed=int(os.environ.get("VKMNN_FUZZ_SEED", "0")), graphs=MODELS, jobs=1)
+    tally = torment(options, starts)
     assert tally.kinds.total() == MODELS
     assert not tally.failures, (tally.failures, tally.texts)
     assert tally.kinds[TYPED] > MODELS // 3
@@ -175,16 +170,11 @@ def test_untyped_errors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_crashes_are_attributed_to_their_model() -> None:
-    worker = Worker(60.0)
-    try:
-        answer = worker.ask({"path": "no such file", "devices": []})
+    ask = {"seed": 1, "number": 0, "without": [], "devices": ["cpu"]}
+    with new_child(60.0) as child:
+        answer = put_through(child, {"path": "no such file", "devices": []})
         assert answer["kind"] == CRASHED
-        assert worker.ask({"seed": 1, "number": 0, "without": [], "devices": ["cpu"]})["kind"] in (
-            RAN,
-            TYPED,
-        )
-    finally:
-        worker.close()
+        assert put_through(child, ask)["kind"] in (RAN, TYPED)
 
 
 def test_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

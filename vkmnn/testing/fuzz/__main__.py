@@ -32,6 +32,7 @@ def main(
     ),
     large: Annotated[float, typer.Option(help="Share of models with large tensors.")] = 0.03,
     malformed: Annotated[bool, typer.Option(help="Damaged models instead of valid ones.")] = False,
+    jobs: Annotated[int, typer.Option(help="Processes for damaged models; 0: all cores.")] = 0,
     replay: Annotated[Path | None, typer.Option(help="Run one saved model again.")] = None,
 ) -> None:
     """Make random models, run them on vkmnn and compare with onnxruntime."""
@@ -46,6 +47,7 @@ def main(
         timeout_s=timeout,
         folder=folder,
         large=large,
+        jobs=jobs,
     )
     try:
         raise typer.Exit(_run(options, malformed, replay))

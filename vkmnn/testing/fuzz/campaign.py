@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from vkmnn.testing.fuzz import child as children
 from vkmnn.testing.fuzz.case import Case
 from vkmnn.testing.fuzz.check import CRASHED, HUNG, Verdict, check, describe
 from vkmnn.testing.fuzz.child import Child, ChildCrashedError, ChildHungError
@@ -16,6 +17,7 @@ from vkmnn.testing.fuzz.options import Options
 from vkmnn.testing.fuzz.oracle import Oracle, runtime
 from vkmnn.testing.fuzz.report import Report
 from vkmnn.testing.fuzz.shrink import shrink
+from vkmnn.testing.fuzz.worker import encode
 
 _MODELS_A_PROCESS = 500
 _CRASH_PATIENCE_S = 60.0
@@ -41,6 +43,10 @@ def campaign(options: Options, out: Console | None = None) -> Report:
     return report
 
 
+def _child(options: Options) -> Child:
+    return Child(children.WORKER, encode(options), options.timeout_s)
+
+
 def _done(options: Options, number: int, start: float) -> bool:
     minutes = (time.monotonic() - start) / 60
     return (options.graphs > 0 and number >= options.graphs) or (
@@ -54,7 +60,7 @@ def _batch(options: Options, first: int, start: float, report: Report, out: Cons
     if options.graphs:
         stop = min(stop, options.graphs)
     number, doing = first, "starting"
-    with Child(options) as child:
+    with _child(options) as child:
         try:
             for answer in child.ask({"start": first, "stop": stop}):
                 if "kind" not in answer:
@@ -78,7 +84,7 @@ def _lost(options: Options, number: int, verdict: Verdict) -> dict[str, Any]:
     answer |= {"number": number, "ops": {}}
     path = options.folder / f"seed{options.seed}-{number}.onnx"
     try:
-        with Child(options) as child:
+        with _child(options) as child:
             command = {"start": number, "stop": number + 1, "save": str(path)}
             list(child.ask(command))
     except (ChildCrashedError, ChildHungError):
@@ -98,7 +104,7 @@ def _lost(options: Options, number: int, verdict: Verdict) -> dict[str, Any]:
 def _replayed(options: Options, path: Path) -> Verdict:
     """Return the verdict on a saved case, from a process of its own."""
     try:
-        with Child(options) as child:
+        with _child(options) as child:
             *_, answer = child.ask({"replay": str(path)})
     except ChildCrashedError as error:
         return Verdict(CRASHED, error.message)

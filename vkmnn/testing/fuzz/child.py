@@ -1,4 +1,4 @@
-"""This end of the line to a worker, which may crash or hang."""
+"""This end of the line to a worker or a tormentor, which may crash or hang."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.errors import VkmnnError
-from vkmnn.testing.fuzz.options import Options
-from vkmnn.testing.fuzz.worker import encode
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,13 +21,21 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 WORKER = "vkmnn.testing.fuzz.worker"
+TORMENTOR = "vkmnn.testing.fuzz.tormentor"
 _ROOT = Path(__file__).resolve().parents[3]
-_START_S = 120.0  # to import everything and open the device
+_START_S = 180.0  # to import everything and open the device
 _END_S = 30.0
+_KEPT_TEXT = 3000
 
 
 class ChildCrashedError(VkmnnError):
-    """A worker's process ended; the message says how."""
+    """A worker's process ended; the message says how.
+
+    Attributes:
+        said: the end of what it wrote to its standard error.
+    """
+
+    said = ""
 
 
 class ChildHungError(VkmnnError):
@@ -37,32 +43,53 @@ class ChildHungError(VkmnnError):
 
 
 class Child:
-    """A worker; use it as a context manager, which ends its process."""
+    """A worker's process; use it as a context manager, which ends it.
 
-    def __init__(self, options: Options) -> None:
-        self._timeout_s = options.timeout_s
-        self._fresh = True
+    It is started by the first command, and again by the next one after it has died or was closed.
+
+    Args:
+        module: what it runs: WORKER, TORMENTOR or one that speaks like them.
+        argument: the word on its command line.
+        timeout_s: seconds until an answer; the first one after a start may take longer.
+        environment: variables for it besides those that are there.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        argument: str = "",
+        timeout_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._command = [sys.executable, "-X", "faulthandler", "-m", module, argument]
+        self._timeout_s = timeout_s
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[str] | None = None
+        self.asked = 0
+        """Commands since the process was started."""
+
+    def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="vkmnn-fuzz-")
         self._errors = Path(self._folder.name, "stderr")
         paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
-        command = [sys.executable, "-X", "faulthandler", "-m", WORKER]
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [*command, encode(options)],
-                env={**os.environ, "PYTHONPATH": paths},
+                self._command,
+                env={**os.environ, **self._environment, "PYTHONPATH": paths},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 encoding="utf-8",
             )
+        self.asked, self._fresh = 0, True
         self._answers: Queue[str] = Queue()
-        self._listener = Thread(target=self._listen, daemon=True)
+        self._listener = Thread(target=self._listen, args=(self._process,), daemon=True)
         self._listener.start()
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
             self._answers.put(line)
         self._answers.put("")  # the end
 
@@ -73,46 +100,61 @@ class Child:
             ChildCrashedError: its process ended.
             ChildHungError: there was no answer in time; the process is killed.
         """
-        assert self._process.stdin is not None
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        self.asked += 1
         try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
+            process.stdin.write(json.dumps(command) + "\n")
+            process.stdin.flush()
         except BrokenPipeError as error:
-            raise ChildCrashedError(self._end()) from error
+            raise self._crashed() from error
         while True:
             try:
-                line = self._answers.get(timeout=_START_S if self._fresh else self._timeout_s)
+                line = self._answers.get(timeout=self._timeout_s + self._fresh * _START_S)
             except Empty:
-                self._process.kill()
+                process.kill()
+                self.close()
                 raise ChildHungError(f"no answer within {self._timeout_s:g} s") from None
             self._fresh = False
             if not line:
-                raise ChildCrashedError(self._end())
+                raise self._crashed()
             answer: dict[str, Any] = json.loads(line)
             if "done" in answer:
                 return
             yield answer
 
-    def _end(self) -> str:
+    def _crashed(self) -> ChildCrashedError:
+        assert self._process is not None
         status = self._process.wait()
         how = f"signal {-status}" if status < 0 else f"status {status}"
         text = self._errors.read_text("utf-8", errors="replace").strip()
         lines = [line for line in text.splitlines() if line.strip()]
         said = [line for line in lines if line.startswith(("Fatal", "  File"))][:2] or lines[-1:]
-        return f"its process ended with {how}: {' '.join(' '.join(said).split())}"
+        self.close()
+        found = ChildCrashedError(
+            f"its process ended with {how}: {' '.join(' '.join(said).split())}"
+        )
+        found.said = text[-_KEPT_TEXT:]
+        return found
 
     def close(self) -> None:
         """End the process."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            self._process.stdin.close()
-            self._process.wait(_END_S)
+            process.stdin.close()
+            process.wait(_END_S)
         except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait()
+            process.kill()
+            process.wait()
         self._listener.join()
-        self._process.stdout.close()
+        process.stdout.close()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:

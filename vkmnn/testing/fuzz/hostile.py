@@ -16,10 +16,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn.converter.onnx import supported_ops
-from vkmnn.testing.fuzz.mutations import mutate
+from vkmnn.testing.fuzz.loops import mutate
+from vkmnn.testing.fuzz.ordeal import ON_HOST
 
 _COUNTS = (1, 1, 1, 2, 2, 3, 4)
 _CHAINED, _RANDOM = 0.2, 0.3
+_HOST_RATE = 0.25
+"""How often nodes without kernel may run on the host."""
+
 _MAX_BYTES = 1 << 20
 
 
@@ -41,6 +45,8 @@ def make_hostile(
         own = random.Random(f"malformed/{seed}/{number}/{place}")
         if place not in without:
             done.append(mutate(model, own))
+    if rng.random() < _HOST_RATE:
+        model.metadata_props.add(key=ON_HOST, value="1")
     return model, done
 
 

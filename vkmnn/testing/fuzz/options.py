@@ -25,6 +25,7 @@ class Options:
         timeout_s: seconds that one model may take before it counts as hanging.
         folder: where models that fail are written.
         large: share of the models with large tensors.
+        jobs: processes of the malformed mode, 0 for one per processor.
     """
 
     seed: int = 0
@@ -37,6 +38,7 @@ class Options:
     timeout_s: float = 60.0
     folder: Path = Path("fuzz-failures")
     large: float = 0.03
+    jobs: int = 0
 
 
 def default_seed() -> int:

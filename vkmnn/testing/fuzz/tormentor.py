@@ -1,7 +1,8 @@
 """Puts malformed models through load, plan and run, in a process of its own.
 
-`python -m vkmnn.testing.fuzz.tormentor STARTS`: a line of JSON comes in for each model, and one
-goes out. The memory that a model may take is limited to 1 GiB above what the process has.
+`python -m vkmnn.testing.fuzz.tormentor STARTS`: a line of JSON comes in for each model, and two
+go out, the last of which says that this is all. STARTS may be empty. The memory that a model may
+take is limited to 1 GiB above what the process has.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ def answer(command: dict[str, Any], starts: Sequence[Start]) -> dict[str, Any]:
         model, done = make_hostile(command["seed"], command["number"], starts, command["without"])
     if "save" in command:
         Path(command["save"]).write_bytes(model.SerializeToString())
-        return {**asdict(Outcome("saved")), "done": done}
+        return {**asdict(Outcome("saved")), "steps": done}
     limit_memory()
     outcome = undergo(model, command["devices"])
-    return {**asdict(outcome), "done": done}
+    return {**asdict(outcome), "steps": done}
 
 
 def main() -> None:
     """Answer until the input ends."""
-    starts = load_starts(Path(sys.argv[1])) if len(sys.argv) > 1 else []
+    starts = load_starts(Path(sys.argv[1])) if sys.argv[1] else []
     keep: list[InferenceSession] = []
     # What a driver prints must not mix with the answers.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer_to:
@@ -66,7 +67,7 @@ def main() -> None:
                 keep = [_tiny(device) for device in command.get("devices", ())]
             result = answer(command, starts)
             gc.collect(0)
-            answer_to.write(json.dumps(result) + "\n")
+            answer_to.write(json.dumps(result) + "\n" + json.dumps({"done": True}) + "\n")
             answer_to.flush()
 
 
