@@ -28,7 +28,10 @@ from vkmnn.errors import (
 )
 
 if TYPE_CHECKING:
+    from vkmnn.bound_run import BoundRun
     from vkmnn.budget import Budget
+    from vkmnn.core.device_tensor import DeviceTensor
+    from vkmnn.core.futures import RunFuture
     from vkmnn.core.profile import Profile
     from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BoundRun",
     "Budget",
     "BudgetError",
     "ConversionError",
@@ -47,6 +51,7 @@ __all__ = [
     "DeviceInfo",
     "DeviceLostError",
     "DeviceNotFoundError",
+    "DeviceTensor",
     "HostError",
     "InferenceSession",
     "IntegerRangeError",
@@ -62,6 +67,7 @@ __all__ = [
     "Plugin",
     "PluginError",
     "Profile",
+    "RunFuture",
     "ScheduleConfig",
     "Session",
     "SessionTensor",
@@ -80,14 +86,17 @@ __all__ = [
 # The engine is imported when one of its names is first used: tools that need only a part of the
 # package, such as the shader generator, start without it.
 _LAZY = {
+    "BoundRun": "vkmnn.bound_run",
     "Budget": "vkmnn.budget",
     "DeviceInfo": "vkmnn.runtime.device_info",
+    "DeviceTensor": "vkmnn.core.device_tensor",
     "InferenceSession": "vkmnn.inference_session",
     "Interpreter": "vkmnn.interpreter",
     "Model": "vkmnn.model",
     "NodeArg": "vkmnn.inference_session",
     "Plugin": "vkmnn.discovery",
     "Profile": "vkmnn.core.profile",
+    "RunFuture": "vkmnn.core.futures",
     "ScheduleConfig": "vkmnn.schedule_config",
     "Session": "vkmnn.interpreter",
     "SessionTensor": "vkmnn.interpreter",

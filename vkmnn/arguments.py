@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Dim, DType, TensorInfo
 
@@ -20,7 +21,8 @@ def check_feeds(
 
     Args:
         infos: the inputs of the network by name.
-        feeds: one array per input; lists for sequences, None for empty optionals.
+        feeds: one array per input, or what `fed_array` takes; lists for sequences, None for empty
+            optionals.
         types: ONNX types of the inputs that are no tensors of a plain element type.
 
     Raises:
@@ -43,12 +45,10 @@ def check_feeds(
             raise InvalidInputError(
                 f"input '{name}' is missing", hint=f"inputs: {', '.join(infos)}"
             )
-        array = feeds[name]
         if info.dtype is DType.OBJECT:
-            arrays[name] = checked_object(name, types.get(name, ""), array)
+            arrays[name] = checked_object(name, types.get(name, ""), feeds[name])
             continue
-        check_array(info, array)
-        arrays[name] = np.ascontiguousarray(array).reshape(array.shape)
+        arrays[name] = fed_array(info, feeds[name])
     plain = [info for info in infos.values() if info.dtype is not DType.OBJECT]
     check_symbols(plain, {info.name: arrays[info.name].shape for info in plain})
     return arrays
@@ -93,6 +93,43 @@ def checked_object(name: str, kind: str, value: Any) -> Any:
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
+def fed_array(info: TensorInfo, value: Any) -> Any:
+    """Return what was fed for an input: a C-contiguous array, or the DeviceTensor that it is.
+
+    Args:
+        info: the input.
+        value: an array; a DeviceTensor; or what has `__array__` or `__dlpack__`.
+
+    Raises:
+        InvalidInputError: something else; another dtype, rank or fixed dimension.
+    """
+    if isinstance(value, DeviceTensor):
+        _check_dtype(info, value.dtype)
+        check_shape(info, value.shape)
+        return value
+    array = _exported(info, value)
+    check_array(info, array)
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _exported(info: TensorInfo, value: Any) -> Any:
+    """Return the array that a value of another library is."""
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "__array__"):
+            return np.asarray(value)
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+    except Exception as error:
+        raise InvalidInputError(
+            f"input '{info.name}': the {type(value).__name__} is no array that the host can read: "
+            f"{error}",
+            hint="copy it to host memory, and detach it from what computes gradients",
+        ) from error
+    return value
+
+
 def check_array(info: TensorInfo, array: Any) -> None:
     """Refuse an array that is not what the input declares.
 
@@ -104,12 +141,16 @@ def check_array(info: TensorInfo, array: Any) -> None:
             f"input '{info.name}' must be a numpy array, got {type(array).__name__}",
             hint="wrap it with numpy.asarray",
         )
-    if array.dtype != info.dtype.numpy:
+    _check_dtype(info, array.dtype)
+    check_shape(info, array.shape)
+
+
+def _check_dtype(info: TensorInfo, dtype: np.dtype[Any]) -> None:
+    if dtype != info.dtype.numpy:
         raise InvalidInputError(
-            f"input '{info.name}' is {info.dtype.value}, got an array of {array.dtype}",
+            f"input '{info.name}' is {info.dtype.value}, got an array of {dtype}",
             hint=f"convert it with .astype('{info.dtype.value}')",
         )
-    check_shape(info, array.shape)
 
 
 def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:

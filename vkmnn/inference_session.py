@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vkmnn.arguments import check_feeds
+import numpy as np
+
+from vkmnn.arguments import check_feeds, check_shape
+from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
 from vkmnn.core.session import TUNING_RUNS
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, TensorInfo
-from vkmnn.opening import CpuInfo, open_model
+from vkmnn.opening import CpuInfo, open_model, open_session
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,
@@ -105,10 +111,11 @@ class InferenceSession:
             on_device_lost=on_device_lost,
         )
         network, self._session = open_model(model, config, budget, unsupported=unsupported)
+        self._network, self._config = network, config
         self._types = network.graph.types
         self._inputs = {info.name: info for info in network.graph.inputs}
-        self._outputs = [info.name for info in network.graph.outputs]
         self._output_infos = network.outputs
+        self._outputs = {info.name: info for info in self._output_infos}
         self._session.plan_ahead()
 
     @property
@@ -130,14 +137,15 @@ class InferenceSession:
         return [_node_arg(info, self._types) for info in self._output_infos]
 
     def run(
-        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Array]
+        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
     ) -> list[Array]:
         """Run the network once; new input shapes are planned first, earlier plans are kept.
 
         Args:
             output_names: which outputs to return; None, or an empty list, for all.
-            feeds: one array per input, of the input's dtype and a shape that fits; a list for a
-                sequence, None for an empty optional, arrays of objects for strings.
+            feeds: one array per input, of the input's dtype and a shape that fits, or a
+                DeviceTensor, or what has `__array__` or `__dlpack__`; a list for a sequence,
+                None for an empty optional, arrays of objects for strings.
 
         Raises:
             InvalidInputError: an unknown or missing name, a wrong dtype, shape or value.
@@ -146,20 +154,164 @@ class InferenceSession:
             HostError: a node on the host cannot be computed.
         """
         arrays = check_feeds(self._inputs, feeds, self._types)
-        if isinstance(output_names, str):
-            raise InvalidInputError(
-                f"output_names is a list of names, not the text '{output_names}'",
-                hint=f"write ['{output_names}']",
-            )
-        wanted = list(output_names or self._outputs)
-        for name in wanted:
-            if name not in self._outputs:
-                raise InvalidInputError(
-                    f"the network has no output '{name}'",
-                    hint=f"outputs: {', '.join(self._outputs)}",
-                )
+        wanted = self._wanted(output_names)
         results = self._session.core.run(arrays)
         return [results[name] for name in wanted]
+
+    def _wanted(self, names: Iterable[str] | None) -> list[str]:
+        if isinstance(names, str):
+            raise InvalidInputError(
+                f"output_names is a list of names, not the text '{names}'",
+                hint=f"write ['{names}']",
+            )
+        wanted = list(names or self._outputs)
+        for name in wanted:
+            self._info_of(name, self._outputs, "output")
+        return wanted
+
+    def _info_of(self, name: str, infos: Mapping[str, TensorInfo], what: str) -> TensorInfo:
+        if name not in infos:
+            raise InvalidInputError(
+                f"the network has no {what} '{name}'", hint=f"{what}s: {', '.join(infos)}"
+            )
+        return infos[name]
+
+    # --- tensors that stay on the device, and runs that do not wait ------------------------------
+
+    def submit(
+        self, feeds: Mapping[str, Any], output_names: list[str] | tuple[str, ...] | None = None
+    ) -> RunFuture[list[Array]]:
+        """Ask for a run, and return at once: while the device computes, the next is uploaded.
+
+        Runs are done in the order in which they were asked for. Networks that need the host in
+        between take turns, as runs do.
+
+        Args:
+            feeds: as for `run`; the arrays must stay as they are until the run is done.
+            output_names: as for `run`.
+
+        Returns:
+            A `concurrent.futures.Future` of what `run` returns; `await` works, too. `cancel` takes
+            back a run that has not begun. `close` waits for those that have, and the others fail
+            with InvalidInputError.
+
+        Raises:
+            InvalidInputError: what is fed does not fit, or the session has been closed. All other
+                errors of `run` come with the future.
+        """
+        arrays = check_feeds(self._inputs, feeds, self._types)
+        wanted = self._wanted(output_names)
+        return self._session.core.submit(arrays, lambda made: [made[name] for name in wanted])
+
+    def run_on_device(
+        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
+    ) -> list[DeviceTensor]:
+        """Run the network once; the outputs stay on the device.
+
+        Args:
+            output_names: as for `run`.
+            feeds: as for `run`; a DeviceTensor of this device is not copied to the host.
+
+        Raises:
+            InvalidInputError: as `run`; or an output is no tensor of numbers.
+        """
+        arrays = check_feeds(self._inputs, feeds, self._types)
+        wanted = self._wanted(output_names)
+        results = self._session.core.run_on_device(arrays, wanted)
+        return [results[name] for name in wanted]
+
+    def tensor(self, name: str, shape: Sequence[int] | None = None) -> DeviceTensor:
+        """Return a new tensor of zeros on the device, for an input or an output.
+
+        Args:
+            name: whose element type, and shape, it has.
+            shape: its sizes, where the network leaves them open.
+
+        Raises:
+            InvalidInputError: an unknown name, sizes that do not fit or are not known, or elements
+                that devices do not hold.
+        """
+        known = {info.name: info for info in self._output_infos} | self._inputs
+        info = self._info_of(name, known, "input or output")
+        if shape is None and not info.is_static:
+            raise InvalidInputError(
+                f"the shape of '{name}' is not known: {info.shape}", hint="pass one"
+            )
+        sizes = info.dims if shape is None else tuple(int(size) for size in shape)
+        if shape is not None:
+            check_shape(info, sizes)
+        return self._session.core.new_tensor(sizes, info.dtype)
+
+    def upload(self, array: Any) -> DeviceTensor:
+        """Return a tensor on the device with the elements of an array.
+
+        Args:
+            array: of any shape, of floats, integers or bool.
+
+        Raises:
+            InvalidInputError: devices do not hold such elements.
+            IntegerRangeError: an integer takes more than the device's 32 bits.
+        """
+        values = np.asarray(array)
+        if values.dtype.kind not in "fiub":
+            raise InvalidInputError(
+                f"devices hold no elements of type {values.dtype}", hint="convert the array"
+            )
+        return self._session.core.upload(np.ascontiguousarray(values).reshape(values.shape))
+
+    def bind(
+        self,
+        inputs: Mapping[str, Any],
+        outputs: Mapping[str, DeviceTensor | None] | Iterable[str] | None = None,
+    ) -> BoundRun:
+        """Return a run on tensors at fixed places: `bound()` copies and allocates nothing.
+
+        That holds for networks that run on the device as one plan; others run as ever, between
+        copies (`BoundRun.copies`).
+
+        Args:
+            inputs: a DeviceTensor for every input, or an array, for which one is made.
+            outputs: a DeviceTensor for each wanted output, or None to have one made; or names; None
+                for all.
+
+        Raises:
+            InvalidInputError: a name, element type or shape does not fit, or an output would lie
+                where an input lies.
+        """
+        fed = check_feeds(self._inputs, inputs, self._types)
+        tensors = {
+            name: value if isinstance(value, DeviceTensor) else self.upload(value)
+            for name, value in fed.items()
+        }
+        places: dict[str, DeviceTensor | None] = dict.fromkeys(self._outputs)
+        if isinstance(outputs, Mapping):
+            places = {name: outputs[name] for name in self._wanted(outputs)}
+        elif outputs is not None:
+            places = dict.fromkeys(self._wanted(outputs))
+        return BoundRun(self._session.core, self._session.core.bind(tensors, places))
+
+    def another(self) -> InferenceSession:
+        """Return a second session of the same network: on a device, weights are there once.
+
+        It has plans, and so memory for activations, of its own, and is closed by itself.
+        """
+        session = copy(self)
+        session._session = open_session(self._network, self._config)
+        session._session.plan_ahead()
+        return session
+
+    def counters(self) -> dict[str, int]:
+        """Return how often something was done that runs are better without.
+
+        "plans" were made by this session; "recordings" of command buffers, "allocations" of device
+        memory, "pipelines" that were made and "host_copies" of tensors by all who use the device,
+        since it was opened.
+        """
+        return self._session.core.counters()
+
+    def trim(self) -> None:
+        """Free device memory that only makes later runs faster: plans of other shapes, staging."""
+        self._session.core.trim()
 
     def placement(self) -> Placement:
         """Return where each op of the latest plan runs and why.

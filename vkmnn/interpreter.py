@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.arguments import check_array, check_shape, check_symbols
+from vkmnn.arguments import check_shape, check_symbols, fed_array
 from vkmnn.budget import Budget
+from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.placement import Placement
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.errors import InvalidInputError
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
 class SessionTensor:
     """An input or output of a session: a shape to change and data to copy in or out."""
 
-    def __init__(self, info: TensorInfo, shape: tuple[int, ...] | None) -> None:
+    def __init__(
+        self, info: TensorInfo, shape: tuple[int, ...] | None, is_output: bool = False
+    ) -> None:
         self.info = info
+        self.is_output = is_output
+        self._mapped: Array | None = None
         self.shape = shape
-        self.array: Array | None = None
+        self.array: Array | DeviceTensor | None = None
 
     @property
     def name(self) -> str:
@@ -40,19 +45,56 @@ class SessionTensor:
         """The element type."""
         return self.info.dtype.numpy
 
-    def copy_from(self, array: Array) -> None:
+    def copy_from(self, array: Array | DeviceTensor) -> None:
         """Set the data of an input (MNN copyFromHostTensor).
+
+        A DeviceTensor is not copied: the runs read what it holds by then.
 
         Raises:
             InvalidInputError: shape or dtype differ from the tensor's.
         """
-        check_array(self.info, array)
+        array = fed_array(self.info, array)
         if self.shape != array.shape:
             raise InvalidInputError(
                 f"input '{self.name}' has shape {self.shape}, got an array of shape {array.shape}",
                 hint="call Interpreter.resize_tensor and resize_session first",
             )
-        self.array = np.ascontiguousarray(array)
+        self.array = array
+
+    def map(self) -> Array:
+        """Return the data as an array to read, or to write where it is an input (MNN map).
+
+        What is written counts for the runs after `unmap`. An input that holds no data yet begins
+        with zeros.
+
+        Raises:
+            InvalidInputError: the shape of an input is not known yet, or an output holds no data.
+        """
+        if self._mapped is None:
+            self._mapped = self._host_data()
+        return self._mapped
+
+    def _host_data(self) -> Array:
+        if self.array is None and not self.is_output:
+            if self.shape is None:
+                raise InvalidInputError(
+                    f"input '{self.name}' has no shape yet",
+                    hint="call Interpreter.resize_tensor first",
+                )
+            return np.zeros(self.shape, self.dtype)
+        return np.array(self.copy_to())
+
+    def unmap(self) -> None:
+        """End what `map` began; an input holds what was written since (MNN unmap).
+
+        Raises:
+            InvalidInputError: the tensor is not mapped.
+        """
+        if self._mapped is None:
+            raise InvalidInputError(f"tensor '{self.name}' is not mapped", hint="call map first")
+        array, self._mapped = self._mapped, None
+        if not self.is_output:
+            self.copy_from(array)
 
     def copy_to(self) -> Array:
         """Return the data of an output after a run (MNN copyToHostTensor).
@@ -64,7 +106,8 @@ class SessionTensor:
             raise InvalidInputError(
                 f"tensor '{self.name}' holds no data yet", hint="call Interpreter.run_session first"
             )
-        return self.array
+        array: Array = as_array(self.array)
+        return array
 
 
 class Session:
@@ -83,9 +126,11 @@ class Session:
             info.name: SessionTensor(info, info.dims if info.is_static else None)
             for info in self.core.graph.inputs
         }
-        self.outputs = {info.name: SessionTensor(info, None) for info in self.core.graph.outputs}
+        self.outputs = {
+            info.name: SessionTensor(info, None, True) for info in self.core.graph.outputs
+        }
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run on arrays that were checked already; plans when their shapes are new."""
         return self.core.run(feeds)
 
@@ -197,7 +242,9 @@ class Interpreter:
                 )
             shapes[tensor.name] = tensor.shape
         check_symbols(session.core.graph.inputs, shapes)
-        feeds = {name: t.array for name, t in session.inputs.items() if t.array is not None}
+        feeds = {
+            name: as_array(t.array) for name, t in session.inputs.items() if t.array is not None
+        }
         known = session.core.resize(shapes, feeds)
         for name, output in session.outputs.items():
             output.shape = known[name].dims if name in known else None

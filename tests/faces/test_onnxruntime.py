@@ -496,3 +496,33 @@ def test_values_over_memory_of_others() -> None:
     assert own.OrtDevice.make("cpu", 0).device_type() == 0
     with pytest.raises(Exception, match="Unsupported device type: zz"):
         own.OrtDevice.make("zz", 0)
+
+
+def test_outputs_bound_to_the_device_stay_there(dense: Path) -> None:
+    session = own.InferenceSession(str(dense))
+    if session.get_providers()[0] != "VulkanExecutionProvider":
+        pytest.skip("no Vulkan device")
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    x = np.ones([size if isinstance(size, int) else 2 for size in inputs[0].shape], np.float32)
+    (want,) = session.run([outputs[0].name], {inputs[0].name: x})
+    value = own.OrtValue.ortvalue_from_numpy(x, "vulkan", 0)
+    assert value.device_name() == "vulkan"
+    binding = session.io_binding()
+    binding.bind_ortvalue_input(inputs[0].name, value)
+    binding.bind_output(outputs[0].name, "vulkan")
+    session.run_with_iobinding(binding)
+    (result,) = binding.get_outputs()
+    assert (result.device_name(), result.shape()) == ("vulkan", list(want.shape))
+    np.testing.assert_allclose(result.numpy(), want, rtol=1e-6)
+    np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], want, rtol=1e-6)
+
+    value.update_inplace(2 * x)
+    held = own.OrtValue.ortvalue_from_shape_and_type(want.shape, np.float32, "vulkan", 0)
+    binding.bind_ortvalue_output(outputs[0].name, held)
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+        (doubled,) = session.run([outputs[0].name], {inputs[0].name: 2 * x})
+        np.testing.assert_allclose(held.numpy(), doubled, rtol=1e-6)
+    np.testing.assert_allclose(result.numpy(), want, rtol=1e-6)
+    (again,) = session.run_with_ort_values([outputs[0].name], {inputs[0].name: value})
+    np.testing.assert_allclose(again.numpy(), doubled, rtol=1e-6)

@@ -7,12 +7,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+import numpy as np
+
+from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import VkmnnError
-from vkmnn.ir import Array, Op
+from vkmnn.ir import Array, DType, Op
+
+TensorPurpose = Literal["device", "upload", "readback"]
+"""What the host does with a tensor besides feeding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +127,11 @@ class Segment(ABC):
 
     `busy_us` is the part of the last run in microseconds that the backend itself took: submit and
     wait on a device, the executions on numpy. The rest of `run` is Python around it.
+    `takes_device_tensors` says that what `run` reads may be DeviceTensors.
     """
 
     busy_us: float = 0.0
+    takes_device_tensors: bool = False
 
     @abstractmethod
     def run(self, host: dict[str, Array]) -> None:
@@ -133,6 +141,33 @@ class Segment(ABC):
             host: arrays by tensor name; what the segment needs from outside is read from it, what
                 others need of it is put there.
         """
+
+    def begin(self, host: dict[str, Array]) -> None:
+        """Do of `run` what need not wait; `end` does the rest. Runs may overlap other segments'."""
+        self.run(host)
+
+    def end(self, host: dict[str, Array] | None) -> None:  # noqa: B027 - most never wait
+        """Finish what `begin` began; without `host`, what was produced stays where it lies."""
+
+    def replay(self) -> None:
+        """Run a segment that `bound` returned, on what its tensors hold."""
+        raise NotImplementedError
+
+    def bound(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> Segment | None:
+        """Return the segment prepared once more, to read and write these tensors where they lie.
+
+        It shares the memory of this one, which is to be closed after it.
+
+        Args:
+            inputs: what the host provides.
+            outputs: what the host reads.
+
+        Returns:
+            None where it cannot: a tensor has another form on the device, or lies elsewhere.
+        """
+        return None
 
     def timings(self) -> list[Timing]:
         """Return the time of every step of the last run; needs a backend made by `timed`."""
@@ -227,6 +262,29 @@ class Backend(ABC):
     def tunes_new_plans(self) -> bool:
         """Whether a plan is to be tuned when it is made first."""
         return False
+
+    def new_tensor(
+        self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"
+    ) -> DeviceTensor:
+        """Return a tensor of zeros in the backend's memory.
+
+        Args:
+            shape: its sizes.
+            dtype: the type of its elements, one that numpy has.
+            purpose: "upload" for what the host writes often, "readback" for what it reads often.
+
+        Raises:
+            InvalidInputError: the backend has no such elements.
+            OutOfDeviceMemoryError: the memory is not there.
+        """
+        return DeviceTensor(shape, dtype, HostStorage(np.zeros(shape, dtype.numpy)))
+
+    def counters(self) -> dict[str, int]:
+        """Return how often something was done that a run should do without; see `Session`."""
+        return {}
+
+    def trim(self) -> None:  # noqa: B027 - a backend may keep nothing
+        """Free what is only kept to be faster later."""
 
     def reopened(self) -> Backend:
         """Return a backend like this one on its device, opened anew after a loss."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, OpsRefusedError, Segment, Timing
+from vkmnn.core.bound import Begun, BoundPlan, Lane
+from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.execution import Command, Rejection
 from vkmnn.core.host_memory import check_host_memory
 from vkmnn.core.placement import PlacedOp, Placement
@@ -80,6 +83,11 @@ class Pipeline:
                     ) from error
                 refused |= error.reasons
         self._segments, self._copies = built
+        self._takes_device_tensors = all(s.takes_device_tensors for s in self._segments)
+        self._main_backend = main
+        self._users = 1
+        self._lanes: list[Lane] = []
+        self._keeper: tuple[Segment, dict[str, DeviceTensor]] | None = None
 
     def _build(self, inputs: Mapping[str, TensorInfo]) -> tuple[list[Segment], int]:
         """Cut the commands into segments and let the backends prepare theirs."""
@@ -101,11 +109,14 @@ class Pipeline:
         """Run the network once.
 
         Args:
-            feeds: one array per graph input, of exactly the planned shape and dtype.
+            feeds: one array, or DeviceTensor, per graph input, of exactly the planned shape and
+                dtype.
 
         Returns:
             One new array per graph output.
         """
+        if not self._takes_device_tensors:
+            feeds = {name: as_array(feed) for name, feed in feeds.items()}
         host = dict(feeds)
         for segment in self._segments:
             segment.run(host)
@@ -117,9 +128,100 @@ class Pipeline:
             return constant
         array = np.asarray(host[name])  # comparisons of numpy make scalars of arrays without axes
         # An op that only renames may hand back its input; the caller must own what it gets.
-        if any(np.may_share_memory(array, feed) for feed in feeds.values()):
+        if isinstance(host[name], DeviceTensor) or any(_shares(array, f) for f in feeds.values()):
             array = array.copy()
         return array
+
+    # --- runs on tensors at fixed places ---------------------------------------------------------
+
+    def bound(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> BoundPlan | None:
+        """Return the plan recorded once more, on these tensors; None where that cannot be.
+
+        Args:
+            inputs: a tensor for each input of the network.
+            outputs: one for each output.
+        """
+        segment = self._bound_segment(inputs, outputs)
+        if segment is None:
+            return None
+        for name, constant in self._constant_outputs().items():
+            outputs[name].copy_from(constant)
+        return BoundPlan(self, segment, inputs, outputs)
+
+    def _bound_segment(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> Segment | None:
+        made = {out.name for command in self.commands for out in command.outputs}
+        if len(self._segments) != 1 or not made | self._constants.keys() >= set(self._outputs):
+            return None
+        return self._segments[0].bound(inputs, outputs)
+
+    def _constant_outputs(self) -> dict[str, Array]:
+        return {name: self._constants[name] for name in self._outputs if name in self._constants}
+
+    def begin(self, feeds: Mapping[str, Array]) -> Begun | None:
+        """Begin a run, which does not exclude others, and return; None where it has to wait."""
+        lane = self._lanes.pop() if self._lanes else self._new_lane(feeds.keys())
+        if lane is None:
+            return None
+        try:
+            lane.begin(feeds)
+        except BaseException:
+            lane.close()
+            raise
+        return Begun(self, lane, self._main_backend)
+
+    def _new_lane(self, inputs: Iterable[str]) -> Lane | None:
+        new, infos = self._main_backend.new_tensor, self.infos
+        segment = self._bound_segment(
+            {name: new(infos[name].dims, infos[name].dtype, "upload") for name in inputs},
+            {name: new(infos[name].dims, infos[name].dtype, "readback") for name in self._outputs},
+        )
+        if segment is None:
+            return None
+        return Lane(segment, self._constant_outputs(), tuple(self._outputs))
+
+    def run_on_device(
+        self, feeds: Mapping[str, Array], names: Sequence[str]
+    ) -> dict[str, DeviceTensor] | None:
+        """Run once; return outputs in device memory, or None where the plan makes arrays.
+
+        The plan writes to tensors of its own, whose content is copied on the device.
+        """
+        if self._keeper is None:
+            self._keeper = self._new_keeper(feeds.keys())
+        if self._keeper is None:
+            return None
+        segment, places = self._keeper
+        segment.begin(dict(feeds))
+        segment.end(None)
+        results = {}
+        for name in names:
+            place = places[name]
+            tensor = self._main_backend.new_tensor(place.shape, self.infos[name].dtype)
+            tensor.copy_from(place)
+            results[name] = tensor
+        return results
+
+    def _new_keeper(self, inputs: Iterable[str]) -> tuple[Segment, dict[str, DeviceTensor]] | None:
+        new, infos = self._main_backend.new_tensor, self.infos
+        places = {name: new(infos[name].dims, infos[name].dtype) for name in self._outputs}
+        segment = self._bound_segment(
+            {name: new(infos[name].dims, infos[name].dtype, "upload") for name in inputs}, places
+        )
+        for name, constant in self._constant_outputs().items():
+            places[name].copy_from(constant)
+        return (segment, places) if segment is not None else None
+
+    def give_back(self, lane: Lane) -> None:
+        """Keep a lane for the next run."""
+        self._lanes.append(lane)
+
+    def retain(self) -> None:
+        """Let the plan stay until `close` has been called once more."""
+        self._users += 1
 
     def placement(self) -> Placement:
         """Return where each op runs and why."""
@@ -158,9 +260,21 @@ class Pipeline:
         return list(zip(owners, self._segments, strict=True))
 
     def close(self) -> None:
-        """Release the plan's memory and command buffers."""
+        """Release the plan's memory and command buffers, once nobody uses it any more."""
+        self._users -= 1
+        if self._users:
+            return
+        while self._lanes:
+            self._lanes.pop().close()
+        if self._keeper is not None:
+            self._keeper[0].close()
+            self._keeper = None
         for segment in self._segments:
             segment.close()
+
+
+def _shares(array: Array, fed: Any) -> bool:
+    return isinstance(fed, np.ndarray) and np.may_share_memory(array, fed)
 
 
 def _settle(commands: Sequence[Command]) -> None:

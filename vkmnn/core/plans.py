@@ -12,6 +12,7 @@ import numpy as np
 
 from vkmnn.budget import Meter
 from vkmnn.core.backend import Backend, Tuning
+from vkmnn.core.device_tensor import as_array
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError
@@ -53,6 +54,13 @@ class Plans:
         graph: a network, or a part of one that needs no step in between.
         planner: what makes plans; exchanged when the device is.
         meter: what folding constants may take.
+
+    Attributes:
+        graph: with its constants folded.
+        planner: as above.
+        content: the inputs whose content decides a shape.
+        current: the plan that was used last.
+        made: how many plans were made.
     """
 
     def __init__(self, graph: Graph, planner: Planner, meter: Meter) -> None:
@@ -60,6 +68,7 @@ class Plans:
         self.planner = planner
         self.content = content_inputs(graph)
         self.current: Pipeline | None = None
+        self.made = 0
         self._plans: OrderedDict[PlanKey, Pipeline] = OrderedDict()
 
     def __len__(self) -> int:
@@ -119,7 +128,9 @@ class Plans:
         return plan
 
     def _key(self, shapes: Shapes, feeds: Mapping[str, Array]) -> PlanKey:
-        content = tuple(feeds[name].tobytes() for name in sorted(self.content) if name in feeds)
+        content = tuple(
+            as_array(feeds[name]).tobytes() for name in sorted(self.content) if name in feeds
+        )
         return (*(shapes[info.name] for info in self.graph.inputs), *content)
 
     def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Pipeline:
@@ -132,7 +143,8 @@ class Plans:
             )
         planner = self.planner
         infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
-        known = {name: feeds[name].copy() for name in self.content}
+        known = {name: as_array(feeds[name]).copy() for name in self.content}
+        self.made += 1
         plan = Pipeline(
             self.graph, infos, known, main, planner.backup, planner.evaluate, planner.meter()
         )
@@ -157,7 +169,7 @@ class Plans:
         """Measure the kernels that the plan for these shapes could use; see `Backend.tune`."""
         # A plan may be made before there is data; the speed of kernels hardly depends on it.
         arrays = {
-            info.name: feeds[info.name]
+            info.name: as_array(feeds[info.name])
             if info.name in feeds
             else np.zeros(shapes[info.name], info.dtype.numpy)
             for info in self.graph.inputs
@@ -165,6 +177,13 @@ class Plans:
         return self.planner.main.tune(
             lambda backend: self.make(shapes, feeds, backend), arrays, runs, progress, limit_s
         )
+
+    def trim(self) -> None:
+        """Close all plans but the one that was used last."""
+        for key, plan in list(self._plans.items()):
+            if plan is not self.current:
+                del self._plans[key]
+                plan.close()
 
     def drop(self) -> None:
         """Close all plans."""

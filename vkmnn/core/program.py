@@ -6,11 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from vkmnn.budget import Meter
 from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.bound import Begun, Bound, CopyingRun
+from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.host_part import HostPart as HostPart
 from vkmnn.core.host_part import NestedPart
 from vkmnn.core.host_part import Value as Value
@@ -19,8 +22,14 @@ from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.plans import Planner, Plans, Progress, Shapes
 from vkmnn.core.profile import Profile, joined, measure, measure_host
 from vkmnn.core.stages import Stage
-from vkmnn.errors import HostError, PlacementError, UnsupportedNode, UnsupportedOpError
-from vkmnn.ir import Array, Graph, HostGraphAttrs, Op, TensorInfo
+from vkmnn.errors import (
+    HostError,
+    InvalidInputError,
+    PlacementError,
+    UnsupportedNode,
+    UnsupportedOpError,
+)
+from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op, TensorInfo
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +167,16 @@ class Program:
             if isinstance(part, NestedPart):
                 part.use(planner)
 
+    @property
+    def plans_made(self) -> int:
+        """How many plans were made."""
+        return sum(plans.made for plans in self._plans())
+
+    def trim(self) -> None:
+        """Close all plans but those used last."""
+        for plans in self._plans():
+            plans.trim()
+
     def drop(self) -> None:
         """Close all plans."""
         for plans in self._plans():
@@ -183,6 +202,7 @@ class Program:
         """Run all steps; return the network's outputs."""
         if self._whole is not None:
             return self._whole.execute(feeds)
+        feeds = {name: as_array(feed) for name, feed in feeds.items()}
         values = dict(feeds)
         self._bytes = 0
         for step in self._steps:
@@ -190,6 +210,66 @@ class Program:
             for name in step.dead:
                 values.pop(name, None)
         return {name: self._owned(name, values, feeds) for name in self._outputs}
+
+    def begin(self, feeds: Mapping[str, Value]) -> Begun | None:
+        """Begin a run that does not exclude others; None where that cannot be."""
+        if self._whole is None or any(value is None for value in feeds.values()):
+            return None
+        return self._whole.resize(_shapes(feeds), feeds).begin(feeds)
+
+    def run_on_device(self, feeds: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
+        """Run once; outputs of a network that is one plan of the device stay there."""
+        if self._whole is not None:
+            plan = self._whole.resize(_shapes(feeds), feeds)
+            kept = plan.run_on_device(feeds, names)
+            if kept is not None:
+                return dict(kept)
+        results = self.run(feeds)
+        return {name: results[name] for name in names}
+
+    def bind(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
+    ) -> Bound:
+        """Return a run on these tensors; where an output has none, it gets a new one.
+
+        Args:
+            inputs: a tensor for each input.
+            outputs: those that the caller wants.
+
+        Raises:
+            InvalidInputError: an output has another shape or element type, or lies where an input
+                does.
+        """
+        new = self._planner.main.new_tensor
+        if self._whole is not None and not self._whole.content:
+            plan = self._whole.resize(_shapes(inputs), {})
+            infos = {name: plan.infos[name] for name in self._outputs}
+            places = {
+                name: _checked(info, outputs.get(name)) or new(info.dims, info.dtype)
+                for name, info in infos.items()
+            }
+            _refuse_shared(inputs, places)
+            bound = plan.bound(inputs, places)
+            if bound is not None:
+                bound.outputs = {name: places[name] for name in outputs}
+                return bound
+        _refuse_shared(inputs, outputs)
+        results = self.run(inputs)
+        for name in outputs:
+            if not isinstance(results[name], np.ndarray):
+                raise InvalidInputError(
+                    f"output '{name}' is no tensor that a device holds",
+                    hint="ask for it by run",
+                )
+        made = {name: _info(name, results[name]) for name in outputs}
+        return CopyingRun(
+            self.run,
+            inputs,
+            {
+                name: _checked(info, outputs[name]) or new(info.dims, info.dtype)
+                for name, info in made.items()
+            },
+        )
 
     def _run_step(self, step: _Step, values: Mapping[str, Value]) -> dict[str, Value]:
         plans = step.plans
@@ -221,7 +301,7 @@ class Program:
 
     def _watched(self, feeds: Mapping[str, Value]) -> Iterator[tuple[_Step, dict[str, Value]]]:
         """Run once; yield each step, with what it reads, after it has run."""
-        values = dict(feeds)
+        values = {name: as_array(feed) for name, feed in feeds.items()}
         for step in self._steps:
             values.update(self._run_step(step, values))
             yield step, {name: values[name] for name in step.stage.inputs}
@@ -330,7 +410,39 @@ def _refused(op: Op, why: str) -> UnsupportedNode:
     return UnsupportedNode(kind, domain, 1, op.source or op.name, f"{_reason(op)}; {why}")
 
 
-def _shapes(arrays: Mapping[str, Array]) -> dict[str, tuple[int, ...]]:
+def _info(name: str, array: Array) -> TensorInfo:
+    return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+
+
+def _checked(info: TensorInfo, tensor: DeviceTensor | None) -> DeviceTensor | None:
+    """Refuse a tensor that the output does not fit."""
+    if tensor is not None and (tensor.shape, tensor.dtype) != (info.dims, info.dtype.numpy):
+        raise InvalidInputError(
+            f"output '{info.name}' is {info.dtype.value} {list(info.dims)}, the tensor for it "
+            f"{tensor.dtype} {list(tensor.shape)}",
+            hint="bind it by name, to get a new tensor",
+        )
+    return tensor
+
+
+def _refuse_shared(
+    inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
+) -> None:
+    """Refuse outputs that would be written while they are read."""
+    read = {id(tensor.storage): name for name, tensor in inputs.items()}
+    written: dict[int, str] = {}
+    for name, tensor in outputs.items():
+        key = id(tensor.storage) if tensor is not None else 0
+        other = read.get(key) or written.get(key)
+        if tensor is not None and other is not None:
+            raise InvalidInputError(
+                f"output '{name}' cannot lie where '{other}' lies",
+                hint="give it a tensor of its own",
+            )
+        written[key] = name
+
+
+def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arrays.items()}
 
 

@@ -5,22 +5,35 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+import numpy as np
+
 from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
+from vkmnn.core.bound import Begun, Bound
 from vkmnn.core.branches import OpenBranches, with_branches
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
 from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
 from vkmnn.core.stages import cut
-from vkmnn.errors import DeviceLostError, InvalidInputError, VkmnnError, unexpected_error
+from vkmnn.errors import (
+    DeviceLostError,
+    IntegerRangeError,
+    InvalidInputError,
+    VkmnnError,
+    unexpected_error,
+)
 from vkmnn.folding import Evaluator
-from vkmnn.ir import Array, Graph, TensorInfo
+from vkmnn.ir import Array, DType, Graph, TensorInfo
 
 __all__ = ["TUNING_RUNS", "Session"]
 
@@ -84,6 +97,8 @@ class Session:
         self._rebuild = rebuild
         self._lock = threading.RLock()
         self._closed = False
+        self._submitter: Submitter | None = None
+        self._bound: weakref.WeakSet[Bound] = weakref.WeakSet()
         self._process = os.getpid()
 
     @property
@@ -112,11 +127,7 @@ class Session:
 
     def _call(self, work: Callable[[], T]) -> T:
         """Work alone, while nobody may close the session or its device."""
-        if os.getpid() != self._process:  # where nobody would free the lock, had it been taken
-            raise InvalidInputError(
-                "the session belongs to the parent process",
-                hint="open sessions after the fork, or use the start method 'spawn'",
-            )
+        self._refuse_inherited()
         with self._lock:
             if self._closed:
                 raise _closed()
@@ -130,6 +141,13 @@ class Session:
             self._reopen()
             return self._work(work)
 
+    def _refuse_inherited(self) -> None:
+        if os.getpid() != self._process:  # where nobody would free the lock, had it been taken
+            raise InvalidInputError(
+                "the session belongs to the parent process",
+                hint="open sessions after the fork, or use the start method 'spawn'",
+            )
+
     def _work(self, work: Callable[[], T]) -> T:
         with self._main.use():
             try:
@@ -141,6 +159,7 @@ class Session:
 
     def _reopen(self) -> None:
         """Exchange the lost device for a new one, which has no plans yet."""
+        self._close_bound()
         self._program.drop()
         lost, self._main = self._main, self._main.reopened()
         self._planner = replace(self._planner, main=self._main)
@@ -155,6 +174,126 @@ class Session:
                 of an input asks for where that is no tensor.
         """
         return self._call(lambda: self._program.run(feeds))
+
+    def submit(
+        self, feeds: Mapping[str, Value], finish: Callable[[dict[str, Value]], T]
+    ) -> RunFuture[T]:
+        """Ask for a run, and return at once.
+
+        Args:
+            feeds: as for `run`; they must stay as they are until the run is done.
+            finish: makes the future's result of the outputs.
+
+        Raises:
+            InvalidInputError: the session has been closed, or belongs to another process.
+        """
+
+        def begin() -> Callable[[], T]:
+            begun: Begun | None = None
+            with suppress(IntegerRangeError):  # `run` knows what to do then
+                begun = self._call(lambda: self._program.begin(feeds))
+            if begun is None:
+                results = self.run(feeds)
+                return lambda: finish(results)
+            return lambda: finish(self._end(begun, feeds))
+
+        self._refuse_inherited()
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            if self._submitter is None:
+                self._submitter = Submitter()
+            return self._submitter.submit(begin)
+
+    def _end(self, begun: Begun, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """Wait for a run that was begun; do it again where `run` would."""
+        try:
+            return begun.end()
+        except DeviceLostError:
+            if not self._rebuild:
+                raise
+        except IntegerRangeError:
+            pass
+        return self.run(feeds)
+
+    def bind(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
+    ) -> Bound:
+        """Return a run on tensors at fixed places; see `Program.bind`."""
+        return self._call(lambda: self._bind(inputs, outputs))
+
+    def _bind(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
+    ) -> Bound:
+        bound = self._program.bind(inputs, outputs)
+        self._bound.add(bound)
+        return bound
+
+    def run_bound(self, bound: Bound) -> None:
+        """Do a bound run; see `Bound.run`."""
+        self._call(bound.run)
+
+    def release_bound(self, bound: Bound) -> None:
+        """Close a bound run, unless the session did."""
+        self._refuse_inherited()
+        with self._lock:
+            bound.close()
+            self._bound.discard(bound)
+
+    def run_on_device(
+        self, feeds: Mapping[str, Value], names: Sequence[str]
+    ) -> dict[str, DeviceTensor]:
+        """Run the network; return these outputs as tensors that stay on the device."""
+        return self._call(lambda: self._run_on_device(feeds, names))
+
+    def _run_on_device(
+        self, feeds: Mapping[str, Value], names: Sequence[str]
+    ) -> dict[str, DeviceTensor]:
+        results = self._program.run_on_device(feeds, names)
+        return {name: self._tensor_of(name, value) for name, value in results.items()}
+
+    def _tensor_of(self, name: str, value: Value) -> DeviceTensor:
+        if isinstance(value, DeviceTensor):
+            return value
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+            raise InvalidInputError(
+                f"output '{name}' is no tensor that a device holds", hint="ask for it by run"
+            )
+        return self._upload(value)
+
+    def new_tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
+        """Return a tensor of zeros on the session's device; see `Backend.new_tensor`."""
+        return self._call(lambda: self._main.new_tensor(shape, dtype))
+
+    def upload(self, array: Array) -> DeviceTensor:
+        """Return a tensor on the session's device that holds what the array holds.
+
+        Raises:
+            InvalidInputError: the device has no such elements.
+            IntegerRangeError: an integer takes more than the device's 32 bits.
+        """
+        return self._call(lambda: self._upload(array))
+
+    def _upload(self, array: Array) -> DeviceTensor:
+        tensor = self._main.new_tensor(array.shape, DType.from_numpy(array.dtype))
+        tensor.copy_from(array)
+        return tensor
+
+    def counters(self) -> dict[str, int]:
+        """Return how often something was done that runs are better without.
+
+        "plans" were made by this session; "recordings" of command buffers, "allocations" of device
+        memory, "pipelines" that were made and "host_copies" of tensors by all who use the device.
+        """
+        return {"plans": self._program.plans_made, **self._main.counters()}
+
+    def trim(self) -> None:
+        """Free the memory of all plans but the latest, and what is kept for copies."""
+        self._call(self._trim)
+
+    def _trim(self) -> None:
+        self._program.trim()
+        self._main.trim()
 
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
         """Measure where the time goes, on a second plan that is dropped afterwards.
@@ -231,16 +370,25 @@ class Session:
         """Number of plans kept."""
         return self._program.plan_count
 
+    def _close_bound(self) -> None:
+        for bound in list(self._bound):
+            bound.close()
+        self._bound.clear()
+
     def close(self) -> None:
         """Release all plans and the backends; the session cannot be used afterwards.
 
-        Waits for the call that another thread is in. Safe to call twice; in a forked child there
-        is nothing to release.
+        Waits for the call that another thread is in, and for runs that were submitted and have
+        begun; the others are refused. Safe to call twice; in a forked child there is nothing to
+        release.
         """
         if os.getpid() != self._process:
             return
+        if self._submitter is not None:
+            self._submitter.close()
         with self._lock:
             self._closed = True
+            self._close_bound()
             self._program.drop()
             self._main.close()
             self._backup.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
 from vkmnn.onnxruntime.values import OrtValue, as_dtype, check_device
@@ -25,19 +26,24 @@ if TYPE_CHECKING:
         @property
         def _output_names(self) -> Sequence[str]: ...
 
-        def _run(self, feed: Mapping[str, Any]) -> dict[str, Array]: ...
+        def _run(
+            self, feed: Mapping[str, Any], on_device: Collection[str] = ()
+        ) -> dict[str, Any]: ...
 
 
 class IOBinding:
-    """Inputs and outputs of a session, bound to arrays in host memory.
+    """Inputs and outputs of a session, bound to arrays in host memory, or to the Vulkan device.
 
-    Memory of other devices is refused, as onnxruntime's package for the CPU refuses it.
+    Outputs that are bound to the device "vulkan" stay there, and need not pass through the host to
+    be bound as inputs. Memory of other devices is refused, as onnxruntime's package for the CPU
+    refuses it.
     """
 
     def __init__(self, session: Runner) -> None:
         self._session = session
         self._inputs: dict[str, OrtValue] = {}
         self._outputs: dict[str, OrtValue | None] = {}
+        self._on_device: set[str] = set()
         self._results: dict[str, OrtValue] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
@@ -75,6 +81,9 @@ class IOBinding:
         check_device(device_type)
         if buffer_ptr is None:
             self._outputs[name] = None
+            self._on_device.discard(name)
+            if device_type.lower() == "vulkan":
+                self._on_device.add(name)
             return
         if element_type is None or shape is None:
             raise ValueError(
@@ -85,6 +94,9 @@ class IOBinding:
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Ask for an output, which is written into the value."""
         self._outputs[name] = ortvalue
+        self._on_device.discard(name)
+        if ortvalue.device_name() == "vulkan":
+            self._on_device.add(name)
 
     def run(self) -> None:
         """Run the session on what is bound.
@@ -97,7 +109,7 @@ class IOBinding:
         for name in self._outputs:
             self._check_name(name, self._session._output_names)
         try:
-            results = self._session._run(self._inputs)
+            results = self._session._run(self._inputs, self._on_device)
         except (ValueError, VkmnnError) as error:
             raise RuntimeError(f"Error in execution: {error}") from error
         self._results = {
@@ -125,6 +137,7 @@ class IOBinding:
     def clear_binding_outputs(self) -> None:
         """Forget the outputs and results."""
         self._outputs.clear()
+        self._on_device.clear()
         self._results.clear()
 
     @staticmethod
@@ -147,15 +160,14 @@ def _over(address: int, element_type: Any, shape: Sequence[int]) -> Array:
     return array
 
 
-def _written(name: str, result: Array, into: OrtValue | None) -> OrtValue:
+def _written(name: str, result: Array | DeviceTensor, into: OrtValue | None) -> OrtValue:
     if into is None:
         return OrtValue(result)
-    array = into.numpy()
-    if array.shape != result.shape or array.dtype != result.dtype:
+    if into.shape() != list(result.shape) or into.dtype != result.dtype:
         raise RuntimeError(
             f"Error in execution: The output OrtValue provided for output '{name}' has shape "
-            f"{list(array.shape)} of {array.dtype} but the computed output is "
+            f"{into.shape()} of {into.dtype} but the computed output is "
             f"{list(result.shape)} of {result.dtype}"
         )
-    array[...] = result
+    into._take(result)
     return into

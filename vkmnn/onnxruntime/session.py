@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.arguments import check_symbols, checked_object
+from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.onnxruntime.binding import IOBinding
 from vkmnn.onnxruntime.enums import GraphOptimizationLevel
@@ -244,7 +245,10 @@ class InferenceSession(Session):
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Run on OrtValues and return such."""
-        return [OrtValue(x) for x in self.run(output_names, input_dict_ort_values, run_options)]
+        wanted = self._wanted(output_names)
+        _check_run_options(run_options)
+        results = self._run(input_dict_ort_values)
+        return [OrtValue(results[name]) for name in wanted]
 
     def run_async(
         self,
@@ -294,7 +298,8 @@ class InferenceSession(Session):
                 )
         return wanted
 
-    def _run(self, feed: Mapping[str, Any]) -> dict[str, Array]:
+    def _run(self, feed: Mapping[str, Any], on_device: Collection[str] = ()) -> dict[str, Any]:
+        """Run; return arrays, and DeviceTensors of the outputs that are to stay on the device."""
         names = list(feed.keys())
         if not set(self._inputs) <= set(names):
             missing = list(self._inputs)
@@ -307,7 +312,10 @@ class InferenceSession(Session):
                 if info.dtype is DType.OBJECT
             }
         plain = {name: info for name, info in infos.items() if name not in objects}
-        arrays = objects | {name: _as_array(info, feed[name]) for name, info in plain.items()}
+        upload = self._main.core.upload
+        arrays = objects | {
+            name: _as_array(info, feed[name], upload) for name, info in plain.items()
+        }
         fed = frozenset(infos) - set(self._inputs)
         with self._lock:
             if fed not in self._sessions:
@@ -316,7 +324,14 @@ class InferenceSession(Session):
             self._last = fed, arrays
         with translated():
             check_symbols(plain.values(), {name: arrays[name].shape for name in plain})
-            return self._sessions[fed].core.run(arrays)
+            core = self._sessions[fed].core
+            if not on_device:
+                return core.run(arrays)
+            made = core.run_on_device(arrays, self._output_names)
+            return {
+                name: tensor if name in on_device else np.array(tensor)
+                for name, tensor in made.items()
+            }
 
     def _extra(self, names: Sequence[str]) -> list[str]:
         extra = [name for name in names if name not in self._inputs]
@@ -364,8 +379,8 @@ def _check_run_options(options: RunOptions | None) -> None:
         raise Fail("Exiting due to terminate flag being set to true.")
 
 
-def _as_array(info: TensorInfo, value: Any) -> Array:
-    """Return what was fed as an array of the input's type, C-contiguous.
+def _as_array(info: TensorInfo, value: Any, upload: Callable[[Array], DeviceTensor]) -> Any:
+    """Return what was fed as an array of the input's type, C-contiguous, or as a DeviceTensor.
 
     Raises:
         InvalidArgument: another element type, rank or size.
@@ -374,10 +389,10 @@ def _as_array(info: TensorInfo, value: Any) -> Array:
     if value is None:
         raise Fail(f"Missing Input: {info.name}", hint="feed an array")
     if isinstance(value, OrtValue):
-        value = value.numpy()
+        value = value._fed(upload)
     elif isinstance(value, list | tuple):
         value = np.asarray(value, info.dtype.numpy)
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray | DeviceTensor):
         raise RuntimeError(f"Unable to handle object of type {type(value)}")
     if type_name(value) != info.dtype.onnx:
         raise InvalidArgument(
@@ -386,6 +401,8 @@ def _as_array(info: TensorInfo, value: Any) -> Array:
             hint=f"input '{info.name}': convert it with .astype('{info.dtype.value}')",
         )
     _check_shape(info, value.shape)
+    if isinstance(value, DeviceTensor):
+        return value
     array: Array = np.ascontiguousarray(value, info.dtype.numpy).reshape(value.shape)
     return array
 

@@ -1,12 +1,13 @@
-"""OrtValue, OrtDevice and the names of element types; all values are arrays in host memory."""
+"""OrtValue, OrtDevice and the names of element types."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.ir import Array, DType
 
 ONNX_TYPES: dict[int, str] = {
@@ -39,7 +40,7 @@ _DEVICE_TYPES = {
 _HOST = ("cpu", "vulkan")
 
 
-def type_name(array: Array) -> str:
+def type_name(array: Array | DeviceTensor) -> str:
     """Return the type of an array as onnxruntime writes it: "tensor(float)"."""
     if array.dtype.kind in "USO":
         return "tensor(string)"
@@ -80,6 +81,10 @@ def check_device(device_type: str) -> None:
         )
 
 
+def _is_vulkan(device_type: str) -> bool:
+    return device_type.lower() == "vulkan"
+
+
 class OrtDevice:
     """A kind of device and a number."""
 
@@ -112,16 +117,48 @@ class OrtDevice:
 
 
 class OrtValue:
-    """A tensor that several runs may read and write; it shares the memory of the array."""
+    """A tensor that several runs may read and write.
 
-    def __init__(self, array: Array) -> None:
-        self._array = array
+    It shares the memory of an array; or lies on a Vulkan device, as outputs do that are bound to
+    the device "vulkan", and values made for that device once they have been fed.
+    """
+
+    def __init__(self, value: Array | DeviceTensor, on_device: bool = False) -> None:
+        self._value = value
+        self._on_device = on_device or isinstance(value, DeviceTensor)
+
+    @property
+    def _array(self) -> Array:
+        """The elements on the host: the array itself, a view of the device's memory, or a copy."""
+        return self._value.numpy() if isinstance(self._value, DeviceTensor) else self._value
+
+    def _fed(self, upload: Callable[[Array], DeviceTensor]) -> Array | DeviceTensor:
+        """Return what a run is fed with; a value for the device goes there now, for good."""
+        if self._on_device and not isinstance(self._value, DeviceTensor):
+            self._value = upload(self._value)
+        return self._value
+
+    def _take(self, result: Array | DeviceTensor) -> None:
+        """Hold a result of the same shape and type: by a copy, but for the first on a device."""
+        if isinstance(self._value, DeviceTensor):
+            self._value.copy_from(result)
+        elif isinstance(result, DeviceTensor):
+            self._value = result
+        else:
+            self._value[...] = result
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The element type as numpy has it."""
+        return self._value.dtype
 
     @classmethod
     def ortvalue_from_numpy(
         cls, numpy_obj: Array, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
         """Return a value over an array, which it shares where that is contiguous.
+
+        For the device "vulkan", the elements go to the device of the session that is first fed.
 
         Raises:
             RuntimeError: the device is neither "cpu" nor "vulkan".
@@ -130,7 +167,8 @@ class OrtValue:
         if not isinstance(numpy_obj, np.ndarray):
             raise TypeError(f"an OrtValue is made of a numpy array, not {type(numpy_obj).__name__}")
         array = np.ascontiguousarray(numpy_obj).reshape(numpy_obj.shape)
-        return cls(array.astype(array.dtype.newbyteorder("="), copy=False))
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return cls(native, _is_vulkan(device_type))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
@@ -152,7 +190,7 @@ class OrtValue:
         """Return a value with room for a tensor."""
         check_device(device_type)
         dtype = np.dtype(np.float32) if element_type is None else as_dtype(element_type)
-        return cls(np.zeros(tuple(shape), dtype))
+        return cls(np.zeros(tuple(shape), dtype), _is_vulkan(device_type))
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
@@ -164,12 +202,12 @@ class OrtValue:
         return int(self._array.ctypes.data)
 
     def device_name(self) -> str:
-        """Return "cpu"."""
-        return "cpu"
+        """Return "cpu", or "vulkan" for a value on the device."""
+        return "vulkan" if self._on_device else "cpu"
 
     def shape(self) -> list[int]:
         """Return the shape."""
-        return list(self._array.shape)
+        return list(self._value.shape)
 
     def data_type(self) -> str:
         """Return the type, as "tensor(float)"."""
@@ -201,7 +239,7 @@ class OrtValue:
         return False
 
     def numpy(self) -> Array:
-        """Return the array; it shares its memory with the value."""
+        """Return the array; it shares its memory with the value, but not that of every device."""
         return self._array
 
     def update_inplace(self, data: Array | OrtValue) -> None:
@@ -215,7 +253,10 @@ class OrtValue:
             raise RuntimeError(
                 "The input size of numpy arrays does not match the size of the OrtValue."
             )
-        self._array[...] = array.reshape(self._array.shape)
+        if isinstance(self._value, DeviceTensor):
+            self._value.copy_from(array.astype(self._value.dtype).reshape(self._value.shape))
+        else:
+            self._value[...] = array.reshape(self._value.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the array, as numpy asks for it."""

@@ -7,6 +7,7 @@ import dataclasses
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from functools import partial
@@ -71,6 +72,9 @@ class Device:
     All methods may be called from any thread. `timeout_s` bounds every run of a command buffer.
     `gate` counts the calls in progress: `close` waits for them. Whoever does several things with a
     device that must not be closed in between visits it.
+
+    `counts` says how often something was done on it since it was opened: "allocations",
+    "recordings", "pipelines", and the "host_copies" of those who write and read tensors.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Device:
         self._closed = False
         self._lost: str | None = None
         self._hung = False
+        self.counts: Counter[str] = Counter()
         self.gate = Gate(self._refuse)
         driver_device.lost_callback(self.mark_lost)
         self._cache_file = PipelineCacheFile(cache_dir(), info)
@@ -133,6 +138,7 @@ class Device:
             raise InvalidInputError(f"cannot allocate {nbytes} bytes")
         with self.gate.visit():
             self.raise_unusable()
+            self.counts["allocations"] += 1
             buffer = Buffer(self, nbytes, kind, self.driver_device.allocate(nbytes, kind))
             self.raise_messages()
             return buffer
@@ -174,6 +180,7 @@ class Device:
         reason = missing(shader, self.info, values)
         if reason:
             raise ShaderError(reason, hint="choose a variant that the device supports")
+        self.counts["pipelines"] += 1
         made = self.driver_device.create_pipeline(shader, specialized_spirv(shader, values), values)
         self.raise_messages()
         return Pipeline(shader, values, made, self.info.limits)
@@ -247,6 +254,7 @@ class Device:
         self.raise_unusable()
         if timestamps and "timestamps" not in self.info.features:
             raise InvalidInputError(f"{self.info.name} has no timestamps")
+        self.counts["recordings"] += 1
         return Encoder(self, timestamps=timestamps)
 
     def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
@@ -257,7 +265,7 @@ class Device:
             for start in range(0, target.nbytes, _STAGING_BYTES):
                 size = min(_STAGING_BYTES, target.nbytes - start)
                 staging.write(0, data[start : start + size])
-                self._copy(
+                self.copy(
                     BufferRange(staging, 0, size),
                     BufferRange(target.buffer, target.offset + start, size),
                 )
@@ -270,7 +278,7 @@ class Device:
             staging = self._staging_buffer(MemoryKind.READBACK)
             for start in range(0, source.nbytes, _STAGING_BYTES):
                 size = min(_STAGING_BYTES, source.nbytes - start)
-                self._copy(
+                self.copy(
                     BufferRange(source.buffer, source.offset + start, size),
                     BufferRange(staging, 0, size),
                 )
@@ -282,11 +290,21 @@ class Device:
             self._staging[kind] = self.allocate(_STAGING_BYTES, kind)
         return self._staging[kind]
 
-    def _copy(self, source: BufferRange, target: BufferRange) -> None:
-        encoder = self.encoder()
+    def copy(self, source: BufferRange, target: BufferRange) -> None:
+        """Copy bytes on the device; returns when they are there."""
+        self.raise_unusable()
+        encoder = Encoder(self, timestamps=False)
         encoder.copy(source, target)
         with encoder.finish() as commands:
             commands.run()
+
+    def trim(self) -> None:
+        """Free the memory that copies go through; the next copy allocates it again."""
+        with self.gate.visit(), self._staging_lock:
+            self.raise_unusable()
+            for buffer in self._staging.values():
+                buffer.destroy()
+            self._staging.clear()
 
     def wait_idle(self) -> None:
         """Wait until the device has nothing to do."""

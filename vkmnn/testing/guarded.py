@@ -118,7 +118,7 @@ class GuardedBackend(VulkanBackend):
         self._variable = [tensor for tensor in ranges if tensor not in lasting]
         buffers = [place.buffer for place in ranges.values()]
         total = sum(buffer.nbytes for buffer in buffers)
-        return PlanMemory(ranges, {}, buffers, [], total, total)
+        return PlanMemory(ranges, {}, buffers, [], total, total, self.device)
 
     def poison(self, poison: int) -> None:
         """Fill the memory of everything but constants and counters; call it before a run."""

@@ -8,21 +8,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from vkmnn.cache_files import cache_dir
-from vkmnn.core.backend import Backend, OpsRefusedError, Plan, Segment, Tuning
+from vkmnn.core.backend import Backend, OpsRefusedError, Plan, Segment, TensorPurpose, Tuning
+from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
-from vkmnn.ir import OP_TYPES, Array, Op
+from vkmnn.ir import OP_TYPES, Array, DType, Op
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
+from vkmnn.runtime.memory import MemoryKind
 from vkmnn.vulkan import executions
 from vkmnn.vulkan.bindable import Fault, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
-from vkmnn.vulkan.memory import ConstantStore, PlanMemory, plan_memory
+from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.schedule import schedule
@@ -71,7 +74,7 @@ class VulkanBackend(TunableBackend):
         )
         self._progress = progress
         self._timestamps = timestamps
-        self._constants = ConstantStore(device)
+        self._constants = constants_of(device)
 
     def on_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -242,11 +245,9 @@ class VulkanBackend(TunableBackend):
         return self._sibling(self._timestamps, Preferences(table))
 
     def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
-        backend = VulkanBackend(
+        return VulkanBackend(
             self.device, self._progress, timestamps, chooser, self.half, self._half_inputs
         )
-        backend._constants = self._constants
-        return backend
 
     # --- tuning ----------------------------------------------------------------------------------
 
@@ -302,12 +303,27 @@ class VulkanBackend(TunableBackend):
             self._half_inputs,
         )
 
+    def new_tensor(
+        self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"
+    ) -> DeviceTensor:
+        """Return a tensor of zeros in memory of its own; see `Backend`."""
+        if kernel_dtype(dtype) is None:
+            raise InvalidInputError(f"{dtype.value} tensors cannot be stored on the device")
+        return new_tensor(self.device, shape, dtype, MemoryKind(purpose))
+
+    def counters(self) -> dict[str, int]:
+        """Return the device's counts, which all who use it share; see `Backend`."""
+        return dict(self.device.counts)
+
+    def trim(self) -> None:
+        """Free the device's memory for copies."""
+        self.device.trim()
+
     def use(self) -> AbstractContextManager[None]:
         return self.device.gate.visit()
 
     def close(self) -> None:
-        """Forget the session's constants; plans must be closed before."""
-        self._constants = ConstantStore(self.device)
+        """Free what a lost device still holds; plans must be closed before."""
         retire_unwanted()
 
 

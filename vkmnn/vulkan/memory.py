@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from vkmnn.core.backend import MemoryUse
+from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.ir import Array
@@ -18,6 +20,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.threads import Workers
+from vkmnn.vulkan.device_storage import place_on
 from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
@@ -57,16 +60,21 @@ class ConstantStorage:
 
 
 class ConstantStore:
-    """A session's constants on the device, shared by its plans, freed with the last of them."""
+    """The constants on a device, shared by plans and sessions, freed with the last of them."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._lock = threading.Lock()
         self._stored: weakref.WeakValueDictionary[_Key, ConstantStorage] = (
             weakref.WeakValueDictionary()
         )
 
     def place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
         """Upload what is not there yet and return where each constant lies."""
+        with self._lock:
+            return self._place(constants)
+
+    def _place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
         placed: dict[Tensor, ConstantStorage] = {}
         missing: dict[_Key, tuple[PackedConstant, str]] = {}
         for tensor, constant in constants.items():
@@ -108,6 +116,20 @@ class ConstantStore:
         for done in [workers.submit(_write, *write) for write in writes]:
             done.result()
         return stored
+
+
+_STORES: weakref.WeakValueDictionary[int, ConstantStore] = weakref.WeakValueDictionary()
+_STORES_LOCK = threading.Lock()
+
+
+def constants_of(device: Device) -> ConstantStore:
+    """Return the constants of a device: all sessions of one network find the same there."""
+    with _STORES_LOCK:
+        # The store keeps the device alive, and with it the key.
+        store = _STORES.get(id(device))
+        if store is None:
+            store = _STORES[id(device)] = ConstantStore(device)
+        return store
 
 
 def _key(constant: PackedConstant) -> _Key:
@@ -168,6 +190,36 @@ class PlanMemory:
     constants: list[ConstantStorage]
     activation_bytes: int
     activation_lower_bound: int
+    device: Device
+
+    def place_on_device(self, tensor: DeviceTensor) -> BufferRange | None:
+        """Return where a tensor lies on this device; None where it lies elsewhere."""
+        return place_on(self.device, tensor)
+
+    def copy_on_device(self, tensor: DeviceTensor, place: BufferRange, view: Array | None) -> bool:
+        """Copy a tensor of this device to a place of the plan; False where it lies elsewhere.
+
+        Args:
+            tensor: of the shape of what lies at the place.
+            place: the bytes.
+            view: the same as an array, where the host sees them.
+        """
+        source = place_on(self.device, tensor)
+        if source is None:
+            return False
+        host = source.buffer.coherent_host if view is not None else None
+        if host is not None and view is not None:
+            raw = host[source.offset : source.offset + view.nbytes]
+            np.copyto(view, raw.view(view.dtype).reshape(view.shape))
+        elif source.nbytes != place.nbytes:
+            return False
+        else:
+            self.device.copy(source, place)
+        return True
+
+    def count_host_copy(self) -> None:
+        """Count that the host wrote or read a tensor."""
+        self.device.counts["host_copies"] += 1
 
     def use(self) -> MemoryUse:
         """Return how much device memory the plan takes."""
@@ -247,7 +299,7 @@ def plan_memory(
     for tensor, (number, offset) in zip(lifetimes, spots, strict=True):
         ranges[tensor] = BufferRange(shared[number], offset, storage_bytes(tensor))
     readback = _separate(device, copied, MemoryKind.READBACK, alignment, buffers)
-    return PlanMemory(ranges, readback, buffers, list(placed.values()), sum(sizes), bound)
+    return PlanMemory(ranges, readback, buffers, list(placed.values()), sum(sizes), bound, device)
 
 
 def _spots(

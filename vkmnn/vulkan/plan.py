@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.encoder import CommandBuffer
-from vkmnn.runtime.memory import BufferRange
+from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.shader import Shader
-from vkmnn.vulkan.checks import Status
+from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.choice import NOT_TUNED
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.recording import Dispatch, Recording, Spec
-from vkmnn.vulkan.segment import VulkanSegment
-from vkmnn.vulkan.storage import storage_bytes
+from vkmnn.vulkan.segment import Edges, VulkanSegment
+from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
 
@@ -23,6 +25,29 @@ PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
 def pipelines_used(recording: Recording) -> dict[PipelineKey, tuple[Shader, Spec]]:
     """Return what the recorded dispatches need, each pipeline once."""
     return {_pipeline_key(d): (d.shader, d.spec) for d in recording.dispatches}
+
+
+@dataclass(frozen=True, slots=True)
+class Rebinder:
+    """A segment as it was recorded, to be recorded again for tensors that lie elsewhere.
+
+    Attributes:
+        recorder: whose.
+        first: the number of its first dispatch.
+        end: the number after its last.
+        uploads: what the host provides.
+        downloads: what the host reads.
+    """
+
+    recorder: PlanRecorder
+    first: int
+    end: int
+    uploads: Sequence[Tensor]
+    downloads: Sequence[Tensor]
+
+    def bound(self, places: Mapping[str, BufferRange]) -> VulkanSegment | None:
+        """Return the segment on these places; see `PlanRecorder.bound`."""
+        return self.recorder.bound(self, places)
 
 
 class PlanRecorder:
@@ -60,16 +85,65 @@ class PlanRecorder:
             for tensor in downloads
         ]
         dispatches = self._recording.dispatches[first:end]
-        command = self._record(dispatches, downloads)
-        ranges = {t.name: self._recording.ranges[t] for t in uploads if t in self._recording.ranges}
+        copies = [tensor for tensor in downloads if tensor in self._memory.readback]
+        command = self._record(dispatches, {t: self._memory.readback[t] for t in copies})
         steps = None
         if self._timestamps:
-            copies = [tensor for tensor in downloads if tensor in self._memory.readback]
             chosen = self._chosen()
             steps = [(d.label, d.shader.name, chosen.get(d.label, "")) for d in dispatches]
             steps += [("", "copy", "") for _ in copies]
+        return VulkanSegment(
+            command,
+            Edges(uploaded, downloaded, self._ranges(uploads), self._status(dispatches)),
+            self._memory,
+            steps,
+            Rebinder(self, first, end, uploads, downloads),
+        )
+
+    def bound(self, part: Rebinder, places: Mapping[str, BufferRange]) -> VulkanSegment | None:
+        """Record a segment again, on the same memory, but with other places for what it is given.
+
+        Args:
+            part: what is recorded.
+            places: of all tensors that the host provides and reads, by name.
+
+        Returns:
+            None where a tensor cannot lie elsewhere.
+        """
+        moved: dict[Tensor, BufferRange] = {}
+        for tensor in part.uploads:
+            if self._recording.root(tensor) is not tensor or not _fits(tensor, places[tensor.name]):
+                return None
+            moved[tensor] = places[tensor.name]
+        copies: dict[Tensor, BufferRange] = {}
+        for tensor in part.downloads:
+            place = places[tensor.name]
+            if not _fits(tensor, place):
+                return None
+            own = self._recording.root(tensor) is tensor and tensor.value is None
+            (moved if own and tensor not in moved else copies)[tensor] = place
+        dispatches = self._recording.dispatches[part.first : part.end]
         status = self._status(dispatches)
-        return VulkanSegment(command, uploaded, downloaded, self._memory, ranges, status, steps)
+        buffers = []
+        if status is not None:
+            assert self._recording.status is not None
+            buffers.append(self._device.allocate(VECTOR_BYTES, MemoryKind.READBACK))
+            place = moved[self._recording.status] = BufferRange(buffers[0], 0, VECTOR_BYTES)
+            status = Status(place, status.checks)
+        return VulkanSegment(
+            self._record(dispatches, copies, moved),
+            Edges(
+                [(tensor, places[tensor.name]) for tensor in part.uploads],
+                [(tensor, places[tensor.name]) for tensor in part.downloads],
+                self._ranges(part.uploads),
+                status,
+            ),
+            self._memory,
+            owned=buffers,
+        )
+
+    def _ranges(self, uploads: Sequence[Tensor]) -> dict[str, Sequence[IndexRange]]:
+        return {t.name: self._recording.ranges[t] for t in uploads if t in self._recording.ranges}
 
     def _chosen(self) -> dict[str, str]:
         """Return, for each op that had a choice, whether all of it went by the rules."""
@@ -90,35 +164,44 @@ class PlanRecorder:
         return Status(self._place(tensor), self._recording.checks) if used else None
 
     def _record(
-        self, dispatches: Sequence[Dispatch], downloads: Sequence[Tensor]
+        self,
+        dispatches: Sequence[Dispatch],
+        copies: Mapping[Tensor, BufferRange],
+        moved: Mapping[Tensor, BufferRange] | None = None,
     ) -> CommandBuffer | None:
-        copies = [tensor for tensor in downloads if tensor in self._memory.readback]
         if not dispatches and not copies:
             return None
         recorder = self._device.encoder(timestamps=self._timestamps)
         for dispatch in dispatches:
             recorder.dispatch(
                 self._pipelines[_pipeline_key(dispatch)],
-                [self._place(tensor) for tensor in dispatch.tensors],
+                [self._place(tensor, moved) for tensor in dispatch.tensors],
                 dispatch.params,
                 dispatch.groups,
                 dispatch.label,
             )
-        for tensor in copies:
-            target = self._memory.readback[tensor]
-            source = self._place(tensor)
+        for tensor, target in copies.items():
+            source = self._place(tensor, moved)
             recorder.copy(BufferRange(source.buffer, source.offset, target.nbytes), target)
         return recorder.finish()
 
-    def _place(self, tensor: Tensor) -> BufferRange:
+    def _place(
+        self, tensor: Tensor, moved: Mapping[Tensor, BufferRange] | None = None
+    ) -> BufferRange:
         root, offset = self._recording.placement(tensor)
-        whole = self._memory.ranges[root]
+        whole = (moved.get(root) if moved else None) or self._memory.ranges[root]
         if root is tensor:
             return whole
         return BufferRange(whole.buffer, whole.offset + offset, storage_bytes(tensor))
 
     def _is_placed(self, tensor: Tensor) -> bool:
         return self._recording.root(tensor) in self._memory.ranges
+
+
+def _fits(tensor: Tensor, place: BufferRange) -> bool:
+    """Return whether a place in plain order, 32 bits an element, is what the tensor wants."""
+    plain = tensor.layout is Layout.NCHW and not tensor.half
+    return plain and place.nbytes == storage_bytes(tensor)
 
 
 def _pipeline_key(dispatch: Dispatch) -> PipelineKey:

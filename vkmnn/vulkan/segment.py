@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 import numpy as np
 
 from vkmnn.core.backend import HostCall, MemoryUse, Segment, Timing
+from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.encoder import CommandBuffer
-from vkmnn.runtime.memory import BufferRange
+from vkmnn.runtime.memory import Buffer, BufferRange
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.storage import element_bytes, read_view, stored_dtype, to_storage, write_view
+
+
+class Bindable(Protocol):
+    """What records a segment anew for tensors that lie elsewhere."""
+
+    @property
+    def uploads(self) -> Sequence[Tensor]: ...
+
+    @property
+    def downloads(self) -> Sequence[Tensor]: ...
+
+    def bound(self, places: Mapping[str, BufferRange]) -> VulkanSegment | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Where a segment meets the host.
+
+    Attributes:
+        uploads: tensors to write first, and where.
+        downloads: tensors to read afterwards, and where.
+        ranges: which values the uploaded index tensors may hold, by name.
+        status: where kernels report failed checks; None when they make none.
+    """
+
+    uploads: Sequence[tuple[Tensor, BufferRange]]
+    downloads: Sequence[tuple[Tensor, BufferRange]]
+    ranges: Mapping[str, Sequence[IndexRange]]
+    status: Status | None
 
 
 class VulkanSegment(Segment):
@@ -22,48 +54,99 @@ class VulkanSegment(Segment):
 
     Args:
         command: recorded dispatches, or None when every op of the segment is a view.
-        uploads: tensors to write first, and where.
-        downloads: tensors to read afterwards, and where.
+        edges: what the host writes and reads.
         memory: the plan's memory, shared by its segments and closed with them.
-        ranges: which values the uploaded index tensors may hold, by name.
-        status: where kernels report failed checks; None when they make none.
         steps: op, kernel and who chose it, of every recorded command; None without timestamps.
+        again: records the segment anew; None for one that was.
+        owned: further memory, of a segment that was recorded anew; the plan's stays as it is then.
     """
+
+    takes_device_tensors = True
 
     def __init__(
         self,
         command: CommandBuffer | None,
-        uploads: Sequence[tuple[Tensor, BufferRange]],
-        downloads: Sequence[tuple[Tensor, BufferRange]],
+        edges: Edges,
         memory: PlanMemory,
-        ranges: Mapping[str, Sequence[IndexRange]],
-        status: Status | None = None,
         steps: Sequence[tuple[str, str, str]] | None = None,
+        again: Bindable | None = None,
+        owned: Sequence[Buffer] = (),
     ) -> None:
         self._steps = steps
         self._memory = memory
-        self._ranges = ranges
-        self._status = status
+        self._again = again
+        self._owned = list(owned)
+        self._ranges = edges.ranges
+        self._status = edges.status
         self._command = command
-        self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in uploads]
-        self._downloads = [(tensor, place, _view(tensor, place)) for tensor, place in downloads]
+        self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in edges.uploads]
+        self._downloads = [(tensor, at, _view(tensor, at)) for tensor, at in edges.downloads]
 
     def run(self, host: dict[str, Array]) -> None:
         """Run the segment on the arrays in `host` and add what it produces for the host."""
+        self._write(host)
+        self._replay()
+        self._read(host)
+
+    def begin(self, host: dict[str, Array]) -> None:
+        """Write what the segment needs from `host`, submit, and return."""
+        self._write(host)
+        if self._status is not None:
+            self._status.reset()
+        if self._command is not None:
+            self._command.submit()
+
+    def end(self, host: dict[str, Array] | None) -> None:
+        """Wait, and add what the segment produced to `host`, if there is one.
+
+        Raises:
+            InvalidInputError: a kernel found a value that it cannot compute with.
+        """
+        if self._command is not None:
+            self._command.wait()
+        if self._status is not None:
+            self._status.raise_failed()
+        if host is not None:
+            self._read(host)
+
+    def bound(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> Segment | None:
+        """Return the segment on other places; see `Segment`."""
+        again = self._again
+        if again is None or self._steps is not None:
+            return None
+        places = {}
+        for tensors, given in ((again.uploads, inputs), (again.downloads, outputs)):
+            for tensor in tensors:
+                device = tensor.name in given and self._memory.place_on_device(given[tensor.name])
+                if not device:
+                    return None
+                places[tensor.name] = device
+        return again.bound(places)
+
+    def _write(self, host: Mapping[str, Array | DeviceTensor]) -> None:
         if self._command is not None:
             self._command.settle()  # an interrupted run may still read its inputs
         for tensor, place, view in self._uploads:
-            array = host[tensor.name]
+            given = host[tensor.name]
             for allowed in self._ranges.get(tensor.name, ()):
-                allowed.check(array, tensor.name)
+                allowed.check(as_array(given), tensor.name)
+            if isinstance(given, DeviceTensor):
+                if self._memory.copy_on_device(given, place, view):
+                    continue
+                given = given.numpy()
+            self._memory.count_host_copy()
             if view is not None:
-                write_view(view, array, tensor.name)
-            elif array.size:
+                write_view(view, given, tensor.name)
+            elif given.size:
                 place.buffer.write(
-                    place.offset, np.ascontiguousarray(to_storage(array, tensor.name))
+                    place.offset, np.ascontiguousarray(to_storage(given, tensor.name))
                 )
-        self.replay()
+
+    def _read(self, host: dict[str, Array]) -> None:
         for tensor, place, view in self._downloads:
+            self._memory.count_host_copy()
             if view is None:
                 raw = place.buffer.read(place.offset, _nbytes(tensor))
                 view = raw.view(stored_dtype(tensor)).reshape(tensor.shape)
@@ -73,8 +156,20 @@ class VulkanSegment(Segment):
         """Submit the recorded commands and wait, without touching inputs or outputs.
 
         Raises:
-            InvalidInputError: a kernel found a value that it cannot compute with.
+            InvalidInputError: a kernel found a value that it cannot compute with, or an index is
+                outside its range.
         """
+        if self._command is not None:
+            self._command.settle()
+        for tensor, place, view in self._uploads:
+            for allowed in self._ranges.get(tensor.name, ()):
+                if view is None:
+                    raw = place.buffer.read(place.offset, _nbytes(tensor))
+                    view = raw.view(stored_dtype(tensor))
+                allowed.check(view, tensor.name)
+        self._replay()
+
+    def _replay(self) -> None:
         if self._command is not None:
             if self._status is not None:
                 self._status.reset()
@@ -123,7 +218,13 @@ class VulkanSegment(Segment):
             self._command = None
         self._uploads.clear()
         self._downloads.clear()
-        self._memory.close()
+        for buffer in self._owned:
+            buffer.destroy()
+        if self._again is not None:
+            self._memory.close()
+            self._again = None
+        else:
+            self._owned.clear()
 
 
 def _nbytes(tensor: Tensor) -> int:

@@ -178,6 +178,6 @@ def write_view(view: npt.NDArray[np.generic], array: Array, name: str) -> None:
 def read_view(view: npt.NDArray[np.generic], dtype: DType) -> Array:
     """Return a new host array of the tensor's own dtype from its stored form."""
     if dtype is DType.BOOL:
-        result: Array = view != 0
+        result: Array = np.not_equal(view, 0, out=np.empty(view.shape, np.bool_))
         return result
     return view.astype(dtype.numpy, copy=True)

@@ -1,0 +1,70 @@
+"""What `InferenceSession.bind` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from vkmnn.core.bound import Bound
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class BoundRun:
+    """A network whose inputs and outputs lie at fixed places; call it to run it.
+
+    It keeps its plan until it, or the session, is closed; its tensors stay for good.
+    """
+
+    def __init__(self, session: Session, bound: Bound) -> None:
+        self._session = session
+        self._bound = bound
+
+    @property
+    def inputs(self) -> Mapping[str, DeviceTensor]:
+        """What a run reads, by name: write into them before it."""
+        return self._bound.inputs
+
+    @property
+    def outputs(self) -> Mapping[str, DeviceTensor]:
+        """What a run writes, by name."""
+        return self._bound.outputs
+
+    @property
+    def copies(self) -> bool:
+        """Whether runs copy: the network is not one plan on the device."""
+        return self._bound.copies
+
+    def run(self) -> Mapping[str, DeviceTensor]:
+        """Run the network once, and return `outputs`.
+
+        Raises:
+            InvalidInputError: it, or the session, has been closed; an index that lies outside its
+                range, or another value that a kernel cannot compute with.
+            DeviceLostError: the device does not work any more; bind again on a new one.
+        """
+        self._session.run_bound(self._bound)
+        return self._bound.outputs
+
+    __call__ = run
+
+    def close(self) -> None:
+        """Release its part of the plan; the tensors stay."""
+        self._session.release_bound(self._bound)
+
+    def __enter__(self) -> Self:
+        """Return the run itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,167 @@
+"""Runs whose inputs and outputs lie at fixed places, and runs that do not wait."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vkmnn.core.backend import Backend, Segment
+from vkmnn.core.device_tensor import DeviceTensor, as_array
+from vkmnn.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from vkmnn.core.pipeline import Pipeline
+
+Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Bound(ABC):
+    """A network with its inputs and outputs bound to tensors.
+
+    Attributes:
+        inputs: what a run reads, by name.
+        outputs: what it writes.
+        copies: whether a run copies between them and the plan's own memory.
+    """
+
+    copies: bool
+
+    def __init__(
+        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    ) -> None:
+        self.inputs = dict(inputs)
+        self.outputs = dict(outputs)
+        self.closed = False
+
+    def run(self) -> None:
+        """Run once.
+
+        Raises:
+            InvalidInputError: it is closed, with its session or by a lost device; or a kernel found
+                a value that it cannot compute with.
+        """
+        if self.closed:
+            raise InvalidInputError(
+                "the bound run has been closed", hint="bind again, in a session that is open"
+            )
+        self._run()
+
+    def close(self) -> None:
+        """Release what it holds of the plan; the tensors stay."""
+        if not self.closed:
+            self.closed = True
+            self._close()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Run once."""
+
+    def _close(self) -> None:  # noqa: B027 - may hold nothing
+        """Release."""
+
+
+class BoundPlan(Bound):
+    """A plan recorded once more, on the tensors themselves: a run is a submission and a wait."""
+
+    copies = False
+
+    def __init__(
+        self,
+        plan: Pipeline,
+        segment: Segment,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+    ) -> None:
+        super().__init__(inputs, outputs)
+        self._plan = plan
+        self._segment = segment
+        plan.retain()
+
+    def _run(self) -> None:
+        self._segment.replay()
+
+    def _close(self) -> None:
+        self._segment.close()
+        self._plan.close()
+
+
+class CopyingRun(Bound):
+    """A network of several steps, or off the device: it runs as ever, between copies."""
+
+    copies = True
+
+    def __init__(
+        self,
+        run: Run,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+    ) -> None:
+        super().__init__(inputs, outputs)
+        self._do = run
+
+    def _run(self) -> None:
+        results = self._do({name: as_array(tensor) for name, tensor in self.inputs.items()})
+        for name, tensor in self.outputs.items():
+            tensor.copy_from(results[name])
+
+
+class Lane:
+    """A plan recorded once more, on inputs and outputs of its own: runs in two lanes overlap.
+
+    Args:
+        segment: of the plan, as recorded for the lane.
+        constants: outputs that no run changes.
+        names: the outputs.
+    """
+
+    def __init__(
+        self, segment: Segment, constants: Mapping[str, Any], names: tuple[str, ...]
+    ) -> None:
+        self._segment = segment
+        self._constants = constants
+        self._names = names
+
+    def begin(self, feeds: Mapping[str, Any]) -> None:
+        """Write the inputs and submit."""
+        self._segment.begin(dict(feeds))
+
+    def end(self) -> dict[str, Any]:
+        """Wait; return new arrays of the outputs."""
+        host: dict[str, Any] = {}
+        self._segment.end(host)
+        return {
+            name: self._constants[name].copy() if name in self._constants else host[name]
+            for name in self._names
+        }
+
+    def close(self) -> None:
+        """Release it, after what is under way."""
+        self._segment.close()
+
+
+class Begun:
+    """A run under way in a lane of a plan, which stays until it is over."""
+
+    def __init__(self, plan: Pipeline, lane: Lane, backend: Backend) -> None:
+        self._plan = plan
+        self._lane = lane
+        self._backend = backend
+        plan.retain()
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the run, and return its outputs.
+
+        Raises:
+            VkmnnError: as a run.
+        """
+        try:
+            with self._backend.use():
+                results = self._lane.end()
+        except BaseException:
+            self._lane.close()
+            self._plan.close()
+            raise
+        self._plan.give_back(self._lane)
+        self._plan.close()
+        return results

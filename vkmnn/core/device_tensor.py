@@ -1,0 +1,195 @@
+"""Tensors that stay on a device between runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, DType
+
+_DL_CPU = (1, 0)
+_DL_VULKAN = 7
+
+
+class Storage(ABC):
+    """Where the elements of a DeviceTensor lie; `device` names it."""
+
+    device: str
+
+    @abstractmethod
+    def view(self) -> Array | None:
+        """Return the elements without a copy; None where the host does not see them as they are."""
+
+    @abstractmethod
+    def read(self) -> Array:
+        """Return a copy of the elements."""
+
+    @abstractmethod
+    def write(self, array: Array) -> None:
+        """Take the elements of an array of the same shape and type."""
+
+    def write_from(self, other: Storage) -> bool:
+        """Take the elements of another storage without the host; False where that cannot be."""
+        return False
+
+
+class HostStorage(Storage):
+    """An array, for backends that compute on the host."""
+
+    device = "CPU"
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def view(self) -> Array:
+        """Return the array itself."""
+        return self._array
+
+    def read(self) -> Array:
+        """Return a copy."""
+        return np.array(self._array)
+
+    def write(self, array: Array) -> None:
+        """Copy the elements."""
+        np.copyto(self._array, array)
+
+
+class DeviceTensor:
+    """A tensor in a device's memory: fed to runs, written by runs, read by the host when it asks.
+
+    Sessions make them: `InferenceSession.tensor`, `upload`, `run_on_device` and `bind`. A tensor
+    outlives the session that made it, and goes to other sessions; those on other devices copy it.
+    While a run is under way, what it reads must not be written, nor what it writes be read.
+    """
+
+    __slots__ = ("__weakref__", "_dtype", "_shape", "storage")
+
+    def __init__(self, shape: tuple[int, ...], dtype: DType, storage: Storage) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self.storage = storage
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its axes."""
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type of its elements, as numpy has it."""
+        return self._dtype.numpy
+
+    @property
+    def ndim(self) -> int:
+        """How many axes it has."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return int(np.prod(self._shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements as an array; a device may store them wider."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        """The name of the device that it lies on."""
+        return self.storage.device
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether `numpy` is a view: the host sees the memory, and the elements as they are.
+
+        Devices store elements in 32 bits; float32 and int32 are as they are.
+        """
+        return self.storage.view() is not None
+
+    def numpy(self) -> Array:
+        """Return the elements: a view of the device's memory where `is_mapped`, else a copy.
+
+        A view may be written, too, and keeps the memory alive.
+
+        Raises:
+            DeviceLostError: the device does not work any more.
+            InvalidInputError: the device has been closed.
+        """
+        view = self.storage.view()
+        return self.storage.read() if view is None else view
+
+    def copy_from(self, source: Array | DeviceTensor) -> None:
+        """Take the elements of an array, or of another tensor, of the same shape and type.
+
+        Between tensors of one device, nothing passes through the host.
+
+        Raises:
+            InvalidInputError: another shape or element type.
+            IntegerRangeError: an integer that takes more than the 32 bits of the device.
+        """
+        if source.shape != self.shape or source.dtype != self.dtype:
+            raise InvalidInputError(
+                f"a tensor of {self.dtype} {list(self.shape)} cannot take {source.dtype} "
+                f"{list(source.shape)}",
+                hint="shape and element type have to be the same",
+            )
+        if not isinstance(source, DeviceTensor):
+            self.storage.write(source)
+        elif not self.storage.write_from(source.storage):
+            self.storage.write(source.numpy())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Return the elements as numpy asks for them.
+
+        Raises:
+            ValueError: `copy` is False, and only a copy can be had.
+        """
+        view = self.storage.view()
+        same = dtype is None or self.dtype == dtype
+        if copy is False and (view is None or not same):
+            raise ValueError("the elements of this DeviceTensor cannot be had without a copy")
+        array = self.storage.read() if view is None or (copy and same) else view
+        return array if same else array.astype(dtype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return where the memory is: (1, 0), the host's, where `is_mapped`; else Vulkan's."""
+        return _DL_CPU if self.is_mapped else (_DL_VULKAN, 0)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return the memory as a DLPack capsule; it keeps the memory alive.
+
+        Raises:
+            BufferError: the host does not see the memory, and no copy on the host was asked for.
+        """
+        view = self.storage.view()
+        host = dl_device is not None and tuple(dl_device) == _DL_CPU
+        if (view is None and (not host or copy is False)) or (dl_device is not None and not host):
+            raise BufferError(
+                f"the memory of this DeviceTensor, on {self.device}, cannot be exported; "
+                "export .numpy(), which is a copy"
+            )
+        array: Any = self.storage.read() if view is None or copy else view
+        try:
+            return array.__dlpack__(stream=stream, max_version=max_version)
+        except TypeError:  # numpy before 2.1
+            return array.__dlpack__(stream=stream)
+
+    def __repr__(self) -> str:
+        """Return type, shape and device."""
+        return f"<vkmnn.DeviceTensor {self.dtype} {list(self.shape)} on {self.device}>"
+
+
+def as_array(value: Any) -> Any:
+    """Return the elements of a DeviceTensor; all else as it is."""
+    return value.numpy() if isinstance(value, DeviceTensor) else value

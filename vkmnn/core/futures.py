@@ -1,0 +1,94 @@
+"""Runs that are asked for now and done by and by."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.threads import Workers
+
+T = TypeVar("T")
+
+IN_FLIGHT = 2
+"""Runs under way at once: while the device computes one, the host uploads the next."""
+
+
+class RunFuture(Future[T], Generic[T]):
+    """The result of a run to come: a `concurrent.futures.Future` that can be awaited, too.
+
+    `result` and `exception` wait, `done` asks, `add_done_callback` is told, in the thread that did
+    the run. `cancel` takes back a run that has not begun; one that has ends as it would have.
+    """
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in an event loop; cancelling the task cancels a run that has not begun."""
+        return asyncio.wrap_future(self).__await__()
+
+
+class Submitter:
+    """Does runs in the order in which they were asked for, two at a time."""
+
+    def __init__(self) -> None:
+        self._workers = Workers(IN_FLIGHT, "vkmnn-run")
+        self._turn = threading.Lock()
+        self._here = threading.local()
+        self._waiting: list[tuple[RunFuture[Any], Callable[[], Callable[[], Any]]]] = []
+        self._closed = False
+
+    def submit(self, begin: Callable[[], Callable[[], T]]) -> RunFuture[T]:
+        """Ask for a run.
+
+        Args:
+            begin: begins the run, and returns what waits for its result. Both may raise.
+        """
+        future: RunFuture[T] = RunFuture()
+        self._waiting.append((future, begin))
+        self._workers.submit(self._next)
+        return future
+
+    def _next(self) -> None:
+        """Do the run that has waited longest; only its beginning excludes others."""
+        self._here.inside = True
+        try:
+            with self._turn:
+                future, begin = self._waiting.pop(0)
+                if not future.set_running_or_notify_cancel():
+                    return
+                finish = self._begun(future, begin)
+                del begin
+            if finish is not None:
+                _settle(future, finish)
+        finally:
+            self._here.inside = False
+
+    def _begun(
+        self, future: RunFuture[Any], begin: Callable[[], Callable[[], Any]]
+    ) -> Callable[[], Any] | None:
+        try:
+            if self._closed:
+                raise InvalidInputError(
+                    "the session was closed before the run began", hint="create a new one"
+                )
+            return begin()
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
+            future.set_exception(error)
+            return None
+
+    def close(self) -> None:
+        """Refuse the runs that have not begun, and wait for those that have."""
+        self._closed = True
+        if not getattr(self._here, "inside", False):  # else a callback closes: it cannot wait
+            self._workers.close()
+
+
+def _settle(future: RunFuture[T], finish: Callable[[], T]) -> None:
+    try:
+        result = finish()
+    except BaseException as error:  # noqa: BLE001 - `result` raises it
+        future.set_exception(error)
+    else:
+        future.set_result(result)
