@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from vkmnn.core.backend import Backend, Segment
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from vkmnn.core.pipeline import Pipeline
-
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Shared(Protocol):
+    """A plan that several use; it goes when each has closed it."""
+
+    def retain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def give_back(self, lane: Lane) -> None: ...
 
 
 class Bound(ABC):
@@ -68,7 +75,7 @@ class BoundPlan(Bound):
 
     def __init__(
         self,
-        plan: Pipeline,
+        plan: Shared,
         segment: Segment,
         inputs: Mapping[str, DeviceTensor],
         outputs: Mapping[str, DeviceTensor],
@@ -143,7 +150,7 @@ class Lane:
 class Begun:
     """A run under way in a lane of a plan, which stays until it is over."""
 
-    def __init__(self, plan: Pipeline, lane: Lane, backend: Backend) -> None:
+    def __init__(self, plan: Shared, lane: Lane, backend: Backend) -> None:
         self._plan = plan
         self._lane = lane
         self._backend = backend
