@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 from vkmnn.budget import Budget, Meter
 from vkmnn.core.backend import Backend
 from vkmnn.core.branches import Branches
+from vkmnn.core.host_part import HostPart
 from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import load_plugins
@@ -22,7 +23,6 @@ from vkmnn.errors import (
     ModelError,
     typed_memory_errors,
 )
-from vkmnn.host import branch_models, check_on_host, open_on_host
 from vkmnn.ir import Array, Dim, Graph, Op, TensorInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
@@ -181,7 +181,7 @@ def load_network(
     from vkmnn.converter.passes import optimize
 
     on_host = unsupported_name(unsupported) == "cpu"
-    host = check_on_host(environment.host_engines()) if on_host else None
+    host = _host_check(environment.host_engines()) if on_host else None
     with typed_memory_errors("loading the model"):
         meter = Meter(budget or environment.budget())
         if isinstance(model, Graph):
@@ -196,6 +196,19 @@ def load_network(
             source = _with_sizes(source, sizes)
         graph = optimize(source, run_op, passes=None if optimised else (), meter=meter)
         return Network(source, graph, meter)
+
+
+def _host_check(names: Sequence[str]) -> HostCheck:
+    """Return what says whether the host runs a node, imported when a model has such nodes."""
+
+    def check(
+        model: onnx.ModelProto, untyped: Collection[str]
+    ) -> Mapping[str, onnx.TypeProto] | str:
+        from vkmnn.host import check_on_host
+
+        return check_on_host(names)(model, untyped)
+
+    return check
 
 
 def _converted(
@@ -249,7 +262,7 @@ def open_session(
         meter=network.meter.renewed,
         rebuild=config.on_device_lost == "rebuild",
         open_host=partial(
-            open_on_host,
+            _open_on_host,
             engines=environment.host_engines(),
             seconds=environment.timeout_s(),
         ),
@@ -258,8 +271,23 @@ def open_session(
     return OpenSession(core, device.info, device.precision)
 
 
+def _open_on_host(
+    ops: Sequence[Op],
+    constants: Mapping[str, Array],
+    wanted: Collection[str],
+    engines: Sequence[str],
+    seconds: float,
+) -> Sequence[HostPart]:
+    """Return what runs ops on the host, imported when a network has such ops."""
+    from vkmnn.host import open_on_host
+
+    return open_on_host(ops, constants, wanted, engines, seconds)
+
+
 def _open_branches(op: Op, constants: Mapping[str, Array], budget: Budget) -> Branches | None:
     """Return the branches of an If that is worth it as networks; None where the host runs it."""
+    from vkmnn.host import branch_models
+
     found = branch_models(op, constants)
     if found is None:
         return None

@@ -397,6 +397,20 @@ def test_what_a_file_holds_counts_before_it_is_converted() -> None:
     assert meter.allowed_seconds == pytest.approx(BASE_SECONDS + 2 * SECONDS_PER_NODE)
 
 
+def test_the_clock_of_the_thread_is_read_only_when_it_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Planning asks for time at every op, and the kernel takes microseconds to tell."""
+    read: list[float] = []
+    monkeypatch.setattr(time, "thread_time", lambda: read.append(0.0) or 0.0)
+    meter = Meter(Budget(seconds=60.0), clock=time.thread_time)
+    for _ in range(100):
+        meter.check_time()
+    assert len(read) == 1
+    assert not meter.has_time(61.0)
+    assert len(read) == 2
+
+
 def test_time_is_checked_before_it_is_spent() -> None:
     now = [0.0]
     meter = Meter(Budget(seconds=10.0), clock=lambda: now[0])

@@ -292,3 +292,14 @@ def test_import_vkmnn_loads_nothing_heavy():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_face_loads_neither_front_ends_nor_kernels():
+    """They are imported while a model is read and a device opened, by those who need them."""
+    late = ("vkmnn.converter", "vkmnn.host", "vkmnn.vulkan", "vkmnn.shaders", "onnx")
+    code = (
+        "import sys, vkmnn; vkmnn.InferenceSession, vkmnn.load\n"
+        f"print([name for name in sys.modules if name.startswith({late})])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import gt, truediv
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.device_info import DeviceInfo
@@ -52,11 +53,8 @@ def find_faults(
             lacks[kind] = missing(dispatch.shader, info, dispatch.spec)
         if reason := lacks[kind]:
             yield Fault(dispatch.label, reason)
-        share = min(
-            most / count
-            for count, most in zip(dispatch.groups, limits.max_workgroup_count, strict=True)
-        )
-        if share < 1:
+        if any(map(gt, dispatch.groups, limits.max_workgroup_count)):
+            share = min(map(truediv, limits.max_workgroup_count, dispatch.groups))
             yield Fault(
                 dispatch.label,
                 f"{dispatch.groups} workgroups are more than the {limits.max_workgroup_count} "

@@ -134,7 +134,7 @@ class _Plan:
         made: Sequence[Form],
     ) -> list[Command]:
         """Return the commands that take the place of one; none where it can stay."""
-        if self.divider is None:
+        if self.divider is None or self.divider.is_small([*inputs, *command.outputs]):
             return []
         read = [
             in_form(t, form.layout, form.half and t is not None and is_float(t))

@@ -27,7 +27,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.executions.raster import PartRasterExecution
 from vkmnn.vulkan.recording import Recording
-from vkmnn.vulkan.storage import HALF_BYTES, storage_bytes
+from vkmnn.vulkan.storage import HALF_BYTES, VECTOR_BYTES, storage_bytes
 
 CreateExecution = Callable[
     [Op, Sequence["Tensor | None"], Sequence[Tensor]], "Execution | Rejection"
@@ -72,6 +72,12 @@ class Divider:
     info: DeviceInfo
     new_encoder: Callable[[], VulkanEncoder]
     _made: dict[tuple[object, ...], Tensor] = field(default_factory=dict)
+
+    def is_small(self, tensors: Iterable[Tensor | None]) -> bool:
+        """Return whether no tensor can take enough bytes, in whatever form, for a cut."""
+        limit = self.info.limits.max_storage_buffer_range // SUSPECT // VECTOR_BYTES
+        # An element takes a whole vector at most: where it is the only channel of a block.
+        return not any(t is not None and prod(t.shape) > limit for t in tensors)
 
     def divide(
         self, command: Command, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
