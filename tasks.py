@@ -143,7 +143,7 @@ def lint(args: Sequence[str]) -> int:
         ["mypy"],
     )
     failed = [command[0] for command in commands if process.run_loud([python, "-m", *command])]
-    say(f"failed: {', '.join(failed)}" if failed else "lint: all well")
+    say(f"failed: {', '.join(failed)}" if failed else "lint: ok")
     return int(bool(failed))
 
 

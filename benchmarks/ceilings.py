@@ -10,14 +10,14 @@ from typing import Literal
 from benchmarks.shaders import kernels
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
-from vkmnn.runtime.encoder import CommandBuffer, linear_groups
 from vkmnn.runtime.memory import BufferRange, MemoryKind
+from vkmnn.runtime.recorder import CommandBuffer, linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import Load, loads_of
 
 INVOCATIONS = 1 << 18
-MOST_ROUNDS = 1 << 15  # lavapipe ends loops at 65,535
-LEAST_MS = 20.0
+MAX_ROUNDS = 1 << 15  # lavapipe ends loops at 65,535
+MIN_MS = 20.0
 SIZES = tuple(1 << power for power in range(12, 30, 2))
 COPIES = 16
 REPEATS = 5
@@ -47,7 +47,7 @@ class Ceilings:
         seconds = (1 - part) * low / self.bandwidth[low] + part * high / self.bandwidth[high]
         return nbytes / seconds
 
-    def least_seconds(self, flops: float, nbytes: float, dtype: str = "f32") -> float:
+    def min_seconds(self, flops: float, nbytes: float, dtype: str = "f32") -> float:
         """Return what a step must take that computes and moves so much."""
         return max(flops / self.flops[dtype], nbytes / self.bandwidth_at(nbytes) if nbytes else 0.0)
 
@@ -57,15 +57,15 @@ def measure(device: Device, largest: int = SIZES[-1]) -> Ceilings:
     flops = {"f32": _flops(device, _multiply_adds("f32"))}
     if "float16" in device.info.features:
         flops["f16"] = _flops(device, _multiply_adds("f16"))
-    shape = matrix_shape(device.info)
+    shape = coopmat_shape(device.info)
     if shape is not None:
-        flops[f"f16 matrices {shape.m}×{shape.n}×{shape.k}"] = _flops(device, _products(shape))
+        flops[f"f16 matrices {shape.m}×{shape.n}×{shape.k}"] = _flops(device, _mma_chain(shape))
     sizes = [size for size in SIZES if size <= largest]
     load = loads_of(device.info)[0]
     return Ceilings(flops, {size: _bandwidth(device, load, size) for size in sizes})
 
 
-def matrix_shape(info: DeviceInfo) -> CooperativeMatrixShape | None:
+def coopmat_shape(info: DeviceInfo) -> CooperativeMatrixShape | None:
     """Return the largest product of float16 matrices into float32 that a subgroup makes."""
     shader = kernels.mma()
     if not info.features.issuperset(shader.requires):
@@ -100,7 +100,7 @@ def _multiply_adds(dtype: Literal["f32", "f16"]) -> _Work:
     )
 
 
-def _products(shape: CooperativeMatrixShape) -> _Work:
+def _mma_chain(shape: CooperativeMatrixShape) -> _Work:
     # 8 chains.
     return _Work(
         kernels.mma(),
@@ -118,12 +118,12 @@ def _flops(device: Device, work: _Work) -> float:
     with device.allocate(4096, MemoryKind.DEVICE) as buffer:
         rounds = 64
         while True:
-            encoder = device.encoder(timestamps=True)
+            recorder = device.recorder(timestamps=True)
             target = [BufferRange(buffer, 0, 4096)]
-            encoder.dispatch(pipeline, target, work.params(rounds), groups)
-            with encoder.finish() as commands:
+            recorder.dispatch(pipeline, target, work.params(rounds), groups)
+            with recorder.finish() as commands:
                 spent = _best_ms(commands)
-            if spent >= LEAST_MS or rounds >= MOST_ROUNDS:
+            if spent >= MIN_MS or rounds >= MAX_ROUNDS:
                 return INVOCATIONS // team * rounds * work.flops / spent * 1e3
             rounds *= 4
 
@@ -137,12 +137,12 @@ def _bandwidth(device: Device, load: Load, moved: int) -> float:
     groups = linear_groups(size // 16, shader.local_size[0], device.info.limits)
     with device.allocate(moved, MemoryKind.DEVICE) as buffer:
         halves = [BufferRange(buffer, 0, size), BufferRange(buffer, size, size)]
-        encoder = device.encoder(timestamps=True)
+        recorder = device.recorder(timestamps=True)
         for number in range(COPIES):
             # Each reads what the one before wrote, as the steps of a network do.
             pair = halves if number % 2 == 0 else halves[::-1]
-            encoder.dispatch(pipeline, pair, params, groups)
-        with encoder.finish() as commands:
+            recorder.dispatch(pipeline, pair, params, groups)
+        with recorder.finish() as commands:
             return COPIES * moved / _best_ms(commands) * 1e3
 
 

@@ -23,7 +23,7 @@ import vkmnn
 from benchmarks.networks import feeds_for, light_models
 from benchmarks.overhead import KINDS, SIZE, chain
 from benchmarks.timing import interleave
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Graph, Op
 from vkmnn.ir.ops import UnaryAttrs
@@ -86,12 +86,12 @@ def record_cost(device: Device, rounds: int) -> float:
     ranges = [BufferRange(buffer, 0, 4096) for buffer in buffers]
     costs = []
     for _ in range(rounds):
-        encoder = device.encoder()
+        recorder = device.recorder()
         start = thread_time()
         for step in range(DISPATCHES):
-            encoder.dispatch(pipeline, ranges[:: 1 if step % 2 else -1], params, (1, 1, 1), "copy")
+            recorder.dispatch(pipeline, ranges[:: 1 if step % 2 else -1], params, (1, 1, 1), "copy")
         costs.append((thread_time() - start) / DISPATCHES)
-        encoder.finish().destroy()
+        recorder.finish().destroy()
     for buffer in buffers:
         buffer.destroy()
     return median(costs)
@@ -107,9 +107,9 @@ def wide(width: int) -> Graph:
     return Graph("wide", graph.inputs, outputs, ops)
 
 
-def replay(device: Device, graph: Graph) -> tuple[Callable[[], object], Pipeline]:
+def replay(device: Device, graph: Graph) -> tuple[Callable[[], object], Plan]:
     """Return what submits a planned network and waits, and the plan that must be closed."""
-    plan = Pipeline(graph, {"x": graph.inputs[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
+    plan = Plan(graph, {"x": graph.inputs[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
     (segment,) = plan.segments
     assert isinstance(segment, VulkanSegment)
     plan.execute({"x": np.ones(SIZE, np.float32)})

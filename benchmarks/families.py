@@ -13,13 +13,13 @@ from rich.table import Table
 
 from vkmnn.cli.console import table
 from vkmnn.core.execution import Command
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import MatMulAttrs
 from vkmnn.runtime.device import Device
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.recording import Recording
 
 T = TypeVar("T")
 
@@ -81,17 +81,17 @@ class _ChainBackend(VulkanBackend):
     kernel = ""
     workgroups = 0
 
-    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[VulkanEncoder, list[int]]:
-        encoder, ends = super().encode(segments)
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
+        recording, ends = super().encode(segments)
         # Behind it, a result of halves is converted for the host.
-        last = [dispatch for dispatch in encoder.dispatches if dispatch.label == OP][-1]
+        last = [dispatch for dispatch in recording.dispatches if dispatch.label == OP][-1]
         self.kernel, self.workgroups = last.shader.name, prod(last.groups)
-        encoder.dispatches = encoder.dispatches * CHAIN
-        return encoder, [end * CHAIN for end in ends]
+        recording.dispatches = recording.dispatches * CHAIN
+        return recording, [end * CHAIN for end in ends]
 
 
 def measure(
-    size: tuple[int, int, int], half: bool, device: Device, runs: int
+    size: tuple[int, int, int], fp16: bool, device: Device, runs: int
 ) -> Iterator[FamilyResult]:
     """Yield what each kernel takes for a product, the rules' first; the least of several runs."""
     m, n, k = size
@@ -103,7 +103,7 @@ def measure(
     seen = set()
     take = _Take(0)
     while take.rank < take.count:
-        with _opened(x, w, half, device, take) as (backend, plan):
+        with _opened(x, w, fp16, device, take) as (backend, plan):
             name = backend.kernel, backend.workgroups
             if name not in seen:
                 seen.add(name)
@@ -112,23 +112,23 @@ def measure(
                 error = float(np.abs(y[rows] - want).max() / np.ptp(want))
                 flops = 2e6 * m * n * k / spent
                 yield FamilyResult(
-                    m, n, k, STORED[half], *name, take.rank == 0, spent, flops, error
+                    m, n, k, STORED[fp16], *name, take.rank == 0, spent, flops, error
                 )
         take.rank += 1
 
 
 @contextmanager
 def _opened(
-    x: Array, w: Array, half: bool, device: Device, take: _Take
-) -> Iterator[tuple[_ChainBackend, Pipeline]]:
+    x: Array, w: Array, fp16: bool, device: Device, take: _Take
+) -> Iterator[tuple[_ChainBackend, Plan]]:
     infos = {
         "x": TensorInfo("x", DType.FLOAT32, x.shape),
         "y": TensorInfo("y", DType.FLOAT32, (x.shape[0], w.shape[1])),
     }
     op = Op("MatMul", OP, ["x", "w"], ["y"], MatMulAttrs())
     graph = Graph("product", [infos["x"]], [infos["y"]], [op], {"w": w})
-    backend = _ChainBackend(device, timestamps=True, chooser=take, half=half)
-    plan = Pipeline(graph, {"x": infos["x"]}, {}, backend, CpuBackend(), run_op)
+    backend = _ChainBackend(device, timestamps=True, chooser=take, fp16=fp16)
+    plan = Plan(graph, {"x": infos["x"]}, {}, backend, CpuBackend(), run_op)
     try:
         yield backend, plan
     finally:
@@ -136,7 +136,7 @@ def _opened(
         backend.close()
 
 
-def _once(plan: Pipeline, x: Array) -> float:
+def _once(plan: Plan, x: Array) -> float:
     plan.execute({"x": x})
     spent = [timing for _, timing in plan.timings() if timing.op == OP]
     return sum(timing.microseconds for timing in spent) / CHAIN

@@ -20,7 +20,7 @@ class KernelRate:
 
     FLOP/s are those of the operators' definitions: Winograd's and zero padding's count in full, so
     that they may lie above the ceiling. Bytes are those of inputs, weights and outputs, each once.
-    `least_us` is the least that the ceilings allow; `part` says how near the ops come to it.
+    `min_us` is the least that the ceilings allow; `part` says how near the ops come to it.
     """
 
     kernel: str
@@ -30,13 +30,13 @@ class KernelRate:
     share: float
     flops: int
     nbytes: int
-    least_us: float
+    min_us: float
     bound: str
 
     @property
     def part(self) -> float:
         """The least possible time by the time taken."""
-        return self.least_us / self.microseconds if self.microseconds else 0.0
+        return self.min_us / self.microseconds if self.microseconds else 0.0
 
     @property
     def intensity(self) -> float:
@@ -60,11 +60,11 @@ def rates(profile: Profile, ceilings: Ceilings) -> list[KernelRate]:
     for (kernel, kind), ops in groups.items():
         spent = sum(op.microseconds for op in ops)
         flops, nbytes = sum(op.flops for op in ops), sum(op.nbytes for op in ops)
-        least = sum(ceilings.least_seconds(op.flops, op.nbytes) for op in ops) * 1e6
-        compute = sum(ceilings.least_seconds(op.flops, 0) for op in ops) * 1e6
-        bound = "arithmetic" if compute > least / 2 else "memory"
+        minimum = sum(ceilings.min_seconds(op.flops, op.nbytes) for op in ops) * 1e6
+        compute = sum(ceilings.min_seconds(op.flops, 0) for op in ops) * 1e6
+        bound = "arithmetic" if compute > minimum / 2 else "memory"
         result.append(
-            KernelRate(kernel, kind, len(ops), spent, spent / total, flops, nbytes, least, bound)
+            KernelRate(kernel, kind, len(ops), spent, spent / total, flops, nbytes, minimum, bound)
         )
     return sorted(result, key=lambda rate: -rate.microseconds)
 

@@ -126,8 +126,8 @@ def specs_for(network: Network, fp16: bool, names: Sequence[str] = ()) -> list[E
         options: dict[str, Any] = {"case": network.case, "sizes": dict(network.sizes)}
         torch.append(replace(TORCH, options=options))
         if fp16:
-            half = {**options, "precision": "normal"}
-            torch.append(EngineSpec(f"{TORCH.name} fp16", TORCH.target, half))
+            fp16 = {**options, "precision": "normal"}
+            torch.append(EngineSpec(f"{TORCH.name} fp16", TORCH.target, fp16))
     wanted = [name.lower() for name in names]
     fitting = [t for t in torch if not wanted or any(part in t.name.lower() for part in wanted)]
     return [*engines(fp16, names), *fitting]

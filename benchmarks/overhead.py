@@ -13,7 +13,7 @@ from rich.table import Table
 
 from benchmarks.timing import interleave
 from vkmnn.cli.console import table
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import UnaryAttrs
@@ -55,7 +55,7 @@ def run_cost(device: Device, dispatches: int, rounds: int) -> RunCost:
     wall times would drown in the noise of the device.
     """
     graph = chain(dispatches)
-    plan = Pipeline(graph, {"x": graph.inputs[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
+    plan = Plan(graph, {"x": graph.inputs[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
     segment = plan.segments[0]
     assert isinstance(segment, VulkanSegment)
     feeds = {"x": np.ones(SIZE, np.float32)}
@@ -86,14 +86,14 @@ def record_cost(device: Device, dispatches: int, rounds: int) -> tuple[float, fl
     halves = [BufferRange(buffer, 0, size), BufferRange(buffer, size, size)]
     costs = []
     for _ in range(rounds):
-        encoder = device.encoder()
+        recorder = device.recorder()
         start = thread_time()
         for step in range(dispatches):
             # Every dispatch reads what the last one wrote: the worst case for barriers.
             pair = [halves[step % 2], halves[1 - step % 2]]
-            encoder.dispatch(pipeline, pair, params, (1, 1, 1), "copy")
+            recorder.dispatch(pipeline, pair, params, (1, 1, 1), "copy")
         costs.append((thread_time() - start) / dispatches)
-        encoder.finish().destroy()
+        recorder.finish().destroy()
     buffer.destroy()
     return median(costs), min(costs)
 
@@ -105,7 +105,7 @@ def plan_cost(device: Device, dispatches: int, rounds: int) -> float:
     costs = []
     for _ in range(rounds):
         start = thread_time()
-        plan = Pipeline(graph, {"x": graph.inputs[0]}, {}, backend, CpuBackend(), run_op)
+        plan = Plan(graph, {"x": graph.inputs[0]}, {}, backend, CpuBackend(), run_op)
         costs.append((thread_time() - start) / dispatches)
         plan.close()
     return median(costs)

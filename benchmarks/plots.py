@@ -22,7 +22,7 @@ _COLOURS = (
     *("#c43c3c", "#4b9fb8", "#7a5fc7", "#3f4a5a", "#e58fae"),
 )
 # Part of a network's time from which on a kernel is named.
-_LEAST_NAMED = 0.03
+_MIN_NAMED = 0.03
 
 
 def available() -> bool:
@@ -95,7 +95,7 @@ def _labels(rates: Sequence[KernelRate]) -> list[tuple[str, tuple[float, float]]
         covered = any(
             1 / 8 < place[0] / x < 8 and 0.8 < place[1] / y < 1.25 for x, y in found.values()
         )
-        if row.kernel not in found and not covered and row.share >= _LEAST_NAMED:
+        if row.kernel not in found and not covered and row.share >= _MIN_NAMED:
             found[row.kernel] = place
     return list(found.items())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType, Limits
-from vkmnn.testing.emulation import MATRICES
+from vkmnn.testing.emulation import COOPMAT_SHAPE
 from vkmnn.vulkan.gemm.coop_tiles import FEATURES
 
 LARGE_GPU = DeviceInfo(
@@ -46,10 +46,10 @@ LARGE_GPU = DeviceInfo(
 )
 """As an H200 describes itself, with 132 multiprocessors and 48 KiB of shared memory."""
 
-MATRIX_GPU = replace(
+COOPMAT_GPU = replace(
     LARGE_GPU,
     features=FEATURES,
-    cooperative_matrices=(MATRICES,),
+    cooperative_matrices=(COOPMAT_SHAPE,),
 )
 """The same with cooperative matrices of 16x16x16."""
 

@@ -321,9 +321,9 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
         return _on_cpu(config)
     from vkmnn.vulkan.backend import VulkanBackend
 
-    has_half = "storage16" in device.info.features
-    precision = _precision(config, has_half, device.info.name)
-    backend = VulkanBackend(device, config.progress, half=precision == "normal")
+    has_fp16 = "storage16" in device.info.features
+    precision = _precision(config, has_fp16, device.info.name)
+    backend = VulkanBackend(device, config.progress, fp16=precision == "normal")
     return OpenDevice(backend, device.info, precision)
 
 
@@ -331,10 +331,10 @@ def _on_cpu(config: ScheduleConfig) -> OpenDevice:
     return OpenDevice(CpuBackend(), CpuInfo(), _precision(config, False, CpuInfo().name))
 
 
-def _precision(config: ScheduleConfig, has_half: bool, device: str) -> Precision:
+def _precision(config: ScheduleConfig, has_fp16: bool, device: str) -> Precision:
     """Return the precision to run with, and warn where it is not the one that was asked for."""
     wanted = PRECISIONS[precision_name(config.precision)]
-    if wanted == "normal" and not has_half:
+    if wanted == "normal" and not has_fp16:
         _log.warning(
             '%s stores no float16: precision "%s" runs as "high", in float32',
             device,

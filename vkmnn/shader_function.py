@@ -22,9 +22,9 @@ from vkmnn.errors import InvalidInputError, ShaderError
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, open_device
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.encoder import linear_groups
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import shader_from_entry
 
 Array = NDArray[Any]
@@ -174,7 +174,7 @@ class ShaderFunction:
         timed = "timestamps" in device.info.features
         grid = self._grid(groups, spec, shapes, device)
         with ExitStack() as stack:
-            encoder = device.encoder(timestamps=timed)
+            recorder = device.recorder(timestamps=timed)
             ranges = {}
             for tensor in self._tensors:
                 size = math.prod(shapes[tensor.name])
@@ -183,12 +183,12 @@ class ShaderFunction:
                 if tensor.name in data:
                     _write(buffer, data[tensor.name])
                 else:
-                    encoder.fill(bound)
-            encoder.dispatch(pipeline, list(ranges.values()), params, grid)
-            commands = stack.enter_context(encoder.finish())
+                    recorder.fill(bound)
+            recorder.dispatch(pipeline, list(ranges.values()), params, grid)
+            commands = stack.enter_context(recorder.finish())
             commands.run()
             if timed:  # the dispatch is the last command; an empty grid records none
-                last = commands.timings()[-1:] if encoder.dispatch_count else []
+                last = commands.timings()[-1:] if recorder.dispatch_count else []
                 self.last_gpu_ms = sum(us for _, us in last) / 1000
             results = tuple(
                 _read(ranges[tensor.name].buffer, tensor.dtype, shapes[tensor.name])

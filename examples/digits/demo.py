@@ -26,8 +26,8 @@ HERE = Path(__file__).parent
 SHADES = " ░▒▓█"
 PLAIN_SHADES = " .+#@"  # for consoles that cannot show block characters
 DIGIT_WIDTH = 16  # characters: two for each of the 8 pixels of a row, since a character is tall
-LEAST_ACCURACY = 0.98
-MOST_DIFFERENCE = 1e-4
+MIN_ACCURACY = 0.98
+MAX_DIFFERENCE = 1e-4
 
 Array = npt.NDArray[Any]
 
@@ -143,7 +143,7 @@ def main() -> int:
     console.print(picture(images, predicted, labels, console))
     console.print()
     console.print(facts)
-    return int(right < LEAST_ACCURACY * len(labels) or difference > MOST_DIFFERENCE)
+    return int(right < MIN_ACCURACY * len(labels) or difference > MAX_DIFFERENCE)
 
 
 def describe(device: Any) -> str:

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import vkmnn
 from benchmarks import families, kernels, plots, results, scaling
 from benchmarks.__main__ import app
-from benchmarks.ceilings import Ceilings, matrix_shape
+from benchmarks.ceilings import Ceilings, coopmat_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
 from benchmarks.shaders import kernels as kernels_of_benchmarks
 from benchmarks.weightless import strip
@@ -93,7 +93,7 @@ def test_networks(command: Callable[..., dict[str, Any]], toy: Path, tmp_path: P
 
 def test_kernels(command: Callable[..., dict[str, Any]], toy: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("benchmarks.ceilings.SIZES", (4096, 65536))
-    monkeypatch.setattr("benchmarks.ceilings.LEAST_MS", 0.0)
+    monkeypatch.setattr("benchmarks.ceilings.MIN_MS", 0.0)
     data = command("kernels", toy, "-d", 0, "-n", 2)
     assert [size for size, _ in data["kernels"]["ceilings"]["bandwidth"]] == [4096, 65536]
     (network,) = data["kernels"]["networks"]
@@ -231,9 +231,9 @@ def test_bandwidth_between_the_sizes_that_were_measured() -> None:
 
 
 def test_the_least_time_of_a_step() -> None:
-    assert CEILINGS.least_seconds(1e6, 0) == pytest.approx(1e-3)
-    assert CEILINGS.least_seconds(1e3, 1e6) == pytest.approx(2e-3)
-    assert CEILINGS.least_seconds(0, 0) == 0
+    assert CEILINGS.min_seconds(1e6, 0) == pytest.approx(1e-3)
+    assert CEILINGS.min_seconds(1e3, 1e6) == pytest.approx(2e-3)
+    assert CEILINGS.min_seconds(0, 0) == 0
 
 
 def test_the_shaders_are_up_to_date() -> None:
@@ -273,10 +273,10 @@ def test_the_largest_fitting_product_of_matrices_is_taken() -> None:
         CooperativeMatrixShape(64, 64, 16, "f16", "f16", "f32", "f32", "workgroup", False),
     )
     able = info.features | kernels_of_benchmarks.mma().requires
-    assert matrix_shape(replace(info, features=able, cooperative_matrices=shapes)) == shapes[1]
-    assert matrix_shape(replace(info, features=able, cooperative_matrices=())) is None
+    assert coopmat_shape(replace(info, features=able, cooperative_matrices=shapes)) == shapes[1]
+    assert coopmat_shape(replace(info, features=able, cooperative_matrices=())) is None
     without = able - {"cooperative_matrix"}
-    assert matrix_shape(replace(info, features=without, cooperative_matrices=shapes)) is None
+    assert coopmat_shape(replace(info, features=without, cooperative_matrices=shapes)) is None
 
 
 def test_ops_are_counted_with_all_their_steps() -> None:
@@ -298,7 +298,7 @@ def test_ops_are_counted_with_all_their_steps() -> None:
     ]
     gemm, copy = rows
     assert gemm.share == pytest.approx(0.75)
-    assert gemm.least_us == pytest.approx(1500)
+    assert gemm.min_us == pytest.approx(1500)
     assert gemm.part == pytest.approx(1)
     assert gemm.intensity == pytest.approx(750)
     assert (gemm.bound, copy.bound) == ("arithmetic", "memory")
@@ -344,10 +344,10 @@ def test_torch_runs_only_what_it_knows(toy: Path) -> None:
     assert specs_for(from_file(toy), True) == engines(True)
     known = Network("n", toy, {}, "espcn", {"N": 1})
     assert specs_for(known, False)[:-1] == engines(False)
-    with_half = specs_for(known, True, ["PyTorch"])
-    assert [spec.name for spec in with_half] == [TORCH.name, f"{TORCH.name} fp16"]
-    assert with_half[0].options == {"case": "espcn", "sizes": {"N": 1}}
-    assert with_half[1].options["precision"] == "normal"
+    with_fp16 = specs_for(known, True, ["PyTorch"])
+    assert [spec.name for spec in with_fp16] == [TORCH.name, f"{TORCH.name} fp16"]
+    assert with_fp16[0].options == {"case": "espcn", "sizes": {"N": 1}}
+    assert with_fp16[1].options["precision"] == "normal"
 
 
 def test_torch_without_a_gpu_says_so(

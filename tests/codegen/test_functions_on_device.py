@@ -57,14 +57,14 @@ def run(
         device.allocate(x.nbytes, MemoryKind.DEVICE) as target,
     ):
         source.write(0, x)
-        encoder = device.encoder()
-        encoder.dispatch(
+        recorder = device.recorder()
+        recorder.dispatch(
             device.pipeline(shader, spec or {}),
             [BufferRange(source, 0, x.nbytes), BufferRange(target, 0, x.nbytes)],
             params,
             linear_groups(count, shader.local_size[0], device.info.limits),
         )
-        with encoder.finish() as commands:
+        with recorder.finish() as commands:
             commands.run()
         return target.read(0, x.nbytes).view(result).copy()
 

@@ -53,10 +53,10 @@ device = open_device()
 x = np.arange(7, dtype=np.int32)
 with device.allocate(28, MemoryKind.DEVICE) as a, device.allocate(28, MemoryKind.DEVICE) as b:
     a.write(0, x)
-    encoder = device.encoder()
+    recorder = device.recorder()
     ranges = [BufferRange(a, 0, 28), BufferRange(b, 0, 28)]
-    encoder.dispatch(device.pipeline(shader), ranges, kernels.DoubleParams(n=7).pack(), (1, 1, 1))
-    with encoder.finish() as commands:
+    recorder.dispatch(device.pipeline(shader), ranges, kernels.DoubleParams(n=7).pack(), (1, 1, 1))
+    with recorder.finish() as commands:
         commands.run()
     print(b.read(0, 28).view(np.int32).tolist())
 assert not any(name.startswith("vkmnn.codegen") for name in sys.modules)

@@ -18,8 +18,8 @@ from vkmnn.runtime import (
     Buffer,
     BufferRange,
     CommandBuffer,
+    CommandRecorder,
     Device,
-    Encoder,
     MemoryKind,
     Shader,
     linear_groups,
@@ -122,7 +122,7 @@ def make_places() -> Iterator[Callable[..., Places]]:
 
 
 def record_scale(
-    encoder: Encoder,
+    recorder: CommandRecorder,
     shader: Shader,
     ranges: Sequence[BufferRange],
     factor: float,
@@ -130,18 +130,18 @@ def record_scale(
 ) -> None:
     """Record y = factor * x over the floats of the first range."""
     count = ranges[0].nbytes // FLOAT
-    limits = encoder.device.info.limits
+    limits = recorder.device.info.limits
     groups = linear_groups(count, shader.local_size[0], limits)
     params = struct.pack("If", count, factor)
-    encoder.dispatch(encoder.device.pipeline(shader), ranges, params, groups, label)
+    recorder.dispatch(recorder.device.pipeline(shader), ranges, params, groups, label)
 
 
 def scaling(
     device: Device, shader: Shader, places: Places, steps: Sequence[tuple[int, int]]
 ) -> CommandBuffer:
     """Record places[target] = 2 * places[source] for every step."""
-    encoder = device.encoder()
+    recorder = device.recorder()
     for source, target in steps:
         ranges = [places.at(source), places.at(target)]
-        record_scale(encoder, shader, ranges, 2.0, f"{source} to {target}")
-    return encoder.finish()
+        record_scale(recorder, shader, ranges, 2.0, f"{source} to {target}")
+    return recorder.finish()

@@ -19,9 +19,9 @@ MakeShader = Callable[..., Shader]
 
 
 def run(device: Device, shader: Shader, ranges: list[BufferRange], params: bytes = b"") -> None:
-    encoder = device.encoder()
-    encoder.dispatch(device.pipeline(shader), ranges, params)
-    with encoder.finish() as commands:
+    recorder = device.recorder()
+    recorder.dispatch(device.pipeline(shader), ranges, params)
+    with recorder.finish() as commands:
         commands.run()
 
 
@@ -29,15 +29,15 @@ def run(device: Device, shader: Shader, ranges: list[BufferRange], params: bytes
 def test_replay(device: Device, scale: Shader, make_places: MakePlaces, count: int) -> None:
     random = np.random.default_rng(count)
     places = make_places(device, 2, FLOAT * count)
-    encoder = device.encoder()
-    record_scale(encoder, scale, [places.at(0), places.at(1)], 3.0)
-    with encoder.finish() as commands:
+    recorder = device.recorder()
+    record_scale(recorder, scale, [places.at(0), places.at(1)], 3.0)
+    with recorder.finish() as commands:
         for _ in range(3):
             x = random.standard_normal(count).astype(np.float32)
             places.write(0, x)
             commands.run()
             np.testing.assert_array_equal(places.read(1), 3 * x)
-    assert (encoder.dispatch_count, encoder.barrier_count) == (1, 0)
+    assert (recorder.dispatch_count, recorder.barrier_count) == (1, 0)
 
 
 def test_every_dispatch_has_its_own_parameters(
@@ -46,12 +46,12 @@ def test_every_dispatch_has_its_own_parameters(
     """Of one pipeline with the same buffers and grid."""
     places = make_places(device, 2, 64)
     places.write(0, np.ones(16, np.float32))
-    encoder = device.encoder()
+    recorder = device.recorder()
     pipeline = device.pipeline(scale)
     for count, factor in ((16, 2.0), (9, 3.0), (4, 5.0)):
         params = struct.pack("If", count, factor)
-        encoder.dispatch(pipeline, [places.at(0), places.at(1)], params, (2, 1, 1))
-    with encoder.finish() as commands:
+        recorder.dispatch(pipeline, [places.at(0), places.at(1)], params, (2, 1, 1))
+    with recorder.finish() as commands:
         for _ in range(2):
             commands.run()
             assert places.read(1).tolist() == [5.0] * 4 + [3.0] * 5 + [2.0] * 7
@@ -105,9 +105,9 @@ def test_specialization_constants_of_every_type(device: Device, make_shader: Mak
 
     def result(**spec: float) -> list[float]:
         with device.allocate(16, MemoryKind.READBACK) as out:
-            encoder = device.encoder()
-            encoder.dispatch(device.pipeline(shader, spec), [BufferRange(out, 0, 16)])
-            with encoder.finish() as commands:
+            recorder = device.recorder()
+            recorder.dispatch(device.pipeline(shader, spec), [BufferRange(out, 0, 16)])
+            with recorder.finish() as commands:
                 commands.run()
             values: list[float] = out.read(0, 16).view(np.float32).tolist()
             return values
@@ -150,16 +150,16 @@ def test_zero_groups_and_empty_ranges_are_no_work(
     places = make_places(device, 2, 64)
     pipeline = device.pipeline(scale)
     empty = [places.at(0, 0), places.at(1, 0)]
-    encoder = device.encoder()
-    encoder.dispatch(pipeline, [places.at(0), places.at(1)], struct.pack("If", 16, 1.0), (0, 1, 1))
-    assert encoder.dispatch_count == 0
-    encoder.dispatch(pipeline, empty, struct.pack("If", 0, 1.0), (1, 1, 1))
-    encoder.dispatch(pipeline, [places.at(0), places.at(1, 0)], struct.pack("If", 0, 1.0))
-    encoder.fill(places.at(0, 0))
-    encoder.copy(*empty)
-    with encoder.finish() as commands:
+    recorder = device.recorder()
+    recorder.dispatch(pipeline, [places.at(0), places.at(1)], struct.pack("If", 16, 1.0), (0, 1, 1))
+    assert recorder.dispatch_count == 0
+    recorder.dispatch(pipeline, empty, struct.pack("If", 0, 1.0), (1, 1, 1))
+    recorder.dispatch(pipeline, [places.at(0), places.at(1, 0)], struct.pack("If", 0, 1.0))
+    recorder.fill(places.at(0, 0))
+    recorder.copy(*empty)
+    with recorder.finish() as commands:
         commands.run()
-    with device.encoder().finish() as commands:
+    with device.recorder().finish() as commands:
         commands.run()
     assert np.isnan(places.read(0)).all()
     assert np.isnan(places.read(1)).all()
@@ -187,9 +187,9 @@ def test_grids(
     )
     x, y, z = groups
     places = make_places(device, 1, 4 * x * y * z)
-    encoder = device.encoder()
-    encoder.dispatch(device.pipeline(shader), [places.at(0)], groups=groups)
-    with encoder.finish() as commands:
+    recorder = device.recorder()
+    recorder.dispatch(device.pipeline(shader), [places.at(0)], groups=groups)
+    with recorder.finish() as commands:
         commands.run()
     expected = [i + 10 * j + 100 * k for k in range(z) for j in range(y) for i in range(x)]
     assert places.read(0).view(np.uint32).tolist() == expected
@@ -221,13 +221,13 @@ def test_timestamps_where_they_are_claimed(
 ) -> None:
     if "timestamps" not in device.info.features:
         with pytest.raises(InvalidInputError, match="has no timestamps"):
-            device.encoder(timestamps=True)
+            device.recorder(timestamps=True)
         return
     places = make_places(device, 2, 64)
-    encoder = device.encoder(timestamps=True)
+    recorder = device.recorder(timestamps=True)
     for step in range(3):
-        record_scale(encoder, scale, [places.at(0), places.at(1)], 1.0, f"step {step}")
-    with encoder.finish() as commands:
+        record_scale(recorder, scale, [places.at(0), places.at(1)], 1.0, f"step {step}")
+    with recorder.finish() as commands:
         commands.run()
         timings = commands.timings()
     assert [label for label, _ in timings] == ["step 0", "step 1", "step 2"]
@@ -249,7 +249,7 @@ def test_limits_of_a_dispatch(device: Device, scale: Shader, make_places: MakePl
     good = [places.at(0), places.at(1)]
     pipeline = device.pipeline(scale)
     params = struct.pack("If", 16, 1.0)
-    encoder = device.encoder()
+    recorder = device.recorder()
     limit = device.info.limits.max_workgroup_count[1]
     for match, ranges, sent, groups in (
         ("binds 2 ranges, not 1", good[:1], params, (1, 1, 1)),
@@ -258,5 +258,5 @@ def test_limits_of_a_dispatch(device: Device, scale: Shader, make_places: MakePl
         ("outside a buffer", [good[0], places.at(1, 1 << 20)], params, (1, 1, 1)),
     ):
         with pytest.raises(InvalidInputError, match=match):
-            encoder.dispatch(pipeline, ranges, sent, groups)
-    encoder.finish().destroy()
+            recorder.dispatch(pipeline, ranges, sent, groups)
+    recorder.finish().destroy()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.driver.conftest import FLOAT, Places, record_scale, scaling
 from vkmnn.errors import ValidationLayerError
-from vkmnn.runtime import Device, Encoder, Shader
+from vkmnn.runtime import CommandRecorder, Device, Shader
 
 MakePlaces = Callable[..., Places]
 MakeShader = Callable[..., Shader]
@@ -43,13 +43,13 @@ def test_chains(validated: Device, scale: Shader, make_places: MakePlaces, case:
     values = np.arange(7.0)
     for place, value in enumerate(values):
         places.write(place, np.full(16, value, np.float32))
-    encoder = validated.encoder()
+    recorder = validated.recorder()
     for source, target in steps:
-        record_scale(encoder, scale, [places.at(source), places.at(target)], 2.0)
+        record_scale(recorder, scale, [places.at(source), places.at(target)], 2.0)
         values[target] = 2 * values[source]
-    with encoder.finish() as commands:
+    with recorder.finish() as commands:
         commands.run()
-    assert encoder.barrier_count == barriers
+    assert recorder.barrier_count == barriers
     for place, value in enumerate(values):
         assert places.read(place).tolist() == [value] * 16
 
@@ -62,7 +62,7 @@ def test_a_missing_barrier_raises(
     case: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Encoder, "_barrier", lambda self, dst: None)
+    monkeypatch.setattr(CommandRecorder, "_barrier", lambda self, dst: None)
     places = make_places(validated, 7, 64)
     with pytest.raises(ValidationLayerError, match="SYNC-HAZARD"):
         scaling(validated, scale, places, CHAINS[case][0])
@@ -84,14 +84,14 @@ def test_empty_ranges_are_tracked_apart(
         push=4,
     )
     places = make_places(validated, 2, 64)
-    encoder = validated.encoder()
+    recorder = validated.recorder()
     pipeline = validated.pipeline(shader)
-    encoder.dispatch(pipeline, [places.at(0), places.at(1, 0)], bytes([1, 0, 0, 0]))
-    encoder.dispatch(pipeline, [places.at(0, 0), places.at(1)], bytes(4))
-    with encoder.finish() as commands:
+    recorder.dispatch(pipeline, [places.at(0), places.at(1, 0)], bytes([1, 0, 0, 0]))
+    recorder.dispatch(pipeline, [places.at(0, 0), places.at(1)], bytes(4))
+    with recorder.finish() as commands:
         commands.run()
     same_buffer = not validated.info.limits.whole_buffers  # and so the same bytes for empty ranges
-    assert encoder.barrier_count <= int(same_buffer)
+    assert recorder.barrier_count <= int(same_buffer)
     assert (places.read(0)[0], places.read(1)[0]) == (1, 2)
 
 
@@ -100,13 +100,13 @@ def test_transfers_between_dispatches(
 ) -> None:
     word = int(np.float32(1.5).view(np.uint32))
     places = make_places(validated, 3, 40)
-    encoder = validated.encoder()
-    encoder.fill(places.at(0), word)
-    record_scale(encoder, scale, [places.at(0), places.at(1)], 2.0)
-    encoder.copy(places.at(1), places.at(2))
-    encoder.fill(places.at(1))
-    record_scale(encoder, scale, [places.at(2), places.at(0)], 2.0)
-    with encoder.finish() as commands:
+    recorder = validated.recorder()
+    recorder.fill(places.at(0), word)
+    record_scale(recorder, scale, [places.at(0), places.at(1)], 2.0)
+    recorder.copy(places.at(1), places.at(2))
+    recorder.fill(places.at(1))
+    record_scale(recorder, scale, [places.at(2), places.at(0)], 2.0)
+    with recorder.finish() as commands:
         for _ in range(2):
             commands.run()
             results = [places.read(place).tolist() for place in range(3)]
@@ -136,22 +136,22 @@ def test_random_programs(validated: Device, scale: Shader, make_places: MakePlac
         expected = random.standard_normal((count, size)).astype(np.float32)
         for place, row in enumerate(expected):
             places.write(place, row)
-        encoder = validated.encoder()
+        recorder = validated.recorder()
         for _ in range(30):
             length = int(random.integers(1, size))
             source, target = (int(place) for place in random.integers(0, count, 2))
             ranges = [places.at(place, FLOAT * length) for place in (source, target)]
             action = random.choice(["scale", "copy", "fill"], p=[0.7, 0.15, 0.15])
             if action == "scale":
-                record_scale(encoder, scale, ranges, 0.5)
+                record_scale(recorder, scale, ranges, 0.5)
                 expected[target, :length] = 0.5 * expected[source, :length]
             elif action == "fill":
-                encoder.fill(ranges[1])
+                recorder.fill(ranges[1])
                 expected[target, :length] = 0
             elif source != target:
-                encoder.copy(*ranges)
+                recorder.copy(*ranges)
                 expected[target, :length] = expected[source, :length]
-        with encoder.finish() as commands:
+        with recorder.finish() as commands:
             commands.run()
         for place, row in enumerate(expected):
             np.testing.assert_array_equal(places.read(place), row)
@@ -172,5 +172,5 @@ def test_a_fault_that_only_the_layer_sees_raises_with_its_id(
     )
     places = make_places(validated, 1, 64)
     with pytest.raises(ValidationLayerError, match="VUID-"):
-        validated.encoder().dispatch(validated.pipeline(shader), [places.at(0)])
+        validated.recorder().dispatch(validated.pipeline(shader), [places.at(0)])
     validated.wait_idle()

@@ -111,11 +111,11 @@ def test_storms_of_ctrl_c_leave_the_commands_usable(
 
 def busy(device: Device, spin: Shader, groups: int, *, timestamps: bool = False) -> CommandBuffer:
     """Return commands that take about a hundredth of a second a group."""
-    encoder = device.encoder(timestamps=timestamps)
+    recorder = device.recorder(timestamps=timestamps)
     memory = device.allocate(1 << 14, MemoryKind.DEVICE)
     pipeline = device.pipeline(spin)
-    encoder.dispatch(pipeline, [BufferRange(memory, 0, 1 << 14)], groups=(groups, 1, 1))
-    return encoder.finish()
+    recorder.dispatch(pipeline, [BufferRange(memory, 0, 1 << 14)], groups=(groups, 1, 1))
+    return recorder.finish()
 
 
 def test_the_limit_holds_where_times_are_recorded(own_device: Device, spin: Shader) -> None:

@@ -32,21 +32,21 @@ def test_nothing_leaks(device: Device, scale: Shader) -> None:
         places = Places(device, 2, 64, MemoryKind.DEVICE)
         commands = scaling(device, scale, places, STEPS)
         commands.run()
-        encoder = device.encoder()
-        encoder.fill(places.at(0))
+        recorder = device.recorder()
+        recorder.fill(places.at(0))
         assert device.stats()["command_buffers"] == before.get("command_buffers", 0) + 2
         if round_ == 0:  # in the right order
-            encoder.finish().destroy()
+            recorder.finish().destroy()
             commands.destroy()
             commands.destroy()
             for buffer in places.buffers * 2:
                 buffer.destroy()
             del buffer
-        elif round_ == 1:  # by reference counting, the encoder not finished
-            del encoder, commands, places
+        elif round_ == 1:  # by reference counting, the recorder not finished
+            del recorder, commands, places
         else:  # the memory first
             count = len(places.buffers)
-            del places, encoder
+            del places, recorder
             assert device.stats()["buffers"] == before.get("buffers", 0) + count
             del commands
         assert device.stats() == before
@@ -55,12 +55,12 @@ def test_nothing_leaks(device: Device, scale: Shader) -> None:
 def test_destroyed_things_are_refused(device: Device, scale: Shader) -> None:
     places = Places(device, 2, 64, MemoryKind.DEVICE)
     commands = scaling(device, scale, places, STEPS)
-    encoder = device.encoder()
+    recorder = device.recorder()
     for buffer in places.buffers:
         buffer.destroy()
     for call in (
         commands.run,
-        lambda: encoder.fill(places.at(0)),
+        lambda: recorder.fill(places.at(0)),
         lambda: places.read(0),
         lambda: places.write(0, np.zeros(1, np.float32)),
     ):
@@ -83,7 +83,7 @@ def test_a_closed_device_is_refused_and_can_be_opened_again(
     assert own_device.stats() == {}
     for call in (
         commands.run,
-        own_device.encoder,
+        own_device.recorder,
         own_device.wait_idle,
         lambda: own_device.allocate(1, MemoryKind.DEVICE),
         lambda: own_device.pipeline(scale),
@@ -103,9 +103,9 @@ def test_buffers_of_another_device_are_refused(own_device: Device, device: Devic
     if own_device is device:
         pytest.skip("needs the validation layer for a second device")
     with own_device.allocate(64, MemoryKind.DEVICE) as memory:
-        encoder = device.encoder()
+        recorder = device.recorder()
         with pytest.raises(InvalidInputError, match="belongs to another device"):
-            encoder.fill(BufferRange(memory, 0, 4))
+            recorder.fill(BufferRange(memory, 0, 4))
 
 
 def test_submit_and_wait(own_device: Device, scale: Shader) -> None:
@@ -123,11 +123,13 @@ def test_submit_and_wait(own_device: Device, scale: Shader) -> None:
 
 def test_dropping_commands_in_flight_waits_for_them(own_device: Device, spin: Shader) -> None:
     memory = own_device.allocate(1 << 12, MemoryKind.DEVICE)
-    encoder = own_device.encoder()
-    encoder.dispatch(own_device.pipeline(spin), [BufferRange(memory, 0, 1 << 12)], groups=(8, 1, 1))
-    commands = encoder.finish()
+    recorder = own_device.recorder()
+    recorder.dispatch(
+        own_device.pipeline(spin), [BufferRange(memory, 0, 1 << 12)], groups=(8, 1, 1)
+    )
+    commands = recorder.finish()
     commands.submit()
-    del encoder, commands, memory
+    del recorder, commands, memory
     assert "buffers" not in own_device.stats()
 
 
@@ -201,11 +203,11 @@ except ValidationLayerError:
     raise SystemExit
 memory = device.allocate(4096, MemoryKind.UPLOAD)
 view = memory.host
-encoder = device.encoder()
-encoder.fill(BufferRange(memory, 0, 64), 7)
-commands = encoder.finish()
+recorder = device.recorder()
+recorder.fill(BufferRange(memory, 0, 64), 7)
+commands = recorder.finish()
 commands.submit()
-unfinished = device.encoder()
+unfinished = device.recorder()
 unfinished.fill(BufferRange(memory, 0, 64), 7)
 class Cycle: pass
 cycle = Cycle(); cycle.self = cycle; cycle.things = (memory, commands, unfinished)
@@ -230,7 +232,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # of a fork while the drive
 child = os.fork()
 if child == 0:
     try:
-        device.encoder()
+        device.recorder()
     except InvalidInputError as error:
         assert "parent process" in str(error)
     else:
@@ -241,9 +243,9 @@ if child == 0:
     atexit._run_exitfuncs()
     os._exit(0)  # the libraries' own exit functions may wait for threads that no child has
 assert os.waitpid(child, 0)[1] == 0
-encoder = device.encoder()
-encoder.fill(BufferRange(memory, 4, 4), 0)
-with encoder.finish() as commands:
+recorder = device.recorder()
+recorder.fill(BufferRange(memory, 4, 4), 0)
+with recorder.finish() as commands:
     commands.run()
 assert memory.read(0, 10).tolist() == [0, 1, 2, 3, 0, 0, 0, 0, 8, 9]
 """,

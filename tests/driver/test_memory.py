@@ -64,9 +64,9 @@ def test_memory_of_every_kind_can_be_computed_with(
 ) -> None:
     x = np.random.default_rng(1).standard_normal(37).astype(np.float32)
     places = make_places(device, 2, x.nbytes, kind)
-    encoder = device.encoder()
-    record_scale(encoder, scale, [places.at(0), places.at(1)], 3.0)
-    with encoder.finish() as commands:
+    recorder = device.recorder()
+    record_scale(recorder, scale, [places.at(0), places.at(1)], 3.0)
+    with recorder.finish() as commands:
         for factor in (1, 2):
             places.write(0, factor * x)
             commands.run()
@@ -100,16 +100,16 @@ def test_offsets_are_taken_where_they_are_claimed(
     with device.allocate(1024, MemoryKind.DEVICE) as buffer:
         buffer.write(0, np.arange(256, dtype=np.float32))
         y = make_places(device, 1, 64)
-        encoder = device.encoder()
+        recorder = device.recorder()
         ranges = [BufferRange(buffer, 512, 64), y.at(0)]
         if device.info.limits.whole_buffers:
             with pytest.raises(InvalidInputError, match="binds whole buffers") as caught:
-                record_scale(encoder, scale, ranges, 2.0)
+                record_scale(recorder, scale, ranges, 2.0)
             assert "buffer of its own" in str(caught.value)
-            encoder.finish().destroy()
+            recorder.finish().destroy()
             return
-        record_scale(encoder, scale, ranges, 2.0)
-        with encoder.finish() as commands:
+        record_scale(recorder, scale, ranges, 2.0)
+        with recorder.finish() as commands:
             commands.run()
         np.testing.assert_array_equal(y.read(0), 2 * np.arange(128, 144))
 
@@ -119,11 +119,11 @@ def test_copies_and_fills_take_offsets_everywhere(device: Device) -> None:
         data = np.arange(64, dtype=np.uint8)
         a.write(0, data)
         b.write(0, np.full(96, 255, np.uint8))
-        encoder = device.encoder()
-        encoder.copy(BufferRange(a, 3, 21), BufferRange(b, 5, 21))
-        encoder.copy(BufferRange(b, 5, 4), BufferRange(b, 40, 4))
-        encoder.fill(BufferRange(b, 60, 8), 0x01020304)
-        with encoder.finish() as commands:
+        recorder = device.recorder()
+        recorder.copy(BufferRange(a, 3, 21), BufferRange(b, 5, 21))
+        recorder.copy(BufferRange(b, 5, 4), BufferRange(b, 40, 4))
+        recorder.fill(BufferRange(b, 60, 8), 0x01020304)
+        with recorder.finish() as commands:
             for _ in range(2):
                 commands.run()
         expected = np.full(96, 255, np.uint8)

@@ -24,7 +24,7 @@ from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.device_profiles import DeviceProfile, load_profile, profile_names
 from vkmnn.runtime.limit_checker import CheckedDevice
-from vkmnn.testing.profile_driver import PlanDevice, ProfileDriver
+from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
 
 # The least alike: few bindings and 16 KiB of shared memory; memory that is not coherent; subgroups
 # of one and no timestamps; 4-KiB push constants; hidden memory; texel buffers of 65536 elements.
@@ -37,7 +37,7 @@ DIFFERENT = (
     "swiftshader",
 )
 SMALL = ("mobilenet_v2", "detector", "gpt2")  # what the run on each of them has time for
-MOST_BINDINGS = 8  # storage buffers that some kernel needs; with fewer, ops run on the CPU
+MAX_BINDINGS = 8  # storage buffers that some kernel needs; with fewer, ops run on the CPU
 
 
 def profile_params() -> list[ParameterSet]:
@@ -85,7 +85,7 @@ def open_as(
         model,
         driver="vulkan",
         validation=validation,
-        require_device=profile.limits.max_storage_bindings >= MOST_BINDINGS,
+        require_device=profile.limits.max_storage_bindings >= MAX_BINDINGS,
         precision=precision,
     )
 
@@ -97,7 +97,7 @@ def plan_small(profile: DeviceProfile, precision: str) -> None:
                 session.run(None, make_feeds(built(name), size))
     (device,) = devices._devices.values()
     assert isinstance(device.driver_device, CheckedDevice)
-    assert isinstance(device.driver_device.inner, PlanDevice)
+    assert isinstance(device.driver_device.inner, PlanningDevice)
     assert device.driver_device.inner.shaders
 
 
@@ -147,7 +147,7 @@ def test_kernels_are_those_of_the_profile(name: str, family: str, plan_as: Plans
         session.run(None, make_feeds(built("bert"), NETWORKS["bert"].sizes[0]))
         (device,) = devices._devices.values()
         assert isinstance(device.driver_device, CheckedDevice)
-        assert isinstance(device.driver_device.inner, PlanDevice)
+        assert isinstance(device.driver_device.inner, PlanningDevice)
         used = {"_".join(kernel.split("_")[:2]) for kernel in device.driver_device.inner.shaders}
     assert family in used & families
 

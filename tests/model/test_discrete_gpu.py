@@ -25,8 +25,8 @@ from vkmnn.runtime.drivers.vulkan import device as vulkan_device
 from vkmnn.runtime.drivers.vulkan.features import query
 from vkmnn.runtime.drivers.vulkan.memory import VISIBLE, VulkanBuffer
 from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
-from vkmnn.runtime.encoder import CommandBuffer, Encoder
 from vkmnn.runtime.memory import MemoryKind
+from vkmnn.runtime.recorder import CommandBuffer, CommandRecorder
 from vkmnn.vulkan import backend
 
 
@@ -106,19 +106,19 @@ BARRIERS = {"inception_v1": 31, "inception_v2": 39, "resnet50": 53}
 @pytest.mark.parametrize("name", BARRIERS)
 def test_barriers(name: str, discrete: bool, monkeypatch: pytest.MonkeyPatch):
     counts: list[int] = []
-    finish = Encoder.finish
+    finish = CommandRecorder.finish
 
-    def counted(encoder: Encoder) -> CommandBuffer:
-        counts.append(encoder.barrier_count)
-        return finish(encoder)
+    def counted(recorder: CommandRecorder) -> CommandBuffer:
+        counts.append(recorder.barrier_count)
+        return finish(recorder)
 
-    monkeypatch.setattr(Encoder, "finish", counted)
+    monkeypatch.setattr(CommandRecorder, "finish", counted)
     model = FOLDER / f"light_{name}.onnx"
     found = []
     for is_kept in (True, False):
         with monkeypatch.context() as patch:
             if is_kept:
-                patch.setattr(backend, "schedule", lambda encoder, ends: None)
+                patch.setattr(backend, "schedule", lambda recorder, ends: None)
             with vkmnn.InferenceSession(model, driver="vulkan", validation=discrete) as opened:
                 (info,) = opened.get_inputs()
                 assert info.shape is not None

@@ -9,7 +9,7 @@ import pytest
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
 from tests.model.oracle import assert_agree, open_oracle
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -20,12 +20,12 @@ def test_small_network(name: str, validation: bool, monkeypatch: pytest.MonkeyPa
     usual, *others = network.sizes
     plans = 0
 
-    def planned(*arguments: Any) -> Pipeline:
+    def planned(*arguments: Any) -> Plan:
         nonlocal plans
         plans += 1
-        return Pipeline(*arguments)
+        return Plan(*arguments)
 
-    monkeypatch.setattr("vkmnn.core.plans.Pipeline", planned)
+    monkeypatch.setattr("vkmnn.core.plans.Plan", planned)
     with vkmnn.InferenceSession(model, validation=validation, require_device=True) as session:
         for number, size in enumerate(size for other in others for size in (usual, other, usual)):
             feeds = make_feeds(model, size, seed=number)

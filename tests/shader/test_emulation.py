@@ -18,7 +18,7 @@ from vkmnn.testing import emulation
 from vkmnn.testing.case import Variant, op_case
 from vkmnn.testing.emulation import Bench, bench_for, stand_in
 from vkmnn.testing.runner import run_case
-from vkmnn.vulkan.gemm.coop_tiles import has_matrices
+from vkmnn.vulkan.gemm.coop_tiles import has_coopmat
 from vkmnn.vulkan.rows.reduction import RowGroup
 
 GLSL = BUILTIN.folder / "glsl"
@@ -37,8 +37,8 @@ def device() -> Device:
 
 
 def without(device: Device, size: int) -> bool:
-    least, most = device.info.limits.subgroup_size_range
-    return not least <= size <= most
+    smallest, largest = device.info.limits.subgroup_size_range
+    return not smallest <= size <= largest
 
 
 def test_what_is_rendered_has_no_subgroups_and_keeps_its_places() -> None:
@@ -111,13 +111,13 @@ def test_stand_ins_are_compiled_once() -> None:
 # --- cooperative matrices -------------------------------------------------------------------------
 
 
-def rendered_product(name: str = "matmul_coop_64x32w32x32k4_128_0_4") -> Rendered:
+def rendered_matmul(name: str = "matmul_coop_64x32w32x32k4_128_0_4") -> Rendered:
     (found,) = (v for v in expand(load_entries(GLSL, frozenset(["matmul_coop"]))) if v.name == name)
     return Renderer(GLSL).render(found, emulated=True)
 
 
 def test_matrices_become_structures_and_keep_their_places() -> None:
-    rendered = rendered_product()
+    rendered = rendered_matmul()
     emulated = emulate(rendered)
     assert "coopmat<" in rendered.text
     assert "coopmat<" not in emulated.text
@@ -145,7 +145,7 @@ def test_what_emulates_matrices_fits_devices_without_them() -> None:
     ],
 )
 def test_other_layouts_and_memory_are_refused(old: str, new: str) -> None:
-    rendered = rendered_product()
+    rendered = rendered_matmul()
     changed = replace(rendered, text=rendered.text.replace(old, new))
     with pytest.raises(ShaderError, match=r"coopMatLoad\(right.*cannot be emulated"):
         emulate(changed)
@@ -155,5 +155,5 @@ def test_a_device_with_emulated_matrices_seems_to_have_them(device: Device) -> N
     bench = bench_for(variant("conv_coop_16x32w16x32k4_128_1"), device)
     if isinstance(bench, str):
         pytest.skip(bench)
-    assert has_matrices(bench.device.info)
-    assert not has_matrices(device.info) or not bench.emulated
+    assert has_coopmat(bench.device.info)
+    assert not has_coopmat(device.info) or not bench.emulated

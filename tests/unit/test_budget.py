@@ -66,7 +66,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 def refuse(
-    model: bytes, device: str, budget: Budget | None, *words: str, most: int = 200 * MIB
+    model: bytes, device: str, budget: Budget | None, *words: str, limit: int = 200 * MIB
 ) -> VkmnnError:
     """Opening and running must fail with a typed error and with little memory."""
     tracemalloc.start()
@@ -79,7 +79,7 @@ def refuse(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < most
+    assert peak < limit
     assert not caught.value.unexpected, caught.value.__cause__
     text = str(caught.value)
     assert "hint: " in text, text
@@ -150,8 +150,8 @@ def test_values_made_from_constants(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", BOMBS)
 def test_values_that_the_default_refuses(name: str) -> None:
     """Doubled constants are refused when all of them together reach the limit."""
-    most = 320 * MIB if name == "doubled constant" else 200 * MIB
-    refuse(BOMBS[name], "cpu", None, "VKMNN_MAX_BYTES", most=most)
+    limit = 320 * MIB if name == "doubled constant" else 200 * MIB
+    refuse(BOMBS[name], "cpu", None, "VKMNN_MAX_BYTES", limit=limit)
 
 
 def fills(node: onnx.NodeProto, **shapes: tuple[int, ...]) -> bytes:

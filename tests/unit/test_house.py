@@ -12,7 +12,7 @@ MAX_LINES = 60
 
 # Function -> why it is longer; docstrings do not count.
 LONG = {
-    "runtime/encoder.py:Encoder.dispatch": "the hot path of a recording: a call costs what it does",
+    "runtime/recorder.py:CommandRecorder.dispatch": "the hot path: a call costs what it does",
     "runtime/drivers/vulkan/features.py:query": "one struct of Vulkan after the other",
     "codegen/build.py:build": "the steps of a build, in order, each a call",
     "testing/fuzz/hostile.py:_chain": "one table of ways to damage a model",

@@ -20,7 +20,7 @@ from vkmnn.vulkan.gemm.family import (
     Target,
     conv_family,
     matmul_family,
-    rank_product,
+    rank_matmul,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
@@ -49,19 +49,19 @@ class Whole(MatMulKernel):
 
 @pytest.mark.usefixtures("registrations")
 def test_place_comes_before_cost() -> None:
-    before = rank_product(PROBLEM, Target(LARGE_GPU))
+    before = rank_matmul(PROBLEM, Target(LARGE_GPU))
     matmul_family(Whole)
-    ranked = rank_product(PROBLEM, Target(LARGE_GPU))
+    ranked = rank_matmul(PROBLEM, Target(LARGE_GPU))
     assert ranked == [Whole(1), Whole(0), *before, Whole(2)]
 
 
 @pytest.mark.usefixtures("registrations")
 def test_types_decide_which_families_are_asked() -> None:
     matmul_family(Whole)
-    integers = rank_product(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
+    integers = rank_matmul(replace(PROBLEM, dtype="i32"), Target(LARGE_GPU))
     assert integers
     assert {kernel.family for kernel in integers} == {"tile"}
-    assert rank_product(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
+    assert rank_matmul(replace(PROBLEM, dtype="i4"), Target(LARGE_GPU)) == []
 
 
 def test_registrations_are_taken_back(registrations: Snapshot) -> None:

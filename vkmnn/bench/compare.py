@@ -24,7 +24,7 @@ from vkmnn.runtime.selection import select
 OWN = "vkmnn"
 
 # An engine that is slow has fewer turns: at least so many, and then none beyond these seconds.
-LEAST_TURNS = 3
+MIN_TURNS = 3
 TURNS_S = 20.0
 
 
@@ -138,7 +138,7 @@ class Series:
     @property
     def enough(self) -> bool:
         """Whether a slow engine has had its turns."""
-        return len(self.seconds) >= LEAST_TURNS and sum(self.seconds) > TURNS_S
+        return len(self.seconds) >= MIN_TURNS and sum(self.seconds) > TURNS_S
 
     @property
     def spread(self) -> float:

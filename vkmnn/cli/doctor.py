@@ -33,8 +33,8 @@ def examine(as_json: bool) -> bool:
     if as_json:
         found += _run()
         listed = [{**dataclasses.asdict(check), "status": check.status.value} for check in found]
-        typer.echo(json.dumps({"ok": _is_well(found), "checks": listed}, indent=2))
-        return _is_well(found)
+        typer.echo(json.dumps({"ok": _is_ok(found), "checks": listed}, indent=2))
+        return _is_ok(found)
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         progress.add_task("")
         for group, checks in groupby(_run(), lambda check: check.group):
@@ -43,14 +43,14 @@ def examine(as_json: bool) -> bool:
                 found.append(check)
                 _show(check)
             out.print()
-    if _is_well(found):
+    if _is_ok(found):
         out.print(Text("vkmnn works here.", style="bold green"))
     elif has_usable_device(found):
         out.print(Text("A device works, but see the ✗ above.", style="bold red"))
     else:
         text = 'No usable device: networks run with device="cpu" only. See the ✗ above.'
         out.print(Text(text, style="bold red"))
-    return _is_well(found)
+    return _is_ok(found)
 
 
 def _run() -> Iterator[Check]:
@@ -65,7 +65,7 @@ def _run() -> Iterator[Check]:
             yield Check("Trouble", name, Status.FAILED, str(error), "pip install vkmnn again")
 
 
-def _is_well(found: list[Check]) -> bool:
+def _is_ok(found: list[Check]) -> bool:
     return has_usable_device(found) and not any(c.status is Status.FAILED for c in found)
 
 

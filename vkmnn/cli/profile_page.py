@@ -15,7 +15,7 @@ from vkmnn.core.timeline import CALLS, PYTHON, Span
 
 _COLOURS = 8
 _BARS = 10
-_MOST_TICKS = 700
+_MAX_TICKS = 700
 _LANE = 34  # height in pixels
 
 _PAGE = Template("""<!doctype html>
@@ -225,7 +225,7 @@ def _ticks(length: float, height: int) -> Iterable[str]:
     """Yield a ruler; the rank of a tick is how many there are when the finest are such as it."""
     coarsest = 10.0 ** floor(log10(length))
     steps = [coarsest / 10**power / part for power in range(-1, 4) for part in (1, 2)]
-    steps = [step for step in steps if length / step <= _MOST_TICKS]
+    steps = [step for step in steps if length / step <= _MAX_TICKS]
     placed: set[int] = set()
     for step in steps:
         for number in range(int(length / step) + 1):

@@ -34,7 +34,7 @@ from vkmnn.ir import Array
 from vkmnn.schedule_config import PrecisionName, Unsupported
 
 _TOP = 5
-_MOST_CLASSES = 100_000
+_MAX_CLASSES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ def _show_classes(name: str, array: Any) -> None:
         return
     classes = array.shape[min(1, array.ndim - 1)]
     rows = array.reshape(-1, classes)
-    behind = array.shape[2:]
-    if not _TOP < classes <= _MOST_CLASSES or any(size != 1 for size in behind):
+    trailing = array.shape[2:]
+    if not _TOP < classes <= _MAX_CLASSES or any(size != 1 for size in trailing):
         return
     best = np.argsort(-rows[0].astype(np.float64), kind="stable")[:_TOP]
     made = table("class", "value", right=("class", "value"))
@@ -250,18 +250,18 @@ def _show_difference(
     """Compare with the outputs of another device; False when one differs by more than allowed."""
     numbers = ("largest", "of the range")
     rows = table("", "output", *numbers, right=numbers)
-    all_well = True
+    all_ok = True
     for name, want in expected.items():
         have = results[name]
         largest, relative = difference(have, want)
-        well = have.shape == want.shape and relative <= tolerance
-        all_well &= well
-        mark = Text("✓", style="bold green") if well else Text("✗", style="bold red")
+        ok = have.shape == want.shape and relative <= tolerance
+        all_ok &= ok
+        mark = Text("✓", style="bold green") if ok else Text("✗", style="bold red")
         rows.add_row(mark, Text(name), f"{largest:.3g}", f"{relative:.1e}")
     out.print()
     heading(f"Difference to {device} (allowed: {tolerance:g} of the range)")
     show(rows)
-    return all_well
+    return all_ok
 
 
 def difference(have: Array, want: Array) -> tuple[float, float]:

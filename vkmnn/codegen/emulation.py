@@ -126,7 +126,7 @@ def emulate(rendered: Rendered) -> Rendered:
     Raises:
         ShaderError: it uses matrices in another way than `include/coop.glsl.j2`.
     """
-    _check_matrices(rendered)
+    _check_coopmat(rendered)
     text: list[str] = []
     places: list[tuple[str, int]] = []
     shuffles = "subgroupShuffle(" in rendered.text
@@ -139,7 +139,7 @@ def emulate(rendered: Rendered) -> Rendered:
             functions = (_SHUFFLE.format(type=name) for name in _TYPES if shuffles)
             lines += "\n".join([_NAMES, *functions]).splitlines()
         elif matrices and (memory := _SHARED.match(line)):
-            lines += _matrices(rendered, memory.group(1)).splitlines()
+            lines += _coopmat(rendered, memory.group(1)).splitlines()
         elif matrices:
             filled = _FILLED.sub(r"\1(vec4(\2), vec4(\2))", line)
             lines = [_MATRIX.sub(lambda found: _TYPES_OF_USES[found.group(1)], filled)]
@@ -149,7 +149,7 @@ def emulate(rendered: Rendered) -> Rendered:
     return Rendered("\n".join(text) + "\n", tuple(places), declared)
 
 
-def _matrices(rendered: Rendered, memory: str) -> str:
+def _coopmat(rendered: Rendered, memory: str) -> str:
     """Return what stands for the matrices, of the sizes that a variant's have."""
     rows, columns = map(int, _SUMS.findall(rendered.text)[0])
     k = int(_OPERAND.findall(rendered.text)[0])
@@ -165,7 +165,7 @@ def _matrices(rendered: Rendered, memory: str) -> str:
     return text
 
 
-def _check_matrices(rendered: Rendered) -> None:
+def _check_coopmat(rendered: Rendered) -> None:
     """Refuse other memory than one shared array of uvec4, and other layouts than are emulated."""
     uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
     memory = set(_SHARED.findall(rendered.text))

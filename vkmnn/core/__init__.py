@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vkmnn.core.backend import Backend, MemoryUse, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
-from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import PlacedOp, Placement
+from vkmnn.core.plan import Plan
 from vkmnn.core.profile import Profile, ProfileEntry
 from vkmnn.core.session import Session
 from vkmnn.core.tensor import Tensor, Usage
@@ -15,9 +15,9 @@ __all__ = [
     "Command",
     "Execution",
     "MemoryUse",
-    "Pipeline",
     "PlacedOp",
     "Placement",
+    "Plan",
     "Profile",
     "ProfileEntry",
     "Rejection",

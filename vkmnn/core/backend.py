@@ -98,7 +98,7 @@ class MemoryUse:
     io: int = 0
 
 
-class Plan(Protocol):
+class TunablePlan(Protocol):
     """What a backend may do with a plan that it tunes."""
 
     def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -111,7 +111,7 @@ class Plan(Protocol):
         """Release it."""
 
 
-class OpsRefusedError(VkmnnError):
+class OpsRejectedError(VkmnnError):
     """A backend cannot run ops that it accepted: it shows only when their kernels are known.
 
     `reasons` says why, by name of op. The plan is made again without them.
@@ -225,7 +225,7 @@ class Backend(ABC):
             inputs: tensors that the host provides (graph inputs, outputs of other backends).
 
         Raises:
-            OpsRefusedError: some ops must run elsewhere; nothing has been allocated.
+            OpsRejectedError: some ops must run elsewhere; nothing has been allocated.
         """
 
     @abstractmethod
@@ -238,7 +238,7 @@ class Backend(ABC):
 
     def tune(
         self,
-        make_plan: Callable[[Backend], Plan],
+        make_plan: Callable[[Backend], TunablePlan],
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,

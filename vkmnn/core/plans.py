@@ -13,7 +13,7 @@ import numpy as np
 from vkmnn.budget import Meter
 from vkmnn.core.backend import Backend, Tuning
 from vkmnn.core.device_tensor import as_array
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError
 from vkmnn.folding import Evaluator
@@ -67,15 +67,15 @@ class Plans:
         self.graph = fold_constants(graph, planner.evaluate, meter)
         self.planner = planner
         self.content = content_inputs(graph)
-        self.current: Pipeline | None = None
+        self.current: Plan | None = None
         self.made = 0
-        self._plans: OrderedDict[PlanKey, Pipeline] = OrderedDict()
+        self._plans: OrderedDict[PlanKey, Plan] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of plans kept."""
         return len(self._plans)
 
-    def resize(self, shapes: Shapes, feeds: Mapping[str, Array]) -> Pipeline:
+    def resize(self, shapes: Shapes, feeds: Mapping[str, Array]) -> Plan:
         """Return the plan for these shapes of the inputs, making it when there is none.
 
         Args:
@@ -88,7 +88,7 @@ class Plans:
             InvalidInputError: the content of an input is missing.
         """
 
-        def make() -> Pipeline:
+        def make() -> Plan:
             if self.planner.main.tunes_new_plans:
                 self.tune(shapes, feeds, TUNING_RUNS, None, TUNING_SECONDS)
             return self.make(shapes, feeds, self.planner.main)
@@ -114,7 +114,7 @@ class Plans:
         )
         return plan.execute(feeds)
 
-    def _kept(self, key: PlanKey, make: Callable[[], Pipeline]) -> Pipeline:
+    def _kept(self, key: PlanKey, make: Callable[[], Plan]) -> Plan:
         """Return the plan of a key; it is the current one then."""
         plan = self._plans.get(key)
         if plan is None:
@@ -133,7 +133,7 @@ class Plans:
         )
         return (*(shapes[info.name] for info in self.graph.inputs), *content)
 
-    def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Pipeline:
+    def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Plan:
         """Return a new plan on a backend; arguments and errors as of `resize`."""
         missing = [name for name in sorted(self.content) if name not in feeds]
         if missing:
@@ -145,7 +145,7 @@ class Plans:
         infos = {info.name: replace(info, shape=shapes[info.name]) for info in self.graph.inputs}
         known = {name: as_array(feeds[name]).copy() for name in self.content}
         self.made += 1
-        plan = Pipeline(
+        plan = Plan(
             self.graph, infos, known, main, planner.backup, planner.evaluate, planner.meter()
         )
         if planner.require_main and plan.placement().off_device:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vkmnn.core.backend import Timing
     from vkmnn.core.execution import Command
     from vkmnn.core.host_part import HostPart
-    from vkmnn.core.pipeline import Pipeline
+    from vkmnn.core.plan import Plan
     from vkmnn.core.tensor import Tensor
 
 _COPY = "Copy"
@@ -148,7 +148,7 @@ class Profile:
         Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
 
-def measure(plan: Pipeline, timed: Pipeline, feeds: Mapping[str, Array], runs: int) -> Profile:
+def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> Profile:
     """Profile a plan.
 
     Args:
@@ -270,7 +270,7 @@ def _nbytes(command: Command) -> int:
 
 
 def _size(tensor: Tensor) -> int:
-    return prod(tensor.shape) * (2 if tensor.half else tensor.dtype.numpy.itemsize)
+    return prod(tensor.shape) * (2 if tensor.fp16 else tensor.dtype.numpy.itemsize)
 
 
 def _device_us(row: Sequence[tuple[str, Timing]], backup: str) -> float:

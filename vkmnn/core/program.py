@@ -17,8 +17,8 @@ from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.host_part import HostPart as HostPart
 from vkmnn.core.host_part import NestedPart
 from vkmnn.core.host_part import Value as Value
-from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import PlacedOp, Placement
+from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Planner, Plans, Progress, Shapes
 from vkmnn.core.profile import Profile, joined, measure, measure_host
 from vkmnn.core.stages import Stage
@@ -147,7 +147,7 @@ class Program:
         return not all_plans or any(plans.current is not None for plans in all_plans)
 
     @property
-    def current(self) -> Pipeline | None:
+    def current(self) -> Plan | None:
         """The plan that was used last, of the last stage that has one."""
         found = [plans.current for plans in self._plans() if plans.current is not None]
         return found[-1] if found else None
@@ -385,7 +385,7 @@ class Program:
                 copies += placed.copies
         return Placement(tuple(ops), self._planner.main.type, copies, self._bytes)
 
-    def _placed(self, plan: Pipeline) -> Placement:
+    def _placed(self, plan: Plan) -> Placement:
         """Return the placement of a plan, which may be one that the backup runs alone."""
         placed, main = plan.placement(), self._planner.main.type
         if placed.main == main:

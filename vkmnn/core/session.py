@@ -19,8 +19,8 @@ from vkmnn.core.bound import Begun, Bound
 from vkmnn.core.branches import OpenBranches, with_branches
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.futures import RunFuture, Submitter
-from vkmnn.core.pipeline import Pipeline
 from vkmnn.core.placement import Placement
+from vkmnn.core.plan import Plan
 from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
@@ -338,7 +338,7 @@ class Session:
         return self._planned().memory()
 
     @property
-    def current(self) -> Pipeline | None:
+    def current(self) -> Plan | None:
         """The plan that was used last, of the last stage."""
         return self._program.current
 

@@ -22,7 +22,7 @@ class Usage(enum.Enum):
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value when that is constant.
 
-    `half` says that its floats take 16 bits on the device.
+    `fp16` says that its floats take 16 bits on the device.
 
     Whose it is: the plan makes a tensor and gives it away, plain, with the commands that it hands
     to `Backend.on_resize_begin`. There, and only there, the backend gives the results of its own
@@ -35,7 +35,7 @@ class Tensor:
     usage: Usage
     layout: Layout
     value: Array | None
-    half: bool
+    fp16: bool
     _settled: bool = field(init=False, repr=False)
 
     def __init__(
@@ -44,17 +44,17 @@ class Tensor:
         usage: Usage = Usage.NORMAL,
         layout: Layout = Layout.NCHW,
         value: Array | None = None,
-        half: bool = False,
+        fp16: bool = False,
     ) -> None:
         # By the slots themselves: a plan makes thousands, and this is five times faster.
         _set_info(self, info)
         _set_usage(self, usage)
         _set_layout(self, layout)
         _set_value(self, value)
-        _set_half(self, half)
+        _set_fp16(self, fp16)
         _set_settled(self, False)
 
-    def take_form(self, layout: Layout, half: bool) -> None:
+    def take_form(self, layout: Layout, fp16: bool) -> None:
         """Lie in another order or width on the device; see the class for when.
 
         Raises:
@@ -66,7 +66,7 @@ class Tensor:
                 hint="a backend changes forms in on_resize_begin; afterwards it makes tensors anew",
             )
         _set_layout(self, layout)
-        _set_half(self, half)
+        _set_fp16(self, fp16)
 
     def settle(self) -> None:
         """Let the form be final."""
@@ -88,6 +88,6 @@ class Tensor:
         return self.info.dims
 
 
-_set_info, _set_usage, _set_layout, _set_value, _set_half, _set_settled = (
-    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "half", "_settled")
+_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_settled = (
+    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "fp16", "_settled")
 )

@@ -102,7 +102,7 @@ def _attend(
         visible = np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
         scores = np.where(visible, scores, scores.dtype.type(-np.inf))
     weights = softmax(scores, (scores.ndim - 1,))
-    if attrs.blind_zero:
+    if attrs.zero_fully_masked:
         blind = (scores == -np.inf).all(axis=-1, keepdims=True)
         weights = np.where(blind, weights.dtype.type(0), weights)
     result: AnyArray = np.matmul(weights, v).astype(kept, copy=False)

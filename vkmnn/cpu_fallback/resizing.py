@@ -14,7 +14,7 @@ from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
 from vkmnn.shape.resizing import axis_taps, cubic_kernel, resize_axes
 
 # A few taps are added up; with more (antialiasing) one matrix product is faster.
-_MOST_TAPS = 8
+_MAX_TAPS = 8
 _GRID_CUBIC_A = -0.75  # ONNX GridSample fixes it
 
 
@@ -32,7 +32,7 @@ def _saturated(x: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
 def _resize_axis(x: AnyArray, axis: int, indices: AnyArray, weights: AnyArray) -> AnyArray:
     weights = weights.astype(x.dtype)
     column = (-1,) + (1,) * (x.ndim - axis - 1)
-    if weights.shape[1] <= _MOST_TAPS:
+    if weights.shape[1] <= _MAX_TAPS:
         result = np.take(x, indices[:, 0], axis=axis) * weights[:, 0].reshape(column)
         for tap in range(1, weights.shape[1]):
             result += np.take(x, indices[:, tap], axis=axis) * weights[:, tap].reshape(column)

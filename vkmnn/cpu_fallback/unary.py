@@ -50,8 +50,8 @@ def _in_range(limit: float, dtype: np.dtype[Any]) -> float:
 
 
 def _clip(x: AnyArray, low: float, high: float) -> AnyArray:
-    least, most = (x.dtype.type(_in_range(limit, x.dtype)) for limit in (low, high))
-    return np.asarray(np.minimum(np.maximum(x, least), most))
+    lower, upper = (x.dtype.type(_in_range(limit, x.dtype)) for limit in (low, high))
+    return np.asarray(np.minimum(np.maximum(x, lower), upper))
 
 
 def _celu(x: AnyArray, alpha: float) -> AnyArray:

@@ -57,7 +57,7 @@ def _attention(ctx: GeometryContext[AttentionAttrs]) -> None:
         result=views[-1],
         scale=attrs.scale,
         causal=attrs.causal,
-        blind_zero=attrs.blind_zero,
+        zero_fully_masked=attrs.zero_fully_masked,
     )
     ctx.emit("StridedAttention", [tensor.name for tensor in tensors], lowered, output)
 

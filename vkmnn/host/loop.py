@@ -31,7 +31,7 @@ def loop_class() -> type:
 
         def _run(  # type: ignore[no-untyped-def]
             self,
-            most,
+            trip_count,
             condition,
             *carried,
             context=None,
@@ -43,7 +43,7 @@ def loop_class() -> type:
             count = len(names) - 2
             seen: list[list[Any]] = [[] for _ in self.body.output_names[1 + count :]]
             going = condition is None or _first(condition)
-            limit = np.inf if most is None else int(_first(most))
+            limit = np.inf if trip_count is None else int(_first(trip_count))
             iteration = 0
             deadline = DEADLINE.get()
             while going and iteration < limit:

@@ -578,13 +578,13 @@ class AttentionAttrs(OpAttrs):
 
     q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent.
 
-    With `causal`, query i sees keys 0..i only. With `blind_zero`, a query that sees no key gets
-    zeros (ONNX Attention 24), else what the softmax of nothing but -inf gives: NaN.
+    With `causal`, query i sees keys 0..i only. With `zero_fully_masked`, a query whose keys are all
+    masked gets zeros (ONNX Attention 24); without it, the softmax over -inf alone gives NaN.
     """
 
     scale: float
     causal: bool = False
-    blind_zero: bool = True
+    zero_fully_masked: bool = True
 
 
 ATTENTION_AXES = 3
@@ -617,7 +617,7 @@ class StridedAttentionAttrs(OpAttrs):
     result: View
     scale: float
     causal: bool = False
-    blind_zero: bool = True
+    zero_fully_masked: bool = True
 
 
 @op_type("Raster", inputs=(0, MANY), flops=0, host=COPY)

@@ -66,9 +66,9 @@ from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import load_all as _load_all
-from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.indexing import operands, row_strides
-from vkmnn.vulkan.storage import kernel_dtype, refuse_integers, vec4_count
+from vkmnn.vulkan.storage import kernel_dtype, reject_integers, vec4_count
 
 _load_all()  # so that a plug-in cannot take the name of an execution that comes later
 
@@ -81,10 +81,10 @@ __all__ = [
     "DeviceInfo",
     "Facts",
     "Found",
+    "Fp16Rule",
     "FrontEnd",
     "GeometryContext",
     "Graph",
-    "HalfRule",
     "Infos",
     "Inputs",
     "InvalidInputError",
@@ -134,7 +134,7 @@ __all__ = [
     "ops",
     "optional",
     "placed_execution",
-    "refuse_integers",
+    "reject_integers",
     "required",
     "row_strides",
     "same_dtype",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
-from vkmnn.runtime.encoder import CommandBuffer, Encoder, linear_groups
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.runtime.recorder import CommandBuffer, CommandRecorder, linear_groups
 from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding, SpecConstant
 
 __all__ = [
@@ -15,11 +15,11 @@ __all__ = [
     "Buffer",
     "BufferRange",
     "CommandBuffer",
+    "CommandRecorder",
     "CooperativeMatrixShape",
     "Device",
     "DeviceInfo",
     "DeviceType",
-    "Encoder",
     "Lifetime",
     "Limits",
     "MemoryKind",

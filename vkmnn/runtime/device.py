@@ -36,13 +36,13 @@ from vkmnn.runtime.drivers import (
     get_driver,
 )
 from vkmnn.runtime.drivers.base import COMPUTE
-from vkmnn.runtime.encoder import REBUILD_HINT, Encoder
 from vkmnn.runtime.gate import Gate
 from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
 from vkmnn.runtime.pipeline_cache import PipelineCacheFile
 from vkmnn.runtime.prune import specialized_spirv
+from vkmnn.runtime.recorder import REBUILD_HINT, CommandRecorder
 from vkmnn.runtime.selection import select
 from vkmnn.runtime.warm_up import WarmUp
 from vkmnn.threads import Workers
@@ -245,7 +245,7 @@ class Device:
         for pipeline in cold:
             pipeline.warm = True
 
-    def encoder(self, *, timestamps: bool = False) -> Encoder:
+    def recorder(self, *, timestamps: bool = False) -> CommandRecorder:
         """Begin to record; with `timestamps`, the commands' times can be read after a run.
 
         Raises:
@@ -255,7 +255,7 @@ class Device:
         if timestamps and "timestamps" not in self.info.features:
             raise InvalidInputError(f"{self.info.name} has no timestamps")
         self.counts["recordings"] += 1
-        return Encoder(self, timestamps=timestamps)
+        return CommandRecorder(self, timestamps=timestamps)
 
     def upload(self, target: BufferRange, data: NDArray[np.uint8]) -> None:
         """Copy bytes to memory that the host cannot see, through a staging buffer."""
@@ -293,9 +293,9 @@ class Device:
     def copy(self, source: BufferRange, target: BufferRange) -> None:
         """Copy bytes on the device; returns when they are there."""
         self.raise_unusable()
-        encoder = Encoder(self, timestamps=False)
-        encoder.copy(source, target)
-        with encoder.finish() as commands:
+        recorder = CommandRecorder(self, timestamps=False)
+        recorder.copy(source, target)
+        with recorder.finish() as commands:
             commands.run()
 
     def trim(self) -> None:

@@ -163,8 +163,8 @@ class CheckedRecorder(DriverRecorder):
         checks = [
             ("max_push_constants", len(params), limits.max_push_constants),
             *(
-                ("max_workgroup_count", count, most)
-                for count, most in zip(groups, limits.max_workgroup_count, strict=True)
+                ("max_workgroup_count", count, largest)
+                for count, largest in zip(groups, limits.max_workgroup_count, strict=True)
             ),
         ]
         for bound, binding in zip(ranges, shader.bindings, strict=True):
@@ -220,8 +220,8 @@ def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
     checks = [
         ("max_workgroup_invocations", x * y * z, limits.max_workgroup_invocations),
         *(
-            ("max_workgroup_size", size, most)
-            for size, most in zip(needs.local_size, limits.max_workgroup_size, strict=True)
+            ("max_workgroup_size", size, largest)
+            for size, largest in zip(needs.local_size, limits.max_workgroup_size, strict=True)
         ),
         ("max_shared_memory", needs.shared_memory, limits.max_shared_memory),
         ("max_push_constants", needs.push_constants, limits.max_push_constants),
@@ -229,10 +229,10 @@ def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
         ("max_texel_bindings", needs.texel_bindings, limits.max_texel_bindings),
         ("max_bindings", needs.storage_bindings + needs.texel_bindings, limits.max_bindings),
     ]
-    least, most = limits.subgroup_size_range
+    smallest, largest = limits.subgroup_size_range
     if shader.subgroup_size:
-        checks.append(("subgroup_size_range", shader.subgroup_size, most))
-        checks.append(("subgroup_size_range", least, shader.subgroup_size))
+        checks.append(("subgroup_size_range", shader.subgroup_size, largest))
+        checks.append(("subgroup_size_range", smallest, shader.subgroup_size))
     _check(what, checks, shader.name)
     sides = {
         side

@@ -61,24 +61,24 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
     alive = _alive(lifetimes)
     bound = max(alive, default=0)
     best: list[int] = []
-    least = -1
+    smallest = -1
     neighbours = _Neighbours(lifetimes)
     looks = 2 * neighbours.pairs + LOOKS_PER_RANGE * len(lifetimes)
     attempts = min(MAX_ATTEMPTS, WORK // max(looks, 1))
     order = _by_breadth(lifetimes, alive) if attempts else []
     for _ in range(attempts):
         offsets, total = _place_in_order(lifetimes, order, neighbours.lists())
-        if least < 0 or total < least:
-            best, least = offsets, total
-        if least == bound:
-            return best, least, bound
+        if smallest < 0 or total < smallest:
+            best, smallest = offsets, total
+        if smallest == bound:
+            return best, smallest, bound
         top = [i for i in order if offsets[i] + lifetimes[i].nbytes == total]
         on_top = set(top)
         order = top + [i for i in order if i not in on_top]
     by_time, total = _place_by_time(lifetimes)
-    if least < 0 or total < least:
-        best, least = by_time, total
-    return best, least, bound
+    if smallest < 0 or total < smallest:
+        best, smallest = by_time, total
+    return best, smallest, bound
 
 
 def _place_by_time(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
@@ -195,11 +195,11 @@ def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int
     width = np.array([item.last for item in lifetimes], np.int64) - first + 1
     breadth = np.zeros(len(lifetimes), np.int64)
     # most[i]: the most that is alive at the steps i to i + span - 1, for every power of two.
-    most, span = np.array(alive, np.int64), 1
+    peak, span = np.array(alive, np.int64), 1
     while span <= len(alive):
         fit = np.nonzero((width >= span) & (width < 2 * span))[0]
-        breadth[fit] = np.maximum(most[first[fit]], most[first[fit] + width[fit] - span])
-        most = np.maximum(most[: max(len(most) - span, 0)], most[span:])
+        breadth[fit] = np.maximum(peak[first[fit]], peak[first[fit] + width[fit] - span])
+        peak = np.maximum(peak[: max(len(peak) - span, 0)], peak[span:])
         span *= 2
     return sorted(
         range(len(lifetimes)),

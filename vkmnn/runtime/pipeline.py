@@ -1,4 +1,4 @@
-"""Pipelines as the encoder sees them, and the check whether a device can run a shader."""
+"""Pipelines as the recorder sees them, and the check whether a device can run a shader."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SpecValues = Mapping[str, int | float | bool]
 
 
 class Slot(NamedTuple):
-    """What the encoder checks and tracks of one binding; `unit` divides the size of a range.
+    """What the recorder checks and tracks of one binding; `unit` divides the size of a range.
 
-    A tuple, because the encoder unpacks it for every binding of every dispatch.
+    A tuple, because the recorder unpacks it for every binding of every dispatch.
     """
 
     name: str
@@ -68,7 +68,7 @@ _ZERO_ALONE = 1 << 62
 """The alignment that no offset has but 0."""
 
 
-def most_bytes(binding: ShaderBinding, limits: Limits) -> int:
+def max_range_bytes(binding: ShaderBinding, limits: Limits) -> int:
     """Return how many bytes a device binds there at once."""
     if binding.type is BindingType.TEXEL:
         return limits.max_texel_buffer_elements * TEXEL_SIZES[binding.format]
@@ -84,7 +84,7 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
             reads,
             writes,
             limits.texel_offset_alignment,
-            most_bytes(binding, limits),
+            max_range_bytes(binding, limits),
             size,
         )
     return Slot(
@@ -92,7 +92,7 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
         reads,
         writes,
         _ZERO_ALONE if limits.whole_buffers else limits.storage_offset_alignment,
-        most_bytes(binding, limits),
+        max_range_bytes(binding, limits),
         1,
     )
 

@@ -39,12 +39,14 @@ class Window:
         return self.begins + self.ends
 
 
-def _per_axis(values: Sequence[int], count: int, default: int, least: int, what: str) -> list[int]:
+def _per_axis(
+    values: Sequence[int], count: int, default: int, minimum: int, what: str
+) -> list[int]:
     filled = list(values) or [default] * count
     if len(filled) != count:
         raise ShapeError(f"{what} {tuple(values)} must have {count} entries")
-    if any(value < least for value in filled):
-        raise ShapeError(f"{what} {tuple(values)} must be at least {least}")
+    if any(value < minimum for value in filled):
+        raise ShapeError(f"{what} {tuple(values)} must be at least {minimum}")
     return filled
 
 

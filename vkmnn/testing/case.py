@@ -8,19 +8,19 @@ from typing import TypeVar
 
 import numpy as np
 
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.registry import Registry
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
-from vkmnn.vulkan.storage import to_half
+from vkmnn.vulkan.storage import to_fp16
 
-HALF_ROUNDING = 2.0**-9
+FP16_ROUNDING = 2.0**-9
 """What storing a few intermediate results as halves may cost, as a part of the largest result."""
-HALF_STEP = 2.0**-10
+FP16_STEP = 2.0**-10
 """What storing one result as a half may cost, as a part of it: devices may round either way."""
-HALF_LEAST = 2.0**-24
+FP16_MIN = 2.0**-24
 """The smallest half above 0."""
 
 
@@ -31,9 +31,9 @@ class Case:
     A result may differ from numpy's by `atol + rtol * |numpy's|`; integers and bools by nothing.
     With `raises`, a part of a message, the device must refuse the inputs with an InvalidInputError
     instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
-    wherever they are offered. With `half`, floats are halves on the device, from the inputs on:
-    numpy then computes with inputs and constants that are rounded to float16, and HALF_ROUNDING of
-    the largest result is allowed on top; HALF_STEP of a result where nothing else is allowed.
+    wherever they are offered. With `fp16`, floats are halves on the device, from the inputs on:
+    numpy then computes with inputs and constants that are rounded to float16, and FP16_ROUNDING of
+    the largest result is allowed on top; FP16_STEP of a result where nothing else is allowed.
     """
 
     graph: Graph
@@ -42,11 +42,11 @@ class Case:
     atol: float = 1e-5
     raises: str = ""
     takes: Mapping[str, Hashable] = field(default_factory=dict)
-    half: bool = False
+    fp16: bool = False
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
-        return f"{'half ' if self.half else ''}{self.graph.name}({shapes})"
+        return f"{'fp16 ' if self.fp16 else ''}{self.graph.name}({shapes})"
 
     @property
     def infos(self) -> dict[str, TensorInfo]:
@@ -57,11 +57,11 @@ class Case:
         """Return what numpy computes, one array per output."""
         cpu = CpuBackend()
         graph, feeds = self.graph, self.feeds
-        if self.half:
+        if self.fp16:
             kept = _content(graph)
-            graph = replace(graph, constants=_rounded(graph.constants, to_half, kept))
+            graph = replace(graph, constants=_rounded(graph.constants, to_fp16, kept))
             feeds = _rounded(feeds, _overflowing, kept)
-        plan = Pipeline(graph, self.infos, {}, cpu, cpu, run_op)
+        plan = Plan(graph, self.infos, {}, cpu, cpu, run_op)
         results = plan.execute(feeds)
         return [results[info.name] for info in graph.outputs]
 
@@ -186,7 +186,7 @@ class Variant:
         return self.name
 
     @property
-    def half(self) -> bool:
+    def fp16(self) -> bool:
         """Whether the variant works on floats of 16 bits."""
         # Loads of float16 through texel buffers alone need no feature.
         needs = self.library.load(self.name).requires
@@ -230,7 +230,7 @@ def cases_of(variant: Variant) -> Iterator[Case]:
     entry = CASES.get(variant.template)
     assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
     for case in entry[0](variant):
-        yield replace(case, half=case.half or variant.half)
+        yield replace(case, fp16=case.fp16 or variant.fp16)
 
 
 def variants() -> list[Variant]:

@@ -64,10 +64,10 @@ def histogram(entries: Sequence[Entry]) -> list[Bar]:
             error = float(case["error"])
             place = next((i for i, edge in enumerate(_EDGES) if error <= edge), len(_EDGES) - 1)
             counts[0 if error == 0 else place + 1] += 1
-    most = max(counts) or 1
+    tallest = max(counts) or 1
     bars = []
     for i, (count, name) in enumerate(zip(counts, _NAMES, strict=True)):
-        height = max(2.0, _BARS_HEIGHT * count / most) if count else 0.0
+        height = max(2.0, _BARS_HEIGHT * count / tallest) if count else 0.0
         x = i * (_BAR_WIDTH + _BAR_GAP)
         bars.append(Bar(x, _BARS_HEIGHT - height, _BAR_WIDTH, round(height, 1), count, name))
     return bars

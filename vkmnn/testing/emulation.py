@@ -24,7 +24,7 @@ from vkmnn.testing.case import Variant
 from vkmnn.vulkan.encoder import MIN_TEXELS, loads_of
 
 # What kernels for cooperative matrices look for, and the shared memory of devices that have them.
-MATRICES = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
+COOPMAT_SHAPE = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
 _MATRIX = re.compile(r"m(\d+)x(\d+)x(\d+)s\d+")
 MATRIX_FEATURES = frozenset({"cooperative_matrix", "float16", "vulkan_memory_model"})
 SHARED_MEMORY = 49_152
@@ -94,7 +94,7 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
     reason = device.supports(shader)
     if reason and not shader.subgroup_size:
         return reason
-    if variant.half and "storage16" not in info.features:
+    if variant.fp16 and "storage16" not in info.features:
         return f"{info.name} lacks storage16, without which no network is in float16"
     if reason:
         try:
@@ -105,7 +105,7 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
             return other
         info, emulated = _with_subgroups(info, shader.subgroup_size), True
         if "cooperative_matrix" in shader.requires:
-            info = _with_matrices(info, variant)
+            info = _with_coopmat(info, variant)
     texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
     if texels and "texel" not in loads_of(info):
         longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
@@ -125,14 +125,16 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
     )
 
 
-def _with_matrices(info: DeviceInfo, variant: Variant) -> DeviceInfo:
+def _with_coopmat(info: DeviceInfo, variant: Variant) -> DeviceInfo:
     """Return a device that has the matrices of a variant, as its axis `tile` names them."""
     found = _MATRIX.search(str(variant.axes["tile"]))
-    m, n, k = map(int, found.groups()) if found else (MATRICES.m, MATRICES.n, MATRICES.k)
+    m, n, k = (
+        map(int, found.groups()) if found else (COOPMAT_SHAPE.m, COOPMAT_SHAPE.n, COOPMAT_SHAPE.k)
+    )
     shared = max(SHARED_MEMORY, info.limits.max_shared_memory)
     return replace(
         info,
-        cooperative_matrices=(replace(MATRICES, m=m, n=n, k=k),),
+        cooperative_matrices=(replace(COOPMAT_SHAPE, m=m, n=n, k=k),),
         features=info.features | MATRIX_FEATURES,
         limits=replace(info.limits, max_shared_memory=shared),
     )

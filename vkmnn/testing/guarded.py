@@ -32,7 +32,7 @@ POISONS = (0x7FD5A5C3, 0x7F05A5C3)
 Of each tensor another one, so that poison which is read here and written there shows.
 """
 
-_HALF_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
+_FP16_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
 
 GUARD_BYTES = 4096
 """Behind each tensor, within the range that is bound, so that drivers let kernels write there."""
@@ -50,7 +50,7 @@ class GuardedBackend(VulkanBackend):
         device: where to run.
         chooser: decides between kernels.
         replaced: shaders to run in the place of those of these names.
-        half: floats are halves, from the inputs on; see `VulkanBackend`.
+        fp16: floats are halves, from the inputs on; see `VulkanBackend`.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class GuardedBackend(VulkanBackend):
         device: Device,
         chooser: Chooser,
         replaced: Mapping[str, Shader] = _NONE,
-        half: bool = False,
+        fp16: bool = False,
     ) -> None:
-        super().__init__(device, chooser=chooser, half=half, half_inputs=half)
+        super().__init__(device, chooser=chooser, fp16=fp16, fp16_inputs=fp16)
         self._replaced = replaced
         self._written: list[Tensor] = []
         self._variable: list[Tensor] = []
@@ -99,7 +99,7 @@ class GuardedBackend(VulkanBackend):
             array = constants.get(tensor)
             size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
             buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
-            buffer.write(0, _filled(buffer, POISONS[0], len(ranges), tensor.half))
+            buffer.write(0, _filled(buffer, POISONS[0], len(ranges), tensor.fp16))
             if array is not None and array.size:
                 buffer.write(0, np.ascontiguousarray(array))
             ranges[tensor] = BufferRange(buffer, 0, buffer.nbytes)
@@ -124,7 +124,7 @@ class GuardedBackend(VulkanBackend):
         """Fill the memory of everything but constants and counters; call it before a run."""
         for number, tensor in enumerate(self._variable):
             buffer = self._ranges[tensor].buffer
-            buffer.write(0, _filled(buffer, poison, number, tensor.half))
+            buffer.write(0, _filled(buffer, poison, number, tensor.fp16))
 
     def check_memory(self) -> None:
         """Check what the kernels wrote besides results; call it after a run, before `close`.
@@ -141,7 +141,7 @@ class GuardedBackend(VulkanBackend):
                 f"'{tensor.name}' has {size} words, and word {size + touched[0]} was written"
             )
             if tensor.layout is Layout.NC4HW4 and tensor.shape[1] % 4:
-                elements = words.view(np.int16 if tensor.half else np.int32)
+                elements = words.view(np.int16 if tensor.fp16 else np.int32)
                 elements = elements[: storage_elements(tensor.shape, tensor.layout)]
                 blocks = elements.reshape(-(-tensor.shape[1] // 4), -1, 4)
                 tail = blocks[-1, :, tensor.shape[1] % 4 :] << 1  # without the sign
@@ -155,9 +155,9 @@ class GuardedBackend(VulkanBackend):
         return place.buffer.read(0, place.nbytes).view(np.int32)
 
 
-def _filled(buffer: Buffer, poison: int, number: int, half: bool) -> AnyArray:
-    if half:
-        return np.full(buffer.nbytes // 2, _HALF_POISONS[poison] + number % 32, np.int16)
+def _filled(buffer: Buffer, poison: int, number: int, fp16: bool) -> AnyArray:
+    if fp16:
+        return np.full(buffer.nbytes // 2, _FP16_POISONS[poison] + number % 32, np.int16)
     return np.full(buffer.nbytes // 4, poison + number, np.int32)
 
 

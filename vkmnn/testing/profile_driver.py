@@ -61,11 +61,13 @@ class ProfileDriver(Driver):
     def enumerate(self) -> list[DeviceInfo]:
         return [self._info]
 
-    def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> PlanDevice:
-        return PlanDevice(info)
+    def open(
+        self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]
+    ) -> PlanningDevice:
+        return PlanningDevice(info)
 
 
-class PlanDevice(DriverDevice):
+class PlanningDevice(DriverDevice):
     """A device of heaps alone."""
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -76,7 +78,7 @@ class PlanDevice(DriverDevice):
         self.shaders: Counter[str] = Counter()
         """Name of a shader -> how many dispatches of it were recorded."""
 
-    def allocate(self, nbytes: int, kind: MemoryKind) -> PlanBuffer:
+    def allocate(self, nbytes: int, kind: MemoryKind) -> PlanningBuffer:
         size = max(-(-nbytes // _GRANULE), 1) * _GRANULE + EMPTY_RANGE_BYTES
         used: Counter[int] = Counter()
         for heap, taken in self._live.values():
@@ -86,18 +88,18 @@ class PlanDevice(DriverDevice):
         for item in self.info.memory_types:
             if item.flags & wanted and used[item.heap] + size <= item.heap_bytes:
                 visible = kind in _HOST_KINDS or (unified and item.flags & MemoryFlag.HOST_VISIBLE)
-                buffer = PlanBuffer(self._live, nbytes, bool(visible))
+                buffer = PlanningBuffer(self._live, nbytes, bool(visible))
                 self._live[id(buffer)] = item.heap, size
                 return buffer
         raise OutOfDeviceMemoryError(f"no heap of {self.info.name} holds {size} more bytes")
 
     def create_pipeline(
         self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
-    ) -> PlanPipeline:
-        return PlanPipeline(shader)
+    ) -> PlanningPipeline:
+        return PlanningPipeline(shader)
 
-    def recorder(self, timestamps: bool) -> PlanRecorder:
-        return PlanRecorder(self.shaders)
+    def recorder(self, timestamps: bool) -> PlanningRecorder:
+        return PlanningRecorder(self.shaders)
 
     def wait_idle(self) -> None:
         """Return: nothing is ever under way."""
@@ -118,7 +120,7 @@ class PlanDevice(DriverDevice):
         self._live.clear()
 
 
-class PlanBuffer(DriverBuffer):
+class PlanningBuffer(DriverBuffer):
     """Bytes of the host where the device's would be visible, else none at all."""
 
     __slots__ = ("_live",)
@@ -145,7 +147,7 @@ class PlanBuffer(DriverBuffer):
         self._live.pop(id(self), None)
 
 
-class PlanPipeline(DriverPipeline):
+class PlanningPipeline(DriverPipeline):
     """A shader that will not run."""
 
     __slots__ = ("shader",)
@@ -157,7 +159,7 @@ class PlanPipeline(DriverPipeline):
         """Return: there is nothing to free."""
 
 
-class PlanRecorder(DriverRecorder):
+class PlanningRecorder(DriverRecorder):
     """Counts dispatches by shader."""
 
     def __init__(self, shaders: Counter[str]) -> None:
@@ -166,7 +168,7 @@ class PlanRecorder(DriverRecorder):
 
     def dispatch(
         self,
-        pipeline: PlanPipeline,  # type: ignore[override]  # its own, as every driver's
+        pipeline: PlanningPipeline,  # type: ignore[override]  # its own, as every driver's
         ranges: Sequence[BufferRange],
         params: bytes,
         groups: tuple[int, int, int],
@@ -185,11 +187,11 @@ class PlanRecorder(DriverRecorder):
     def timestamp(self) -> None:
         self._timestamps += 1
 
-    def finish(self, buffers: Sequence[DriverBuffer]) -> PlanCommands:
-        return PlanCommands(self._timestamps)
+    def finish(self, buffers: Sequence[DriverBuffer]) -> PlanningCommands:
+        return PlanningCommands(self._timestamps)
 
 
-class PlanCommands(DriverCommands):
+class PlanningCommands(DriverCommands):
     """Commands that are done as soon as they are submitted."""
 
     def __init__(self, timestamps: int) -> None:

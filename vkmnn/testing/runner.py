@@ -12,7 +12,7 @@ import numpy as np
 
 from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.cpu_fallback.registry import AnyArray
@@ -20,10 +20,10 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.shader import Shader
-from vkmnn.testing.case import HALF_LEAST, HALF_ROUNDING, HALF_STEP, Case, Variant, cases_of
+from vkmnn.testing.case import FP16_MIN, FP16_ROUNDING, FP16_STEP, Case, Variant, cases_of
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.storage import HALF_MAX
+from vkmnn.vulkan.storage import FP16_MAX
 
 T = TypeVar("T")
 Picks = Mapping[str, int]
@@ -94,9 +94,9 @@ class VariantResult:
 
 def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
     """Return the names of the variants that a case would dispatch; nothing runs."""
-    backend = _DryBackend(device, chooser=picker, half=case.half, half_inputs=case.half)
+    backend = _DryBackend(device, chooser=picker, fp16=case.fp16, fp16_inputs=case.fp16)
     backend.shaders = set()
-    Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     return frozenset(backend.shaders)
 
 
@@ -147,8 +147,8 @@ def run_case(
             a kernel wrote where it must not.
         ValidationLayerError: the validation layer reported something.
     """
-    backend = GuardedBackend(device, Picker(picks, case.takes), replaced, half=case.half)
-    plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    backend = GuardedBackend(device, Picker(picks, case.takes), replaced, fp16=case.fp16)
+    plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"
         if case.raises:
@@ -178,7 +178,7 @@ def run_case(
     return CaseResult(str(case), worst, absolute, backend.dispatched)
 
 
-def _check_refusal(case: Case, plan: Pipeline) -> None:
+def _check_refusal(case: Case, plan: Plan) -> None:
     said = "nothing"
     try:
         plan.execute(case.feeds)
@@ -199,9 +199,9 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
         np.testing.assert_array_equal(got, want, err_msg=str(case))
         return 0.0, 0.0
     rtol, atol = case.rtol, case.atol
-    if case.half:
-        got, want = _half_results(got, want)
-        rtol, atol = _half_tolerance(want, case)
+    if case.fp16:
+        got, want = _fp16_results(got, want)
+        rtol, atol = _fp16_tolerance(want, case)
     np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=str(case))
     finite = np.isfinite(want)
     if not finite.any():
@@ -217,20 +217,20 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
     )
 
 
-def _half_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
+def _fp16_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Return results with infinities for what halves cannot hold, where both sides say so."""
-    beyond = np.abs(want) >= HALF_MAX
+    beyond = np.abs(want) >= FP16_MAX
     infinite = np.copysign(np.inf, want)
-    limited = np.where(beyond & (np.abs(got) >= HALF_MAX), infinite, got)
+    limited = np.where(beyond & (np.abs(got) >= FP16_MAX), infinite, got)
     return limited, np.where(beyond, infinite, want)
 
 
-def _half_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
+def _fp16_tolerance(want: AnyArray, case: Case) -> tuple[float, float]:
     """Return the tolerances: of one rounding where the case allows none, else of a few."""
     if not case.rtol and not case.atol:
-        return HALF_STEP, HALF_LEAST
+        return FP16_STEP, FP16_MIN
     largest = float(np.abs(want[np.isfinite(want)]).astype(np.float64).max(initial=0.0))
-    return case.rtol, case.atol + HALF_ROUNDING * largest
+    return case.rtol, case.atol + FP16_ROUNDING * largest
 
 
 def run_variant(variant: Variant, device: Device) -> VariantResult:

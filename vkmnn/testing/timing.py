@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import NamedTuple
 
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.runtime.device import Device
 from vkmnn.testing.baseline import Measured
@@ -100,10 +100,10 @@ def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
         for ready in batch:
             case = ready.case
             backend = VulkanBackend(
-                ready.device, chooser=ready.picker, half=case.half, half_inputs=case.half
+                ready.device, chooser=ready.picker, fp16=case.fp16, fp16_inputs=case.fp16
             ).timed()
             stack.callback(backend.close)
-            plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+            plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
             stack.callback(plan.close)
             plans.append(plan)
             for _ in range(_WARM_UP):

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from vkmnn.cache_files import cache_dir
-from vkmnn.core.backend import Backend, OpsRefusedError, Plan, Segment, TensorPurpose, Tuning
+from vkmnn.core.backend import (
+    Backend,
+    OpsRejectedError,
+    Segment,
+    TensorPurpose,
+    TunablePlan,
+    Tuning,
+)
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
@@ -26,7 +33,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
-from vkmnn.vulkan.plan import PlanRecorder, pipelines_used
+from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import Divider
@@ -46,9 +53,9 @@ class VulkanBackend(TunableBackend):
         progress: called with (done, all) while pipelines are made.
         timestamps: record GPU time per dispatch, for profiles.
         chooser: decides between kernels that do the same; None for what `VKMNN_TUNE` says.
-        half: store floats in 16 bits where ops have kernels for that and range does not forbid it;
+        fp16: store floats in 16 bits where ops have kernels for that and range does not forbid it;
             the device has 16-bit storage.
-        half_inputs: what the host provides is converted at once, so that no op is float32 only
+        fp16_inputs: what the host provides is converted at once, so that no op is float32 only
             because its operands come from there: for tests of the kernels.
     """
 
@@ -61,12 +68,12 @@ class VulkanBackend(TunableBackend):
         progress: Callable[[int, int], None] | None = None,
         timestamps: bool = False,
         chooser: Chooser | None = None,
-        half: bool = False,
-        half_inputs: bool = False,
+        fp16: bool = False,
+        fp16_inputs: bool = False,
     ) -> None:
         self.device = device
-        self.half = half
-        self._half_inputs = half_inputs
+        self.fp16 = fp16
+        self._fp16_inputs = fp16_inputs
         self.choices: list[Choice] = []
         self._mode = environment.tune()
         self._chooser = chooser or Preferences(
@@ -116,8 +123,8 @@ class VulkanBackend(TunableBackend):
             self.type,
             frozenset(outputs),
             self._must_create,
-            half=self.half,
-            half_inputs=self._half_inputs,
+            fp16=self.fp16,
+            fp16_inputs=self._fp16_inputs,
             divider=Divider(
                 self.type,
                 self.on_create,
@@ -146,7 +153,7 @@ class VulkanBackend(TunableBackend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode(segments)
-        _refuse_faulty(segments, find_faults(recording.dispatches, self.device.info))
+        _reject_faulty(segments, find_faults(recording.dispatches, self.device.info))
         if is_gpu(self.device.info):
             # A CPU device runs one dispatch after the other anyway.
             schedule(recording, ends)
@@ -156,7 +163,7 @@ class VulkanBackend(TunableBackend):
         with self.device.start_pipelines(used.values(), warm_up=True) as batch:
             memory = self.place(recording, list(kept.values()), list(inputs.values()))
             pipelines = dict(zip(used, batch.result(self._progress), strict=True))
-        self._refuse_constants(segments, recording, memory)
+        self._reject_constants(segments, recording, memory)
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
             len(recording.dispatches),
@@ -179,7 +186,7 @@ class VulkanBackend(TunableBackend):
             result.append(recorder.segment(first, end, list(uploads.values()), downloads))
         return result
 
-    def _refuse_constants(
+    def _reject_constants(
         self, segments: Sequence[Sequence[Command]], recording: Recording, memory: PlanMemory
     ) -> None:
         """Give up the ops with constants that are too large now that they are packed."""
@@ -193,8 +200,8 @@ class VulkanBackend(TunableBackend):
             return memory.ranges[tensor].nbytes if packed else storage_bytes(tensor)
 
         try:
-            _refuse_faulty(segments, find_faults(recording.dispatches, info, size_of))
-        except OpsRefusedError:
+            _reject_faulty(segments, find_faults(recording.dispatches, info, size_of))
+        except OpsRejectedError:
             memory.close()
             raise
 
@@ -246,7 +253,7 @@ class VulkanBackend(TunableBackend):
 
     def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
         return VulkanBackend(
-            self.device, self._progress, timestamps, chooser, self.half, self._half_inputs
+            self.device, self._progress, timestamps, chooser, self.fp16, self._fp16_inputs
         )
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -263,7 +270,7 @@ class VulkanBackend(TunableBackend):
 
     def tune(
         self,
-        make_plan: Callable[[Backend], Plan],
+        make_plan: Callable[[Backend], TunablePlan],
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,
@@ -282,7 +289,7 @@ class VulkanBackend(TunableBackend):
         return tuning
 
     def choices_of(
-        self, make_plan: Callable[[Backend], Plan], table: Mapping[str, str]
+        self, make_plan: Callable[[Backend], TunablePlan], table: Mapping[str, str]
     ) -> list[Choice]:
         """Return the choices that a plan faces when these kernels are preferred."""
         backend = self.with_preferences(table)
@@ -299,8 +306,8 @@ class VulkanBackend(TunableBackend):
             self._progress,
             self._timestamps,
             self._chooser,
-            self.half,
-            self._half_inputs,
+            self.fp16,
+            self._fp16_inputs,
         )
 
     def new_tensor(
@@ -327,16 +334,16 @@ class VulkanBackend(TunableBackend):
         retire_unwanted()
 
 
-def _refuse_faulty(segments: Sequence[Sequence[Command]], faults: Iterable[Fault]) -> None:
+def _reject_faulty(segments: Sequence[Sequence[Command]], faults: Iterable[Fault]) -> None:
     """Give up the ops of the network whose dispatches the device does not take.
 
     Raises:
-        OpsRefusedError: there are some.
+        OpsRejectedError: there are some.
     """
     reasons = {fault.op: fault.reason for fault in faults}
     if reasons:
         owners = {c.op.name: c.owner or c.op.name for commands in segments for c in commands}
-        raise OpsRefusedError({owners[name]: reason for name, reason in reasons.items()})
+        raise OpsRejectedError({owners[name]: reason for name, reason in reasons.items()})
 
 
 def _constant_bytes(segments: Sequence[Sequence[Command]]) -> int:

@@ -8,9 +8,9 @@ from operator import gt, truediv
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.pipeline import missing, most_bytes
+from vkmnn.runtime.pipeline import max_range_bytes, missing
 from vkmnn.vulkan.recording import Dispatch, Recording
-from vkmnn.vulkan.storage import ELEMENT_BYTES, HALF_BYTES, storage_bytes
+from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, storage_bytes
 
 PADDED = 4
 
@@ -33,7 +33,7 @@ class Fault:
 def find_faults(
     dispatches: Sequence[Dispatch],
     info: DeviceInfo,
-    size_of: Callable[[Tensor, int], int] = lambda tensor, most: storage_bytes(tensor),
+    size_of: Callable[[Tensor, int], int] = lambda tensor, limit: storage_bytes(tensor),
 ) -> Iterator[Fault]:
     """Yield what the device does not take; the same tensor may come more than once.
 
@@ -64,24 +64,24 @@ def find_faults(
         for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
             if tensor in small:
                 continue
-            most = most_bytes(binding, limits)
-            size = size_of(tensor, most)
+            limit = max_range_bytes(binding, limits)
+            size = size_of(tensor, limit)
             if size <= always:
                 small.add(tensor)
                 continue
-            if size > most:
+            if size > limit:
                 reason = (
-                    f"'{tensor.name}' takes {size} bytes, more than the {most} that the device "
+                    f"'{tensor.name}' takes {size} bytes, more than the {limit} that the device "
                     "binds as one buffer"
                 )
-                yield Fault(dispatch.label, reason, most / size, tensor)
+                yield Fault(dispatch.label, reason, limit / size, tensor)
 
 
-def packed_bytes(recording: Recording, tensor: Tensor, most: int) -> int:
+def packed_bytes(recording: Recording, tensor: Tensor, limit: int) -> int:
     """Return the bytes that are bound; of constants a number that exceeds `most` as they do."""
     packed = recording.packed.get(tensor)
     if packed is None:
         return storage_bytes(tensor)
-    about = packed.source.size * (HALF_BYTES if packed.half else ELEMENT_BYTES)
+    about = packed.source.size * (FP16_BYTES if packed.fp16 else ELEMENT_BYTES)
     # Packing rounds channels up to blocks, and writes some kernels' weights out at length.
-    return about if PADDED * about <= most else packed.array(tensor.name).nbytes
+    return about if PADDED * about <= limit else packed.array(tensor.name).nbytes

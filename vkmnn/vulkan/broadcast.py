@@ -113,7 +113,7 @@ def _merge(
     return tuple(sizes), tuple(strides)
 
 
-def refuse_many_axes(inputs: Sequence[Tensor], output: Tensor) -> None:
+def reject_many_axes(inputs: Sequence[Tensor], output: Tensor) -> None:
     """Raise Rejection where operands are broadcast along more axes in turns than kernels have."""
     plan = plan_plain([tensor.shape for tensor in inputs], output.shape)
     if not plan.fits:

@@ -12,7 +12,7 @@ from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import ShaderError
 from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.encoder import linear_groups
+from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import (
     INDEX_HINT,
@@ -39,7 +39,7 @@ MIN_TEXELS = 1 << 26
 # Indices below this are divided exactly by a product of floats.
 EXACT_QUOTIENTS = 1 << 20
 TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
-HALF_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
+FP16_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
 
 Load = Literal["buffer", "texel"]
 """How kernels load: their axis `load`."""
@@ -65,7 +65,7 @@ class VulkanEncoder:
     Args:
         info: the device.
         chooser: decides between kernels that do the same.
-        half: the op at hand works on floats of 16 bits; see `begin`.
+        fp16: the op at hand works on floats of 16 bits; see `begin`.
         weight_bytes: about what all constants of the plan take on the device.
 
     Attributes:
@@ -74,21 +74,21 @@ class VulkanEncoder:
         recording: all that was recorded.
     """
 
-    __slots__ = ("_chooser", "_half", "_label", "_scratch", "info", "recording", "weight_bytes")
+    __slots__ = ("_chooser", "_fp16", "_label", "_scratch", "info", "recording", "weight_bytes")
 
     def __init__(
         self,
         info: DeviceInfo,
         chooser: Chooser = BY_RULE,
         *,
-        half: bool = False,
+        fp16: bool = False,
         weight_bytes: int = 0,
     ) -> None:
         self.info = info
         self.weight_bytes = weight_bytes
         self.recording = Recording()
         self._chooser = chooser
-        self._half = half
+        self._fp16 = fp16
         self._label = ""
         self._scratch = 0
 
@@ -97,10 +97,10 @@ class VulkanEncoder:
 
         Args:
             op: its name.
-            tensors: what it reads and writes; one that is stored in 16 bits makes `half` true.
+            tensors: what it reads and writes; one that is stored in 16 bits makes `fp16` true.
         """
         self._label = op
-        self._half = any(tensor is not None and tensor.half for tensor in tensors)
+        self._fp16 = any(tensor is not None and tensor.fp16 for tensor in tensors)
 
     @property
     def label(self) -> str:
@@ -108,14 +108,14 @@ class VulkanEncoder:
         return self._label
 
     @property
-    def half(self) -> bool:
+    def fp16(self) -> bool:
         """Whether the op at hand works on floats of 16 bits."""
-        return self._half
+        return self._fp16
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the one of `candidates` to use; the likely fastest comes first (see `Chooser`)."""
-        if self.half and what not in NOT_TUNED:
-            problem = ("half", problem)
+        if self.fp16 and what not in NOT_TUNED:
+            problem = ("fp16", problem)
         taken = self._chooser(what, problem, candidates)
         if len(candidates) > 1:
             self.recording.choices.append(
@@ -131,12 +131,12 @@ class VulkanEncoder:
     @property
     def loads(self) -> tuple[Load, ...]:
         """How kernels may load what the op at hand works on, the faster way first."""
-        return loads_of(self.info, self.half)
+        return loads_of(self.info, self.fp16)
 
     @property
     def element(self) -> FloatElement:
         """What floats of the op at hand are in memory: kernels' axis `element`."""
-        return "f16" if self.half else "f32"
+        return "f16" if self.fp16 else "f32"
 
     def element_of(self, tensor: Tensor) -> Element:
         """Return what elements of a tensor's type are in memory, for the op at hand."""
@@ -145,11 +145,11 @@ class VulkanEncoder:
     @contextmanager
     def in_full(self) -> Iterator[None]:
         """Record parts of an op that keep floats of 32 bits."""
-        before, self._half = self._half, False
+        before, self._fp16 = self._fp16, False
         try:
             yield
         finally:
-            self._half = before
+            self._fp16 = before
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
         """Add a check that a kernel of `op` makes.
@@ -281,17 +281,17 @@ class VulkanEncoder:
                 floats to be kept exact, or integers that floats were packed into.
         """
         assert source.value is not None
-        half = self.half and not full and kernel_dtype(source.dtype) == "f32"
-        return self._constant(source.name, PackedConstant(source.value, key, pack, half))
+        fp16 = self.fp16 and not full and kernel_dtype(source.dtype) == "f32"
+        return self._constant(source.name, PackedConstant(source.value, key, pack, fp16))
 
     def literal(self, name: str, array: Array) -> Tensor:
         """Return a constant tensor that holds `array` (float32 or int32) as it is."""
-        half = self.half and array.dtype.kind == "f"
-        return self._constant(name, PackedConstant(array, "literal", lambda value: value, half))
+        fp16 = self.fp16 and array.dtype.kind == "f"
+        return self._constant(name, PackedConstant(array, "literal", lambda value: value, fp16))
 
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
-        tensor = Tensor(info, Usage.CONSTANT, value=packed.source, half=packed.half)
+        tensor = Tensor(info, Usage.CONSTANT, value=packed.source, fp16=packed.fp16)
         self.recording.packed[tensor] = packed
         return tensor
 
@@ -302,7 +302,7 @@ class VulkanEncoder:
         """
         self._scratch += 1
         info = TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,))
-        return Tensor(info, half=self.half and not full and kernel_dtype(dtype) == "f32")
+        return Tensor(info, fp16=self.fp16 and not full and kernel_dtype(dtype) == "f32")
 
     def counter(self, count: int) -> Tensor:
         """Return `count` words that are zero before the first run; kernels must leave them so.
@@ -348,14 +348,14 @@ class VulkanEncoder:
         return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
 
 
-def loads_of(info: DeviceInfo, half: bool = False) -> tuple[Load, ...]:
+def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:
     """Return how kernels can load on this device, the faster way first.
 
     Args:
         info: the device.
-        half: what is loaded are floats of 16 bits.
+        fp16: what is loaded are floats of 16 bits.
     """
-    needed = HALF_TEXEL_LOADS if half else TEXEL_LOADS
+    needed = FP16_TEXEL_LOADS if fp16 else TEXEL_LOADS
     if not info.features >= needed or info.limits.max_texel_buffer_elements < MIN_TEXELS:
         return ("buffer",)
     return ("buffer", "texel") if is_gpu(info) else ("texel", "buffer")

@@ -13,7 +13,7 @@ from vkmnn.ir import AttrsT, Op
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.half import HalfRule, Halves, halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
 
 
 class VulkanExecution(Execution[AttrsT]):
@@ -21,7 +21,7 @@ class VulkanExecution(Execution[AttrsT]):
 
     A subclass says in `prepare` what it cannot do, in `layouts` what memory order it wants, and in
     `on_encode` which dispatches do the work. It never allocates, and never writes a barrier.
-    `half_rule` says what it does where a session stores floats in 16 bits.
+    `fp16_rule` says what it does where a session stores floats in 16 bits.
 
     Args:
         op: what is run.
@@ -33,7 +33,7 @@ class VulkanExecution(Execution[AttrsT]):
         Rejection: the op cannot run on this device.
     """
 
-    half_rule: ClassVar[HalfRule] = HalfRule.FULL
+    fp16_rule: ClassVar[Fp16Rule] = Fp16Rule.FULL
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class VulkanExecution(Execution[AttrsT]):
         Element types that the device cannot store are refused before.
         """
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Return which inputs are wanted and which outputs are made as halves.
 
         Only asked where a session stores halves; what it says of integers is ignored.
         """
-        return self.by_rule(self.half_rule)
+        return self.by_rule(self.fp16_rule)
 
-    def by_rule(self, rule: HalfRule, *, wide: int = -1, clamped: bool = False) -> Halves:
+    def by_rule(self, rule: Fp16Rule, *, wide: int = -1, clamped: bool = False) -> Fp16Operands:
         """Return what a rule says of the op's tensors; arguments as of `half.halves`."""
-        return halves(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
+        return apply_fp16_rule(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
 
     @abstractmethod
     def on_encode(self, encoder: VulkanEncoder) -> None:

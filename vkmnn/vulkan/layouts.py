@@ -11,7 +11,7 @@ from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.vulkan.execution import VulkanExecution
-from vkmnn.vulkan.half import is_float
+from vkmnn.vulkan.fp16 import is_float
 from vkmnn.vulkan.splitting import Divider, in_form
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
@@ -21,10 +21,10 @@ class Form(NamedTuple):
     """How a tensor lies on the device: its order, and whether its floats take 16 bits."""
 
     layout: Layout
-    half: bool
+    fp16: bool
 
     def __str__(self) -> str:
-        return self.layout.value + (".half" if self.half else "")
+        return self.layout.value + (".fp16" if self.fp16 else "")
 
 
 PLAIN = Form(Layout.NCHW, False)
@@ -36,8 +36,8 @@ def assign_layouts(
     outputs: frozenset[str],
     make: MakeExecution,
     *,
-    half: bool = False,
-    half_inputs: bool = False,
+    fp16: bool = False,
+    fp16_inputs: bool = False,
     divider: Divider | None = None,
 ) -> list[Command]:
     """Return the commands with forms assigned, conversions inserted once per tensor and form.
@@ -49,17 +49,17 @@ def assign_layouts(
         backend: the type of the backend that negotiates.
         outputs: tensors that the host reads.
         make: creates the execution of a ConvertTensor op.
-        half: floats take 16 bits where executions say so.
-        half_inputs: what the host provides is converted to that at once.
+        fp16: floats take 16 bits where executions say so.
+        fp16_inputs: what the host provides is converted to that at once.
         divider: cuts the ops whose tensors are too large for the device.
     """
     plan = _Plan(backend, make, divider)
     for command in commands:
         plan.owner = command.owner or command.op.name
-        if half and half_inputs:
+        if fp16 and fp16_inputs:
             plan.narrow_inputs(command)
         if command.backend == backend:
-            plan.add(command, outputs, half)
+            plan.add(command, outputs, fp16)
         else:
             command.inputs = [plan.wanted(tensor, PLAIN) for tensor in plan.now(command)]
             plan.commands.append(command)
@@ -100,13 +100,13 @@ class _Plan:
         """Return the tensor in a form; layouts of constants are the executions' business."""
         if tensor is None:
             return None
-        form = Form(form.layout, form.half and is_float(tensor))
+        form = Form(form.layout, form.fp16 and is_float(tensor))
         if tensor.value is None:
             return tensor if form == form_of(tensor) else self.convert(tensor, form)
-        if not form.half:
+        if not form.fp16:
             return tensor
         if tensor.name not in self.constants:
-            self.constants[tensor.name] = replace(tensor, half=True)
+            self.constants[tensor.name] = replace(tensor, fp16=True)
         return self.constants[tensor.name]
 
     def convert(self, tensor: Tensor, form: Form, into: Tensor | None = None) -> Tensor:
@@ -115,7 +115,7 @@ class _Plan:
         if key not in self.converted or into is not None:
             info = TensorInfo(f"{tensor.name}:{form}", tensor.dtype, tensor.info.shape)
             copy = into or replace(
-                tensor, info=info, usage=Usage.NORMAL, layout=form.layout, half=form.half
+                tensor, info=info, usage=Usage.NORMAL, layout=form.layout, fp16=form.fp16
             )
             attrs = ConvertTensorAttrs(tensor.layout.value, form.layout.value)
             op = Op("ConvertTensor", f"{copy.name}:convert", [tensor.name], [copy.name], attrs)
@@ -137,22 +137,22 @@ class _Plan:
         if self.divider is None or self.divider.is_small([*inputs, *command.outputs]):
             return []
         read = [
-            in_form(t, form.layout, form.half and t is not None and is_float(t))
+            in_form(t, form.layout, form.fp16 and t is not None and is_float(t))
             for t, form in zip(inputs, wanted, strict=True)
         ]
         written = [
-            replace(t, layout=form.layout, half=form.half and is_float(t))
+            replace(t, layout=form.layout, fp16=form.fp16 and is_float(t))
             for t, form in zip(command.outputs, made, strict=True)
         ]
         return self.divider.divide(command, read, written)
 
-    def add(self, command: Command, read_by_host: frozenset[str], half: bool) -> None:
+    def add(self, command: Command, read_by_host: frozenset[str], fp16: bool) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
         inputs = self.now(command)
-        wanted, made = _forms(command, inputs, half)
+        wanted, made = _forms(command, inputs, fp16)
         parts = self.parts(command, inputs, wanted, made)
         for part in parts:
-            self.add(part, read_by_host, half)
+            self.add(part, read_by_host, fp16)
         if parts:
             return
         command.inputs = [
@@ -160,7 +160,7 @@ class _Plan:
         ]
         plain = []
         for index, (out, form) in enumerate(zip(command.outputs, made, strict=True)):
-            form = Form(form.layout, form.half and is_float(out))
+            form = Form(form.layout, form.fp16 and is_float(out))
             if form == PLAIN:
                 continue
             if out.name in read_by_host:
@@ -169,7 +169,7 @@ class _Plan:
                     out,
                     info=replace(out.info, name=f"{out.name}:{form}"),
                     layout=form.layout,
-                    half=form.half,
+                    fp16=form.fp16,
                 )
                 command.outputs[index] = beside
                 plain.append((beside, out))
@@ -184,19 +184,19 @@ class _Plan:
 
 def form_of(tensor: Tensor) -> Form:
     """Return the form of a tensor."""
-    return Form(tensor.layout, tensor.half)
+    return Form(tensor.layout, tensor.fp16)
 
 
 def _forms(
-    command: Command, inputs: Sequence[Tensor | None], half: bool
+    command: Command, inputs: Sequence[Tensor | None], fp16: bool
 ) -> tuple[list[Form], list[Form]]:
     """Ask an execution for the forms that it wants and makes."""
     execution = command.execution
     execution.bind(inputs, command.outputs)
     layouts = execution.layouts()
-    if not half:
+    if not fp16:
         return [Form(x, False) for x in layouts[0]], [Form(y, False) for y in layouts[1]]
     assert isinstance(execution, VulkanExecution)
-    narrow = execution.halves()
+    narrow = execution.fp16_operands()
     wanted, made = (list(map(Form, *pair)) for pair in zip(layouts, narrow, strict=True))
     return wanted, made

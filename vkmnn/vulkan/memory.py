@@ -133,7 +133,7 @@ def constants_of(device: Device) -> ConstantStore:
 
 
 def _key(constant: PackedConstant) -> _Key:
-    return id(constant.source), constant.key, constant.half
+    return id(constant.source), constant.key, constant.fp16
 
 
 def _source_bytes(item: tuple[PackedConstant, str]) -> int:
@@ -321,7 +321,7 @@ def constants_used(recording: Recording, kept: Sequence[Tensor]) -> dict[Tensor,
         root = recording.root(tensor)
         if root.value is None or root in used:
             continue
-        plain = PackedConstant(root.value, "plain", lambda array: array, root.half)
+        plain = PackedConstant(root.value, "plain", lambda array: array, root.fp16)
         used[root] = recording.packed.get(root, plain)
     return used
 

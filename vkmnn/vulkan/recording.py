@@ -10,7 +10,7 @@ from vkmnn.ir import Array
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Check, IndexRange
 from vkmnn.vulkan.choice import Choice
-from vkmnn.vulkan.storage import to_half, to_storage
+from vkmnn.vulkan.storage import to_fp16, to_storage
 
 Spec = Mapping[str, int | float | bool]
 
@@ -22,12 +22,12 @@ class PackedConstant:
     source: Array
     key: str
     pack: Callable[[Array], Array]
-    half: bool = False
+    fp16: bool = False
 
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""
         packed = self.pack(self.source)
-        return to_half(packed) if self.half else to_storage(packed, name)
+        return to_fp16(packed) if self.fp16 else to_storage(packed, name)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ class _Node:
 
     roots: frozenset[Tensor]
     before: set[int] = field(default_factory=set)
-    behind: list[int] = field(default_factory=list)
+    successors: list[int] = field(default_factory=list)
     height: int = 1  # dispatches in the longest chain that begins here
 
 
@@ -65,9 +65,9 @@ def order(
     nodes = _nodes(dispatches, recording)
     if nodes is None:
         return one_by_one
-    limit = _most_alive(one_by_one, nodes, sizes)
+    limit = _peak_alive(one_by_one, nodes, sizes)
     plans = sorted((_runs(nodes), _waves(nodes, sizes, limit)), key=len)
-    fits = (waves for waves in plans if _most_alive(waves, nodes, sizes) <= limit)
+    fits = (waves for waves in plans if _peak_alive(waves, nodes, sizes) <= limit)
     return next(fits, one_by_one)
 
 
@@ -105,10 +105,10 @@ def _nodes(dispatches: Sequence[Dispatch], recording: Recording) -> list[_Node] 
         for uses, use in mine:
             uses.append(use)
         for other in node.before:
-            nodes[other].behind.append(number)
+            nodes[other].successors.append(number)
         nodes.append(node)
     for node in reversed(nodes):
-        node.height = 1 + max((nodes[other].height for other in node.behind), default=0)
+        node.height = 1 + max((nodes[other].height for other in node.successors), default=0)
     return nodes
 
 
@@ -122,18 +122,18 @@ def _runs(nodes: Sequence[_Node]) -> list[list[int]]:
     return runs
 
 
-def _most_alive(
+def _peak_alive(
     waves: Sequence[Sequence[int]], nodes: Sequence[_Node], sizes: dict[Tensor, int]
 ) -> int:
     """Return the most bytes that are alive in a wave."""
     alive = _Alive(nodes, sizes)
-    most = 0
+    peak = 0
     for wave in waves:
         for number in wave:
             alive.use(nodes[number])
-        most = max(most, alive.size)
+        peak = max(peak, alive.size)
         alive.end_wave()
-    return most
+    return peak
 
 
 class _Alive:
@@ -192,7 +192,7 @@ def _waves(nodes: Sequence[_Node], sizes: dict[Tensor, int], limit: int) -> list
         ready[:MAX_CANDIDATES] = passed
         alive.end_wave()
         for number in wave:
-            for other in nodes[number].behind:
+            for other in nodes[number].successors:
                 waiting[other] -= 1
                 if not waiting[other]:
                     insort(ready, (-nodes[other].height, other))

@@ -13,8 +13,8 @@ from vkmnn.core.backend import HostCall, MemoryUse, Segment, Timing
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import Buffer, BufferRange
+from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.storage import element_bytes, read_view, stored_dtype, to_storage, write_view

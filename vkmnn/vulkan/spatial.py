@@ -21,7 +21,7 @@ def triple(values: Sequence[int], fill: int) -> Triple:
     return padded[0], padded[1], padded[2]
 
 
-def refuse_wide(*lists: Sequence[int]) -> None:
+def reject_wide(*lists: Sequence[int]) -> None:
     """Raise Rejection for strides, dilations or pads that the kernels' 32 bits cannot hold."""
     for value in chain(*lists):
         if not -MAX_STEP <= value <= MAX_STEP:

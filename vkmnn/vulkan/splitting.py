@@ -27,7 +27,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.executions.raster import PartRasterExecution
 from vkmnn.vulkan.recording import Recording
-from vkmnn.vulkan.storage import HALF_BYTES, VECTOR_BYTES, storage_bytes
+from vkmnn.vulkan.storage import FP16_BYTES, VECTOR_BYTES, storage_bytes
 
 CreateExecution = Callable[
     [Op, Sequence["Tensor | None"], Sequence[Tensor]], "Execution | Rejection"
@@ -276,7 +276,7 @@ def _choose(
 
 def _even(cut: Cut, most: int, unit: int, result: Tensor) -> int:
     """Return the steps of parts of about the same size, which begin where they can be bound."""
-    bytes_each = max(1, prod(result.shape) // cut.size * HALF_BYTES)
+    bytes_each = max(1, prod(result.shape) // cut.size * FP16_BYTES)
     unit = lcm(unit, GRANULE_BYTES // gcd(GRANULE_BYTES, bytes_each))
     if unit > most:
         return most
@@ -297,8 +297,8 @@ def _slice(tensor: Tensor, piece: Piece) -> Tensor:
     return Tensor(info, Usage.CONSTANT, value=part)
 
 
-def in_form(tensor: Tensor | None, layout: Layout, half: bool) -> Tensor | None:
+def in_form(tensor: Tensor | None, layout: Layout, fp16: bool) -> Tensor | None:
     """Return a tensor that stands for another in some form, to see what would be bound of it."""
-    if tensor is None or (tensor.value is not None and half == tensor.half):
+    if tensor is None or (tensor.value is not None and fp16 == tensor.fp16):
         return tensor
-    return replace(tensor, layout=layout if tensor.value is None else tensor.layout, half=half)
+    return replace(tensor, layout=layout if tensor.value is None else tensor.layout, fp16=fp16)

@@ -2,7 +2,7 @@
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
 float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
-device has 16-bit storage, floats may take two bytes (`Tensor.half`).
+device has 16-bit storage, floats may take two bytes (`Tensor.fp16`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vkmnn.errors import IntegerRangeError
 from vkmnn.ir import Array, DType, storage_elements
 
 ELEMENT_BYTES = 4
-HALF_BYTES = 2
+FP16_BYTES = 2
 # Buffers are read as vec4 and bound at this alignment or a coarser one that the device asks for.
 VECTOR_BYTES = 16
 
@@ -38,8 +38,8 @@ _KERNEL_DTYPES = {
 }
 _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
-HALF_MAX = 65504.0
-HALF_SMALLEST = 2.0**-14  # smaller numbers have fewer digits
+FP16_MAX = 65504.0
+FP16_MIN_NORMAL = 2.0**-14  # smaller numbers have fewer digits
 
 
 FloatElement = Literal["f32", "f16"]
@@ -54,7 +54,7 @@ def stored_element(tensor: Tensor) -> Element:
 
 def stored_word(tensor: Tensor) -> FloatElement:
     """Return the element of kernels that move what a tensor holds, whatever it means."""
-    return "f16" if tensor.half else "f32"
+    return "f16" if tensor.fp16 else "f32"
 
 
 def kernel_dtype(dtype: DType) -> str | None:
@@ -69,12 +69,12 @@ def storage_dtype(dtype: DType) -> np.dtype[np.generic]:
 
 def stored_dtype(tensor: Tensor) -> np.dtype[np.generic]:
     """Return numpy's name of the tensor's elements on the device; its type must have storage."""
-    return np.dtype(np.float16) if tensor.half else storage_dtype(tensor.dtype)
+    return np.dtype(np.float16) if tensor.fp16 else storage_dtype(tensor.dtype)
 
 
 def element_bytes(tensor: Tensor) -> int:
     """Return the bytes of one of the tensor's elements on the device."""
-    return HALF_BYTES if tensor.half else ELEMENT_BYTES
+    return FP16_BYTES if tensor.fp16 else ELEMENT_BYTES
 
 
 def storage_bytes(tensor: Tensor) -> int:
@@ -91,7 +91,7 @@ def vec4_count(tensor: Tensor) -> int:
     return storage_bytes(tensor) // (4 * element_bytes(tensor)) if 0 not in tensor.shape else 0
 
 
-def refuse_integers(tensors: Iterable[Tensor | None]) -> None:
+def reject_integers(tensors: Iterable[Tensor | None]) -> None:
     """Raise Rejection where a kernel that computes with floats cannot take these tensors."""
     for tensor in tensors:
         if tensor is not None and kernel_dtype(tensor.dtype) != "f32":
@@ -137,15 +137,15 @@ def to_storage(array: Array, name: str) -> Array:
     return array.astype(storage_dtype(DType.from_numpy(array.dtype)), copy=False)
 
 
-def to_half(array: Array) -> Array:
+def to_fp16(array: Array) -> Array:
     """Return floats as float16; finite ones beyond its range become its largest."""
     if array.dtype == np.float16:
         return array
     finite = np.isfinite(array)
-    return np.where(finite, np.clip(array, -HALF_MAX, HALF_MAX), array).astype(np.float16)
+    return np.where(finite, np.clip(array, -FP16_MAX, FP16_MAX), array).astype(np.float16)
 
 
-def fits_half(array: Array, *, clamped: bool = False) -> bool:
+def fits_fp16(array: Array, *, clamped: bool = False) -> bool:
     """Return whether float16 holds an element-wise operand: no overflow, no scalar near zero.
 
     Args:
@@ -155,9 +155,9 @@ def fits_half(array: Array, *, clamped: bool = False) -> bool:
     if array.dtype.kind != "f" or array.size == 0:
         return True
     size = np.abs(array[np.isfinite(array)])
-    if size.size and size.max() > HALF_MAX and not clamped:
+    if size.size and size.max() > FP16_MAX and not clamped:
         return False
-    return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= HALF_SMALLEST)
+    return array.size > 1 or not size.size or size[0] == 0 or bool(size[0] >= FP16_MIN_NORMAL)
 
 
 def pack_nc4hw4(array: Array) -> Array:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from vkmnn.cache_files import locked, read_file, write_file
-from vkmnn.core.backend import Backend, Plan, Timing, TunedChoice, Tuning
+from vkmnn.core.backend import Backend, Timing, TunablePlan, TunedChoice, Tuning
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline_cache import device_key
@@ -30,11 +30,11 @@ _LOCK_WAIT_S = 10.0
 # Candidates beyond these are far from the fastest, by the rules.
 MAX_CANDIDATES = 8
 # A candidate must gain as much over the rules' one: less is noise.
-LEAST_GAIN = 0.03
+MIN_GAIN = 0.03
 # Runs of the whole network with either table, in turns: the median of a few is no luck.
-LEAST_ROUNDS = 7
+MIN_ROUNDS = 7
 # The same where the time is over.
-LEAST_ROUNDS_LATE = 3
+MIN_ROUNDS_LATE = 3
 
 
 class TuningFile:
@@ -90,7 +90,7 @@ class TunableBackend(Backend):
 
     @abstractmethod
     def choices_of(
-        self, make_plan: Callable[[Backend], Plan], table: Mapping[str, str]
+        self, make_plan: Callable[[Backend], TunablePlan], table: Mapping[str, str]
     ) -> list[Choice]:
         """Return the choices that a plan faces when these kernels are preferred."""
 
@@ -101,7 +101,7 @@ class TunableBackend(Backend):
 
 def tune(
     backend: TunableBackend,
-    make_plan: Callable[[Backend], Plan],
+    make_plan: Callable[[Backend], TunablePlan],
     feeds: Mapping[str, Array],
     runs: int,
     progress: Callable[[int, int], None] | None,
@@ -152,7 +152,7 @@ def tune(
         return table, Tuning(choices)
     counter.total += 2
     rounds = _whole_runs(
-        backend, make_plan, feeds, max(runs, LEAST_ROUNDS), (backend.preferences, table), counter
+        backend, make_plan, feeds, max(runs, MIN_ROUNDS), (backend.preferences, table), counter
     )
     before, after = (median(times) for times in zip(*rounds, strict=True))
     kept = median(new / old for old, new in rounds) < 1
@@ -166,14 +166,14 @@ def _in_use(backend: TunableBackend, key: str, choice: TunedChoice) -> str:
 
 def _whole_runs(
     backend: TunableBackend,
-    make_plan: Callable[[Backend], Plan],
+    make_plan: Callable[[Backend], TunablePlan],
     feeds: Mapping[str, Array],
     rounds: int,
     tables: Sequence[Mapping[str, str]],
     counter: _Counter,
 ) -> list[tuple[float, ...]]:
     """Return the microseconds of whole runs, a row a round: one run with each table."""
-    plans: list[Plan] = []
+    plans: list[TunablePlan] = []
     times: list[tuple[float, ...]] = []
     try:
         for table in tables:
@@ -181,7 +181,7 @@ def _whole_runs(
             plans[-1].execute(feeds)
             counter.advance()
         for number in range(rounds):
-            if counter.over and number >= LEAST_ROUNDS_LATE:
+            if counter.over and number >= MIN_ROUNDS_LATE:
                 break
             spent = [0.0] * len(plans)
             # Who runs second finds other caches: the order changes from round to round.
@@ -241,22 +241,22 @@ def _next_kind(
 
 def _measure(
     backend: TunableBackend,
-    make_plan: Callable[[Backend], Plan],
+    make_plan: Callable[[Backend], TunablePlan],
     feeds: Mapping[str, Array],
     runs: int,
     trials: Sequence[Mapping[str, str]],
     counter: _Counter,
-    least: int = 1,
+    min_plans: int = 1,
 ) -> list[dict[str, float]]:
     """Return the microseconds of every op in each trial, the least of several runs.
 
     When the time is over, trials beyond the first `least` are left out. The trials take turns,
     so that what else the machine does meanwhile meets all of them alike.
     """
-    plans: list[Plan] = []
+    plans: list[TunablePlan] = []
     try:
         for table in trials:
-            if len(plans) >= least and counter.over:
+            if len(plans) >= min_plans and counter.over:
                 break
             plans.append(make_plan(backend.with_preferences(table).timed()))
             plans[-1].execute(feeds)
@@ -271,10 +271,10 @@ def _measure(
     finally:
         for plan in plans:
             plan.close()
-    return [_least(row) for row in rows]
+    return [_fastest(row) for row in rows]
 
 
-def _least(rows: list[list[Timing]]) -> dict[str, float]:
+def _fastest(rows: list[list[Timing]]) -> dict[str, float]:
     spent: dict[str, float] = defaultdict(float)
     for samples in zip(*rows, strict=True):
         spent[samples[0].op] += min(timing.microseconds for timing in samples)
@@ -291,7 +291,7 @@ def _confirm(
     before, after = (
         sum(spent.get(op, 0.0) for op in choice.ops) / len(choice.ops) for spent in (rules, tuned)
     )
-    if after > (1 - LEAST_GAIN) * before:
+    if after > (1 - MIN_GAIN) * before:
         return replace(
             choice,
             taken=choice.rule,
@@ -305,7 +305,7 @@ def _confirm(
 def _settle(group: list[Choice], times: list[float]) -> TunedChoice:
     choice = group[0]
     best = min(range(len(times)), key=lambda rank: times[rank])
-    if times[best] > (1 - LEAST_GAIN) * times[0]:
+    if times[best] > (1 - MIN_GAIN) * times[0]:
         best = 0
     return TunedChoice(
         choice.what,

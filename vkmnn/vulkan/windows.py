@@ -10,7 +10,7 @@ from math import gcd
 from vkmnn.core.tensor import Tensor
 from vkmnn.geometry.regions import bounds, simplify
 from vkmnn.ir import Region, TensorInfo, View
-from vkmnn.runtime.pipeline import most_bytes
+from vkmnn.runtime.pipeline import max_range_bytes
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.storage import VECTOR_BYTES, element_bytes, storage_bytes
@@ -30,7 +30,9 @@ class Room:
 
 def room_of(shader: Shader, encoder: VulkanEncoder) -> Room:
     """Return the room of a kernel that binds one source, then one output."""
-    source, output = (most_bytes(binding, encoder.info.limits) for binding in shader.bindings[:2])
+    source, output = (
+        max_range_bytes(binding, encoder.info.limits) for binding in shader.bindings[:2]
+    )
     return Room(source, output)
 
 
@@ -40,20 +42,20 @@ def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Te
     The view begins at a multiple of the encoder's `part_alignment` in bytes.
     """
     info = TensorInfo(f"{tensor.name}[{first}:{first + count}]", tensor.dtype, (count,))
-    view = Tensor(info, half=tensor.half)
+    view = Tensor(info, fp16=tensor.fp16)
     encoder.alias(view, tensor, first * element_bytes(tensor))
     return view
 
 
-def chunk_starts(count: int, most: int, unit: int) -> Iterator[tuple[int, int]]:
+def chunk_starts(count: int, allowed: int, unit: int) -> Iterator[tuple[int, int]]:
     """Yield (begin, end) of the fewest chunks of at most `most`, all but the last of whole units.
 
     Raises:
         ValueError: not even one unit fits.
     """
-    step = most // unit * unit
+    step = allowed // unit * unit
     if step < 1:
-        raise ValueError(f"a unit of {unit} does not fit {most}")
+        raise ValueError(f"a unit of {unit} does not fit {allowed}")
     for begin in range(0, count, step):
         yield begin, min(begin + step, count)
 
@@ -94,16 +96,16 @@ def windowed(
     if alignment is None or room.holds(source, output):
         yield region, source, output
         return
-    most = []
+    allowed = []
     for tensor, limit in ((source, room.source), (output, room.output)):
         fits = storage_bytes(tensor) <= limit
         spare = limit - alignment - VECTOR_BYTES
-        most.append(None if fits else max(1, spare // element_bytes(tensor)))
-    for part in _cut(region, most[0], most[1]):
+        allowed.append(None if fits else max(1, spare // element_bytes(tensor)))
+    for part in _cut(region, allowed[0], allowed[1]):
         src, dst, read, written = part.src, part.dst, source, output
-        if most[0] is not None:
+        if allowed[0] is not None:
             src, read = _window_of(src, part.size, source, alignment, encoder)
-        if most[1] is not None:
+        if allowed[1] is not None:
             dst, written = _window_of(dst, part.size, output, alignment, encoder)
         yield replace(part, src=src, dst=dst), read, written
 
@@ -118,25 +120,25 @@ def _window_of(
     return View(view.offset - begin, view.strides), window(tensor, begin, end - begin, encoder)
 
 
-def _cut(region: Region, src_most: int | None, dst_most: int | None) -> Iterator[Region]:
+def _cut(region: Region, src_max: int | None, dst_max: int | None) -> Iterator[Region]:
     """Yield parts that reach over no more than so many elements on either side."""
-    for view, most in ((region.src, src_most), (region.dst, dst_most)):
-        if most is None or not region.size:
+    for view, allowed in ((region.src, src_max), (region.dst, dst_max)):
+        if allowed is None or not region.size:
             continue
         low, high = bounds(view, region.size)
-        if high - low < most:
+        if high - low < allowed:
             continue
         reach = [abs(s) * (n - 1) for s, n in zip(view.strides, region.size, strict=True)]
         axis = reach.index(max(reach))
         stride = abs(view.strides[axis])
         rest = high - low - reach[axis]
         # When one step alone does not fit, other axes are cut after this one.
-        step = max(1, (most - 1 - rest) // stride + 1)
+        step = max(1, (allowed - 1 - rest) // stride + 1)
         if step > 4:
             step -= step % 4
         for begin in range(0, region.size[axis], step):
             end = min(begin + step, region.size[axis])
-            yield from _cut(_slice(region, axis, begin, end), src_most, dst_most)
+            yield from _cut(_slice(region, axis, begin, end), src_max, dst_max)
         return
     yield simplify(region)
 
@@ -153,10 +155,10 @@ def _slice(region: Region, axis: int, begin: int, end: int) -> Region:
 def scratch_like(tensor: Tensor, elements: int, encoder: VulkanEncoder) -> Tensor:
     """Return a temporary that stores elements as `tensor` does."""
     scratch = encoder.scratch(elements, tensor.dtype, full=True)
-    scratch.take_form(scratch.layout, tensor.half)
+    scratch.take_form(scratch.layout, tensor.fp16)
     return scratch
 
 
 def stored_as(tensor: Tensor, encoder: VulkanEncoder) -> AbstractContextManager[None]:
     """Record kernels for what is stored as `tensor` is, whatever else the op at hand works on."""
-    return nullcontext() if tensor.half else encoder.in_full()
+    return nullcontext() if tensor.fp16 else encoder.in_full()

@@ -8,7 +8,7 @@ import numpy as np
 from vkmnn.plugin import (
     AnyArray,
     DeviceInfo,
-    HalfRule,
+    Fp16Rule,
     Infos,
     Inputs,
     Layout,
@@ -23,7 +23,7 @@ from vkmnn.plugin import (
     converter,
     cpu_execution,
     op_type,
-    refuse_integers,
+    reject_integers,
     required,
     same_dtype,
     same_shape,
@@ -61,11 +61,11 @@ def _compute(op: Op[SwiGLUAttrs], inputs: Inputs) -> list[AnyArray]:
 class SwiGLUExecution(VulkanExecution[SwiGLUAttrs]):
     """One dispatch over whole vec4s."""
 
-    half_rule = HalfRule.FOLLOWS  # computes on 16 bits where its operands have them
+    fp16_rule = Fp16Rule.FOLLOWS  # computes on 16 bits where its operands have them
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers and bool: they run on the CPU backend."""
-        refuse_integers(self.inputs)
+        reject_integers(self.inputs)
 
     def layouts(self) -> Layouts:
         """Keep the operands' memory order where they share one: zero stays zero in unused lanes."""

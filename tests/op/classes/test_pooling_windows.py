@@ -43,11 +43,11 @@ def test_random_windows(seed: int) -> None:
     """Kernels stick out of the padded input by less than a stride."""
     random = np.random.default_rng(seed)
     axes, op = int(random.integers(1, 4)), ("MaxPool", "AveragePool", "LpPool")[seed % 3]
-    kernel, strides, dilations = (random.integers(1, most, axes) for most in (7, 5, 4))
+    kernel, strides, dilations = (random.integers(1, largest, axes) for largest in (7, 5, 4))
     dilations = dilations if random.random() < 0.4 else np.ones_like(dilations)
     pads = np.array([random.integers(0, kernel) for _ in "be"]) * int(random.integers(2))
-    least = (kernel - 1) * dilations + 1 - pads.sum(0) - strides + 1
-    size = np.maximum(random.integers(1, 8, axes), least)
+    smallest = (kernel - 1) * dilations + 1 - pads.sum(0) - strides + 1
+    size = np.maximum(random.integers(1, 8, axes), smallest)
     attributes: dict[str, object] = {
         "kernel_shape": kernel.tolist(),
         "strides": strides.tolist(),

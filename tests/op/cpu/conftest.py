@@ -124,25 +124,25 @@ def compare(result: np.ndarray, want: np.ndarray, tolerance: float | None = None
     np.testing.assert_allclose(result, want, rtol=limit, atol=limit)
 
 
-def check_half(op_type: str, attrs: OpAttrs, arrays: Arrays, outputs: int = 1) -> None:
+def check_fp16(op_type: str, attrs: OpAttrs, arrays: Arrays, outputs: int = 1) -> None:
     """float16 must give what float32 gives, rounded once."""
-    half = [
+    fp16 = [
         array.astype(np.float16) if array is not None and array.dtype == np.float32 else array
         for array in arrays
     ]
     wide = [
         array.astype(np.float32) if array is not None and array.dtype == np.float16 else array
-        for array in half
+        for array in fp16
     ]
-    pairs = zip(run(op_type, attrs, half, outputs), run(op_type, attrs, wide, outputs), strict=True)
+    pairs = zip(run(op_type, attrs, fp16, outputs), run(op_type, attrs, wide, outputs), strict=True)
     for result, want in pairs:
         # One ulp: what float64 computes inside is rounded once in one case, twice in the other.
         np.testing.assert_allclose(result, want.astype(result.dtype), rtol=2**-10, atol=2**-24)
 
 
-@pytest.fixture(name="check_half")
-def _check_half() -> Callable[..., None]:
-    return check_half
+@pytest.fixture(name="check_fp16")
+def _check_fp16() -> Callable[..., None]:
+    return check_fp16
 
 
 @pytest.fixture(name="check")

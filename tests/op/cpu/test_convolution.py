@@ -23,7 +23,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-def test_convolution_matches_onnxruntime(check, check_half, run, draw, case):
+def test_convolution_matches_onnxruntime(check, check_fp16, run, draw, case):
     x_shape, w_shape, strides, dilations, pads, group = case
     x, w, b = (draw("float32", *shape) for shape in (x_shape, w_shape, w_shape[:1]))
     attrs = ConvolutionAttrs(w_shape[2:], strides, dilations, pads, group)
@@ -33,7 +33,7 @@ def test_convolution_matches_onnxruntime(check, check_half, run, draw, case):
     (y,) = check("Convolution", attrs, [x, w, b], *arguments, oracle="runtime", tolerance=1e-4)
     (z,) = run("Convolution", attrs, [item.astype(np.float64) for item in (x, w, b)])
     np.testing.assert_allclose(z, y, rtol=1e-4, atol=1e-4)
-    check_half("Convolution", attrs, [x, w, b])
+    check_fp16("Convolution", attrs, [x, w, b])
 
 
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])

@@ -106,13 +106,13 @@ def test_scatter_elements_with_duplicates(check, draw, rng, reduction, dtype, ax
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_scatters_of_half(check_half, draw, rng, reduction):
+def test_scatters_of_half(check_fp16, draw, rng, reduction):
     data, index = draw("float32", 5, 3), rng.integers(0, 5, (11, 1))
     arrays = [data, index, draw("float32", 11, 3)]
-    check_half("ScatterND", ScatterNDAttrs(reduction), arrays)
+    check_fp16("ScatterND", ScatterNDAttrs(reduction), arrays)
     index = rng.integers(0, 5, (11, 3))
     arrays = [data, index, draw("float32", 11, 3)]
-    check_half("ScatterElements", ScatterElementsAttrs(0, reduction), arrays)
+    check_fp16("ScatterElements", ScatterElementsAttrs(0, reduction), arrays)
 
 
 def test_the_last_duplicate_wins(run):

@@ -25,11 +25,11 @@ SHAPES = [
 
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32"])
-def test_matmul(check, check_half, draw, shapes, dtype):
+def test_matmul(check, check_fp16, draw, shapes, dtype):
     arrays = [draw(dtype, *shape) for shape in shapes]
     check("MatMul", MatMulAttrs(), arrays, "MatMul")
     if dtype == "float32":
-        check_half("MatMul", MatMulAttrs(), arrays)
+        check_fp16("MatMul", MatMulAttrs(), arrays)
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])
@@ -96,12 +96,12 @@ EQUATIONS = [
 
 
 @pytest.mark.parametrize("case", EQUATIONS, ids=str)
-def test_einsum(check, check_half, draw, case):
+def test_einsum(check, check_fp16, draw, case):
     equation, *shapes = case
     arrays = [draw("float32", *shape) for shape in shapes]
     attrs = EinsumAttrs(equation)
     check("Einsum", attrs, arrays, "Einsum", {"equation": equation})
-    check_half("Einsum", attrs, arrays)
+    check_fp16("Einsum", attrs, arrays)
     check(
         "Einsum",
         attrs,
@@ -156,15 +156,15 @@ def test_attention_broadcasts_batches(run, draw):
     assert y.shape == (2, 4, 5, 2)
 
 
-@pytest.mark.parametrize(("blind_zero", "expected"), [(True, 0.0), (False, np.nan)])
-def test_a_query_that_sees_nothing(run, draw, blind_zero, expected):
+@pytest.mark.parametrize(("zero_fully_masked", "expected"), [(True, 0.0), (False, np.nan)])
+def test_a_query_that_sees_nothing(run, draw, zero_fully_masked, expected):
     mask = np.array([[False, False], [True, False]])
     arrays = [draw("float32", 2, 3), draw("float32", 2, 3), draw("float32", 2, 3), mask]
-    (y,) = run("Attention", AttentionAttrs(1.0, blind_zero=blind_zero), arrays)
+    (y,) = run("Attention", AttentionAttrs(1.0, zero_fully_masked=zero_fully_masked), arrays)
     np.testing.assert_array_equal(y[0], expected)
     np.testing.assert_allclose(y[1], arrays[2][0])
 
 
-def test_attention_half(check_half, draw):
+def test_attention_half(check_fp16, draw):
     arrays = [draw("float32", 3, 5, 4), draw("float32", 3, 7, 4), draw("float32", 3, 7, 2)]
-    check_half("Attention", AttentionAttrs(0.5), arrays)
+    check_fp16("Attention", AttentionAttrs(0.5), arrays)

@@ -9,13 +9,13 @@ from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs, LRNAttrs
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1, -2])
-def test_layer_norm(check, check_half, draw, axis):
+def test_layer_norm(check, check_fp16, draw, axis):
     shape = (3, 5, 7)
     x, scale, bias = (draw("float32", *dims) for dims in (shape, shape[axis:], shape[axis:]))
     attrs, theirs = LayerNormAttrs(axis, 1e-3), {"axis": axis, "epsilon": 1e-3}
     check("LayerNorm", attrs, [x, scale, bias], "LayerNormalization", theirs, outputs=3, opset=17)
     check("LayerNorm", attrs, [x, scale], "LayerNormalization", theirs, opset=17)
-    check_half("LayerNorm", attrs, [x, scale, bias], 3)
+    check_fp16("LayerNorm", attrs, [x, scale, bias], 3)
 
 
 def test_layer_norm_types_of_the_statistics(run, draw):
@@ -33,11 +33,11 @@ def test_layer_norm_broadcasts_scale(run, draw):
 
 
 @pytest.mark.parametrize("axis", [1, -1])
-def test_rms_norm(check, check_half, draw, axis):
+def test_rms_norm(check, check_fp16, draw, axis):
     x, scale = draw("float32", 3, 5, 7), draw("float32", *(3, 5, 7)[axis:])
     attrs, theirs = LayerNormAttrs(axis, 1e-3, rms=True), {"axis": axis, "epsilon": 1e-3}
     check("LayerNorm", attrs, [x, scale], "RMSNormalization", theirs, opset=23)
-    check_half("LayerNorm", attrs, [x, scale])
+    check_fp16("LayerNorm", attrs, [x, scale])
 
 
 def test_layer_norm_far_from_zero(run, draw):
@@ -60,11 +60,11 @@ def test_layer_norm_rejects_a_scale_that_does_not_fit(run, draw):
 
 @pytest.mark.parametrize("shape", [(2, 6, 5, 7), (2, 6, 5), (1, 6, 2, 3, 5)], ids=str)
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
-def test_group_norm(check, check_half, draw, shape, groups):
+def test_group_norm(check, check_fp16, draw, shape, groups):
     x, scale, bias = (draw("float32", *dims) for dims in (shape, (6,), (6,)))
     attrs, theirs = GroupNormAttrs(groups, 1e-3), {"num_groups": groups, "epsilon": 1e-3}
     check("GroupNorm", attrs, [x, scale, bias], "GroupNormalization", theirs, opset=21)
-    check_half("GroupNorm", attrs, [x, scale, bias])
+    check_fp16("GroupNorm", attrs, [x, scale, bias])
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 5, 7), (2, 1, 5), (1, 3, 2, 3, 5)], ids=str)
@@ -92,7 +92,7 @@ def test_group_norm_options(run, draw):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 13])
 @pytest.mark.parametrize("shape", [(2, 7, 3, 5), (1, 1, 1, 1)], ids=str)
-def test_lrn(check, check_half, draw, size, shape):
+def test_lrn(check, check_fp16, draw, size, shape):
     attrs, theirs = (
         LRNAttrs(size, 0.5, 0.6, 1.5),
         {"size": size, "alpha": 0.5, "beta": 0.6, "bias": 1.5},
@@ -101,7 +101,7 @@ def test_lrn(check, check_half, draw, size, shape):
     # onnxruntime takes odd sizes only; the reference evaluator confuses batch and channel.
     if size % 2:
         check("LRN", attrs, [x], "LRN", theirs, oracle="runtime")
-    check_half("LRN", attrs, [x])
+    check_fp16("LRN", attrs, [x])
 
 
 def test_lrn_with_an_even_size_looks_further_ahead(run):

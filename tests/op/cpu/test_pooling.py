@@ -48,11 +48,11 @@ def test_max_with_indices(check, draw, case, ceil_mode, storage_order):
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("ceil_mode", [False, True])
 @pytest.mark.parametrize("count_include_pad", [False, True])
-def test_average(check, check_half, draw, case, ceil_mode, count_include_pad):
+def test_average(check, check_fp16, draw, case, ceil_mode, count_include_pad):
     attrs, theirs = both("AVERAGE", case, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
     x = draw("float32", *case[0])
     check("Pooling", attrs, [x], "AveragePool", theirs, oracle="runtime")
-    check_half("Pooling", attrs, [x])
+    check_fp16("Pooling", attrs, [x])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

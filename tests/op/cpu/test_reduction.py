@@ -44,7 +44,7 @@ def axes_input(axes):
 )
 @pytest.mark.parametrize("axes", AXES, ids=str)
 @pytest.mark.parametrize("keepdims", [False, True])
-def test_reductions(check, check_half, draw, kind, axes, keepdims, dtype):
+def test_reductions(check, check_fp16, draw, kind, axes, keepdims, dtype):
     x = draw(dtype, 3, 5, 7)
     if kind == "LOG_SUM":
         x = np.abs(x) + np.asarray(1, dtype)
@@ -58,7 +58,7 @@ def test_reductions(check, check_half, draw, kind, axes, keepdims, dtype):
     oracle = "runtime" if dtype == "int32" else "reference"
     check("Reduction", attrs, arrays, NODES[kind], theirs, opset=18, oracle=oracle, tolerance=limit)
     if dtype == "float32":
-        check_half("Reduction", attrs, arrays)
+        check_fp16("Reduction", attrs, arrays)
 
 
 @pytest.mark.parametrize("kind", REDUCTION_KINDS)
@@ -118,12 +118,12 @@ def test_impossible_axes(run, draw, axes):
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_softmax(check, check_half, draw, log, axis, dtype):
+def test_softmax(check, check_fp16, draw, log, axis, dtype):
     x = draw(dtype, 3, 5, 7) * np.asarray(20, dtype)
     node = "LogSoftmax" if log else "Softmax"
     check("Softmax", SoftmaxAttrs(axis, log), [x], node, {"axis": axis})
     if dtype == "float32":
-        check_half("Softmax", SoftmaxAttrs(axis, log), [x])
+        check_fp16("Softmax", SoftmaxAttrs(axis, log), [x])
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -200,13 +200,13 @@ def test_topk_checks_when_run_alone(draw):
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("axis", [0, -1])
-def test_cumsum(check, check_half, draw, exclusive, reverse, axis, dtype):
+def test_cumsum(check, check_fp16, draw, exclusive, reverse, axis, dtype):
     attrs = CumSumAttrs(bool(exclusive), bool(reverse))
     arrays = [draw(dtype, 5, 7), np.array(axis, np.int64)]
     theirs = {"exclusive": exclusive, "reverse": reverse}
     check("CumSum", attrs, arrays, "CumSum", theirs)
     if dtype == "float32":
-        check_half("CumSum", attrs, arrays)
+        check_fp16("CumSum", attrs, arrays)
 
 
 @pytest.mark.parametrize("shape", [(1,), (0,), (3, 0)], ids=str)

@@ -144,10 +144,10 @@ def test_any_rank(check, draw, shape):
     check_resize(check, draw("float32", *shape), sizes=sizes, mode="linear")
 
 
-def test_half(check_half, draw):
+def test_half(check_fp16, draw):
     for mode in ("nearest", "linear", "cubic"):
         arrays = [draw("float32", 1, 2, 5, 7), None, None, np.int64([1, 2, 8, 3])]
-        check_half("Interp", InterpAttrs(mode), arrays)
+        check_fp16("Interp", InterpAttrs(mode), arrays)
 
 
 def test_sizes_from_scales_round_as_float32(run, draw):
@@ -218,11 +218,11 @@ def test_grid_sample(check, draw, rng, mode, padding, align, x, grid):
     check("GridSample", attrs, arrays, "GridSample", theirs, opset=22, tolerance=1e-4)
 
 
-def test_grid_sample_types(run, check_half, draw, rng):
+def test_grid_sample_types(run, check_fp16, draw, rng):
     grid = rng.uniform(-1, 1, (1, 3, 3, 2)).astype(np.float32)
     for mode, dtype in product(("nearest", "linear"), ("float64", "int32", "uint8")):
         run("GridSample", GridSampleAttrs(mode), [draw(dtype, 1, 2, 5, 7), grid])
-    check_half("GridSample", GridSampleAttrs(), [draw("float32", 1, 2, 5, 7), grid])
+    check_fp16("GridSample", GridSampleAttrs(), [draw("float32", 1, 2, 5, 7), grid])
 
 
 @pytest.mark.parametrize(("mode", "padding", "align"), GRID_CASES)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, Graph, OpAttrs
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
@@ -51,7 +51,7 @@ def run_graph(
     """Run a graph on the device, twice, and return its outputs; checks that no op fell back."""
     backend = VulkanBackend(device(), chooser=Picker({}, takes))
     infos = {name: tensor_info(name, array) for name, array in feeds.items()}
-    plan = Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
+    plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
     try:
         if on_device:
             assert not plan.placement().off_device, str(plan.placement())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device, run_graph
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AttentionAttrs, OpAttrs, ReshapeAttrs, SplitAttrs, TransposeAttrs
@@ -52,7 +52,7 @@ def check(
     output = TensorInfo("y", DType.from_numpy(expected.dtype), expected.shape)
     graph = Graph("test", list(infos.values()), [output], [op])
     backend = VulkanBackend(device(), chooser=Forced(kernel))
-    plan = Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
+    plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, str(plan.placement())
         (result,) = plan.execute(dict(zip(names, inputs, strict=True))).values()
@@ -91,20 +91,20 @@ def test_sizes(kernel: str, size: tuple[int, ...], causal: bool, mask: str) -> N
     }
     if mask != "none":
         inputs.append(3 * floats(*shapes[mask], seed=5))
-    check(kernel, AttentionAttrs(0.3, causal, blind_zero=False), inputs)
+    check(kernel, AttentionAttrs(0.3, causal, zero_fully_masked=False), inputs)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("blind_zero", [False, True])
+@pytest.mark.parametrize("zero_fully_masked", [False, True])
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_queries_that_see_nothing(kernel: str, blind_zero: bool) -> None:
+def test_queries_that_see_nothing(kernel: str, zero_fully_masked: bool) -> None:
     mask = np.random.default_rng(1).random((2, 1, 19, 37)) > 0.5
     mask[:, :, 3] = False
     mask[1, :, 8] = False
     inputs = [floats(2, 2, 19, 8), floats(2, 2, 37, 8), floats(2, 2, 37, 8), mask]
-    result = check(kernel, AttentionAttrs(0.5, blind_zero=blind_zero), inputs)
+    result = check(kernel, AttentionAttrs(0.5, zero_fully_masked=zero_fully_masked), inputs)
     blind = result[:, :, 3]
-    assert (blind == 0).all() if blind_zero else np.isnan(blind).all()
+    assert (blind == 0).all() if zero_fully_masked else np.isnan(blind).all()
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -117,11 +117,11 @@ def test_the_largest_scores_come_late_and_the_mask_is_as_low_as_floats_go(kernel
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_masks_of_other_types(kernel: str) -> None:
     q, k, v = floats(2, 5, 8), floats(2, 9, 8), floats(2, 9, 4)
-    half = floats(5, 9).astype(np.float16)
-    check(kernel, AttentionAttrs(0.5), [q, k, v, half])
+    fp16 = floats(5, 9).astype(np.float16)
+    check(kernel, AttentionAttrs(0.5), [q, k, v, fp16])
     check(kernel, AttentionAttrs(0.5, True), [q, k, v, floats(2, 1, 9) > 0])
     halves = [x.astype(np.float16) for x in (q, k, v)]
-    check(kernel, AttentionAttrs(0.5), [*halves, half], 2e-3)
+    check(kernel, AttentionAttrs(0.5), [*halves, fp16], 2e-3)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -167,7 +167,7 @@ def test_heads_side_by_side(kernel: str, heads: int, depth: int) -> None:
     infos = {"x": TensorInfo("x", DType.FLOAT32, x.shape)}
     output = TensorInfo("y", DType.FLOAT32, (batch, length, width))
     graph = Graph("test", list(infos.values()), [output], ops, constants)
-    plan = Pipeline(
+    plan = Plan(
         graph, infos, {}, VulkanBackend(device(), chooser=Forced(kernel)), CpuBackend(), run_op
     )
     try:
@@ -213,7 +213,7 @@ def test_shared_keys_are_read_where_they_lie(
     output = TensorInfo("y", DType.FLOAT32, (batch, heads, queries, width))
     graph = Graph("test", list(infos.values()), [output], ops, constants)
     backend = VulkanBackend(device(), chooser=Forced(kernel))
-    plan = Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
+    plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
     try:
         assert [command.op.type for command in plan.commands] == ["StridedAttention"]
         (result,) = plan.execute(feeds).values()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
@@ -31,7 +31,7 @@ REDUCTIONS = ("none", "add", "mul", "max", "min")
 @contextmanager
 def planned(
     ops: Sequence[Op], feeds: dict[str, Array], constants: dict[str, Array] | None = None
-) -> Iterator[Pipeline]:
+) -> Iterator[Plan]:
     """Plan ops, all of them on the device, for feeds of these shapes; the last op's result is y."""
     values = dict(feeds) | (constants or {})
     for op in ops:
@@ -41,7 +41,7 @@ def planned(
     y = values["y"]
     out = TensorInfo("y", DType.from_numpy(y.dtype), y.shape)
     graph = Graph("checks", list(infos.values()), [out], list(ops), dict(constants or {}))
-    plan = Pipeline(graph, infos, {}, VulkanBackend(device()), CpuBackend(), run_op)
+    plan = Plan(graph, infos, {}, VulkanBackend(device()), CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, str(plan.placement())
         yield plan
@@ -293,7 +293,7 @@ def test_constant_index_out_of_range_is_refused_when_planned() -> None:
     out = TensorInfo("y", DType.FLOAT32, (1, 4))
     graph = Graph("checks", list(infos.values()), [out], [op], {"index": wide([0, 4, 5, 1])})
     with pytest.raises(InvalidInputError, match="index 5, outside -5 to 4") as caught:
-        Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
+        Plan(graph, infos, {}, backend, CpuBackend(), run_op)
     assert caught.value.node == "here"
 
 

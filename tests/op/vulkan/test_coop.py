@@ -9,16 +9,16 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from tests.device_infos import MATRIX_GPU
+from tests.device_infos import COOPMAT_GPU
 from tests.op.vulkan.harness import device
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, Graph, Op
 from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs, ReshapeAttrs
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.testing.case import Case, Variant, tensor_info
-from vkmnn.testing.emulation import MATRICES, Bench, bench_for
+from vkmnn.testing.emulation import COOPMAT_SHAPE, Bench, bench_for
 from vkmnn.testing.runner import Picker, compare, dispatched_by, run_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.gemm.coop_tiles import (
@@ -32,7 +32,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     CoopKernel,
     CoopTile,
     Matrix,
-    has_matrices,
+    has_coopmat,
     matrix_of,
     rank_coop,
 )
@@ -49,7 +49,7 @@ def first(
     columns: int,
     k: int,
     weight_bytes: int = 0,
-    info: DeviceInfo = MATRIX_GPU,
+    info: DeviceInfo = COOPMAT_GPU,
 ) -> str:
     """Return the kernel that the rules prefer as "rows x columns x step, groups, parts"."""
     kernel = rank_coop(Gemm(rows, columns, k), info, weight_bytes)[0]
@@ -57,7 +57,7 @@ def first(
     return f"{tile.rows}x{tile.columns}x{tile.step} ks{tile.groups} split{kernel.parts}"
 
 
-# What was measured to be fastest on an MATRIX_GPU, or a tile of the same size.
+# What was measured to be fastest on a COOPMAT_GPU, or a tile of the same size.
 @pytest.mark.parametrize(
     ("shape", "hot", "cold"),
     [
@@ -94,7 +94,7 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
     for rows in (1, 7, 49, 128, 196, 784):
         for columns in (64, 256, 768, 1000):
             product = Gemm(rows, columns, 4096)
-            kernel = rank_coop(product, MATRIX_GPU)[0]
+            kernel = rank_coop(product, COOPMAT_GPU)[0]
             made = kernel.tile.workgroups(product) * kernel.parts
             possible = kernel.tile.workgroups(product) * (product.k // MIN_PART)
             assert min(96, possible) <= made <= 260, (product, kernel)
@@ -102,18 +102,18 @@ def test_workgroups_fill_the_device_but_not_twice() -> None:
 
 @pytest.mark.parametrize("k", [1, 127, 128, 129, 1000, 4608])
 def test_every_part_has_steps_to_do(k: int) -> None:
-    for kernel in rank_coop(Gemm(49, 512, k), MATRIX_GPU):
+    for kernel in rank_coop(Gemm(49, 512, k), COOPMAT_GPU):
         steps = kernel.tile.steps(k)
         each = kernel.walk(Gemm(49, 512, k))["steps"]
         assert each * (kernel.parts - 1) < steps <= each * kernel.parts
 
 
 def test_all_that_fits_is_offered() -> None:
-    offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), MATRIX_GPU)}
+    offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), COOPMAT_GPU)}
     assert offered == {tile for same in TILES for tile in same}
     small = replace(
-        MATRIX_GPU,
-        limits=replace(MATRIX_GPU.limits, max_shared_memory=32 << 10),
+        COOPMAT_GPU,
+        limits=replace(COOPMAT_GPU.limits, max_shared_memory=32 << 10),
     )
     fitting = {kernel.tile for kernel in rank_coop(Gemm(4096, 4096, 4096), small)}
     assert CoopTile(64, 128, 64, 32, 64) in fitting
@@ -123,34 +123,34 @@ def test_all_that_fits_is_offered() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(MATRIX_GPU, cooperative_matrices=()),
-        replace(MATRIX_GPU, features=FEATURES - {"storage16"}),
+        replace(COOPMAT_GPU, cooperative_matrices=()),
+        replace(COOPMAT_GPU, features=FEATURES - {"storage16"}),
         replace(
-            MATRIX_GPU,
-            limits=replace(MATRIX_GPU.limits, subgroup_size_range=(64, 64)),
+            COOPMAT_GPU,
+            limits=replace(COOPMAT_GPU.limits, subgroup_size_range=(64, 64)),
         ),
         replace(
-            MATRIX_GPU,
+            COOPMAT_GPU,
             cooperative_matrices=(
-                replace(MATRICES, m=8),
-                replace(MATRICES, c="f16", result="f16"),
-                replace(MATRICES, scope="workgroup"),
+                replace(COOPMAT_SHAPE, m=8),
+                replace(COOPMAT_SHAPE, c="f16", result="f16"),
+                replace(COOPMAT_SHAPE, scope="workgroup"),
                 CooperativeMatrixShape(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup", False),
             ),
         ),
     ],
 )
 def test_without_the_matrices_there_are_no_kernels(other: DeviceInfo) -> None:
-    assert has_matrices(MATRIX_GPU)
+    assert has_coopmat(COOPMAT_GPU)
     assert rank_coop(Gemm(64, 64, 64), other) == []
 
 
 @pytest.mark.parametrize("matrix", [LARGE_MATRIX, XE2_MATRIX, XE_MATRIX, LLVMPIPE_MATRIX])
 def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
     """Sizes and subgroups must both be there; tiles of these matrices alone are offered."""
-    sizes = replace(MATRICES, m=matrix.m, n=matrix.n, k=matrix.k)
-    limits = replace(MATRIX_GPU.limits, subgroup_size_range=(matrix.subgroup,) * 2)
-    other = replace(MATRIX_GPU, cooperative_matrices=(replace(sizes, k=64), sizes), limits=limits)
+    sizes = replace(COOPMAT_SHAPE, m=matrix.m, n=matrix.n, k=matrix.k)
+    limits = replace(COOPMAT_GPU.limits, subgroup_size_range=(matrix.subgroup,) * 2)
+    other = replace(COOPMAT_GPU, cooperative_matrices=(replace(sizes, k=64), sizes), limits=limits)
     assert matrix_of(other) == matrix
     offered = {kernel.tile for kernel in rank_coop(Gemm(128, 768, 768), other)}
     assert offered == {tile for same in TILES_OF[matrix] for tile in same}
@@ -159,7 +159,7 @@ def test_the_device_s_list_decides_on_the_matrices(matrix: Matrix) -> None:
 
 
 def test_devices_here_do_not_emulate_by_themselves() -> None:
-    if has_matrices(device().info):
+    if has_coopmat(device().info):
         pytest.skip("the device has cooperative matrices")
     assert rank_coop(Gemm(64, 64, 64), device().info) == []
 
@@ -184,24 +184,24 @@ def convolution(size: int, channels: int, outputs: int, kernel: int, group: int 
 
 def test_convolutions_of_halves_come_first_and_others_keep_their_kernels() -> None:
     problem = convolution(14, 256, 256, 3)
-    kernel = best(problem, half=True)
+    kernel = best(problem, fp16=True)
     assert isinstance(kernel, ConvCoop)
     assert (kernel.tile.rows, kernel.panel) == (16, 8)
     assert best(problem).family != "coop"
     odd_groups = convolution(14, 3, 3, 3, group=2)
-    assert best(odd_groups, half=True).family == "gather"
+    assert best(odd_groups, fp16=True).family == "gather"
     depthwise = convolution(14, 1, 1, 3, group=64)
-    assert best(depthwise, half=True).family in ("strip", "depthwise")
+    assert best(depthwise, fp16=True).family in ("strip", "depthwise")
 
 
-def best(problem: ConvProblem, *, half: bool = False) -> ConvKernel:
-    return rank_convolution(problem, Target(MATRIX_GPU, half))[0]
+def best(problem: ConvProblem, *, fp16: bool = False) -> ConvKernel:
+    return rank_convolution(problem, Target(COOPMAT_GPU, fp16))[0]
 
 
 T = TypeVar("T")
 
 
-class ByMatrices(Picker):
+class ByCoopmat(Picker):
     """Takes kernels of matrices wherever they are offered: CPU devices' rules leave them last."""
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
@@ -212,9 +212,9 @@ class ByMatrices(Picker):
         return super().__call__(what, problem, candidates)
 
 
-def with_matrices() -> Bench:
+def with_coopmat() -> Bench:
     """Return the device under test; where it has no cooperative matrices, they are emulated."""
-    if has_matrices(device().info):
+    if has_coopmat(device().info):
         return Bench(device(), False)
     name = "matmul_coop_16x32w16x32k4_128_0_4"
     template, axes = next((t, a) for n, t, a in BUILTIN.variants() if n == name)
@@ -268,13 +268,13 @@ def test_a_network_by_the_rules() -> None:
     ]
     y = tensor_info("y", np.zeros((1, 72), np.float32))
     graph = Graph("net", [tensor_info("x", x)], [y], ops, constants)
-    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, half=True)
-    bench = with_matrices()
-    names = dispatched_by(case, bench.device, ByMatrices({}))
+    case = Case(graph, {"x": x}, rtol=1e-3, atol=1e-3, fp16=True)
+    bench = with_coopmat()
+    names = dispatched_by(case, bench.device, ByCoopmat({}))
     assert {name.split("_")[0] for name in names if "_coop_" in name} == {"conv", "matmul"}
     assert not any(name.startswith(("conv_tile", "conv_shared", "matmul_tile")) for name in names)
-    backend = VulkanBackend(bench.device, chooser=ByMatrices({}), half=True, half_inputs=True)
-    plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    backend = VulkanBackend(bench.device, chooser=ByCoopmat({}), fp16=True, fp16_inputs=True)
+    plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         for _ in range(2):  # what a run leaves behind must not disturb the next
             compare(plan.execute({"x": x})["y"], case.expected()[0], case)
@@ -293,11 +293,11 @@ def test_a_product_larger_than_a_grid_is_wide() -> None:
         [Op("MatMul", "y", ["x", "w"], ["y"], MatMulAttrs())],
         {"w": w},
     )
-    bench = with_matrices()
+    bench = with_coopmat()
     matrix = matrix_of(bench.device.info)
     assert matrix is not None
     tile = TILES_OF[matrix][-1][0]
-    case = Case(graph, {"x": x}, half=True, takes={"matmul": MatMulCoop(tile)})
+    case = Case(graph, {"x": x}, fp16=True, takes={"matmul": MatMulCoop(tile)})
     assert f"matmul_coop_{tile.name}_128_0_4" in dispatched_by(
         case, bench.device, Picker({}, case.takes)
     )

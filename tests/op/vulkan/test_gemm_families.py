@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import ConvolutionAttrs, MatMulAttrs
@@ -41,7 +41,7 @@ def name_of(kernel: SharedKernel) -> str:
 
 
 @contextmanager
-def plan_of(case: Case, kernel: Hashable) -> Iterator[Pipeline]:
+def plan_of(case: Case, kernel: Hashable) -> Iterator[Plan]:
     """Open a plan of a case that takes a kernel for its product or convolution."""
     if not isinstance(kernel, SharedKernel):
         takes = {"matmul": kernel}
@@ -49,7 +49,7 @@ def plan_of(case: Case, kernel: Hashable) -> Iterator[Pipeline]:
         product = MatMulShared(kernel.tile, kernel.parts)
         takes = {"matmul": product, "convolution": ConvShared(kernel.tile, kernel.parts)}
     backend = VulkanBackend(device(), chooser=Picker({}, {**takes, "winograd": 0}))
-    plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         taken = [choice.taken for choice in backend.choices]
         assert takes["matmul"] in taken or takes["convolution"] in taken
@@ -62,7 +62,7 @@ def product(a: AnyArray, b: AnyArray) -> Case:
     return op_case("MatMul", MatMulAttrs(), [a, b], constant=[1])
 
 
-def result(plan: Pipeline, case: Case) -> AnyArray:
+def result(plan: Plan, case: Case) -> AnyArray:
     return plan.execute(case.feeds)[case.graph.outputs[0].name]
 
 
@@ -105,7 +105,7 @@ def test_two_plans_at_once() -> None:
     cases = [product(whole(70, 1000), whole(1000, 90)) for _ in range(2)]
     with plan_of(cases[0], SPLIT[0]) as one, plan_of(cases[1], SPLIT[1]) as two:
 
-        def run(plan: Pipeline, case: Case) -> None:
+        def run(plan: Plan, case: Case) -> None:
             for _ in range(REPLAYS):
                 np.testing.assert_array_equal(result(plan, case), case.expected()[0])
 
@@ -156,7 +156,7 @@ def test_more_steps_than_a_loop_may_make() -> None:
     """Kernels are not offered for such an inner axis; the others make it."""
     case = product(whole(9, 250_000), whole(250_000, 1))
     backend = VulkanBackend(device())
-    plan = Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         (choice,) = [choice for choice in backend.choices if choice.what == "matmul"]
         assert MatMulShared(Tile(128, 128)) not in choice.candidates

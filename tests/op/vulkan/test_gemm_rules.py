@@ -14,7 +14,7 @@ from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
-from vkmnn.vulkan.encoder import HALF_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.shared import ConvShared
 from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
@@ -239,7 +239,7 @@ def test_cpu_devices_keep_their_ranking() -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "half", "m"),
+    ("problem", "fp16", "m"),
     [
         # A layer of ResNet-50 is bound by latency, one of VGG-16 or of a batch by products.
         (convolution(64, 64, 56, 3), False, 0),
@@ -251,9 +251,9 @@ def test_cpu_devices_keep_their_ranking() -> None:
         (convolution(3, 64, 224, 3), False, 0),
     ],
 )
-def test_winograd_where_products_take_long(problem: ConvProblem, half: bool, m: int) -> None:
-    info = replace(LARGE_GPU, features=frozenset(HALF_TEXEL_LOADS | {"storage16"}))
-    encoder = VulkanEncoder(info, half=half)
+def test_winograd_where_products_take_long(problem: ConvProblem, fp16: bool, m: int) -> None:
+    info = replace(LARGE_GPU, features=frozenset(FP16_TEXEL_LOADS | {"storage16"}))
+    encoder = VulkanEncoder(info, fp16=fp16)
     assert choose_winograd(problem, weights_of(problem), encoder) == m
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import OutOfDeviceMemoryError, PlacementError
@@ -43,9 +43,9 @@ def limited(limit: int = LIMIT, *, texels: bool = False, groups: int = 65535) ->
     return result
 
 
-def plan_of(case: Case, on: Device) -> Pipeline:
-    backend = VulkanBackend(on, half=case.half, half_inputs=case.half)
-    return Pipeline(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+def plan_of(case: Case, on: Device) -> Plan:
+    backend = VulkanBackend(on, fp16=case.fp16, fp16_inputs=case.fp16)
+    return Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
 
 
 def check(case: Case, on: Device) -> Counter[str]:
@@ -240,7 +240,7 @@ def test_an_op_is_cut(name: str) -> None:
 def test_an_op_is_cut_in_halves(name: str) -> None:
     if "storage16" not in device().info.features:
         pytest.skip("the device has no 16-bit storage")
-    case = dataclasses.replace(case_of(name), half=True)
+    case = dataclasses.replace(case_of(name), fp16=True)
     check(case, limited(LIMIT // 2))
 
 

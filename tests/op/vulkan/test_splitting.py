@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AxisAttrs, MatMulAttrs
@@ -33,10 +33,10 @@ def small() -> Device:
     return result
 
 
-def plan(device: Device, op: Op, constants: dict[str, Array], x: Array, y: Array) -> Pipeline:
+def plan(device: Device, op: Op, constants: dict[str, Array], x: Array, y: Array) -> Plan:
     infos = [TensorInfo(name, DType.FLOAT32, array.shape) for name, array in (("x", x), ("y", y))]
     graph = Graph("test", infos[:1], infos[1:], [op], constants)
-    return Pipeline(graph, {"x": infos[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
+    return Plan(graph, {"x": infos[0]}, {}, VulkanBackend(device), CpuBackend(), run_op)
 
 
 # Columns of the constant; 66 rows, padded to 68, let 32 columns into 16 KiB and no 64.
@@ -76,7 +76,7 @@ def test_parts_are_uploaded_once(small: Device) -> None:
             TensorInfo("y", DType.FLOAT32, (rows, 100)),
         ]
         graph = Graph("test", infos[:1], infos[1:], [op], {"b": b})
-        plans.append(Pipeline(graph, {"x": infos[0]}, {}, backend, CpuBackend(), run_op))
+        plans.append(Plan(graph, {"x": infos[0]}, {}, backend, CpuBackend(), run_op))
         if rows == 2:
             before = small.stats()["bytes"]
     assert small.stats()["bytes"] - before < b.nbytes

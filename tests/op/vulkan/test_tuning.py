@@ -168,15 +168,15 @@ def test_nobody_waits_for_tuning_without_end(
     assert bool(measured) == tries
 
 
-@pytest.mark.parametrize(("late", "least", "made"), [(True, 1, 1), (True, 2, 2), (False, 1, 3)])
+@pytest.mark.parametrize(("late", "min_plans", "made"), [(True, 1, 1), (True, 2, 2), (False, 1, 3)])
 def test_trials_under_way_when_time_ends(
-    late: bool, least: int, made: int, monkeypatch: pytest.MonkeyPatch
+    late: bool, min_plans: int, made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of them is the rules' own; two that are compared at last run in any case."""
     plan = MagicMock(timings=lambda: [("conv", Timing("conv", "k", 5.0))])
     make_plan = MagicMock(return_value=plan)
     counter = tuning._Counter(None, 0.0 if late else math.inf)
-    found = tuning._measure(MagicMock(), make_plan, {}, 4, [{}, {}, {}], counter, least)
+    found = tuning._measure(MagicMock(), make_plan, {}, 4, [{}, {}, {}], counter, min_plans)
     assert len(found) == made
     assert plan.execute.call_count == made * (2 if late else 5)
     assert plan.close.call_count == made

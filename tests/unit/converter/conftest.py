@@ -35,12 +35,12 @@ def evaluate_graph(graph: Graph, inputs: Arrays) -> list[np.ndarray]:
         outputs = compute_shapes(op, infos, contents)
         for info, value in zip(outputs, run_op(op, operands), strict=True):
             assert (info.dims, info.dtype.value) == (value.shape, value.dtype.name), op
-            _check_said(graph.infos.get(info.name), value)
+            _check_declared(graph.infos.get(info.name), value)
             values[info.name] = value
     return [values[info.name] for info in graph.outputs]
 
 
-def _check_said(info: TensorInfo | None, value: np.ndarray) -> None:
+def _check_declared(info: TensorInfo | None, value: np.ndarray) -> None:
     if info is None:
         return
     assert info.dtype.value == value.dtype.name, info

@@ -444,12 +444,12 @@ def test_flatten_is_dropped_on_the_last_axis(build: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "most"), [("float32", np.finfo(np.float32).max), ("float16", np.inf)]
+    ("dtype", "largest"), [("float32", np.finfo(np.float32).max), ("float16", np.inf)]
 )
-def test_the_bound_that_an_early_clip_leaves_out(build: Build, dtype: str, most: float) -> None:
+def test_the_bound_that_an_early_clip_leaves_out(build: Build, dtype: str, largest: float) -> None:
     node = helper.make_node("Clip", ["x"], ["y"], min=0.0)
     model = build([node], {"x": X2.astype(dtype)}, ["y"], opset=7)
-    assert load_model(model).ops[0].attrs == UnaryAttrs("CLIP", 0.0, float(most))
+    assert load_model(model).ops[0].attrs == UnaryAttrs("CLIP", 0.0, float(largest))
 
 
 @pytest.mark.parametrize(

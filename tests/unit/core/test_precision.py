@@ -40,13 +40,13 @@ def expected() -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 @pytest.fixture
-def halves() -> None:
+def fp16() -> None:
     devices = enumerate_devices()
     if not devices or "storage16" not in devices[0].features:
         pytest.skip("no device with 16-bit storage")
 
 
-def test_normal_stores_halves(halves: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_normal_stores_halves(fp16: None, caplog: pytest.LogCaptureFixture) -> None:
     with vkmnn.InferenceSession(network(), 0, precision="normal") as session:
         (y,) = session.run(None, {"x": X})
         assert session.precision == "normal"
@@ -96,7 +96,7 @@ def test_normal_on_a_device_without_halves_is_high_and_says_so(
     assert 'precision "normal" runs as "high"' in caplog.text
 
 
-def test_both_faces_take_it(halves: None) -> None:
+def test_both_faces_take_it(fp16: None) -> None:
     net = vkmnn.Interpreter.from_model(network())
     session = net.create_session(vkmnn.ScheduleConfig(device=0, precision="normal"))
     assert session.precision == "normal"
@@ -112,12 +112,12 @@ def test_others_are_refused_with_a_hint(precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["normal", "fp16", "float16", "low"])
-def test_names_that_mean_halves(halves: None, precision: str) -> None:
+def test_names_that_mean_halves(fp16: None, precision: str) -> None:
     with vkmnn.InferenceSession(network(), 0, precision=precision) as session:  # type: ignore[arg-type]
         assert session.precision == "normal"
 
 
-def test_a_float16_model(halves: None) -> None:
+def test_a_float16_model(fp16: None) -> None:
     """Its own type is that of the storage: casts in between cost nothing."""
     proto = network()
     wide = helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT16)
@@ -132,13 +132,13 @@ def test_a_float16_model(halves: None) -> None:
     assert not any(name.startswith("cast") for name in kernels)
 
 
-def test_profiles_and_tuning_know_it(halves: None) -> None:
+def test_profiles_and_tuning_know_it(fp16: None) -> None:
     with vkmnn.InferenceSession(network(), 0, precision="normal") as session:
         products = session.profile({"x": X}, 1).ops()[-2:]
         assert any("_f16" in op.kernel for op in products)
         # A matrix of halves, and of 16 columns on both sides.
         assert max(op.nbytes for op in products) == 2 * (16 * 16 + 2 * X.size)
         for choice in session.tune({"x": X}, 1).choices:
-            assert choice.problem.startswith("('half', ") or choice.what == "load"
+            assert choice.problem.startswith("('fp16', ") or choice.what == "load"
         (y,) = session.run(None, {"x": X})
     assert np.abs(y - expected()).max() < 1e-2 * np.ptp(expected())

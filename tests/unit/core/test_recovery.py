@@ -12,7 +12,7 @@ import vkmnn
 from vkmnn.errors import DeviceLostError, InvalidInputError
 from vkmnn.runtime import Device
 from vkmnn.runtime.device import enumerate_devices, open_device
-from vkmnn.runtime.encoder import CommandBuffer
+from vkmnn.runtime.recorder import CommandBuffer
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vkmnn.budget import unlimited
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import PluginError
@@ -23,16 +23,16 @@ def made() -> Tensor:
 def test_forms_change_until_they_are_settled() -> None:
     tensor = made()
     tensor.take_form(Layout.NC4HW4, True)
-    assert (tensor.layout, tensor.half) == (Layout.NC4HW4, True)
+    assert (tensor.layout, tensor.fp16) == (Layout.NC4HW4, True)
     tensor.settle()
     with pytest.raises(PluginError, match="form of tensor 't' is settled"):
         tensor.take_form(Layout.NCHW, False)
-    copy = replace(tensor, half=False)
+    copy = replace(tensor, fp16=False)
     copy.take_form(Layout.NCHW, False)
     assert tensor.layout is Layout.NC4HW4
 
 
-@pytest.mark.parametrize("name", ["info", "usage", "layout", "value", "half"])
+@pytest.mark.parametrize("name", ["info", "usage", "layout", "value", "fp16"])
 def test_nothing_is_assigned(name: str) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(made(), name, None)
@@ -47,7 +47,7 @@ def test_a_plan_settles_what_the_backend_returns() -> None:
     info = TensorInfo("x", DType.FLOAT32, (2,))
     op = Op("UnaryOp", "y", ["x"], ["y"], UnaryAttrs("NEG"))
     graph = Graph("g", [info], [TensorInfo("y", DType.FLOAT32, (2,))], [op])
-    plan = Pipeline(graph, {"x": info}, {}, CpuBackend(), CpuBackend(), run_op, unlimited())
+    plan = Plan(graph, {"x": info}, {}, CpuBackend(), CpuBackend(), run_op, unlimited())
     tensors = [t for c in plan.commands for t in (*c.inputs, *c.outputs) if t is not None]
     assert len(tensors) == 2
     for tensor in tensors:

@@ -72,7 +72,7 @@ def run_attention(attrs: StridedAttentionAttrs, inputs: Sequence[Array], info: T
         scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights = weights / weights.sum(-1, keepdims=True)
-    if attrs.blind_zero:
+    if attrs.zero_fully_masked:
         weights = np.where((scores == -np.inf).all(-1, keepdims=True), 0, weights)
     result = np.full(int(np.prod(info.dims)), np.nan, info.dtype.numpy)
     written = places(attrs.result, attrs.queries, attrs.width)

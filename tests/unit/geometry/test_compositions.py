@@ -325,7 +325,7 @@ def test_blind_rows_may_be_nan(run: Run, known: bool) -> None:
     q, k, v = floats(2, 5, 3), floats(2, 7, 3), floats(2, 7, 2)
     mask = np.where(np.arange(5)[:, None] > 1, np.float32(0), np.float32(-np.inf))
     mask = np.broadcast_to(mask, (5, 7)).copy()
-    attrs = AttentionAttrs(0.5, blind_zero=False)
+    attrs = AttentionAttrs(0.5, zero_fully_masked=False)
     (result,), ops = run("Attention", attrs, q, k, v, mask, constant=[3] if known else [])
     np.testing.assert_allclose(
         result[:, 2:], attention(q, k, v, mask, 0.5, False)[:, 2:], rtol=1e-5

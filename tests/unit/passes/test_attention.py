@@ -54,7 +54,7 @@ def test_rows_that_see_nothing_stay_what_they_are(net, check):
     mask = np.zeros((5, 7), np.float32)
     mask[2] = -np.inf
     done = check(attend(net, net.binary("ADD", scores(net), net.const(mask))), FUSE)
-    assert done.only.attrs.blind_zero is False
+    assert done.only.attrs.zero_fully_masked is False
 
 
 def test_a_mask_that_is_not_negative_enough(net, check):

@@ -36,13 +36,13 @@ MakeShader = Callable[..., Shader]
 def record(
     device: Device, shader: Shader, memory: Buffer, *, timestamps: bool = False
 ) -> CommandBuffer:
-    encoder = device.encoder(timestamps=timestamps)
+    recorder = device.recorder(timestamps=timestamps)
     ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
     for label, pair in (("first", ranges), ("second", ranges[::-1])):
-        encoder.dispatch(
+        recorder.dispatch(
             device.pipeline(shader), pair, struct.pack("If", 16, 2.0), (2, 1, 1), label
         )
-    return encoder.finish()
+    return recorder.finish()
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -147,23 +147,23 @@ def test_nothing_leaks(device: Device, scale: Shader, texel_add: Shader) -> None
         memory = device.allocate(1024, MemoryKind.DEVICE)
         commands = record(device, scale, memory, timestamps=True)
         commands.run()
-        encoder = device.encoder()
-        encoder.dispatch(
+        recorder = device.recorder()
+        recorder.dispatch(
             device.pipeline(texel_add),
             [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)],
             struct.pack("I", 4),
         )
         assert device.stats()["command_buffers"] == before.get("command_buffers", 0) + 2
         if round_ == 0:  # in the right order
-            encoder.finish().destroy()
+            recorder.finish().destroy()
             commands.destroy()
             commands.destroy()
             memory.destroy()
             memory.destroy()
-        elif round_ == 1:  # by reference counting, the encoder not finished
-            del encoder, commands, memory
+        elif round_ == 1:  # by reference counting, the recorder not finished
+            del recorder, commands, memory
         else:  # the memory first
-            del memory, encoder
+            del memory, recorder
             assert device.stats()["buffers"] == before.get("buffers", 0) + 1
             del commands
         assert device.stats() == before
@@ -279,15 +279,15 @@ def test_timings(device: Device, scale: Shader) -> None:
         pytest.skip("no timestamps")
     with device.allocate(1024, MemoryKind.DEVICE) as memory:
         memory.write(0, np.zeros(256, np.float32))
-        encoder = device.encoder(timestamps=True)
+        recorder = device.recorder(timestamps=True)
         ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
         for i in range(300):  # more than one pool of queries
-            encoder.dispatch(
+            recorder.dispatch(
                 device.pipeline(scale), ranges, struct.pack("If", 16, 1.0), (2, 1, 1), f"step {i}"
             )
-        encoder.copy(*ranges)
-        encoder.fill(ranges[0])
-        with encoder.finish() as commands:
+        recorder.copy(*ranges)
+        recorder.fill(ranges[0])
+        with recorder.finish() as commands:
             with pytest.raises(InvalidInputError, match="no timings"):
                 commands.timings()
             for _ in range(2):
@@ -307,10 +307,10 @@ def test_timings(device: Device, scale: Shader) -> None:
 
 def test_labels_default_to_the_shader(device: Device, scale: Shader) -> None:
     with device.allocate(1024, MemoryKind.DEVICE) as memory:
-        encoder = device.encoder()
+        recorder = device.recorder()
         ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
-        encoder.dispatch(device.pipeline(scale), ranges, bytes(8))
-        with encoder.finish() as commands:
+        recorder.dispatch(device.pipeline(scale), ranges, bytes(8))
+        with recorder.finish() as commands:
             assert commands.labels == ("scale",)
 
 
@@ -320,13 +320,13 @@ def test_a_run_that_takes_too_long_loses_the_device(
 ) -> None:
     memory = own_device.allocate(1 << 16, MemoryKind.DEVICE)
     memory.write(0, np.zeros(1 << 14, np.float32))
-    encoder = own_device.encoder(timestamps=timestamps)
+    recorder = own_device.recorder(timestamps=timestamps)
     quick, slow = own_device.create_pipelines([(scale, {}), (spin, {})])
     own_device.warm_up([quick, slow])
     ranges = [BufferRange(memory, 0, 64), BufferRange(memory, 256, 64)]
-    encoder.dispatch(quick, ranges, struct.pack("If", 16, 1.0), label="quick")
-    encoder.dispatch(slow, [BufferRange(memory, 0, 1 << 16)], groups=(512, 1, 1), label="slow")
-    commands = encoder.finish()
+    recorder.dispatch(quick, ranges, struct.pack("If", 16, 1.0), label="quick")
+    recorder.dispatch(slow, [BufferRange(memory, 0, 1 << 16)], groups=(512, 1, 1), label="slow")
+    commands = recorder.finish()
     commands.submit()
     with pytest.raises(InvalidInputError, match="in flight"):
         commands.submit()
@@ -337,7 +337,7 @@ def test_a_run_that_takes_too_long_loses_the_device(
     assert "slow" in str(caught.value)
     assert own_device.lost is not None
     with pytest.raises(DeviceLostError, match="is lost"):
-        own_device.encoder()
+        own_device.recorder()
     with pytest.raises(DeviceLostError, match="is lost"):
         commands.run()
     fresh = open_device("auto", validation=False)

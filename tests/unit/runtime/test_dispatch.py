@@ -12,8 +12,8 @@ from vkmnn.errors import ValidationLayerError
 from vkmnn.runtime import (
     Buffer,
     BufferRange,
+    CommandRecorder,
     Device,
-    Encoder,
     MemoryKind,
     Shader,
     linear_groups,
@@ -45,12 +45,16 @@ def params(count: int, factor: float) -> bytes:
 
 
 def record_scale(
-    encoder: Encoder, shader: Shader, ranges: Sequence[BufferRange], factor: float, label: str = ""
+    recorder: CommandRecorder,
+    shader: Shader,
+    ranges: Sequence[BufferRange],
+    factor: float,
+    label: str = "",
 ) -> None:
-    device = encoder.device
+    device = recorder.device
     count = ranges[0].nbytes // FLOAT
     groups = linear_groups(count, shader.local_size[0], device.info.limits)
-    encoder.dispatch(device.pipeline(shader), ranges, params(count, factor), groups, label)
+    recorder.dispatch(device.pipeline(shader), ranges, params(count, factor), groups, label)
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -60,17 +64,17 @@ def test_storage_buffers_at_offsets(
 ) -> None:
     x = numbers(count)
     memory.write(offset, x)
-    encoder = device.encoder()
+    recorder = device.recorder()
     target = 1 << 19
     nbytes = FLOAT * count
     ranges = [BufferRange(memory, offset, nbytes), BufferRange(memory, target, nbytes)]
-    record_scale(encoder, scale, ranges, 3.0)
-    with encoder.finish() as commands:
+    record_scale(recorder, scale, ranges, 3.0)
+    with recorder.finish() as commands:
         for _ in range(2):
             commands.run()
             np.testing.assert_array_equal(floats(memory, target, count), 3 * x)
     assert np.isnan(floats(memory, target + nbytes, 1))
-    assert (encoder.dispatch_count, encoder.barrier_count) == (1, 0)
+    assert (recorder.dispatch_count, recorder.barrier_count) == (1, 0)
 
 
 @pytest.mark.parametrize("texels", [1, 5, 8, 1021])
@@ -81,10 +85,10 @@ def test_texel_buffers_at_offsets(
     memory.write(512, x)
     nbytes = x.nbytes
     ranges = [BufferRange(memory, 512, nbytes), BufferRange(memory, 1 << 19, nbytes)]
-    encoder = device.encoder()
+    recorder = device.recorder()
     pipeline = device.pipeline(texel_add)
-    encoder.dispatch(pipeline, ranges, struct.pack("I", texels), (-(-texels // 8), 1, 1))
-    with encoder.finish() as commands:
+    recorder.dispatch(pipeline, ranges, struct.pack("I", texels), (-(-texels // 8), 1, 1))
+    with recorder.finish() as commands:
         commands.run()
     np.testing.assert_array_equal(floats(memory, 1 << 19, 4 * texels), x + 1)
     assert np.isnan(floats(memory, (1 << 19) + nbytes, 1))
@@ -98,12 +102,14 @@ def test_a_texel_view_reads_what_a_storage_buffer_wrote(
     with validated.allocate(3 * 1024, MemoryKind.DEVICE) as memory:
         memory.write(0, x)
         ranges = [BufferRange(memory, 1024 * i, nbytes) for i in range(3)]
-        encoder = validated.encoder()
-        record_scale(encoder, scale, ranges[:2], 2.0)
-        encoder.dispatch(validated.pipeline(texel_add), ranges[1:], struct.pack("I", 37), (5, 1, 1))
-        with encoder.finish() as commands:
+        recorder = validated.recorder()
+        record_scale(recorder, scale, ranges[:2], 2.0)
+        recorder.dispatch(
+            validated.pipeline(texel_add), ranges[1:], struct.pack("I", 37), (5, 1, 1)
+        )
+        with recorder.finish() as commands:
             commands.run()
-        assert encoder.barrier_count == 1
+        assert recorder.barrier_count == 1
         np.testing.assert_array_equal(floats(memory, 2048, x.size), 2 * x + 1)
 
 
@@ -117,10 +123,10 @@ def test_a_grid_of_more_than_65535_workgroups(device: Device, scale: Shader) -> 
     with device.allocate(2 * nbytes + STRIDE, MemoryKind.DEVICE) as memory:
         memory.write(0, x)
         target = -(-nbytes // STRIDE) * STRIDE
-        encoder = device.encoder()
+        recorder = device.recorder()
         ranges = [BufferRange(memory, 0, nbytes), BufferRange(memory, target, nbytes)]
-        record_scale(encoder, scale, ranges, -1.0)
-        with encoder.finish() as commands:
+        record_scale(recorder, scale, ranges, -1.0)
+        with recorder.finish() as commands:
             commands.run()
         np.testing.assert_array_equal(floats(memory, target, count), -x)
 
@@ -130,30 +136,30 @@ def test_zero_groups_and_empty_ranges_are_no_work(
 ) -> None:
     pipeline = device.pipeline(scale)
     empty = [BufferRange(memory, 0, 0), BufferRange(memory, memory.nbytes, 0)]
-    encoder = device.encoder()
-    encoder.dispatch(pipeline, empty, params(0, 1.0), (0, 1, 1))
-    assert encoder.dispatch_count == 0
-    encoder.dispatch(pipeline, empty, params(0, 1.0), (1, 1, 1))
-    encoder.dispatch(pipeline, empty, params(0, 1.0), (1, 1, 1))
-    assert encoder.dispatch_count == 2
-    encoder.fill(BufferRange(memory, 0, 0))
-    encoder.copy(*empty)
-    with encoder.finish() as commands:
+    recorder = device.recorder()
+    recorder.dispatch(pipeline, empty, params(0, 1.0), (0, 1, 1))
+    assert recorder.dispatch_count == 0
+    recorder.dispatch(pipeline, empty, params(0, 1.0), (1, 1, 1))
+    recorder.dispatch(pipeline, empty, params(0, 1.0), (1, 1, 1))
+    assert recorder.dispatch_count == 2
+    recorder.fill(BufferRange(memory, 0, 0))
+    recorder.copy(*empty)
+    with recorder.finish() as commands:
         commands.run()
-    with device.encoder().finish() as commands:
+    with device.recorder().finish() as commands:
         commands.run()
 
 
 def test_many_descriptor_sets(device: Device, memory: Buffer, scale: Shader) -> None:
-    encoder = device.encoder()
+    recorder = device.recorder()
     stride, count = STRIDE, 1500
     memory.write(0, np.ones(1, np.float32))
     for i in range(count):
         ranges = [BufferRange(memory, i * stride, 4), BufferRange(memory, (i + 1) * stride, 4)]
-        record_scale(encoder, scale, ranges, 2.0 if i < 20 else 1.0)
-    with encoder.finish() as commands:
+        record_scale(recorder, scale, ranges, 2.0 if i < 20 else 1.0)
+    with recorder.finish() as commands:
         commands.run()
-    assert encoder.barrier_count == count - 1
+    assert recorder.barrier_count == count - 1
     assert floats(memory, count * stride, 1) == 2.0**20
 
 
@@ -169,53 +175,51 @@ def test_barriers_between_transfers_and_dispatches(
     validated: Device, scale: Shader, order: str, barriers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not barriers:
-        monkeypatch.setattr(Encoder, "_barrier", lambda self, dst: None)
+        monkeypatch.setattr(CommandRecorder, "_barrier", lambda self, dst: None)
     with validated.allocate(1024, MemoryKind.DEVICE) as memory:
         ranges = [BufferRange(memory, 256, 64), BufferRange(memory, 0, 64)]
-        encoder = validated.encoder()
+        recorder = validated.recorder()
         expectation = (
             nullcontext() if barriers else pytest.raises(ValidationLayerError, match="SYNC-HAZARD")
         )
         with expectation:
             for step in order.split():
                 if step == "fill":
-                    encoder.fill(ranges[1])
+                    recorder.fill(ranges[1])
                 elif step == "copy":
-                    encoder.copy(*ranges)
+                    recorder.copy(*ranges)
                 else:
-                    record_scale(encoder, scale, ranges, 2.0)
-            with encoder.finish() as commands:
+                    record_scale(recorder, scale, ranges, 2.0)
+            with recorder.finish() as commands:
                 commands.run()
-            assert encoder.barrier_count == 1
+            assert recorder.barrier_count == 1
 
 
 @pytest.mark.validation
 def test_overlapping_ranges_of_different_size(validated: Device, scale: Shader) -> None:
     with validated.allocate(5 * STRIDE, MemoryKind.DEVICE) as memory:
         memory.write(0, np.arange(5 * STRIDE // 4, dtype=np.float32))
-        encoder = validated.encoder()
+        recorder = validated.recorder()
         # Writes 64 bytes more than one stride; the second dispatch reads those and 64 behind them.
         written = STRIDE + 64
         record_scale(
-            encoder,
+            recorder,
             scale,
             [BufferRange(memory, 0, written), BufferRange(memory, 2 * STRIDE, written)],
             2,
         )
         record_scale(
-            encoder,
+            recorder,
             scale,
             [BufferRange(memory, 3 * STRIDE, 128), BufferRange(memory, 4 * STRIDE, 128)],
             3,
         )
-        with encoder.finish() as commands:
+        with recorder.finish() as commands:
             commands.run()
-        assert encoder.barrier_count == 1
+        assert recorder.barrier_count == 1
         first = np.arange(STRIDE // 4, STRIDE // 4 + 16) * 2 * 3
-        behind = np.arange(3 * STRIDE // 4 + 16, 3 * STRIDE // 4 + 32) * 3
-        np.testing.assert_array_equal(
-            floats(memory, 4 * STRIDE, 32), np.concatenate([first, behind])
-        )
+        tail = np.arange(3 * STRIDE // 4 + 16, 3 * STRIDE // 4 + 32) * 3
+        np.testing.assert_array_equal(floats(memory, 4 * STRIDE, 32), np.concatenate([first, tail]))
 
 
 @pytest.mark.validation
@@ -227,7 +231,7 @@ def test_random_programs_satisfy_the_validation_layer(validated: Device, scale: 
         for _ in range(20):
             expected = random.standard_normal(nbytes // 4).astype(np.float32)
             memory.write(0, expected)
-            encoder = validated.encoder()
+            recorder = validated.recorder()
             for _ in range(30):
                 count = int(random.integers(1, 200))
                 source, target = (STRIDE * int(random.integers(0, places)) for _ in range(2))
@@ -238,15 +242,15 @@ def test_random_programs_satisfy_the_validation_layer(validated: Device, scale: 
                 a, b = source // FLOAT, target // FLOAT
                 ranges = [BufferRange(memory, at, FLOAT * count) for at in (source, target)]
                 if action == "scale":
-                    record_scale(encoder, scale, ranges, 0.5)
+                    record_scale(recorder, scale, ranges, 0.5)
                     expected[b : b + count] = 0.5 * expected[a : a + count]
                 elif action == "copy":
-                    encoder.copy(*ranges)
+                    recorder.copy(*ranges)
                     expected[b : b + count] = expected[a : a + count]
                 else:
-                    encoder.fill(ranges[1])
+                    recorder.fill(ranges[1])
                     expected[b : b + count] = 0
-            with encoder.finish() as commands:
+            with recorder.finish() as commands:
                 commands.run()
             np.testing.assert_array_equal(floats(memory, 0, nbytes // 4), expected)
 
@@ -264,19 +268,19 @@ def test_a_collection_inside_the_layer_does_not_deadlock(
 
     collected: list[int] = []
     monkeypatch.setattr("vkmnn.runtime.drivers.vulkan.instance.KNOWN_FALSE", Collecting())
-    monkeypatch.setattr(Encoder, "_barrier", lambda self, dst: None)
+    monkeypatch.setattr(CommandRecorder, "_barrier", lambda self, dst: None)
     gc.collect()
     before = validated.stats()
-    garbage: list[object] = [validated.allocate(1024, MemoryKind.DEVICE), validated.encoder()]
+    garbage: list[object] = [validated.allocate(1024, MemoryKind.DEVICE), validated.recorder()]
     with validated.allocate(1024, MemoryKind.DEVICE) as memory:
-        encoder = validated.encoder()
-        encoder.fill(BufferRange(memory, 0, 64))
+        recorder = validated.recorder()
+        recorder.fill(BufferRange(memory, 0, 64))
         gc.disable()
         garbage.append(garbage)
         del garbage
         with pytest.raises(ValidationLayerError, match="SYNC-HAZARD"):
-            encoder.fill(BufferRange(memory, 0, 64))
+            recorder.fill(BufferRange(memory, 0, 64))
         gc.enable()
-    del encoder
+    del recorder
     assert collected
     assert validated.stats() == before

@@ -118,7 +118,7 @@ def test_texel_buffers(
 
 
 SHARED = "conv_shared_32x32_0_f32"
-MATRICES = "matmul_coop_64x64w32x32k1_64_0_1"
+COOPMAT_KERNEL = "matmul_coop_64x64w32x32k1_64_0_1"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ MATRICES = "matmul_coop_64x64w32x32k1_64_0_1"
         (SHARED, "max_storage_bindings", {"max_storage_bindings": 4}),
         (SHARED, "max_bindings", {"max_bindings": 4}),
         ("arg_reduce_f32_1_texel", "max_texel_bindings", {"max_texel_bindings": 0}),
-        (MATRICES, "subgroup_size_range", {"subgroup_size_range": (64, 64)}),
-        (MATRICES, "subgroup_size_range", {"subgroup_size_range": (8, 16)}),
+        (COOPMAT_KERNEL, "subgroup_size_range", {"subgroup_size_range": (64, 64)}),
+        (COOPMAT_KERNEL, "subgroup_size_range", {"subgroup_size_range": (8, 16)}),
     ],
 )
 def test_a_shader_that_breaks_a_limit(
@@ -149,7 +149,7 @@ def test_a_shader_that_breaks_a_limit(
     "feature", ["cooperative_matrix", "float16", "storage16", "spirv_1_6", "subgroup_size_control"]
 )
 def test_a_shader_that_uses_what_the_device_lacks(feature: str, info: DeviceInfo) -> None:
-    shader = KERNELS[MATRICES]
+    shader = KERNELS[COOPMAT_KERNEL]
     needs = footprint(shader.spirv(), {})
     check_shader(shader, needs, info)
     with pytest.raises(DeviceLimitError) as caught:
@@ -158,7 +158,7 @@ def test_a_shader_that_uses_what_the_device_lacks(feature: str, info: DeviceInfo
 
 
 def test_matrices_of_sizes_that_the_device_lacks(info: DeviceInfo) -> None:
-    shader = KERNELS[MATRICES]
+    shader = KERNELS[COOPMAT_KERNEL]
     needs = footprint(shader.spirv(), {})
     other = CooperativeMatrixShape(8, 8, 16, "f16", "f16", "f32", "f32", "subgroup", False)
     with pytest.raises(DeviceLimitError, match="cooperative_matrices"):

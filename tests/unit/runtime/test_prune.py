@@ -84,9 +84,9 @@ def test_the_chosen_case_runs(device: Device, make_shader: MakeShader, n: int, m
     want = value + {7: 2000, 4_000_000_000: 1000}.get(m, 0) + 1
     with device.allocate(256, MemoryKind.UPLOAD) as memory:
         memory.write(0, np.array([5, 0], np.uint32))
-        encoder = device.encoder()
-        encoder.dispatch(device.pipeline(shader, {"n": n, "m": m}), [BufferRange(memory, 0, 256)])
-        with encoder.finish() as commands:
+        recorder = device.recorder()
+        recorder.dispatch(device.pipeline(shader, {"n": n, "m": m}), [BufferRange(memory, 0, 256)])
+        with recorder.finish() as commands:
             commands.run()
         assert memory.read(0, 8).view(np.uint32).tolist() == [5, want]
 

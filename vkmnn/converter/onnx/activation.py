@@ -114,10 +114,10 @@ def _prelu(node: NodeContext) -> None:
 def _clip_attributes(node: NodeContext) -> None:
     # Without a bound, the largest float32 is one: it shows on infinities, unless x is in halves.
     info = node.info(node.input(0))
-    halves = info is not None and info.dtype is DType.FLOAT16
-    most = math.inf if halves else float(np.finfo(np.float32).max)
-    low = node.float("min", -most)
-    high = node.float("max", most)
+    is_fp16 = info is not None and info.dtype is DType.FLOAT16
+    largest = math.inf if is_fp16 else float(np.finfo(np.float32).max)
+    low = node.float("min", -largest)
+    high = node.float("max", largest)
     node.finish("UnaryOp", node.inputs, UnaryAttrs("CLIP", low, high))
 
 

@@ -92,7 +92,7 @@ class GraphBuilder:
         self.graph = Graph(self._proto.name or "model", [], [], metadata=metadata_of(file.proto))
         self._facts = Facts(self.graph.constants)
         self._known: dict[str, TensorInfo] = {}
-        self._said: dict[str, TensorInfo] = {}
+        self._declared: dict[str, TensorInfo] = {}
         self.read_tensors: set[str] = set()
         self._tensors = Names()
         self._ops = Names()
@@ -155,25 +155,25 @@ class GraphBuilder:
         array = self.graph.constants.get(name)
         if array is not None:
             return TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
-        return self._known.get(name) or self._said.get(name)
+        return self._known.get(name) or self._declared.get(name)
 
     def _learn(self, op: Op) -> None:
         found = infer(op, self._facts)
         for name, (dtype, shape) in zip(op.outputs, found, strict=False):
-            said = self._said.get(name)
-            dtype = dtype or (None if said is None else said.dtype)
+            declared = self._declared.get(name)
+            dtype = dtype or (None if declared is None else declared.dtype)
             if not name or dtype is None:
                 continue
-            if said is not None and said.dtype is not dtype:
-                _LOG.info("the model says that '%s' is %s, which it is not", name, said.dtype)
-            elif said is not None:
-                shape = merge_shapes(shape, said.shape)
+            if declared is not None and declared.dtype is not dtype:
+                _LOG.info("the model says that '%s' is %s, which it is not", name, declared.dtype)
+            elif declared is not None:
+                shape = merge_shapes(shape, declared.shape)
             self._know(TensorInfo(name, dtype, shape))
         self._facts.add_values(op.outputs[0], infer_values(op, self._facts))
 
     def _say(self, info: TensorInfo) -> None:
         """Note what the model says of a tensor; what follows from its op will count for more."""
-        self._said[info.name] = info
+        self._declared[info.name] = info
         self._facts.add(info.name, info.dtype, info.shape)
 
     def _know(self, info: TensorInfo) -> None:
@@ -230,9 +230,9 @@ class GraphBuilder:
         for sparse in self._proto.sparse_initializer:
             self._read_sparse(sparse, sparse.values.name)
         for value in (*self._proto.value_info, *self._proto.output):
-            said = tensor_info(value.name, value.type)
-            if said is not None:
-                self._say(said)
+            declared = tensor_info(value.name, value.type)
+            if declared is not None:
+                self._say(declared)
         for value in self._proto.input:
             if value.name in initializers:
                 info = tensor_info(value.name, value.type)
@@ -340,7 +340,7 @@ class GraphBuilder:
             self._model.ir_version,
         )
         types = output_types(model, self.graph.constants)
-        untyped = [v.name for v in model.graph.output if v.name not in {*types, *self._said}]
+        untyped = [v.name for v in model.graph.output if v.name not in {*types, *self._declared}]
         told = self._host_check(model, untyped)
         if isinstance(told, str):
             self._refuse(node, UnsupportedCaseError(f"{reason}; {told}"))
@@ -348,8 +348,8 @@ class GraphBuilder:
         types = {**told, **types}
         for value in model.graph.output:
             proto = types.get(value.name)
-            if proto is None and value.name in self._said:
-                proto = tensor_type(self._said[value.name])
+            if proto is None and value.name in self._declared:
+                proto = tensor_type(self._declared[value.name])
             if proto is not None:
                 value.type.CopyFrom(proto)
             self._keep_type(value.name, proto)
@@ -440,9 +440,9 @@ class GraphBuilder:
             self._read_sparse(sparse, branch.own[sparse.values.name])
         for value_info in (*graph.value_info, *graph.output):
             name = branch.own.get(value_info.name, "")
-            said = tensor_info(name, value_info.type) if name else None
-            if said is not None:
-                self._say(said)
+            declared = tensor_info(name, value_info.type) if name else None
+            if declared is not None:
+                self._say(declared)
         nodes = [
             SourceNode(proto, proto.name, node.opsets, node.source, node.calls)
             for proto in branch.nodes

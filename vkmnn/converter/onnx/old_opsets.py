@@ -77,9 +77,9 @@ def _align_operands(known: onnx.GraphProto, graph: onnx.GraphProto) -> None:
             first, second = node.input
             if first not in ranks or second not in ranks:
                 raise ValueError(f"the ranks of '{first}' and '{second}' are not known")
-            behind = ranks[first] - axis % ranks[first] - ranks[second]
-            if behind:
-                axes = list(range(ranks[second], ranks[second] + behind))
+            trailing = ranks[first] - axis % ranks[first] - ranks[second]
+            if trailing:
+                axes = list(range(ranks[second], ranks[second] + trailing))
                 aligned = f"{second}/aligned_{number}"
                 nodes.append(helper.make_node("Unsqueeze", [second], [aligned], axes=axes))
                 node.input[1] = aligned

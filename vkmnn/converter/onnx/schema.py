@@ -44,12 +44,14 @@ def check_node(node: SourceNode, schema: Schema) -> None:
             hint=f"the model is not valid for opset {node.opset}; export it again",
         )
 
-    for what, names, least, most in (
+    for what, names, minimum, maximum in (
         ("inputs", proto.input, schema.min_input, schema.max_input),
         ("outputs", proto.output, schema.min_output, schema.max_output),
     ):
-        if not least <= len(names) <= most:
-            raise error(f"{node.op} takes {least} to {most} {what}, this node has {len(names)}")
+        if not minimum <= len(names) <= maximum:
+            raise error(
+                f"{node.op} takes {minimum} to {maximum} {what}, this node has {len(names)}"
+            )
     single = type(schema).FormalParameterOption.Single
     for formal, name in zip(schema.inputs, proto.input, strict=False):
         if not name and formal.option == single:

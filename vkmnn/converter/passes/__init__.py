@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkmnn.converter.passes.base import IndexedPass, Pass, PatternPass, Refusal
+from vkmnn.converter.passes.base import IndexedPass, NoMatch, Pass, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.pipeline import default_passes, optimize
 from vkmnn.folding import Evaluator
@@ -11,9 +11,9 @@ __all__ = [
     "Evaluator",
     "GraphIndex",
     "IndexedPass",
+    "NoMatch",
     "Pass",
     "PatternPass",
-    "Refusal",
     "default_passes",
     "optimize",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.clamp import compose_clamps
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import RESHAPES
@@ -48,10 +48,10 @@ class FuseActivation(PatternPass[_Match]):
     name = "fuse_activation"
     roots = frozenset({"UnaryOp"})
 
-    def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | NoMatch:
         activation = _as_activation(op.attrs)
         if activation is None:
-            return Refusal("not a function that ops apply before they store")
+            return NoMatch("not a function that ops apply before they store")
         value, movement = op.inputs[0], []
         producer = index.producer(value)
         while producer is not None and producer.type in _MOVEMENT and index.read_once(value):
@@ -59,17 +59,17 @@ class FuseActivation(PatternPass[_Match]):
             value = producer.inputs[0]
             producer = index.producer(value)
         if producer is None or not isinstance(producer.attrs, FusedAttrs):
-            return Refusal("the op before has no activation")
+            return NoMatch("the op before has no activation")
         if not index.read_once(value):
-            return Refusal("the value before the activation is used elsewhere")
+            return NoMatch("the value before the activation is used elsewhere")
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
-            return Refusal("not known to be of a floating-point type")
+            return NoMatch("not known to be of a floating-point type")
         if any(producer.inputs[3:]) and _residual_comes_last(producer.attrs):
-            return Refusal("a residual comes between")
+            return NoMatch("a residual comes between")
         if producer.attrs.activation.kind != "NONE":
             clamp = compose_clamps(producer.attrs.activation, activation)
             if clamp is None:
-                return Refusal("the op before has another activation")
+                return NoMatch("the op before has another activation")
             activation = clamp
         attrs = replace(producer.attrs, activation=activation)
         return _Match(producer, attrs, tuple(reversed(movement)))

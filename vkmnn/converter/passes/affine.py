@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import (
@@ -63,23 +63,23 @@ def channel_vector(array: Array, channels: Channels) -> Vector | None:
     return array.reshape(-1).astype(np.float64)
 
 
-def affine_operand(op: Op[Any], index: GraphIndex) -> str | Refusal:
+def affine_operand(op: Op[Any], index: GraphIndex) -> str | NoMatch:
     """Return which input of a Scale or a BinaryOp with a constant is the variable one."""
     if op.type == "Scale":
         if index.constant(op.inputs[1]) is None or index.constant(op.inputs[2]) is None:
-            return Refusal("scale and bias are not constant")
+            return NoMatch("scale and bias are not constant")
         return op.inputs[0]
     if op.attrs.kind not in ("ADD", "SUB", "MUL", "DIV"):
-        return Refusal("not +, -, * or /")
+        return NoMatch("not +, -, * or /")
     known = [index.constant(name) is not None for name in op.inputs]
     if known.count(True) != 1:
-        return Refusal("not one constant operand")
+        return NoMatch("not one constant operand")
     if op.attrs.kind == "DIV" and known[0]:
-        return Refusal("the constant is the dividend")
+        return NoMatch("the constant is the dividend")
     return op.inputs[known.index(False)]
 
 
-def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> Affine | Refusal:
+def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> Affine | NoMatch:
     """Return what a Scale or BinaryOp does to its variable operand.
 
     Args:
@@ -89,27 +89,27 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
         rank: the operand's rank, None when unknown.
     """
     value = affine_operand(op, index)
-    if isinstance(value, Refusal):
+    if isinstance(value, NoMatch):
         return value
     if isinstance(op.attrs, ScaleAttrs):
         if rank is None or rank < 2:
-            return Refusal("the rank is not known")
+            return NoMatch("the rank is not known")
         scale, shift = (
             fit(index.constants[name].reshape(-1, *[1] * (rank - 2))) for name in op.inputs[1:]
         )
         if scale is None or shift is None:
-            return Refusal("scale and bias do not fit the channels")
+            return NoMatch("scale and bias do not fit the channels")
         return Affine(value, scale, shift, op.attrs.activation)
     place = 1 - op.inputs.index(value)
     vector = fit(index.constants[op.inputs[place]])
     if vector is None:
-        return Refusal("the constant is not one value per channel")
+        return NoMatch("the constant is not one value per channel")
     kind, activation = op.attrs.kind, op.attrs.activation
     if kind == "MUL":
         return Affine(value, vector, None, activation)
     if kind == "DIV":
         if not vector.all():
-            return Refusal("it divides by zero")
+            return NoMatch("it divides by zero")
         return Affine(value, 1.0 / vector, None, activation)
     if kind == "ADD":
         return Affine(value, None, vector, activation)
@@ -218,45 +218,45 @@ class FoldAffine(PatternPass[_Match]):
     name = "fold_affine"
     roots = frozenset({"BinaryOp", "Scale"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         value = affine_operand(op, index)
-        if isinstance(value, Refusal):
+        if isinstance(value, NoMatch):
             return value
         producer = index.producer_of_type(value, *_TARGETS)
         if producer is None:
-            return Refusal("no op with weights before")
+            return NoMatch("no op with weights before")
         if not index.read_once(value):
-            return Refusal("the value before is used elsewhere")
+            return NoMatch("the value before is used elsewhere")
         attrs = producer.attrs
         if attrs.activation.kind != "NONE":
-            return Refusal("an activation comes between")
+            return NoMatch("an activation comes between")
         channels = _TARGETS[producer.type].channels(producer, index)
         if channels is None:
-            return Refusal("the number of channels is not known")
+            return NoMatch("the number of channels is not known")
         affine = read_affine(
             op, index, lambda array: channel_vector(array, channels), channels.rank
         )
-        if isinstance(affine, Refusal):
+        if isinstance(affine, NoMatch):
             return affine
         return self._fold(producer, attrs, channels, affine, index)
 
     def _fold(
         self, producer: Op, attrs: _Attrs, channels: Channels, affine: Affine, index: GraphIndex
-    ) -> _Match | Refusal:
+    ) -> _Match | NoMatch:
         scale, shift = affine.scale, affine.shift
         attrs = replace(attrs, activation=affine.activation)
         bias = index.constant(producer.inputs[2]) if len(producer.inputs) > 2 else None
         if bias is None and any(producer.inputs[2:3]):
-            return Refusal("the bias is not constant")
+            return NoMatch("the bias is not constant")
         if bias is not None and bias.shape != (channels.size,):
-            return Refusal("the bias is not one value per channel")
+            return NoMatch("the bias is not one value per channel")
         weights: Array | None = None
         if scale is not None:
             if any(producer.inputs[3:4]):
-                return Refusal("a residual is added before the scaling")
+                return NoMatch("a residual is added before the scaling")
             weights = _TARGETS[producer.type].scale_weights(producer, index, scale)
             if weights is None:
-                return Refusal("the weights are not constant")
+                return NoMatch("the weights are not constant")
         total: Vector | None = None if bias is None else bias.astype(np.float64)
         if total is not None and scale is not None:
             total = total * scale

@@ -13,7 +13,7 @@ from vkmnn.converter.passes.affine import (
     channel_vector,
     read_affine,
 )
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import ConvolutionAttrs
@@ -37,36 +37,36 @@ class FoldAffineInput(PatternPass[_Match]):
     name = "fold_affine_input"
     roots = frozenset({"Convolution"})
 
-    def match(self, op: Op[ConvolutionAttrs], index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[ConvolutionAttrs], index: GraphIndex) -> _Match | NoMatch:
         attrs = op.attrs
         producer = index.producer_of_type(op.inputs[0], "Scale", "BinaryOp")
         if producer is None:
-            return Refusal("no scaling before")
+            return NoMatch("no scaling before")
         value = affine_operand(producer, index)
-        if isinstance(value, Refusal):
+        if isinstance(value, NoMatch):
             return value
         if not index.read_once(op.inputs[0]):
-            return Refusal("the scaled value is used elsewhere")
+            return NoMatch("the scaled value is used elsewhere")
         weights, rank = index.constant(op.inputs[1]), 2 + len(attrs.kernel)
         if weights is None:
-            return Refusal("the weights are not constant")
+            return NoMatch("the weights are not constant")
         if index.rank(value) != rank:
-            return Refusal("the constant may raise the rank")
+            return NoMatch("the constant may raise the rank")
         channels = Channels(1 - rank, weights.shape[1] * attrs.group, rank)
         if (index.shape(value) or ())[1] != channels.size:
-            return Refusal("the constant may broadcast the channels")
+            return NoMatch("the constant may broadcast the channels")
         affine = read_affine(
             producer, index, lambda array: channel_vector(array, channels), channels.rank
         )
-        if isinstance(affine, Refusal):
+        if isinstance(affine, NoMatch):
             return affine
         if affine.activation.kind != "NONE":
-            return Refusal("an activation comes between")
+            return NoMatch("an activation comes between")
         if affine.shift is not None and affine.shift.any() and not _is_unpadded(attrs):
-            return Refusal("the convolution pads what is shifted")
+            return NoMatch("the convolution pads what is shifted")
         bias = index.constant(op.inputs[2]) if any(op.inputs[2:3]) else None
         if bias is None and any(op.inputs[2:3]):
-            return Refusal("the bias is not constant")
+            return NoMatch("the bias is not constant")
         return _fold(producer, value, weights, bias, affine.scale, affine.shift, attrs.group)
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import (
@@ -51,29 +51,29 @@ class FuseAttention(PatternPass[_Match]):
     name = "fuse_attention"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         if op.attrs != MatMulAttrs() or len(op.inputs) != 2:
-            return Refusal("not a plain product")
+            return NoMatch("not a plain product")
         probabilities, value = op.inputs
         guard, protected = None, _guarded(index.producer_of_type(probabilities, "Select"), index)
         if protected is not None:
             guard, probabilities = index.producer(probabilities), protected
         softmax = index.producer_of_type(probabilities, "Softmax")
         if softmax is None:
-            return Refusal("no Softmax before")
+            return NoMatch("no Softmax before")
         if not _is_over_last_axis(softmax, index):
-            return Refusal("the Softmax is not over the last axis")
+            return NoMatch("the Softmax is not over the last axis")
         masking, scores, mask = _masked(softmax.inputs[0], index)
         product = index.producer_of_type(scores, "MatMul")
         if product is None:
-            return Refusal("no product of queries and keys")
+            return NoMatch("no product of queries and keys")
         inside = [one for one in (product, masking, softmax, guard, op) if one is not None]
         if guard is not None:
             inside.append(index.producer(guard.inputs[0]) or guard)
         if not all(index.read_only_by(one.outputs[0], inside) for one in inside if one is not op):
-            return Refusal("scores or probabilities are used elsewhere")
+            return NoMatch("scores or probabilities are used elsewhere")
         if guard is not None and not _is_finite(mask, index):
-            return Refusal("a row may be masked completely, and is then protected")
+            return NoMatch("a row may be masked completely, and is then protected")
         return self._finish(op, product, value, scores, masking, mask, inside, index)
 
     def _finish(
@@ -86,26 +86,26 @@ class FuseAttention(PatternPass[_Match]):
         mask: _Mask | None,
         inside: list[Op],
         index: GraphIndex,
-    ) -> _Match | Refusal:
+    ) -> _Match | NoMatch:
         attrs = product.attrs
         if attrs.transpose_a or attrs.activation.kind != "NONE" or any(product.inputs[3:]):
-            return Refusal("the scores are not a plain product")
+            return NoMatch("the scores are not a plain product")
         if any(product.inputs[2:]):
             if mask is not None:
-                return Refusal("the scores have a bias and a mask")
+                return NoMatch("the scores have a bias and a mask")
             mask = _Mask(product.inputs[2])  # one value per key, which the product took in as bias
         if not attrs.transpose_b:
-            return Refusal("the keys are not transposed")
+            return NoMatch("the keys are not transposed")
         query, keys = product.inputs[:2]
         if not index.is_float(query) and not index.is_float(op.outputs[0]):
-            return Refusal("not known to be of a floating-point type")
+            return NoMatch("not known to be of a floating-point type")
         q, k, v = index.shape(query), index.shape(keys), index.shape(value)
         if q is None or k is None or v is None or not len(q) == len(k) == len(v) >= 2:
-            return Refusal("the ranks differ, or are not known")
+            return NoMatch("the ranks differ, or are not known")
         if not _same(q[:-2], k[:-2]) or not _same(q[:-2], v[:-2]):
-            return Refusal("the batches differ, or are not known well enough")
+            return NoMatch("the batches differ, or are not known well enough")
         if masking is not None and not _same(index.shape(masking.outputs[0]), (*q[:-1], k[-2])):
-            return Refusal("the mask may broadcast the scores")
+            return NoMatch("the mask may broadcast the scores")
         return _Match(query, keys, value, mask, attrs.alpha, tuple(inside))
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
@@ -113,7 +113,10 @@ class FuseAttention(PatternPass[_Match]):
         inputs = [match.query, match.keys, match.value]
         if match.mask is not None:
             inputs.append(self._mask(op, match.mask, new, index))
-        attrs, source = AttentionAttrs(match.scale, blind_zero=False), merged_source(match.ops)
+        attrs, source = (
+            AttentionAttrs(match.scale, zero_fully_masked=False),
+            merged_source(match.ops),
+        )
         new.append(Op("Attention", op.name, inputs, list(op.outputs), attrs, source))
         index.replace(op, *new)
 

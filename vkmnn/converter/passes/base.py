@@ -47,7 +47,7 @@ class IndexedPass(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NoMatch:
     """Why a pattern does not apply to an op."""
 
     reason: str
@@ -67,7 +67,7 @@ class PatternPass(IndexedPass, Generic[M]):
     """The types of the ops that the pattern may end with."""
 
     @abstractmethod
-    def match(self, op: Op[Any], index: GraphIndex) -> M | Refusal:
+    def match(self, op: Op[Any], index: GraphIndex) -> M | NoMatch:
         """Return what `rewrite` needs to know, or the reason why the pattern does not apply."""
 
     @abstractmethod
@@ -76,19 +76,19 @@ class PatternPass(IndexedPass, Generic[M]):
 
     def apply(self, index: GraphIndex) -> int:
         """Rewrite every match; return how many there were."""
-        refusals: Counter[str] = Counter()
+        mismatches: Counter[str] = Counter()
         rewrites = 0
         for op in index.ops():
             if op.type not in self.roots:
                 continue
             match = self.match(op, index)
-            if isinstance(match, Refusal):
-                refusals[match.reason] += 1
+            if isinstance(match, NoMatch):
+                mismatches[match.reason] += 1
             else:
                 self.rewrite(op, match, index)
                 rewrites += 1
-        if refusals and log.isEnabledFor(logging.DEBUG):
-            reasons = "; ".join(f"{count}x {reason}" for reason, count in refusals.most_common())
+        if mismatches and log.isEnabledFor(logging.DEBUG):
+            reasons = "; ".join(f"{count}x {reason}" for reason, count in mismatches.most_common())
             log.debug("%s left ops alone: %s", self.name, reasons)
         return rewrites
 

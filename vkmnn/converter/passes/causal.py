@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from vkmnn.converter.passes.attention import VERY_NEGATIVE
-from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts
+from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Array, Op
@@ -28,19 +28,19 @@ class DetectCausalMasks(PatternPass["list[str]"]):
     name = "detect_causal_masks"
     roots = frozenset({"Attention"})
 
-    def match(self, op: Op[AttentionAttrs], index: GraphIndex) -> list[str] | Refusal:
+    def match(self, op: Op[AttentionAttrs], index: GraphIndex) -> list[str] | NoMatch:
         if len(op.inputs) < 4 or not op.inputs[3]:
-            return Refusal("no mask")
+            return NoMatch("no mask")
         q, k, mask = (index.shape(op.inputs[place]) for place in (0, 1, 3))
         if op.attrs.causal or q is None or k is None or mask is None or len(mask) < 2:
-            return Refusal("the shapes are not known, or it is causal already")
+            return NoMatch("the shapes are not known, or it is causal already")
         if any(dim != 1 for dim in mask[:-2]):
-            return Refusal("the mask differs between batches")
+            return NoMatch("the mask differs between batches")
         for dim, whole in ((mask[-2], q[-2]), (mask[-1], k[-2])):
             if dim is None or (dim != whole and not is_cut(dim, whole)):
-                return Refusal("the mask is not one square of queries by keys")
+                return NoMatch("the mask is not one square of queries by keys")
         if not _hides_later_keys(op.inputs[3], index):
-            return Refusal("the mask is no triangle")
+            return NoMatch("the mask is no triangle")
         return op.inputs[:3]
 
     def rewrite(self, op: Op[AttentionAttrs], match: list[str], index: GraphIndex) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import copysign, isnan
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
@@ -40,7 +40,7 @@ class Operand:
     """A tensor; a constant vector may be meant with `behind` axes of size 1 behind its own."""
 
     name: str
-    behind: int = 0
+    trailing: int = 0
 
 
 Value = Result | Operand | float
@@ -64,31 +64,31 @@ class FuseChains(PatternPass[_Match]):
     name = "fuse_chains"
     roots = frozenset({"BinaryOp", "UnaryOp", "Scale", "Select", "Elementwise"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         result = op.outputs[0]
         rank = index.rank(result)
         if rank is None or rank > _MAX_RANK:
-            return Refusal("the rank is not known, or too high")
+            return NoMatch("the rank is not known, or too high")
         steps = steps_of(op, index)
-        if isinstance(steps, Refusal):
+        if isinstance(steps, NoMatch):
             return steps
         ops = [op]
-        refusal = Refusal("no elementwise op before")
+        no_match = NoMatch("no elementwise op before")
         pending = self._producers(steps, index)
         while pending:
             producer = pending.pop()
             longer = _joined(steps, producer, ops, index)
-            if isinstance(longer, Refusal):
-                refusal = longer
+            if isinstance(longer, NoMatch):
+                no_match = longer
                 continue
             steps = longer
             ops.insert(0, producer)
             # What was refused before may have had a reader that is now within.
             pending = self._producers(steps, index)
         if len(ops) == 1:
-            return refusal
+            return no_match
         if not _is_float_only(steps, result, index):
-            return Refusal("the operands are not known to be of one floating-point type")
+            return NoMatch("the operands are not known to be of one floating-point type")
         return _Match(steps, tuple(ops))
 
     def _producers(self, steps: Steps, index: GraphIndex) -> list[Op]:
@@ -114,15 +114,15 @@ class FuseChains(PatternPass[_Match]):
         index.replace(op, Op("Elementwise", op.name, inputs, list(op.outputs), attrs, source))
 
 
-def _joined(steps: Steps, producer: Op, ops: Sequence[Op], index: GraphIndex) -> Steps | Refusal:
+def _joined(steps: Steps, producer: Op, ops: Sequence[Op], index: GraphIndex) -> Steps | NoMatch:
     """Return the steps with those of the producer of an operand before them."""
     name = producer.outputs[0]
     if not index.read_only_by(name, ops):
-        return Refusal("a value within is used elsewhere")
+        return NoMatch("a value within is used elsewhere")
     if not index.same_shape(name, ops[-1].outputs[0]):
-        return Refusal("a value within has another shape, or none that is known")
+        return NoMatch("a value within has another shape, or none that is known")
     first = steps_of(producer, index)
-    if isinstance(first, Refusal):
+    if isinstance(first, NoMatch):
         return first
 
     def moved(value: Value) -> Value:
@@ -139,7 +139,7 @@ def _joined(steps: Steps, producer: Op, ops: Sequence[Op], index: GraphIndex) ->
         and len(_operands(joined)) <= MAX_STEP_INPUTS
         and len(_numbers(joined)) <= MAX_STEP_NUMBERS
     )
-    return joined if fits else Refusal("it would grow too long")
+    return joined if fits else NoMatch("it would grow too long")
 
 
 def _operands(steps: Steps) -> list[Operand]:
@@ -162,16 +162,18 @@ def _is_float_only(steps: Steps, result: str, index: GraphIndex) -> bool:
 
 
 def _tensor(operand: Operand, index: GraphIndex) -> str:
-    if not operand.behind:
+    if not operand.trailing:
         return operand.name
     array = index.constants[operand.name]
-    return index.add_constant(f"{operand.name}:channels", array.reshape(-1, *[1] * operand.behind))
+    return index.add_constant(
+        f"{operand.name}:channels", array.reshape(-1, *[1] * operand.trailing)
+    )
 
 
 # --- the ops as steps ----------------------------------------------------------------------------
 
 
-def steps_of(op: Op, index: GraphIndex) -> Steps | Refusal:
+def steps_of(op: Op, index: GraphIndex) -> Steps | NoMatch:
     """Return the steps that do what an op does; the last one makes its result."""
     attrs = op.attrs
     if isinstance(attrs, ElementwiseAttrs):
@@ -186,7 +188,7 @@ def steps_of(op: Op, index: GraphIndex) -> Steps | Refusal:
         found = _followed(_scale(op, values[0], index), attrs.activation)
     elif _is_choice(op, index):
         found = (("SELECT", tuple(values)),)
-    return found or Refusal("a function that is no step")
+    return found or NoMatch("a function that is no step")
 
 
 def _decoded(op: Op, attrs: ElementwiseAttrs) -> Steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import Activation, UnaryAttrs
@@ -44,19 +44,19 @@ class MergeClamps(PatternPass[_Match]):
     name = "merge_clamps"
     roots = frozenset({"UnaryOp"})
 
-    def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[UnaryAttrs], index: GraphIndex) -> _Match | NoMatch:
         producer = index.producer_of_type(op.inputs[0], "UnaryOp")
         if producer is None:
-            return Refusal("no UnaryOp before")
+            return NoMatch("no UnaryOp before")
         first, second = producer.attrs, op.attrs
         merged = compose_clamps(
             Activation(first.kind, first.alpha, first.beta),
             Activation(second.kind, second.alpha, second.beta),
         )
         if merged is None:
-            return Refusal("not two clamps")
+            return NoMatch("not two clamps")
         if not index.read_once(op.inputs[0]):
-            return Refusal("the value between the clamps is used elsewhere")
+            return NoMatch("the value between the clamps is used elsewhere")
         return _Match(producer, UnaryAttrs(merged.kind, merged.alpha, merged.beta))
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:

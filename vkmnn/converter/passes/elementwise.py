@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose, pi, sqrt
 
 from vkmnn.converter.passes.algebra import TOLERANCE, Expression, Polynomial, same_polynomial
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
@@ -78,11 +78,11 @@ class FuseElementwise(PatternPass[_Match]):
     name = "fuse_elementwise"
     roots = frozenset({"BinaryOp", "UnaryOp"})
 
-    def match(self, op: Op[UnaryAttrs] | Op[BinaryAttrs], index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[UnaryAttrs] | Op[BinaryAttrs], index: GraphIndex) -> _Match | NoMatch:
         if not _may_end(op):
-            return Refusal("no pattern ends so")
+            return NoMatch("no pattern ends so")
         reachable = list(_functions_below(op, index))
-        refusal = Refusal("no pattern has these functions")
+        no_match = NoMatch("no pattern has these functions")
         for pattern in PATTERNS:
             for function in reachable:
                 if not _is(function, pattern.functions[0]):
@@ -90,8 +90,8 @@ class FuseElementwise(PatternPass[_Match]):
                 found = _match(pattern, op, function, index)
                 if isinstance(found, _Match):
                     return found
-                refusal = found
-        return refusal
+                no_match = found
+        return no_match
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         pattern = match.pattern
@@ -136,7 +136,7 @@ def _functions_below(op: Op, index: GraphIndex) -> Iterator[Op]:
     return (one for one in _below(op, index) if one.type == "UnaryOp")
 
 
-def _match(pattern: Pattern, root: Op, first: Op, index: GraphIndex) -> _Match | Refusal:
+def _match(pattern: Pattern, root: Op, first: Op, index: GraphIndex) -> _Match | NoMatch:
     chain = [first]
     for function in pattern.functions[1:]:
         inner = next(
@@ -148,7 +148,7 @@ def _match(pattern: Pattern, root: Op, first: Op, index: GraphIndex) -> _Match |
             None,
         )
         if inner is None:
-            return Refusal("the inner function is missing")
+            return NoMatch("the inner function is missing")
         chain.append(inner)
     names = {"fg"[number]: one.outputs[0] for number, one in enumerate(chain)}
     innermost = chain[-1]
@@ -158,18 +158,18 @@ def _match(pattern: Pattern, root: Op, first: Op, index: GraphIndex) -> _Match |
         for name in one.inputs
         if index.constant(name) is None
     )
-    refusal = Refusal("constants or operands differ from the formula")
+    no_match = NoMatch("constants or operands differ from the formula")
     for value in candidates:
         found = _verify(pattern, root, chain, {**names, "x": value}, index)
         if isinstance(found, _Match):
             return found
-        refusal = found or refusal
-    return refusal
+        no_match = found or no_match
+    return no_match
 
 
 def _verify(
     pattern: Pattern, root: Op, chain: list[Op], names: Mapping[str, str], index: GraphIndex
-) -> _Match | Refusal | None:
+) -> _Match | NoMatch | None:
     """Compare every polynomial of the pattern; None when one differs."""
     atoms = frozenset(names.values())
     parts = [(root.outputs[0], pattern.result)]
@@ -187,7 +187,7 @@ def _verify(
         ops += expression.ops
     unique = tuple({id(op): op for op in (*ops, root)}.values())
     if not index.is_float(names["x"]) and not index.is_float(root.outputs[0]):
-        return Refusal("not known to be of a floating-point type")
+        return NoMatch("not known to be of a floating-point type")
     if not all(index.read_only_by(op.outputs[0], unique) for op in unique if op is not root):
-        return Refusal("a value within the formula is used elsewhere")
+        return NoMatch("a value within the formula is used elsewhere")
     return _Match(pattern, names["x"], unique)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import GroupNormAttrs
@@ -28,29 +28,29 @@ class FuseGroupNorm(PatternPass[_Match]):
     name = "fuse_group_norm"
     roots = frozenset({"Reshape"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         norm = index.producer_of_type(op.inputs[0], "GroupNorm")
         inner = norm and index.producer_of_type(norm.inputs[0], "Reshape")
         if norm is None or inner is None:
-            return Refusal("no instance normalisation between reshapes")
+            return NoMatch("no instance normalisation between reshapes")
         attrs = norm.attrs
         if attrs.groups != 0 or attrs.activation.kind != "NONE":
-            return Refusal("not a plain instance normalisation")
+            return NoMatch("not a plain instance normalisation")
         if not _is_plain(norm, index):
-            return Refusal("the groups are scaled or shifted")
+            return NoMatch("the groups are scaled or shifted")
         value = inner.inputs[0]
         before, grouped = index.shape(value), index.shape(inner.outputs[0])
         if before is None or grouped is None or len(before) < 2 or len(grouped) < 3:
-            return Refusal("the shapes are not known")
+            return NoMatch("the shapes are not known")
         if not index.same_shape(value, op.outputs[0]):
-            return Refusal("the second reshape does not undo the first, or it is not known to")
+            return NoMatch("the second reshape does not undo the first, or it is not known to")
         groups, channels = grouped[1], before[1]
         if before[0] is None or before[0] != grouped[0]:
-            return Refusal("the reshape moves the batch")
+            return NoMatch("the reshape moves the batch")
         if not isinstance(groups, int) or not isinstance(channels, int) or channels % groups:
-            return Refusal("the channels are no whole groups, or not known")
+            return NoMatch("the channels are no whole groups, or not known")
         if not index.read_only_by(norm.outputs[0], (op,)):
-            return Refusal("a value within the pattern is used elsewhere")
+            return NoMatch("a value within the pattern is used elsewhere")
         return _Match(value, GroupNormAttrs(groups, attrs.epsilon), (inner, norm, op))
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:

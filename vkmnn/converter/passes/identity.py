@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal
+from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Dim, Op
 from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, BlockAttrs, CastAttrs, ReshapeAttrs, TransposeAttrs
@@ -15,7 +15,7 @@ from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, BlockAttrs, CastAttrs, ReshapeA
 _TO_THE_END = 2**31 - 1
 """Slice ends from here on mean "to the end": exporters write the largest int32 or int64."""
 
-Rule = Callable[[Op[Any], GraphIndex], "str | Refusal"]
+Rule = Callable[[Op[Any], GraphIndex], "str | NoMatch"]
 
 NEUTRAL_ELEMENTS: dict[str, tuple[float | bool, bool]] = {
     "ADD": (0.0, True),
@@ -29,17 +29,17 @@ NEUTRAL_ELEMENTS: dict[str, tuple[float | bool, bool]] = {
 """The element that changes nothing, and whether it may stand on the left as well."""
 
 
-def _identity(op: Op, index: GraphIndex) -> str | Refusal:
+def _identity(op: Op, index: GraphIndex) -> str | NoMatch:
     return op.inputs[0]
 
 
-def _same_shape(op: Op, index: GraphIndex) -> str | Refusal:
+def _same_shape(op: Op, index: GraphIndex) -> str | NoMatch:
     if index.same_shape(op.inputs[0], op.outputs[0]):
         return op.inputs[0]
-    return Refusal("the shape changes, or is not known well enough")
+    return NoMatch("the shape changes, or is not known well enough")
 
 
-def _reshape(op: Op[ReshapeAttrs], index: GraphIndex) -> str | Refusal:
+def _reshape(op: Op[ReshapeAttrs], index: GraphIndex) -> str | NoMatch:
     target, shape = index.ints(op.inputs[1]), index.shape(op.inputs[0])
     if target is not None and shape is not None and len(target) == len(shape):
         kept = [
@@ -52,55 +52,55 @@ def _reshape(op: Op[ReshapeAttrs], index: GraphIndex) -> str | Refusal:
     return _same_shape(op, index)
 
 
-def _flatten(op: Op[AxisAttrs], index: GraphIndex) -> str | Refusal:
+def _flatten(op: Op[AxisAttrs], index: GraphIndex) -> str | NoMatch:
     if index.rank(op.inputs[0]) == 2 and op.attrs.axis in (1, -1):
         return op.inputs[0]
-    return Refusal("the shape changes, or is not known well enough")
+    return NoMatch("the shape changes, or is not known well enough")
 
 
-def _transpose(op: Op[TransposeAttrs], index: GraphIndex) -> str | Refusal:
+def _transpose(op: Op[TransposeAttrs], index: GraphIndex) -> str | NoMatch:
     perm = op.attrs.perm
     if perm and perm == tuple(range(len(perm))):
         return op.inputs[0]
     if not perm and (index.rank(op.inputs[0]) or 9) <= 1:
         return op.inputs[0]
-    return Refusal("axes move")
+    return NoMatch("axes move")
 
 
-def _cast(op: Op[CastAttrs], index: GraphIndex) -> str | Refusal:
+def _cast(op: Op[CastAttrs], index: GraphIndex) -> str | NoMatch:
     if index.dtype(op.inputs[0]) is op.attrs.to:
         return op.inputs[0]
-    return Refusal("the dtype changes, or is not known")
+    return NoMatch("the dtype changes, or is not known")
 
 
-def _single(op: Op, index: GraphIndex) -> str | Refusal:
+def _single(op: Op, index: GraphIndex) -> str | NoMatch:
     if op.type == "Concat" and len(op.inputs) == 1:
         return op.inputs[0]
     if op.type == "Split" and len(op.outputs) == 1:
         return op.inputs[0]
-    return Refusal("more than one part")
+    return NoMatch("more than one part")
 
 
-def _slice(op: Op, index: GraphIndex) -> str | Refusal:
+def _slice(op: Op, index: GraphIndex) -> str | NoMatch:
     starts, ends = index.ints(op.inputs[1]), index.ints(op.inputs[2])
     optional = [index.ints(name) if name else () for name in op.inputs[3:]]
     if starts is None or ends is None or None in optional:
-        return Refusal("its bounds are not constant")
+        return NoMatch("its bounds are not constant")
     axes, steps = ([*optional, (), ()])[:2]
     if set(starts) != {0} or (steps and set(steps) != {1}):
-        return Refusal("it leaves elements out")
+        return NoMatch("it leaves elements out")
     shape = index.shape(op.inputs[0])
     named = axes or range(len(starts))
     if len(named) != len(ends) or (shape and not all(-len(shape) <= a < len(shape) for a in named)):
-        return Refusal("its axes do not fit")
+        return NoMatch("its axes do not fit")
     for axis, end in zip(named, ends, strict=True):
         dim = shape[axis] if shape else None
         if end < _TO_THE_END and not (isinstance(dim, int) and end >= dim):
-            return Refusal("it leaves elements out, or the dimension is not known")
+            return NoMatch("it leaves elements out, or the dimension is not known")
     return op.inputs[0]
 
 
-def _expand(op: Op, index: GraphIndex) -> str | Refusal:
+def _expand(op: Op, index: GraphIndex) -> str | NoMatch:
     target, shape = index.ints(op.inputs[1]), index.shape(op.inputs[0])
     if target is not None and shape is not None and len(target) <= len(shape):
         kept = shape[len(shape) - len(target) :]
@@ -110,23 +110,23 @@ def _expand(op: Op, index: GraphIndex) -> str | Refusal:
 
 
 def _all_equal(position: int, value: int) -> Rule:
-    def rule(op: Op, index: GraphIndex) -> str | Refusal:
+    def rule(op: Op, index: GraphIndex) -> str | NoMatch:
         sizes = index.ints(op.inputs[position])
         if sizes is not None and all(size == value for size in sizes):
             return op.inputs[0]
-        return Refusal("it adds or leaves out elements, or its sizes are not constant")
+        return NoMatch("it adds or leaves out elements, or its sizes are not constant")
 
     return rule
 
 
-def _block(op: Op[BlockAttrs], index: GraphIndex) -> str | Refusal:
-    return op.inputs[0] if op.attrs.block_size == 1 else Refusal("blocks are larger than 1")
+def _block(op: Op[BlockAttrs], index: GraphIndex) -> str | NoMatch:
+    return op.inputs[0] if op.attrs.block_size == 1 else NoMatch("blocks are larger than 1")
 
 
-def _binary(op: Op[BinaryAttrs], index: GraphIndex) -> str | Refusal:
+def _binary(op: Op[BinaryAttrs], index: GraphIndex) -> str | NoMatch:
     attrs = op.attrs
     if attrs.kind not in NEUTRAL_ELEMENTS or attrs.activation.kind != "NONE":
-        return Refusal("no neutral element, or an activation")
+        return NoMatch("no neutral element, or an activation")
     neutral, commutes = NEUTRAL_ELEMENTS[attrs.kind]
     for value, other in (op.inputs, op.inputs[::-1]) if commutes else (op.inputs,):
         constant = index.constant(other)
@@ -134,8 +134,8 @@ def _binary(op: Op[BinaryAttrs], index: GraphIndex) -> str | Refusal:
             continue
         if keeps_shape(constant.shape, index.shape(value)):
             return value
-        return Refusal("the constant broadcasts, or the shape is not known well enough")
-    return Refusal("no neutral element")
+        return NoMatch("the constant broadcasts, or the shape is not known well enough")
+    return NoMatch("no neutral element")
 
 
 def _is_uniform(array: Array, value: float | bool) -> bool:
@@ -182,10 +182,10 @@ class RemoveNoOps(PatternPass[str]):
     name = "remove_no_ops"
     roots = frozenset(RULES)
 
-    def match(self, op: Op, index: GraphIndex) -> str | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> str | NoMatch:
         value = RULES[op.type](op, index)
         if isinstance(value, str) and not index.can_forward(op, value):
-            return Refusal("it gives a graph output its name")
+            return NoMatch("it gives a graph output its name")
         return value
 
     def rewrite(self, op: Op, match: str, index: GraphIndex) -> None:

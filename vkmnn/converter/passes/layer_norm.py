@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
@@ -126,10 +126,10 @@ class FuseLayerNorm(PatternPass[_Match]):
     name = "fuse_layer_norm"
     roots = frozenset({"BinaryOp"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
-        refusal = Refusal("not a division by a standard deviation")
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
+        no_match = NoMatch("not a division by a standard deviation")
         if binary_parts(op, "MUL", "DIV") is None:
-            return refusal
+            return no_match
         divides = binary_parts(op, "DIV") is not None
         for value, deviation in (op.inputs,) if divides else (op.inputs, op.inputs[::-1]):
             reader = _Reader(op, index)
@@ -140,18 +140,18 @@ class FuseLayerNorm(PatternPass[_Match]):
             found = self._finish(op, value, variance, reader, index)
             if isinstance(found, _Match):
                 return found
-            refusal = found
-        return refusal
+            no_match = found
+        return no_match
 
     def _finish(
         self, op: Op, value: str, variance: tuple[str, float], reader: _Reader, index: GraphIndex
-    ) -> _Match | Refusal:
+    ) -> _Match | NoMatch:
         mean = reader.mean(variance[0])
         if mean is None:
-            return Refusal("not the root of a mean over constant axes")
+            return NoMatch("not the root of a mean over constant axes")
         squared, axes = mean
         if reader.square(squared) != value:
-            return Refusal("the mean is not of the value's square")
+            return NoMatch("the mean is not of the value's square")
         inside = list(reader.ops)
         source = reader.centred(value, axes)
         rms = source is None
@@ -159,12 +159,12 @@ class FuseLayerNorm(PatternPass[_Match]):
             source, reader.ops = value, inside
         axis = _first_axis(axes, index.rank(source))
         if axis is None:
-            return Refusal("the axes are not the last ones")
+            return NoMatch("the axes are not the last ones")
         if not index.is_float(source) and not index.is_float(op.outputs[0]):
-            return Refusal("not known to be of a floating-point type")
+            return NoMatch("not known to be of a floating-point type")
         ops = tuple({id(one): one for one in reader.ops}.values())
         if not all(index.read_only_by(one.outputs[0], ops) for one in ops if one is not op):
-            return Refusal("a value within the formula is used elsewhere")
+            return NoMatch("a value within the formula is used elsewhere")
         epsilon = float(np.float32(variance[1]))
         return _Match(source, LayerNormAttrs(axis, epsilon, rms), ops)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import reshape_target
 from vkmnn.ir.graph import Dim, Op
@@ -31,29 +31,29 @@ class UnwrapMatMul(PatternPass[_Match]):
     name = "unwrap_matmul"
     roots = frozenset({"Reshape"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         product = index.producer_of_type(op.inputs[0], "MatMul")
         inner = product and index.producer_of_type(product.inputs[0], "Reshape", "Flatten")
         if product is None or inner is None:
-            return Refusal("no product of a reshaped operand before")
+            return NoMatch("no product of a reshaped operand before")
         if not index.read_once(op.inputs[0]):
-            return Refusal("the product is used elsewhere")
+            return NoMatch("the product is used elsewhere")
         if product.attrs.transpose_a or any(product.inputs[3:]):
-            return Refusal("the operand is transposed, or there is a residual")
+            return NoMatch("the operand is transposed, or there is a residual")
         if index.rank(product.inputs[1]) != 2:
-            return Refusal("the right operand is no matrix")
+            return NoMatch("the right operand is no matrix")
         before, flat = index.shape(inner.inputs[0]), index.shape(product.inputs[0])
         result, after = index.shape(op.inputs[0]), index.shape(op.outputs[0])
         if before is None or not flat or not result or after is None or len(after) < 2:
-            return Refusal("the shapes are not known")
+            return NoMatch("the shapes are not known")
         if after[-1] is None or after[-1] != result[-1]:
-            return Refusal("the second reshape changes the columns")
+            return NoMatch("the second reshape changes the columns")
         shape = (*after[:-1], flat[-1])
         if before == shape and None not in shape:
             return _Match(product, inner, shape, None)
         target = reshape_target(before, shape)
         if target is None:
-            return Refusal("more than one dimension is unknown")
+            return NoMatch("more than one dimension is unknown")
         return _Match(product, inner, shape, target)
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:

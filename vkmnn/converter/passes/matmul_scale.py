@@ -6,29 +6,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, binary_parts, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
 
 
-def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | Refusal:
+def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | NoMatch:
     """Return the tensor that a BinaryOp scales, and the factor."""
     attrs = op.attrs
     if attrs.kind not in ("MUL", "DIV"):
-        return Refusal("not a scaling")
+        return NoMatch("not a scaling")
     a, b = op.inputs
     if attrs.kind == "MUL" and index.scalar(a) is not None:
         a, b = b, a
     factor = index.scalar(b)
     if factor is None or index.constant(a) is not None:
-        return Refusal("not one scalar constant")
+        return NoMatch("not one scalar constant")
     if not keeps_shape(index.constants[b].shape, index.shape(a)):
-        return Refusal("the constant may raise the rank")
+        return NoMatch("the constant may raise the rank")
     if attrs.kind == "MUL":
         return a, factor
-    return Refusal("it divides by zero") if factor == 0 else (a, 1.0 / factor)
+    return NoMatch("it divides by zero") if factor == 0 else (a, 1.0 / factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class FoldOperandScale(PatternPass[_Operands]):
     name = "fold_operand_scale"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op[MatMulAttrs], index: GraphIndex) -> _Operands | Refusal:
-        refusal = Refusal("no BinaryOp before")
+    def match(self, op: Op[MatMulAttrs], index: GraphIndex) -> _Operands | NoMatch:
+        no_match = NoMatch("no BinaryOp before")
         inputs, alpha, producers = list(op.inputs), op.attrs.alpha, []
         for place in (0, 1):
             producer = index.producer_of_type(op.inputs[place], "BinaryOp")
@@ -53,15 +53,15 @@ class FoldOperandScale(PatternPass[_Operands]):
                 continue
             found = _scaled(producer, index)
             if binary_parts(producer, "MUL", "DIV") is None:
-                found = Refusal("not a scaling, or an activation comes between")
-            if isinstance(found, Refusal):
-                refusal = found
+                found = NoMatch("not a scaling, or an activation comes between")
+            if isinstance(found, NoMatch):
+                no_match = found
                 continue
             producers.append(producer)
             inputs[place] = found[0]
             alpha *= found[1]
         if not producers:
-            return refusal
+            return no_match
         return _Operands(inputs, replace(op.attrs, alpha=alpha), tuple(producers))
 
     def rewrite(self, op: Op, match: _Operands, index: GraphIndex) -> None:
@@ -82,21 +82,21 @@ class FoldResultScale(PatternPass[_Scaled]):
     name = "fold_result_scale"
     roots = frozenset({"BinaryOp"})
 
-    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Scaled | Refusal:
+    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Scaled | NoMatch:
         found = _scaled(op, index)
-        if isinstance(found, Refusal):
+        if isinstance(found, NoMatch):
             return found
         value, factor = found
         product = index.producer_of_type(value, "MatMul")
         if product is None:
-            return Refusal("no MatMul before")
+            return NoMatch("no MatMul before")
         attrs = product.attrs
         if not index.read_once(value):
-            return Refusal("the value before is used elsewhere")
+            return NoMatch("the value before is used elsewhere")
         if attrs.activation.kind != "NONE" or any(product.inputs[3:]):
-            return Refusal("an activation or a residual comes between")
+            return NoMatch("an activation or a residual comes between")
         if any(product.inputs[2:3]) and index.constant(product.inputs[2]) is None:
-            return Refusal("the bias is not constant")
+            return NoMatch("the bias is not constant")
         alpha = attrs.alpha * factor
         attrs = replace(attrs, alpha=alpha, activation=op.attrs.activation)
         return _Scaled(product, attrs, factor)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import reshape_target
 from vkmnn.converter.passes.transpose import Perm, permutation
@@ -41,14 +41,14 @@ class FoldOperandTranspose(PatternPass[_Transposed]):
     name = "fold_operand_transpose"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Transposed | Refusal:
-        refusal = Refusal("no Transpose before")
+    def match(self, op: Op, index: GraphIndex) -> _Transposed | NoMatch:
+        no_match = NoMatch("no Transpose before")
         for place in (0, 1):
             found = _transposed(op.inputs[place], place, index)
             if isinstance(found, _Transposed):
                 return found
-            refusal = found or refusal
-        return refusal
+            no_match = found or no_match
+        return no_match
 
     def rewrite(self, op: Op[MatMulAttrs], match: _Transposed, index: GraphIndex) -> None:
         new: list[Op] = []
@@ -111,32 +111,32 @@ def _add(
     return output
 
 
-def _transposed(name: str, place: int, index: GraphIndex) -> _Transposed | Refusal | None:
+def _transposed(name: str, place: int, index: GraphIndex) -> _Transposed | NoMatch | None:
     reshape = index.producer_of_type(name, "Reshape")
     transpose = index.producer_of_type(name if reshape is None else reshape.inputs[0], "Transpose")
     if transpose is None:
         return None
     perm = permutation(transpose, index)
     if perm is None or len(perm) < 2 or perm[-2] != len(perm) - 1:
-        return Refusal("the last axis does not move next to last")
+        return NoMatch("the last axis does not move next to last")
     if index.rank(transpose.inputs[0]) not in (None, len(perm)):  # shape computation says so, too
-        return Refusal("the ranks differ")
+        return NoMatch("the ranks differ")
     swapped = (*perm[:-2], perm[-1], perm[-2])
     rest = () if swapped == tuple(range(len(perm))) else swapped
     if rest and not index.read_once(transpose.outputs[0]):
-        return Refusal("the Transpose would have to be done twice")
+        return NoMatch("the Transpose would have to be done twice")
     value = transpose.inputs[0]
     if reshape is None:
         return _Transposed(place, value, rest, None, (transpose,))
     before, after = index.shape(transpose.outputs[0]), index.shape(name)
     if before is None or after is None or len(after) < 2 or None in after[-2:]:
-        return Refusal("the shapes are not known")
+        return NoMatch("the shapes are not known")
     if before[-2:] != after[-2:]:
-        return Refusal("the reshape changes the transposed axes")
+        return NoMatch("the reshape changes the transposed axes")
     swap = (after[-1], after[-2])
     target = reshape_target((*before[:-2], before[-1], before[-2]), (*after[:-2], *swap))
     if target is None and not _lists_dims(reshape.inputs[1], index):
-        return Refusal("more than one dimension is unknown, and the target may hold zeros")
+        return NoMatch("more than one dimension is unknown, and the target may hold zeros")
     if rest and not index.read_once(name):
-        return Refusal("the Transpose would have to be done twice")
+        return NoMatch("the Transpose would have to be done twice")
     return _Transposed(place, value, rest, target or (), (transpose, reshape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import MatMulAttrs, SplitAttrs
@@ -23,11 +23,11 @@ class MergeMatMul(PatternPass["list[Op]"]):
     name = "merge_matmul"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op, index: GraphIndex) -> list[Op] | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> list[Op] | NoMatch:
         if not _is_part(op, index):
-            return Refusal("not a plain product by constant weights")
+            return NoMatch("not a plain product by constant weights")
         if not _feeds_attention(op.outputs[0], index):
-            return Refusal("the result is not for attention")
+            return NoMatch("the result is not for attention")
         alike = [
             other
             for other in index.readers(op.inputs[0])
@@ -38,13 +38,13 @@ class MergeMatMul(PatternPass["list[Op]"]):
         if any(
             _leads_to_attention(other.outputs[0], index) for other in alike if other not in group
         ):
-            return Refusal("another product of the group does more than move to attention, so far")
+            return NoMatch("another product of the group does more than move to attention, so far")
         if len(group) == 1:
-            return Refusal("no other product of the same input")
+            return NoMatch("no other product of the same input")
         if any(index.is_later(op, other) for other in group if other is not op):
-            return Refusal("not the first of its group")  # which has been refused before
+            return NoMatch("not the first of its group")  # which has been refused before
         if sum(index.constants[one.inputs[1]].nbytes for one in group) > MAX_BYTES:
-            return Refusal("the weights are too large")
+            return NoMatch("the weights are too large")
         return sorted(group, key=lambda one: one is not op)
 
     def rewrite(self, op: Op[MatMulAttrs], match: list[Op], index: GraphIndex) -> None:

@@ -14,7 +14,7 @@ from vkmnn.converter.passes.affine import (
     channel_vector,
     read_affine,
 )
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs
@@ -54,32 +54,32 @@ class FoldNormAffine(PatternPass[_Match]):
     name = "fold_norm_affine"
     roots = frozenset({"BinaryOp", "Scale"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         value = affine_operand(op, index)
-        if isinstance(value, Refusal):
+        if isinstance(value, NoMatch):
             return value
         producer = index.producer_of_type(value, "LayerNorm", "GroupNorm")
         if producer is None:
-            return Refusal("no normalisation before")
+            return NoMatch("no normalisation before")
         if not index.read_once(value) or any(producer.outputs[1:]):
-            return Refusal("the value before is used elsewhere")
+            return NoMatch("the value before is used elsewhere")
         attrs, shape = producer.attrs, index.shape(producer.inputs[0])
         fit = _fit(attrs, index, producer.inputs[0])
         if shape is None or fit is None:
-            return Refusal("the shape is not known")
+            return NoMatch("the shape is not known")
         affine = read_affine(op, index, fit, len(shape))
-        if isinstance(affine, Refusal):
+        if isinstance(affine, NoMatch):
             return affine
         if isinstance(attrs, GroupNormAttrs):
             if attrs.activation.kind != "NONE":
-                return Refusal("an activation comes between")
+                return NoMatch("an activation comes between")
             attrs = replace(attrs, activation=affine.activation)
         elif affine.activation.kind != "NONE":
-            return Refusal("LayerNorm has no activation")
+            return NoMatch("LayerNorm has no activation")
         given = [_constant(producer, place, index) for place in (1, 2)]
-        if any(isinstance(array, Refusal) for array in given):
-            return Refusal("scale and bias are not constant")
-        scale, bias = (array for array in given if not isinstance(array, Refusal))
+        if any(isinstance(array, NoMatch) for array in given):
+            return NoMatch("scale and bias are not constant")
+        scale, bias = (array for array in given if not isinstance(array, NoMatch))
         scale = _product(scale, affine.scale)
         bias = None if bias is None else _product(bias, affine.scale)
         if affine.shift is not None:
@@ -122,11 +122,11 @@ def _fit(attrs: LayerNormAttrs | GroupNormAttrs, index: GraphIndex, value: str) 
     return _fit_to(sizes, rank)
 
 
-def _constant(op: Op, place: int, index: GraphIndex) -> Vector | Refusal | None:
+def _constant(op: Op, place: int, index: GraphIndex) -> Vector | NoMatch | None:
     if place >= len(op.inputs) or not op.inputs[place]:
         return None
     array = index.constant(op.inputs[place])
-    return Refusal("not constant") if array is None else array.astype(np.float64)
+    return NoMatch("not constant") if array is None else array.astype(np.float64)
 
 
 def _product(first: Vector | None, second: Vector | None) -> Vector | None:

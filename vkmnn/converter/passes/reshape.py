@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import ReshapeAttrs
@@ -38,11 +38,11 @@ class SimplifyReshapes(PatternPass["tuple[int, ...]"]):
     name = "simplify_reshapes"
     roots = frozenset({"Reshape"})
 
-    def match(self, op: Op, index: GraphIndex) -> tuple[int, ...] | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> tuple[int, ...] | NoMatch:
         if index.constant(op.inputs[1]) is not None:
-            return Refusal("the target is constant")
+            return NoMatch("the target is constant")
         target = reshape_target(index.shape(op.inputs[0]), index.shape(op.outputs[0]))
-        return Refusal("more than one dimension is unknown") if target is None else target
+        return NoMatch("more than one dimension is unknown") if target is None else target
 
     def rewrite(self, op: Op, match: tuple[int, ...], index: GraphIndex) -> None:
         shape = index.add_constant(f"{op.name}_shape", np.array(match, np.int64))
@@ -56,13 +56,13 @@ class MergeReshapes(PatternPass["tuple[Op, tuple[int, ...]]"]):
     name = "merge_reshapes"
     roots = frozenset(RESHAPES)
 
-    def match(self, op: Op, index: GraphIndex) -> tuple[Op, tuple[int, ...]] | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> tuple[Op, tuple[int, ...]] | NoMatch:
         producer = index.producer_of_type(op.inputs[0], *RESHAPES)
         if producer is None:
-            return Refusal("no reshape before")
+            return NoMatch("no reshape before")
         target = reshape_target(index.shape(producer.inputs[0]), index.shape(op.outputs[0]))
         if target is None:
-            return Refusal("the shapes are not known well enough")
+            return NoMatch("the shapes are not known well enough")
         return producer, target
 
     def rewrite(self, op: Op, match: tuple[Op, tuple[int, ...]], index: GraphIndex) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs
@@ -30,17 +30,17 @@ class _IntoProducer(PatternPass[_Match]):
 
     def joined(
         self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
-    ) -> ConvolutionAttrs | MatMulAttrs | Refusal:
+    ) -> ConvolutionAttrs | MatMulAttrs | NoMatch:
         """Return the attributes of a producer that takes the other operand in as its residual."""
         raise NotImplementedError
 
-    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Match | NoMatch:
         if op.attrs.kind not in ("ADD", "MUL"):
-            return Refusal("neither ADD nor MUL")
+            return NoMatch("neither ADD nor MUL")
         if op.inputs[0] == op.inputs[1]:
-            return Refusal("both operands are the same")
+            return NoMatch("both operands are the same")
         best: _Match | None = None
-        refusal = Refusal("no Convolution or MatMul before")
+        no_match = NoMatch("no Convolution or MatMul before")
         for name, other in (op.inputs, op.inputs[::-1]):
             producer = index.producer_of_type(name, "Convolution", "MatMul")
             if producer is None:
@@ -48,18 +48,18 @@ class _IntoProducer(PatternPass[_Match]):
             attrs = producer.attrs
             joined = self.joined(attrs, op.attrs)
             if not index.read_once(name):
-                refusal = Refusal("the value before is used elsewhere")
+                no_match = NoMatch("the value before is used elsewhere")
             elif any(producer.inputs[3:]):
-                refusal = Refusal("it has a residual already")
-            elif isinstance(joined, Refusal):
-                refusal = joined
+                no_match = NoMatch("it has a residual already")
+            elif isinstance(joined, NoMatch):
+                no_match = joined
             elif not index.is_float(name):
-                refusal = Refusal("not known to be of a floating-point type")
+                no_match = NoMatch("not known to be of a floating-point type")
             elif not index.same_shape(name, other):
-                refusal = Refusal("the shapes differ, or are not known well enough")
+                no_match = NoMatch("the shapes differ, or are not known well enough")
             elif best is None or _ends_later(producer, best.producer, index):
                 best = _Match(producer, other, joined)
-        return best or refusal
+        return best or no_match
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         producer = match.producer
@@ -97,11 +97,11 @@ class FuseResidual(_IntoProducer):
 
     def joined(
         self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
-    ) -> ConvolutionAttrs | MatMulAttrs | Refusal:
+    ) -> ConvolutionAttrs | MatMulAttrs | NoMatch:
         if binary.kind != "ADD":
-            return Refusal("not an ADD")
+            return NoMatch("not an ADD")
         if attrs.activation.kind != "NONE":
-            return Refusal("an activation comes between")
+            return NoMatch("an activation comes between")
         return replace(attrs, activation=binary.activation)
 
 
@@ -112,7 +112,7 @@ class FuseLateResidual(_IntoProducer):
 
     def joined(
         self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
-    ) -> ConvolutionAttrs | MatMulAttrs | Refusal:
+    ) -> ConvolutionAttrs | MatMulAttrs | NoMatch:
         if binary.activation.kind != "NONE":
-            return Refusal("an activation follows")
+            return NoMatch("an activation follows")
         return replace(attrs, residual=f"{binary.kind}_AFTER")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkmnn.converter.passes.base import PatternPass, Refusal
+from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 
@@ -16,23 +16,23 @@ class SimplifySoftplus(PatternPass[str]):
     name = "simplify_softplus"
     roots = frozenset({"Select"})
 
-    def match(self, op: Op, index: GraphIndex) -> str | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> str | NoMatch:
         condition, value, otherwise = op.inputs
         test = index.producer_of_type(condition, "BinaryOp")
         softplus = index.producer_of_type(otherwise, "UnaryOp")
         if test is None or softplus is None:
-            return Refusal("not a choice between a value and a function of it")
+            return NoMatch("not a choice between a value and a function of it")
         if softplus.attrs.kind != "SOFTPLUS" or softplus.inputs[0] != value:
-            return Refusal("not SOFTPLUS of the value")
+            return NoMatch("not SOFTPLUS of the value")
         if test.attrs.kind != "GREATER" or test.inputs[0] != value:
-            return Refusal("the condition is not: value > threshold")
+            return NoMatch("the condition is not: value > threshold")
         threshold = index.scalar(test.inputs[1])
         if threshold is None or threshold < MIN_THRESHOLD:
-            return Refusal("the threshold is not constant, or too small")
+            return NoMatch("the threshold is not constant, or too small")
         if not index.same_shape(op.outputs[0], otherwise):
-            return Refusal("the condition may broadcast")
+            return NoMatch("the condition may broadcast")
         if not index.can_forward(op, otherwise):
-            return Refusal("it gives a graph output its name")
+            return NoMatch("it gives a graph output its name")
         return otherwise
 
     def rewrite(self, op: Op, match: str, index: GraphIndex) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
@@ -34,15 +34,15 @@ class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
     name = "merge_transposes"
     roots = frozenset({"Transpose"})
 
-    def match(self, op: Op, index: GraphIndex) -> tuple[Op, Perm] | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> tuple[Op, Perm] | NoMatch:
         producer = index.producer_of_type(op.inputs[0], "Transpose")
         if producer is None:
-            return Refusal("no Transpose before")
+            return NoMatch("no Transpose before")
         first, second = permutation(producer, index), permutation(op, index)
         if first is None or second is None:
-            return Refusal("the rank is not known")
+            return NoMatch("the rank is not known")
         if len(first) != len(second):  # shape computation says what is wrong
-            return Refusal("the ranks differ")
+            return NoMatch("the ranks differ")
         return producer, compose(first, second)
 
     def rewrite(self, op: Op, match: tuple[Op, Perm], index: GraphIndex) -> None:
@@ -68,14 +68,14 @@ class CancelTransposesAround(PatternPass[_Between]):
     name = "cancel_transposes_around"
     roots = frozenset({"Transpose"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Between | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Between | NoMatch:
         middle = index.producer_of_type(op.inputs[0], "UnaryOp", "Cast", "BinaryOp")
         if middle is None:
-            return Refusal("no elementwise op before")
+            return NoMatch("no elementwise op before")
         producers = [index.producer_of_type(name, "Transpose") for name in middle.inputs]
         first = next(filter(None, producers), None)
         if first is None:
-            return Refusal("no Transpose before the elementwise op")
+            return NoMatch("no Transpose before the elementwise op")
         place = producers.index(first)
         for number, name in enumerate(middle.inputs):
             constant = index.constant(name)
@@ -84,14 +84,14 @@ class CancelTransposesAround(PatternPass[_Between]):
                 or constant.size != 1
                 or not keeps_shape(constant.shape, index.shape(middle.inputs[place]))
             ):
-                return Refusal("the elementwise op has another operand than a scalar")
+                return NoMatch("the elementwise op has another operand than a scalar")
         if not index.read_once(middle.outputs[0]):
-            return Refusal("the value between is used elsewhere")
+            return NoMatch("the value between is used elsewhere")
         before, after = permutation(first, index), permutation(op, index)
         if before is None or after is None:
-            return Refusal("the rank is not known")
+            return NoMatch("the rank is not known")
         if len(before) != len(after) or compose(before, after) != tuple(range(len(before))):
-            return Refusal("the transposes do not cancel")
+            return NoMatch("the transposes do not cancel")
         return _Between(first, middle, place)
 
     def rewrite(self, op: Op, match: _Between, index: GraphIndex) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vkmnn.converter.passes.base import PatternPass, Refusal
+from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import RESHAPES
 from vkmnn.converter.passes.transpose import Perm, permutation
@@ -20,15 +20,15 @@ class _Match:
     perm: Perm
 
 
-def _row_permutation(transpose: Op, product: Op[Any], index: GraphIndex) -> Perm | Refusal:
+def _row_permutation(transpose: Op, product: Op[Any], index: GraphIndex) -> Perm | NoMatch:
     """Return the permutation of a Transpose that may change sides with a product."""
     perm = permutation(transpose, index)
     if perm is None or len(perm) < 2 or perm[-1] != len(perm) - 1:
-        return Refusal("the last axis moves")
+        return NoMatch("the last axis moves")
     if product.attrs.transpose_a or any(product.inputs[3:]):
-        return Refusal("the operand is transposed, or there is a residual")
+        return NoMatch("the operand is transposed, or there is a residual")
     if index.rank(product.inputs[1]) != 2:
-        return Refusal("the right operand is no matrix")
+        return NoMatch("the right operand is no matrix")
     return perm
 
 
@@ -59,18 +59,18 @@ class RaiseTranspose(PatternPass[_Match]):
     name = "raise_transpose"
     roots = frozenset({"Transpose"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         product = index.producer_of_type(op.inputs[0], "MatMul")
         if product is None:
-            return Refusal("no MatMul before")
+            return NoMatch("no MatMul before")
         if not index.read_once(op.inputs[0]):
-            return Refusal("the product is used elsewhere")
+            return NoMatch("the product is used elsewhere")
         if not _is_transposed(product.inputs[0], index):
-            return Refusal("no Transpose before the product to merge with")
+            return NoMatch("no Transpose before the product to merge with")
         if _will_be_transposed(op.outputs[0], index):
-            return Refusal("there is a Transpose after it to merge with")
+            return NoMatch("there is a Transpose after it to merge with")
         perm = _row_permutation(op, product, index)
-        return perm if isinstance(perm, Refusal) else _Match(op, product, perm)
+        return perm if isinstance(perm, NoMatch) else _Match(op, product, perm)
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         product = match.product
@@ -92,18 +92,18 @@ class LowerTranspose(PatternPass[_Match]):
     name = "lower_transpose"
     roots = frozenset({"MatMul"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         transpose = index.producer_of_type(op.inputs[0], "Transpose")
         if transpose is None:
-            return Refusal("no Transpose before")
+            return NoMatch("no Transpose before")
         if not index.read_once(op.inputs[0]):
-            return Refusal("the transposed value is used elsewhere")
+            return NoMatch("the transposed value is used elsewhere")
         if _is_transposed(transpose.inputs[0], index):
-            return Refusal("there is a Transpose before it to merge with")
+            return NoMatch("there is a Transpose before it to merge with")
         if not _will_be_transposed(op.outputs[0], index):
-            return Refusal("no Transpose after the product to merge with")
+            return NoMatch("no Transpose after the product to merge with")
         perm = _row_permutation(transpose, op, index)
-        return perm if isinstance(perm, Refusal) else _Match(transpose, op, perm)
+        return perm if isinstance(perm, NoMatch) else _Match(transpose, op, perm)
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         transpose = match.transpose

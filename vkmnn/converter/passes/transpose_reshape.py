@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from vkmnn.converter.passes.base import PatternPass, Refusal, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import RESHAPES, reshape_target
 from vkmnn.converter.passes.transpose import Perm, compose, permutation
@@ -90,23 +90,23 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
     name = "merge_transposes_around_reshape"
     roots = frozenset({"Transpose"})
 
-    def match(self, op: Op, index: GraphIndex) -> _Match | Refusal:
+    def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
         reshape = index.producer_of_type(op.inputs[0], *RESHAPES)
         first = reshape and index.producer_of_type(reshape.inputs[0], "Transpose")
         if reshape is None or first is None:
-            return Refusal("no reshape between transposes")
+            return NoMatch("no reshape between transposes")
         if not index.read_once(op.inputs[0]):
-            return Refusal("the reshaped value is used elsewhere")
+            return NoMatch("the reshaped value is used elsewhere")
         p, q = permutation(first, index), permutation(op, index)
         start, moved = index.shape(first.inputs[0]), index.shape(first.outputs[0])
         between, end = index.shape(op.inputs[0]), index.shape(op.outputs[0])
         if p is None or q is None or not start or not moved or not between or not end:
-            return Refusal("the shapes are not known")
+            return NoMatch("the shapes are not known")
         if len(p) != len(start) or len(q) != len(between):  # shape computation says what is wrong
-            return Refusal("the ranks differ")
+            return NoMatch("the ranks differ")
         groups = axis_groups(moved, between)
         if groups is None:
-            return Refusal("the sizes are not known well enough")
+            return NoMatch("the sizes are not known well enough")
         ops = (first, reshape, op)
         raised = _raise(groups, q)
         if raised is not None:
@@ -122,7 +122,7 @@ class MergeTransposesAroundReshape(PatternPass[_Match]):
             target = reshape_target(start, shape)
             if target is not None:
                 return _Match(first.inputs[0], compose(perm, q), target, shape, False, ops)
-        return Refusal("both transposes take apart what the reshape joins or splits")
+        return NoMatch("both transposes take apart what the reshape joins or splits")
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         first, reshape, _ = match.ops

@@ -20,9 +20,9 @@ def disguised(info: DeviceInfo, profile: DeviceProfile) -> DeviceInfo:
     are the tighter of the two, and the memory is split into the profile's heaps. Sizes that a
     pipeline may demand of its subgroups are those that both have; none where there is no such size.
     """
-    least, most = info.limits.subgroup_size_range
-    profile_least, profile_most = profile.limits.subgroup_size_range
-    shared_sizes = max(least, profile_least), min(most, profile_most)
+    smallest, largest = info.limits.subgroup_size_range
+    profile_smallest, profile_largest = profile.limits.subgroup_size_range
+    shared_sizes = max(smallest, profile_smallest), min(largest, profile_largest)
     features = info.features & profile.features
     if shared_sizes[0] > shared_sizes[1]:
         shared_sizes = info.subgroup_size, info.subgroup_size

@@ -100,12 +100,12 @@ def parse_profile(name: str, document: object) -> DeviceProfile:
         MemoryType(index, flags, heap, heaps[heap]) for index, (heap, flags) in enumerate(types)
     )
     profile = DeviceProfile(name=name, memory_types=memory_types, **fields)
-    least, most = profile.limits.subgroup_size_range
+    smallest, largest = profile.limits.subgroup_size_range
     checks = (
         (bool(profile.sources), "sources: empty"),
-        (least <= profile.subgroup_size <= most, "subgroup_size lies outside its range"),
+        (smallest <= profile.subgroup_size <= largest, "subgroup_size lies outside its range"),
         (
-            least == most or "subgroup_size_control" in profile.features,
+            smallest == largest or "subgroup_size_control" in profile.features,
             "subgroup_size_range: only subgroup_size_control lets sizes differ",
         ),
         (

@@ -1,6 +1,6 @@
 """The interface that every driver implements, and nothing about a particular one.
 
-`Device`, `Buffer`, `Encoder` and `CommandBuffer` are built on these classes only. Checks of
+`Device`, `Buffer`, `CommandRecorder` and `CommandBuffer` are built on these classes only. Checks of
 arguments, hazard tracking, staging and caching happen above this line; a driver may rely on them.
 """
 

@@ -32,7 +32,7 @@ _ROUND = 5_040
 
 _SMALL = ((6, 10, 4, 9, 3, 14, 2), (7, 5, 11, 3, 13, 2, 17))
 _EQUAL = (720, 12, 1)
-_MOST_NAMES = 64
+_MAX_NAMES = 64
 
 _NAMELESS = "\0"
 """Begins the names of sizes of which nothing is known; no name with it leaves this module."""
@@ -93,7 +93,7 @@ def probed(op: Op, facts: Facts) -> list[Found]:
     names = sorted({name for dim in call.dims() for name in call.algebra.names_in(dim)})
     if not names:
         return [(info.dtype, info.shape) for info in call.run({}) or ()]
-    if len(names) > _MOST_NAMES:
+    if len(names) > _MAX_NAMES:
         return _by_equal_sizes(call, names)
     first = dict(zip(names, _primes(_LARGE, len(names)), strict=True))
     factors = _primes(_LARGE // _ROUND, len(names))

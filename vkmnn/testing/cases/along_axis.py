@@ -37,10 +37,10 @@ def _ties(dtype: str, *shape: int) -> AnyArray:
 
 
 def _special_floats() -> AnyArray:
-    inf, nan, least = np.inf, np.nan, np.float32(1e-45)
+    inf, nan, tiny = np.inf, np.nan, np.float32(1e-45)
     return np.array(
         [
-            [0, -0.0, inf, -inf, nan, -nan, least, -least, 3e38],
+            [0, -0.0, inf, -inf, nan, -nan, tiny, -tiny, 3e38],
             [-inf, -inf, -1, -2, -inf, -inf, -3, -4, -inf],
             [inf, 1, inf, 2, 3, inf, 0, -1, inf],
             [-0.0, 0, -0.0, 0, 0, -0.0, 0, 0, -0.0],

@@ -39,14 +39,14 @@ def _cases(variant: Variant) -> Iterator[Case]:
         )
         mask = masks[number % len(masks)]
         inputs = operands if mask is None else [*operands, mask]
-        yield op_case("Attention", AttentionAttrs(0.5, blind_zero=False), inputs)
+        yield op_case("Attention", AttentionAttrs(0.5, zero_fully_masked=False), inputs)
         if number == 1:
             yield op_case("Attention", AttentionAttrs(0.5, True, False), operands)
             hidden = np.where(floats(queries, keys, seed=4) > 1, np.float32(0), np.float32(-np.inf))
             hidden[3] = -np.inf
             yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden])
     same = floats(3, sizes[0][4], seed=5)
-    yield op_case("Attention", AttentionAttrs(0.5, blind_zero=False), [same, same, same])
+    yield op_case("Attention", AttentionAttrs(0.5, zero_fully_masked=False), [same, same, same])
 
 
 @shader_cases("attention_rotate")

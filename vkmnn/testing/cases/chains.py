@@ -67,8 +67,8 @@ def elementwise(variant: Variant) -> Iterator[Case]:
             inputs = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
             for chain in (kinds[:steps], ["MUL", "ADD", "TANH", "MUL", "ABS", "SUB"][:steps]):
                 yield blocked_case("Elementwise", _attrs(chain, len(shapes)), inputs, rtol=2e-6)
-    half = [array.astype(np.float16) for array in (floats(3, 4 if width == 4 else 5),) * 2]
-    yield op_case("Elementwise", _attrs(kinds[:steps], 2), half, rtol=2e-3, atol=2e-3)
+    fp16 = [array.astype(np.float16) for array in (floats(3, 4 if width == 4 else 5),) * 2]
+    yield op_case("Elementwise", _attrs(kinds[:steps], 2), fp16, rtol=2e-3, atol=2e-3)
 
 
 def _chain(kinds: list[str], shapes: tuple[Shape, ...]) -> Case:

@@ -37,9 +37,9 @@ def lrn(variant: Variant) -> Iterator[Case]:
         for size in _WINDOWS:
             beta = (0.75, 0.5)[(number + size) % 2]
             yield _lrn(floats(*shape), LRNAttrs(size, 0.5 * size, beta, 0.75), form == "blocked")
-    half = floats(2, 5, 4 if form == 4 else 3).astype(np.float16)
+    fp16 = floats(2, 5, 4 if form == 4 else 3).astype(np.float16)
     if form != "blocked":
-        yield op_case("LRN", LRNAttrs(3, 0.5, 0.75, 2.0), [half], rtol=2e-3, atol=2e-3)
+        yield op_case("LRN", LRNAttrs(3, 0.5, 0.75, 2.0), [fp16], rtol=2e-3, atol=2e-3)
 
 
 def _lrn(x: AnyArray, attrs: LRNAttrs, blocked: bool) -> Case:
@@ -66,8 +66,8 @@ def scale(variant: Variant) -> Iterator[Case]:
         yield op_case("Scale", attrs, inputs, rtol=2e-6, atol=1e-6)
         if width == 4:
             yield blocked_case("Scale", attrs, _scaled(2, 7, 11), rtol=2e-6, atol=1e-6)
-    half = [array.astype(np.float16) for array in _scaled(2, 5, 4 if width == 4 else 3)]
-    yield op_case("Scale", ScaleAttrs(), half, rtol=2e-3, atol=2e-3)
+    fp16 = [array.astype(np.float16) for array in _scaled(2, 5, 4 if width == 4 else 3)]
+    yield op_case("Scale", ScaleAttrs(), fp16, rtol=2e-3, atol=2e-3)
 
 
 def _scaled(*shape: int) -> list[AnyArray]:

@@ -60,10 +60,10 @@ class Maker:
         bias: bool = True,
         residual: bool = False,
         constant: bool = True,
-        half: bool = False,
+        fp16: bool = False,
         tolerance: float = 0.0,
     ) -> Case:
-        """Return a case; shapes as of ONNX Conv, `half` for float16."""
+        """Return a case; shapes as of ONNX Conv, `fp16` for float16."""
         turn = next(self._count)
         axes = len(x) - 2
         attrs = ConvolutionAttrs(
@@ -82,7 +82,7 @@ class Maker:
             shape = op_case("Convolution", plain, inputs).graph.outputs[0].dims
             inputs.append(whole(*shape, seed=3))
             tolerance *= 4 if kind == "MUL_AFTER" else 1  # 4: the largest factor
-        if half:
+        if fp16:
             inputs = [None if array is None else array.astype(np.float16) for array in inputs]
         known = [1, 2] if constant else []
         return op_case("Convolution", attrs, inputs, constant=known, rtol=0, atol=tolerance)
@@ -112,7 +112,7 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     # Groups of several panels, one to three axes.
     yield make((3, 16, 4, 3), (120, 8, 2, 2), pads=(0, 1, 1, 0), group=2, residual=True)
     yield make((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), residual=True, **VOLUME)
-    yield make((2, 7, 11), (5, 7, 4), pads=(3, 2), residual=True, half=True)
+    yield make((2, 7, 11), (5, 7, 4), pads=(3, 2), residual=True, fp16=True)
     yield make((0, 7, 5, 5), (4, 7, 3, 3))
     # An activation that is no clamp.
     yield Maker(SMOOTH)((1, 7, 9, 5), (38, 7, 3, 2), pads=(1, 0, 2, 3), residual=True)
@@ -207,7 +207,7 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
         residual=True,
     )
     yield make((2, 5, 5, 4, 7), (5, 1, 2, 3, 2), group=5, bias=False, residual=True, **VOLUME)
-    yield make((3, 9, 11), (9, 1, 4), pads=(3, 2), strides=(2,), group=9, residual=True, half=True)
+    yield make((3, 9, 11), (9, 1, 4), pads=(3, 2), strides=(2,), group=9, residual=True, fp16=True)
     yield make((2, 6, 17, 31), (6, 1, 2, 2), group=6)
     yield make((1, 1, 1, 1), (1, 1, 1, 1))
     yield make((2, 3, 0), (3, 1, 1), group=3)
@@ -252,7 +252,7 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
         residual=True,
     )
     yield make((2, 2, 5, 4, 7), (6, 1, 2, 3, 2), group=2, bias=False, residual=True, **VOLUME)
-    yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, half=True)
+    yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, fp16=True)
     yield make((1, 10, 19, 28), (6, 5, 1, 1), group=2)
     yield make((0, 6, 3), (4, 3, 1), group=2)
     yield make.transposed((1, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=3)

@@ -15,7 +15,7 @@ from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
 from vkmnn.testing.cases.shapes import SHAPES, f32, floats, i32, integers, whole
 from vkmnn.vulkan.broadcast import plan_plain
-from vkmnn.vulkan.executions.binary import HALF_KINDS
+from vkmnn.vulkan.executions.binary import FP16_KINDS
 
 Shape = tuple[int, ...]
 
@@ -111,8 +111,8 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         if kind in ("DIV", "MOD", "FMOD"):
             values = np.array([-7, -6, -3, -2, -1, 0, 1, 2, 3, 6, 7], np.int32)
             yield values[:, None], values
-            least = np.array([-(2**31), 1 - 2**31, 2**31 - 1], np.int32)
-            yield least[:, None], np.append(values, least)
+            extremes = np.array([-(2**31), 1 - 2**31, 2**31 - 1], np.int32)
+            yield extremes[:, None], np.append(values, extremes)
         elif kind == "POW":
             yield np.array([[-2], [-1], [1], [2], [3]], np.int32), np.arange(-3, 8, dtype=np.int32)
             yield i32([0, 46340, -46340, 2, 15, -8]), i32([0, 2, 2, 30, 7, 10])
@@ -188,7 +188,7 @@ def binary(variant: Variant) -> Iterator[Case]:
         others = {*_COMPARISONS, *_LOGIC, *(BIT_KINDS if variant.dtype == "f32" else ())}
         kinds = kernels.Binary.__members__.keys() - others
     for kind in sorted(kinds):
-        if not variant.half or kind in HALF_KINDS:
+        if not variant.fp16 or kind in FP16_KINDS:
             yield from _cases(kind, variant)
 
 
@@ -198,7 +198,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
     rtol = _RTOL.get(kind, 0.0)
     logical = kind in _LOGIC
     # Of halves, quotients by constants alone are halves.
-    constant = [1] if kind == "DIV" and variant.half else []
+    constant = [1] if kind == "DIV" and variant.fp16 else []
 
     def case(a: AnyArray, b: AnyArray) -> Case:
         return op_case("BinaryOp", attrs, [a, b], constant=constant, rtol=rtol, atol=0)

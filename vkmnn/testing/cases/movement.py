@@ -176,7 +176,7 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
             yield blocked_case("Transpose", _SAME[len(space)], [x], rtol=0, atol=0)
     x = integers(2, 7, 5)
     yield blocked_case("Transpose", _SAME[1], [x])
-    if variant.half:
+    if variant.fp16:
         for channels in (1, 6, 8):
             yield from _width_changes(floats(2, channels, 3, 5))
 

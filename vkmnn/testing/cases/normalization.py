@@ -115,8 +115,8 @@ def _images() -> Iterator[Case]:
     for activation in _activations():
         attrs = GroupNormAttrs(2, _EPSILON, activation)
         yield op_case("GroupNorm", attrs, _factors(2, 6, 5), rtol=4e-6, atol=4e-6)
-    half = _factors(2, 6, 5, dtype=np.float16)
-    yield op_case("GroupNorm", GroupNormAttrs(2), half, rtol=2e-3, atol=2e-3)
+    fp16 = _factors(2, 6, 5, dtype=np.float16)
+    yield op_case("GroupNorm", GroupNormAttrs(2), fp16, rtol=2e-3, atol=2e-3)
 
 
 @shader_cases("norm_rows")

@@ -95,8 +95,8 @@ def _row_cases(op: str, dtype: str) -> Iterator[Case]:
             for narrow in _DTYPES.get(kind, (np.int64,)):
                 yield _case(kind, _numbers(kind, dtype, 5, 37).astype(narrow), 1)
         else:
-            half = _case(kind, _numbers(kind, dtype, 5, 36).astype(np.float16), 1)
-            yield _loose(half)
+            fp16 = _case(kind, _numbers(kind, dtype, 5, 36).astype(np.float16), 1)
+            yield _loose(fp16)
     if op == "SUM" and dtype == "f32":  # sums of pieces
         for shape in ((3, 16_387), (2, 16_392)):
             yield _case("LOG_SUM_EXP", floats(*shape), 1)
@@ -142,8 +142,8 @@ def _column_cases(op: str, dtype: str, width: int) -> Iterator[Case]:
             narrow = _DTYPES.get(kind, (np.int64,))
             cases += [_case(kind, _numbers(kind, dtype, 3, 5, 12).astype(d), 1) for d in narrow]
         else:
-            half = _numbers(kind, dtype, 5, 3, 4).astype(np.float16)
-            cases.append(_loose(_case(kind, half, 0, 1)))
+            fp16 = _numbers(kind, dtype, 5, 3, 4).astype(np.float16)
+            cases.append(_loose(_case(kind, fp16, 0, 1)))
         if width == 4 and kind in _EXACT and dtype == "f32":
             cases += [_pixels(kind, *shape) for shape in ((1, 7, 5, 3), (3, 5, 2, 2), (1, 3, 97))]
         yield from (taking(case, {"reduction": "columns"}) for case in cases)
@@ -170,18 +170,18 @@ def reduce_exact(variant: Variant) -> Iterator[Case]:
         for kind in ("MEAN", "L2", "LOG_SUM"):
             if x.size or 0 in _without(shape, axis):
                 yield _case(kind, np.abs(x) + 1 if kind == "LOG_SUM" else x, axis)
-    most, least = 2**31 - 1, -(2**31)
+    high, low = 2**31 - 1, -(2**31)
     for column in (
-        [most] * 5, [-most] * 5, [least, least, 0, 0, 0], [least, most, 3, -9, 2],
-        [least, least, most, most, most], [most, least, least, least, least], [1, 2, 3, -5, 4],
+        [high] * 5, [-high] * 5, [low, low, 0, 0, 0], [low, high, 3, -9, 2],
+        [low, low, high, high, high], [high, low, low, low, low], [1, 2, 3, -5, 4],
     ):  # fmt: skip
         yield _case("MEAN", np.array(column, np.int64), 0)
     for column in (
-        [most], [most - 1], [46341], [46340, 1], [3, 4], [0, 0], [-65536], [65535, 362],
-        [2**30] * 2, [2**30] * 3, [1, 1, 1], [12345, 54321, 99999], [most // 2, 46340], [-7, -24],
+        [high], [high - 1], [46341], [46340, 1], [3, 4], [0, 0], [-65536], [65535, 362],
+        [2**30] * 2, [2**30] * 3, [1, 1, 1], [12345, 54321, 99999], [high // 2, 46340], [-7, -24],
     ):  # fmt: skip
         yield _case("L2", np.array(column, np.int32), 0)
-    for column in ([most] * 7, [1], [2], [7], [8], [20], [21], [2**30, 2**30, 2**30, 2**30, 2**30]):
+    for column in ([high] * 7, [1], [2], [7], [8], [20], [21], [2**30, 2**30, 2**30, 2**30, 2**30]):
         yield _case("LOG_SUM", np.array(column, np.int64), 0)
 
 

@@ -58,7 +58,7 @@ def unary(variant: Variant) -> Iterator[Case]:
     elif variant.dtype == "i32":
         kinds = INTEGER_KINDS
     else:
-        kinds = _KINDS - (FULL_KINDS if variant.half else frozenset())
+        kinds = _KINDS - (FULL_KINDS if variant.fp16 else frozenset())
     for kind in sorted(kinds):
         yield from unary_cases(kind, variant.dtype)
 

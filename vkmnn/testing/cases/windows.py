@@ -122,7 +122,7 @@ def _resized(
 def interp(variant: Variant) -> Iterator[Case]:
     """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
     inner = int(variant.axes["width"])  # elements behind the resized axes
-    outside = 3.25 if variant.half else 1e30
+    outside = 3.25 if variant.fp16 else 1e30
     for mode in MODES:
         two = InterpAttrs(mode, axes=(1, 3))
         yield _resized(two, floats(3, 5, 3, 7, inner), (11, 4))

@@ -49,13 +49,13 @@ class Tolerance:
         relative: difference by the element itself.
         ranged: difference by the largest element of the tensor.
         noise: the rounding error that is put in to see what it does, by the element.
-        least: the smallest number, which is what rounding near zero may be worth.
+        smallest: the smallest number, which is what rounding near zero may be worth.
     """
 
     relative: float
     ranged: float
     noise: float
-    least: float = 1e-37
+    smallest: float = 1e-37
 
 
 _FLOAT32 = Tolerance(2e-5, 2e-6, 2e-6)
@@ -80,7 +80,7 @@ def agree(actual: AnyArray, expected: AnyArray, precision: str) -> str | None:
         return _first_difference(actual, expected, actual != expected)
     allowed = tolerance(expected.dtype, precision)
     limit = allowed.relative * _magnitude(expected) + allowed.ranged * _range(expected)
-    return _beyond(actual, expected, limit + allowed.least)
+    return _beyond(actual, expected, limit + allowed.smallest)
 
 
 def agree_conditioned(
@@ -106,7 +106,7 @@ def agree_conditioned(
             gap = np.abs(other.astype(np.float64) - expected.astype(np.float64))
             spread = np.maximum(spread, np.where(np.isfinite(gap), gap, 0.0))
     limit = allowed.relative * _magnitude(expected) + allowed.ranged * _range(expected)
-    limit = limit + _SPREADS * spread + 0.25 * _range(spread) + allowed.least
+    limit = limit + _SPREADS * spread + 0.25 * _range(spread) + allowed.smallest
     return _beyond(np.where(stable, actual, expected), expected, limit)
 
 
@@ -131,7 +131,7 @@ def noisy(
         wide = array.astype(np.float64)
         with np.errstate(all="ignore"):
             errors = draws.uniform(-1, 1, array.shape)
-            wide = wide * (1 + noise * errors) + np.where(wide == 0, 0.0, allowed.least) * errors
+            wide = wide * (1 + noise * errors) + np.where(wide == 0, 0.0, allowed.smallest) * errors
             if side == "output":
                 size = 1.0 if node.op_type in _BOUNDED else _range(array)
                 wide = wide + 0.1 * noise * size * draws.uniform(-1, 1, array.shape)

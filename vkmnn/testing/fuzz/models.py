@@ -241,7 +241,8 @@ def _second(
                 other if other is not None and n == size and value.spread else n
                 for n in value.shape
             ]
-            if int(np.prod(shape, dtype=np.float64)) > s.most:  # several axes of the same size
+            # Several axes may have the same size.
+            if int(np.prod(shape, dtype=np.float64)) > s.max_elements:
                 break
             if value.spread is None:
                 feeds[value.name] = value.array
@@ -252,7 +253,7 @@ def _second(
         if (
             complete
             and (other == size or not mixed)
-            and is_valid(model, feeds, s.oracle, 2 * s.most)
+            and is_valid(model, feeds, s.oracle, 2 * s.max_elements)
         ):
             return [feeds, {v.name: v.array for v in inputs}] if s.chance(0.2) else [feeds]
     return []
@@ -262,7 +263,7 @@ def is_valid(
     model: onnx.ModelProto,
     feeds: Mapping[str, Array],
     oracle: Oracle,
-    most: int = 2 * LARGE_ELEMENTS,
+    max_elements: int = 2 * LARGE_ELEMENTS,
 ) -> bool:
     """True when an oracle computes the model, and every result is defined and small enough."""
     defined = True
@@ -275,7 +276,7 @@ def is_valid(
         tensors = oracle.evaluate(model, feeds, look=look)
     except OracleError:
         return False
-    small = all(np.size(array) <= most for array in tensors.values())
+    small = all(np.size(array) <= max_elements for array in tensors.values())
     return defined and small and not any(_overflows(node, tensors) for node in model.graph.node)
 
 

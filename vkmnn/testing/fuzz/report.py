@@ -60,8 +60,8 @@ class Report:
         if missing:
             lines[-1] += f"; not: {', '.join(missing)}"
         if self.ops:
-            name, least = min(self.ops.items(), key=lambda item: item[1])
-            lines.append(f"  {sum(self.ops.values())} nodes; rarest: {name}, {least}")
+            name, rarest = min(self.ops.items(), key=lambda item: item[1])
+            lines.append(f"  {sum(self.ops.values())} nodes; rarest: {name}, {rarest}")
         for title, counts in (("refused", self.refused), ("disputed", self.disputes)):
             lines += [f"  {title} {count} × {what}" for what, count in counts.most_common()]
         failed = Counter(f"{a['kind']} {a['op']}" for a in self.failures)

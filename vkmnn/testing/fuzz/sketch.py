@@ -105,7 +105,7 @@ class Sketch:
         self._count = 0
 
     @property
-    def most(self) -> int:
+    def max_elements(self) -> int:
         """Elements that a tensor may have."""
         return LARGE_ELEMENTS if self.large else MAX_ELEMENTS
 
@@ -145,24 +145,26 @@ class Sketch:
         weights = [_DTYPE_WEIGHTS.get(name, 1) for name in dtypes]
         return str(self.rng.choices(dtypes, weights)[0])
 
-    def size(self, most: int = 33) -> int:
-        """Return the extent of an axis: up to `most`, or ten times that for large tensors."""
+    def size(self, largest: int = 33) -> int:
+        """Return the extent of an axis: up to `largest`, or ten times that for large tensors."""
         if self.large:
-            return self.rng.choice([size for size in _LARGE_SIZES if size <= _GROWTH * most])
-        return self.rng.choice([size for size in _SIZES if size <= most])
+            return self.rng.choice([size for size in _LARGE_SIZES if size <= _GROWTH * largest])
+        return self.rng.choice([size for size in _SIZES if size <= largest])
 
     def within(self, sizes: Sequence[int]) -> list[int]:
         """Return a shape with its longest axes cut, so that half of what is allowed is enough."""
         cut = list(sizes)
-        while int(np.prod(cut)) > self.most // 2:
+        while int(np.prod(cut)) > self.max_elements // 2:
             cut[cut.index(max(cut))] //= 2
         return cut
 
-    def shape(self, rank: int | None = None, least: int = 0, most: int = MAX_RANK) -> list[int]:
+    def shape(
+        self, rank: int | None = None, min_rank: int = 0, max_rank: int = MAX_RANK
+    ) -> list[int]:
         """Return a shape of at most half the elements allowed, rarely with an empty axis."""
         if rank is None:
             rank = self.rng.choice(
-                [r for r in (0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6) if least <= r <= most]
+                [r for r in (0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6) if min_rank <= r <= max_rank]
             )
         cap = 33 if rank <= 3 else 11 if rank == 4 else 5
         sizes = [self.size(cap) for _ in range(rank)]
@@ -186,11 +188,11 @@ class Sketch:
             raise Skip
         return self.rng.randrange(-rank, rank)
 
-    def axes(self, rank: int, least: int = 1) -> list[int]:
+    def axes(self, rank: int, min_rank: int = 1) -> list[int]:
         """Return distinct axes, some counted from the back."""
-        if rank < least:
+        if rank < min_rank:
             raise Skip
-        picked = self.rng.sample(range(rank), self.rng.randint(least, rank))
+        picked = self.rng.sample(range(rank), self.rng.randint(min_rank, rank))
         return [axis - rank if self.chance(0.3) else axis for axis in picked]
 
     # --- values ----------------------------------------------------------------------------------
@@ -200,8 +202,8 @@ class Sketch:
         dtype: str,
         shape: Sequence[int] | None = None,
         *,
-        least: int = 0,
-        most: int = MAX_RANK,
+        min_rank: int = 0,
+        max_rank: int = MAX_RANK,
         spread: Spread = ANY,
         accept: Callable[[Value], bool] | None = None,
     ) -> Value:
@@ -210,8 +212,8 @@ class Sketch:
         Args:
             dtype: its element type.
             shape: its shape; None for any.
-            least: its smallest rank, where no shape is given.
-            most: its largest rank.
+            min_rank: its smallest rank, where no shape is given.
+            max_rank: its largest rank.
             spread: what it may hold.
             accept: a further condition for existing values.
         """
@@ -220,7 +222,11 @@ class Sketch:
                 value
                 for value in self.values.values()
                 if value.dtype == dtype
-                and (least <= value.rank <= most if shape is None else value.shape == tuple(shape))
+                and (
+                    min_rank <= value.rank <= max_rank
+                    if shape is None
+                    else value.shape == tuple(shape)
+                )
                 and (accept is None or accept(value))
                 and (value.kind != "constant" or self.chance(0.3))
                 and (value.kind == "node" or value.spread is not None)
@@ -230,13 +236,15 @@ class Sketch:
                 recent = fitting[-3:]
                 return self.rng.choice(recent if self.chance(0.6) else fitting)
         if self.chance(_BENT_RATE):
-            bent = self._bent(dtype, shape, least, most, spread)
+            bent = self._bent(dtype, shape, min_rank, max_rank, spread)
             if bent is not None and (accept is None or accept(bent)):
                 return bent
-        return self.fresh(dtype, self.shape(None, least, most) if shape is None else shape, spread)
+        return self.fresh(
+            dtype, self.shape(None, min_rank, max_rank) if shape is None else shape, spread
+        )
 
     def _bent(
-        self, dtype: str, shape: Sequence[int] | None, least: int, most: int, spread: Spread
+        self, dtype: str, shape: Sequence[int] | None, min_rank: int, max_rank: int, spread: Spread
     ) -> Value | None:
         """Return a computed value that casts, slices, reshapes and bounds make into what is wanted.
 
@@ -245,7 +253,7 @@ class Sketch:
         made = [v for v in self.values.values() if v.kind == "node" and v.array.size]
         made = [v for v in made if v.dtype == dtype or (dtype in _CASTS and v.dtype in _CASTS)]
         if shape is None:
-            made = [v for v in made if least <= v.rank <= most]
+            made = [v for v in made if min_rank <= v.rank <= max_rank]
         if not made or spread.distinct or spread.gap or 0 in (shape or ()):
             return None
         mark = self.mark()
@@ -370,7 +378,11 @@ class Sketch:
         return {"": self.opset} | ({domain: 1} if domain else {})
 
     def _check(self, array: Array, inputs: Sequence[Array | None]) -> None:
-        if array.dtype.kind not in "fiub" or array.ndim > MAX_RANK or array.size > self.most:
+        if (
+            array.dtype.kind not in "fiub"
+            or array.ndim > MAX_RANK
+            or array.size > self.max_elements
+        ):
             raise Skip
         if array.dtype.name in ("int64", "uint64", "uint32") and array.size:
             beyond = int(array.max()) > _INT32.max or int(array.min()) < _INT32.min

@@ -15,7 +15,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 
 KEYS = 32  # that a kernel takes at a time, at least
 COLUMNS = 64  # of the result, that a workgroup makes
@@ -60,7 +60,7 @@ class AttentionRotate:
 class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
     """One dispatch; no score ever reaches memory."""
 
-    half_rule = HalfRule.TAKES
+    fp16_rule = Fp16Rule.TAKES
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what takes too many iterations, and heads without elements."""
@@ -73,9 +73,9 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         if steps > MAX_LOOP_ROUNDS:
             raise Rejection(f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations")
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Take halves, but for the mask: what hides a key may lie beyond their range."""
-        return self.by_rule(self.half_rule, wide=MASK)
+        return self.by_rule(self.fp16_rule, wide=MASK)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -114,7 +114,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         spec: dict[str, int | bool] = {
             "MASK": 0 if mask is None else 2 if seen.strides[3] else 1,
             "CAUSAL": attrs.causal,
-            "BLIND_ZERO": attrs.blind_zero,
+            "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
         }
         groups = (
             ceil_div(attrs.queries, kernel.rows),

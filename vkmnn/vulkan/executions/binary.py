@@ -11,18 +11,18 @@ from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, keeps_zero
-from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, refuse_many_axes
+from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
-from vkmnn.vulkan.storage import HALF_SMALLEST, kernel_dtype
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.storage import FP16_MIN_NORMAL, kernel_dtype
 
 # Kinds that give zero for two zeros.
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
 # Kinds with kernels for halves.
-HALF_KINDS = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
+FP16_KINDS = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
 # Kinds whose result is a bool.
 _TESTS = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR"})
 # Kinds whose integer kernels notice results outside int32.
@@ -33,14 +33,14 @@ _OVERFLOWS = frozenset({"ADD", "SUB", "MUL", "POW"})
 class BinaryExecution(VulkanExecution[BinaryAttrs]):
     """One dispatch over the broadcast result."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse operands of different kinds, and shapes with too many alternating axes."""
         tensors, output, activation = self.operands, self.output, self.attrs.activation
         if len({kernel_dtype(tensor.dtype) for tensor in tensors}) != 1:
             raise Rejection(f"operands are {' and '.join(t.dtype.value for t in tensors)}")
-        refuse_many_axes(tensors, output)
+        reject_many_axes(tensors, output)
         if activation.kind != "NONE" and kernel_dtype(output.dtype) != "f32":
             raise Rejection(f"activation {activation.kind} of integers")
 
@@ -51,13 +51,13 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         layout = Layout.NC4HW4 if blocked_layout(self.operands, self.output, zero) else Layout.NCHW
         return [layout] * len(self.inputs), [layout]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the operands where results stay in the range of halves as easily as they do."""
         a, b = self.operand(0), self.operand(1)
         # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
-        leaves = a is b or (self.attrs.kind == "DIV" and not _divides_halves(b))
-        half = self.attrs.kind in HALF_KINDS and not leaves
-        return self.by_rule(self.half_rule if half else HalfRule.FULL)
+        leaves = a is b or (self.attrs.kind == "DIV" and not _divides_fp16(b))
+        fp16 = self.attrs.kind in FP16_KINDS and not leaves
+        return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -98,9 +98,9 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         encoder.dispatch_linear(shader, tensors, params, plan.count, spec)
 
 
-def _divides_halves(divisor: Tensor) -> bool:
+def _divides_fp16(divisor: Tensor) -> bool:
     """Return whether quotients by this are not far larger than what is divided."""
     if divisor.value is None:
         return False
     size = np.abs(divisor.value)
-    return bool(((size == 0) | (size >= HALF_SMALLEST)).all())
+    return bool(((size == 0) | (size >= FP16_MIN_NORMAL)).all())

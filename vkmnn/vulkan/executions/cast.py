@@ -8,7 +8,7 @@ from vkmnn.ir.ops import CastAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, is_float
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, is_float
 from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 
 # Integer types narrower than a device word: bits, and whether they are signed.
@@ -27,21 +27,21 @@ _WIDE_UNSIGNED = frozenset({DType.UINT32, DType.UINT64})
 class CastExecution(VulkanExecution[CastAttrs]):
     """One dispatch, or a view when both types are stored alike and no value changes."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def layouts(self) -> Layouts:
         """Keep the input's order: zero stays zero."""
         layout = self.operand(0).layout
         return [layout], [layout]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the operand from one float type to another: halves are rounded already."""
-        return self.by_rule(self.half_rule if is_float(self.output) else HalfRule.FULL)
+        return self.by_rule(self.fp16_rule if is_float(self.output) else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch or the view."""
         source, output, dest = self.operand(0), self.output, self.attrs.to
-        if _same_values(source.dtype, dest) or (source.half and output.half):
+        if _same_values(source.dtype, dest) or (source.fp16 and output.fp16):
             encoder.alias(output, source)
             return
         spec: dict[str, int | bool] = {}

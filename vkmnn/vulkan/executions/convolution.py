@@ -12,19 +12,19 @@ from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.encode import encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.half import HalfRule
-from vkmnn.vulkan.spatial import MAX_AXES, blocked, refuse_wide, triple
+from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 
 
 class ConvolutionBase(VulkanExecution[AttrsT]):
     """What convolutions in both directions refuse, and the layouts they want."""
 
-    half_rule = HalfRule.TAKES
+    fp16_rule = Fp16Rule.TAKES
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse element types without kernel and more than three spatial axes."""
@@ -48,7 +48,7 @@ class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse huge steps and late residuals where the window must be cut into parts, too."""
         super().prepare(info)
-        refuse_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
+        reject_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
         products = prod(self.operand(1).shape[1:])
         if self.attrs.residual != "ADD_BEFORE" and products > MAX_LOOP_ROUNDS:
             raise Rejection(f"{products} products per element before a late residual")

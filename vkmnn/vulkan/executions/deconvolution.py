@@ -19,7 +19,7 @@ from vkmnn.vulkan.gemm.encode import encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import Weights
-from vkmnn.vulkan.spatial import MAX_AXES, blocked, refuse_wide, triple
+from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse huge steps, too."""
         super().prepare(info)
-        refuse_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
+        reject_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record one dispatch per phase."""

@@ -9,11 +9,11 @@ from vkmnn.ir import Layout
 from vkmnn.ir.ops import MAX_STEP_INPUTS, MAX_STEP_NUMBERS, ElementwiseAttrs, Step
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, refuse_many_axes
+from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
-from vkmnn.vulkan.storage import refuse_integers
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.storage import reject_integers
 
 # Kinds that give zero when all their values are zero.
 _ZERO_OF_ZEROS = frozenset(
@@ -23,7 +23,7 @@ _ZERO_OF_ZEROS = frozenset(
     }
 )  # fmt: skip
 # Kinds whose results stay in the range of halves about as well as their values do.
-_HALF = frozenset(
+_FP16 = frozenset(
     {
         "ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "GREATER_EQUAL", "LESS",
         "LESS_EQUAL", "EQUAL", "ABS", "FLOOR", "CEIL", "ROUND", "SIGN", "SIGMOID", "TANH",
@@ -37,12 +37,12 @@ _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     """One dispatch over the broadcast result."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers, and shapes with too many alternating axes."""
-        refuse_many_axes(self.operands, self.output)
-        refuse_integers(self.inputs)
+        reject_many_axes(self.operands, self.output)
+        reject_integers(self.inputs)
 
     def layouts(self) -> Layouts:
         """Work in the order of the largest operand."""
@@ -51,12 +51,12 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout] * len(self.inputs), [layout]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the operands where results stay in the range of halves as easily as they do."""
         steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
-        half = not squares and all(step.kind in _HALF for step in steps)
-        return self.by_rule(self.half_rule if half else HalfRule.FULL)
+        fp16 = not squares and all(step.kind in _FP16 for step in steps)
+        return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

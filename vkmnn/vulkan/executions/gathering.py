@@ -12,7 +12,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 
 
@@ -20,7 +20,7 @@ from vkmnn.vulkan.indexing import MAX_AXES, padded, row_strides
 class GatherExecution(VulkanExecution[AxisAttrs]):
     """One dispatch; four words at a time when rows allow."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -48,7 +48,7 @@ class GatherExecution(VulkanExecution[AxisAttrs]):
 class GatherElementsExecution(VulkanExecution[AxisAttrs]):
     """One dispatch over the indices."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
@@ -90,7 +90,7 @@ def _elements_walk(data: tuple[int, ...], index: tuple[int, ...], axis: int) -> 
 class GatherNDExecution(VulkanExecution[GatherNDAttrs]):
     """One dispatch over the gathered slices."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse index tuples that the kernel has no room for."""

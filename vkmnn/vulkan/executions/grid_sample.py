@@ -11,7 +11,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.spatial import blocked, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -23,7 +23,7 @@ GRID = 1  # number of the input
 class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
     """One dispatch over the texels of the channel-blocked output."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse more than three spatial axes, and interpolation between integers."""
@@ -38,9 +38,9 @@ class GridSampleExecution(VulkanExecution[GridSampleAttrs]):
         """Channel blocks, and a plain grid."""
         return [Layout.NC4HW4, Layout.NCHW], [Layout.NC4HW4]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow what is sampled; coordinates need all their digits."""
-        return self.by_rule(self.half_rule, wide=GRID)
+        return self.by_rule(self.fp16_rule, wide=GRID)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -14,7 +14,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.rows.norm import Channels, Factor, RowNorm, encode_row_norm
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
 from vkmnn.vulkan.storage import stored_word
@@ -52,7 +52,7 @@ class _Groups:
 class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     """One dispatch with a workgroup per group; long groups take several."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def layouts(self) -> Layouts:
         """Stay channel-blocked when groups are whole channel blocks or single channels."""

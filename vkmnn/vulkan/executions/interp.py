@@ -17,8 +17,8 @@ from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves, halves
-from vkmnn.vulkan.storage import fits_half, kernel_dtype, to_storage
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+from vkmnn.vulkan.storage import fits_fp16, kernel_dtype, to_storage
 
 # Two axes share a dispatch up to this many taps an element; beyond, one by one is less work.
 MAX_FUSED_TAPS = 16
@@ -113,7 +113,7 @@ def _paired(resized: Sequence[Taps]) -> Iterator[list[Taps]]:
 class InterpExecution(VulkanExecution[InterpAttrs]):
     """Separable: each dispatch resizes one or two axes of a tensor seen as five."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse interpolation of bool and wide integers, and endless sums."""
@@ -140,14 +140,14 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the input, unless what stands for elements outside is no half."""
         rule = (
-            self.half_rule
-            if fits_half(np.array([self.attrs.extrapolation_value]))
-            else HalfRule.FULL
+            self.fp16_rule
+            if fits_fp16(np.array([self.attrs.extrapolation_value]))
+            else Fp16Rule.FULL
         )
-        wanted, made = halves(rule, self.inputs[:1], self.outputs)
+        wanted, made = apply_fp16_rule(rule, self.inputs[:1], self.outputs)
         return [*wanted, *[False] * (len(self.inputs) - 1)], made
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -14,7 +14,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
 
@@ -22,7 +22,7 @@ from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     """One dispatch with a workgroup per row; long rows take several."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse computed factors that broadcast within a row."""
@@ -36,11 +36,11 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
                     f"{what} of shape {factor.shape} is not constant and broadcasts to {x.shape}"
                 )
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the input; mean and deviation are float32."""
-        wanted, made = self.by_rule(self.half_rule)
+        wanted, made = self.by_rule(self.fp16_rule)
         y = self.result(0)
-        return wanted, [half and out is y for half, out in zip(made, self.outputs, strict=True)]
+        return wanted, [fp16 and out is y for fp16, out in zip(made, self.outputs, strict=True)]
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

@@ -12,11 +12,11 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.gemm.encode import encode_product
+from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.gemm.encode import encode_matmul
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
-from vkmnn.vulkan.half import HalfRule
 from vkmnn.vulkan.storage import kernel_dtype
 
 # Every kernel goes round its loop at most once per four k.
@@ -27,12 +27,12 @@ MAX_K = 4 * MAX_LOOP_ROUNDS
 class MatMulExecution(VulkanExecution[MatMulAttrs]):
     """Packs operands that the kernels cannot read as they are, then one dispatch."""
 
-    half_rule = HalfRule.TAKES
+    fp16_rule = Fp16Rule.TAKES
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop or axis for."""
         attrs, a, b = self.attrs, self.operand(0), self.operand(1)
-        self._sizes = sizes = product_of(attrs, a.shape, b.shape)
+        self._sizes = sizes = matmul_problem(attrs, a.shape, b.shape)
         if sizes.k > MAX_K:
             raise Rejection(f"inner size {sizes.k} exceeds {MAX_K}")
         if len(sizes.batch) > MAX_BATCH_AXES:
@@ -45,7 +45,7 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the product."""
         if 0 not in self.output.shape:
-            encode_product(self._job(), encoder)
+            encode_matmul(self._job(), encoder)
 
     def _job(self) -> MatMulJob:
         attrs, sizes, a, b = self.attrs, self._sizes, self.operand(0), self.operand(1)
@@ -74,7 +74,7 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
         )
 
 
-def product_of(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> MatMulProblem:
+def matmul_problem(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> MatMulProblem:
     """Return the sizes of a product with numpy's rules for 1-D operands and broadcast batches."""
     a2 = (1, *a) if len(a) == 1 else tuple(a)
     b2 = (*b, 1) if len(b) == 1 else tuple(b)

@@ -16,8 +16,8 @@ from vkmnn.shape.windows import Window, pool_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
-from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, refuse_wide, triple
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 # From this many taps on, one axis after the other is less work and gives more invocations.
@@ -121,14 +121,14 @@ def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
 class PoolingExecution(VulkanExecution[PoolingAttrs]):
     """One dispatch, or one per axis for large windows."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse averages of integers, huge steps, and windows that take too many iterations."""
         attrs, x = self.attrs, self.operand(0)
         if attrs.kind != "MAX" and kernel_dtype(x.dtype) != "f32":
             raise Rejection(f"{attrs.kind} pooling of {x.dtype.value} tensors")
-        refuse_wide(attrs.strides, attrs.dilations, attrs.pads)
+        reject_wide(attrs.strides, attrs.dilations, attrs.pads)
         spatial = x.shape[2:]
         window = pool_window(attrs, spatial)
         if len(self.outputs) == 1:
@@ -146,9 +146,9 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         layout = Layout.NCHW if plain else Layout.NC4HW4
         return [layout], [layout] * len(self.outputs)
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the input; norms leave the range of halves."""
-        return self.by_rule(HalfRule.FULL if self.attrs.kind == "LP" else self.half_rule)
+        return self.by_rule(Fp16Rule.FULL if self.attrs.kind == "LP" else self.fp16_rule)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

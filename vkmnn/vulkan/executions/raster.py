@@ -18,12 +18,12 @@ from vkmnn.vulkan.cuts import Piece, span_view
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fill import encode_fill
-from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.layout_change import change_layout
 from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.storage import (
     element_bytes,
-    fits_half,
+    fits_fp16,
     storage_bytes,
     stored_dtype,
     stored_word,
@@ -38,7 +38,7 @@ MIN_IMAGE_RANK = 4
 class RasterExecution(VulkanExecution[RasterAttrs]):
     """Copies regions, except where a view does, or the producer can write into the output."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def layouts(self) -> Layouts:
         """Stay channel-blocked when every region moves whole blocks of channels, as in concat.
@@ -75,10 +75,10 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         )
         return Layout.NC4HW4 if images and sources else Layout.NCHW
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the sources, unless what fills the gaps is no half."""
-        fits = fits_half(np.array([self.attrs.fill]))
-        return self.by_rule(self.half_rule if fits else HalfRule.FULL)
+        fits = fits_fp16(np.array([self.attrs.fill]))
+        return self.by_rule(self.fp16_rule if fits else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record a fill where regions leave gaps, and one dispatch per region."""
@@ -323,7 +323,7 @@ def _same_order(shape: Sequence[int]) -> bool:
 
 
 def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:
-    if source.half == output.half:
+    if source.fp16 == output.fp16:
         encoder.alias(output, source)
         return
     shader = kernels.convert_width(element=stored_word(source), load=encoder.load)

@@ -12,14 +12,14 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.fp16 import Fp16Rule
 
 
 @vulkan_execution("Scale")
 class ScaleExecution(VulkanExecution[ScaleAttrs]):
     """One dispatch, in the order in which the input lies."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def layouts(self) -> Layouts:
         """Keep the input's order; scale and bias are vectors, the same in both."""

@@ -6,21 +6,21 @@ from vkmnn.core.execution import Layouts
 from vkmnn.ir import Layout
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, refuse_many_axes
+from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 
 
 @vulkan_execution("Select")
 class SelectExecution(VulkanExecution):
     """One dispatch over the broadcast result."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse shapes with too many alternating axes."""
-        refuse_many_axes(self.operands, self.output)
+        reject_many_axes(self.operands, self.output)
 
     def layouts(self) -> Layouts:
         """Work in the largest operand's order; zero tails choose between zeros."""
@@ -28,9 +28,9 @@ class SelectExecution(VulkanExecution):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout] * len(self.inputs), [layout]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow what is computed: what hides scores in its place may be the lowest half."""
-        return self.by_rule(self.half_rule, clamped=True)
+        return self.by_rule(self.fp16_rule, clamped=True)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -12,7 +12,7 @@ from vkmnn.shape.reduction import flatten_axis
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule
+from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
     MIN_ROW,
@@ -36,7 +36,7 @@ MAX_COLUMN = MAX_LOOP_ROUNDS // 3
 class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
     """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

@@ -10,7 +10,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import keeps_zero
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.half import HalfRule, Halves
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.storage import kernel_dtype, vec4_count
 
 # Kinds beyond the activations with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.
@@ -38,7 +38,7 @@ _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 class UnaryExecution(VulkanExecution[UnaryAttrs]):
     """One dispatch over whole vec4s."""
 
-    half_rule = HalfRule.FOLLOWS
+    fp16_rule = Fp16Rule.FOLLOWS
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse float functions of integers."""
@@ -56,9 +56,9 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout], [layout]
 
-    def halves(self) -> Halves:
+    def fp16_operands(self) -> Fp16Operands:
         """Follow the operand, unless results leave the range of halves easily, or are no floats."""
-        return self.by_rule(HalfRule.FULL if self.attrs.kind in FULL_KINDS else self.half_rule)
+        return self.by_rule(Fp16Rule.FULL if self.attrs.kind in FULL_KINDS else self.fp16_rule)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -65,7 +65,7 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
     return Binding(tensors, sizes, spec)
 
 
-def bind_product(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
+def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     """Return what a kernel takes that reads these operands."""
     problem = job.problem
     left, right = operands

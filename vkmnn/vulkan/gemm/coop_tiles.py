@@ -193,7 +193,7 @@ class CoopKernel:
         return {"tiles": self.tile.workgroups(gemm), "steps": steps, "parts": self.parts}
 
 
-def has_matrices(info: DeviceInfo) -> bool:
+def has_coopmat(info: DeviceInfo) -> bool:
     """Return whether a device has what the kernels need."""
     return matrix_of(info) is not None
 

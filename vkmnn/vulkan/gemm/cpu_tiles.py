@@ -72,7 +72,7 @@ def tiles_of(
     ]
 
 
-def least_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[int]) -> float:
+def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[int]) -> float:
     """Return how long the fastest tile takes on one core.
 
     Args:

@@ -6,7 +6,7 @@ import logging
 
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
-from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_product
+from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_matmul
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 
 _log = logging.getLogger(__name__)
@@ -28,9 +28,9 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     kernel.record(job, encoder)
 
 
-def encode_product(job: MatMulJob, encoder: VulkanEncoder) -> None:
+def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
-    candidates = rank_product(job.problem, Target.of(encoder))
+    candidates = rank_matmul(job.problem, Target.of(encoder))
     kernel = encoder.choose("matmul", job.problem, candidates)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)

@@ -32,11 +32,11 @@ class Place(IntEnum):
 
     MADE_FOR_IT = 0
     """The problem is of the kind that the kernel was written for."""
-    MATRICES = 1
+    COOPMAT = 1
     """Cooperative matrices, operands as they lie."""
     SHARED = 2
     """Tiles in shared memory."""
-    PACKED_MATRICES = 3
+    PACKED_COOPMAT = 3
     """Cooperative matrices, for problems so small that packing an operand does not pay."""
     REGISTERS = 4
     """Registers alone."""
@@ -65,14 +65,14 @@ class Target:
 
     Args:
         info: the device.
-        half: floats take 16 bits.
+        fp16: floats take 16 bits.
         texels: kernels may load through texel buffers.
         prefers_texels: they should.
         weight_bytes: of all constants of the network.
     """
 
     info: DeviceInfo
-    half: bool = False
+    fp16: bool = False
     texels: bool = False
     prefers_texels: bool = False
     weight_bytes: int = 0
@@ -82,7 +82,7 @@ class Target:
         """Return what an encoder records for."""
         return cls(
             encoder.info,
-            encoder.half,
+            encoder.fp16,
             "texel" in encoder.loads,
             encoder.load == "texel",
             encoder.weight_bytes,
@@ -195,7 +195,7 @@ def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
     return _ordered(bid for family in fitting for bid in family.rank(problem, target))
 
 
-def rank_product(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
+def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
     families = (MATMUL_FAMILIES[name] for name in MATMUL_FAMILIES)
     fitting = (family for family in families if problem.dtype in family.dtypes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.runtime.encoder import linear_groups
+from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.encoder import Params, VulkanEncoder
 

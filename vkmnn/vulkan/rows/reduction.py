@@ -10,7 +10,7 @@ from typing import Literal
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.runtime.encoder import linear_groups
+from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import CPU_SUBGROUPS, SHUFFLES, cpu_lanes, is_gpu
 from vkmnn.vulkan.encoder import Load, VulkanEncoder, ceil_div

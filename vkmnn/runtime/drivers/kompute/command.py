@@ -48,7 +48,7 @@ class KomputeRecorder(DriverRecorder):
             self._sequence = self._result.add_sequence()
         algorithm = self._algorithm(pipeline, ranges, groups)
         self._device.collect_messages()
-        if self._device.messages:  # the encoder raises them; recording a faulty pipeline may crash
+        if self._device.messages:  # the recorder raises them; recording a faulty pipeline may crash
             return
         try:
             if params:

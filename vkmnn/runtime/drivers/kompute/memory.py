@@ -68,7 +68,7 @@ class KomputeBuffer(DriverBuffer):
     def bound_tensor(self, nbytes: int) -> Any:
         """Return what to bind for a range of `nbytes` that begins at 0: a tensor apart when empty.
 
-        The encoder knows that empty ranges touch nothing of the buffer; a dispatch that bound the
+        The recorder knows that empty ranges touch nothing of the buffer; a dispatch that bound the
         buffer all the same would look like a hazard.
         """
         if nbytes:

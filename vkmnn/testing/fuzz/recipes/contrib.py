@@ -20,14 +20,14 @@ def _quick_gelu(s: Sketch, op: str) -> None:
 
 @recipe("BiasGelu", "FastGelu", domain=MICROSOFT)
 def _bias_gelu(s: Sketch, op: str) -> None:
-    x = s.pick("float32", least=1, spread=FINITE)
+    x = s.pick("float32", min_rank=1, spread=FINITE)
     bias = s.weight(x.dtype, x.shape[-1:], FINITE)
     s.one(op, x, bias if op == "BiasGelu" or s.chance(0.6) else None, domain=MICROSOFT)
 
 
 @recipe("FusedMatMul", domain=MICROSOFT)
 def _fused_matmul(s: Sketch, op: str) -> None:
-    a = s.pick("float32", least=2, most=4, spread=FINITE)
+    a = s.pick("float32", min_rank=2, max_rank=4, spread=FINITE)
     trans_a, trans_b = s.choose(None, 0, 1), s.choose(None, 0, 1)
     inner = a.shape[-2] if trans_a else a.shape[-1]
     pair = [inner, s.size(17)]
@@ -39,7 +39,7 @@ def _fused_matmul(s: Sketch, op: str) -> None:
 
 @recipe("Trilu", domain=MICROSOFT)
 def _trilu(s: Sketch, op: str) -> None:
-    x = s.pick(s.choose("float32", "int64"), least=2)
+    x = s.pick(s.choose("float32", "int64"), min_rank=2)
     k = s.parameter(s.rng.randint(-4, 4)) if s.chance(0.6) else None
     s.one(op, x, k, domain=MICROSOFT, upper=s.choose(None, 0, 1))
 

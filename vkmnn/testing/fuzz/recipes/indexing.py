@@ -24,9 +24,9 @@ def indices(
 
 @recipe("Gather")
 def _gather(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1)
+    x = s.pick(s.dtype(op), min_rank=1)
     axis = s.axis(x.rank)
-    shape = s.choose([], [1], s.shape(most=2), s.shape(most=3))
+    shape = s.choose([], [1], s.shape(max_rank=2), s.shape(max_rank=3))
     negative = s.since(11)
     picked = indices(s, x.shape[axis], shape, negative=negative)
     s.one(op, x, picked, axis=axis if negative else axis % x.rank)
@@ -34,7 +34,7 @@ def _gather(s: Sketch, op: str) -> None:
 
 @recipe("GatherElements")
 def _gather_elements(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1)
+    x = s.pick(s.dtype(op), min_rank=1)
     axis = s.axis(x.rank)
     shape = [s.rng.randint(min(1, size), size) for size in x.shape]
     shape[axis] = s.size(5)
@@ -62,7 +62,7 @@ def _tuples(s: Sketch, x: Value, batch: list[int], sizes: list[int], distinct: b
 
 @recipe("GatherND")
 def _gather_nd(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1)
+    x = s.pick(s.dtype(op), min_rank=1)
     batch_dims = s.rng.randint(0, min(2, x.rank - 1)) if s.since(12) and s.chance(0.4) else 0
     depth = s.rng.randint(1, x.rank - batch_dims)
     sizes = list(x.shape[batch_dims : batch_dims + depth])
@@ -71,19 +71,19 @@ def _gather_nd(s: Sketch, op: str) -> None:
     s.one(op, x, rows, batch_dims=batch_dims or None)
 
 
-def _reduction(s: Sketch, *, least: int) -> str | None:
+def _reduction(s: Sketch, *, min_opset: int) -> str | None:
     kinds: list[str | None] = [None, None, "none"]
     kinds += ["add", "mul"] if s.since(16) else []
     kinds += ["max", "min"] if s.since(18) else []
-    return s.rng.choice(kinds) if s.since(least) else None
+    return s.rng.choice(kinds) if s.since(min_opset) else None
 
 
 @recipe("ScatterElements", "Scatter")
 def _scatter_elements(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     axis = s.rng.randrange(x.rank)
     shape = [s.rng.randint(min(1, size), size) for size in x.shape]
-    reduction = _reduction(s, least=16) if op == "ScatterElements" else None
+    reduction = _reduction(s, min_opset=16) if op == "ScatterElements" else None
     if reduction in (None, "none"):
         order = s.draws.permuted(
             np.broadcast_to(
@@ -103,9 +103,9 @@ def _scatter_elements(s: Sketch, op: str) -> None:
 
 @recipe("ScatterND")
 def _scatter_nd(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     depth = s.rng.randint(1, x.rank)
-    reduction = _reduction(s, least=16)
+    reduction = _reduction(s, min_opset=16)
     batch = s.choose([s.size(5)], [s.size(3)], [2, 2])
     plain = reduction in (None, "none")
     rows = _tuples(s, x, batch, list(x.shape[:depth]), distinct=plain)
@@ -117,7 +117,7 @@ def _scatter_nd(s: Sketch, op: str) -> None:
 def _one_hot(s: Sketch, op: str) -> None:
     depth = s.size(13)
     dtype = s.one_of(("int64", "int64", "int32", "float32"))
-    shape = s.shape(most=3)
+    shape = s.shape(max_rank=3)
     spread = Spread(-depth if s.since(11) else 0, depth, special=False)
     picked = s.fresh(dtype, shape, spread)
     if dtype == "float32":

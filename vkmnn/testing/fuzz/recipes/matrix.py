@@ -20,7 +20,7 @@ def second_factor(s: Sketch, a: Value) -> list[int]:
 
 @recipe("MatMul")
 def _matmul(s: Sketch, op: str) -> None:
-    a = s.pick(s.dtype(op), least=1, most=5, spread=FINITE)
+    a = s.pick(s.dtype(op), min_rank=1, max_rank=5, spread=FINITE)
     b = s.weight(a.dtype, second_factor(s, a), FINITE)
     if s.chance(0.3):
         b = s.pick(a.dtype, b.shape, spread=FINITE)
@@ -30,7 +30,7 @@ def _matmul(s: Sketch, op: str) -> None:
 @recipe("Gemm")
 def _gemm(s: Sketch, op: str) -> None:
     trans_a, trans_b = s.choose(None, 0, 1), s.choose(None, 0, 1)
-    a = s.pick(s.dtype(op), least=2, most=2, spread=FINITE)
+    a = s.pick(s.dtype(op), min_rank=2, max_rank=2, spread=FINITE)
     rows, inner = a.shape[::-1] if trans_a else a.shape
     columns = s.size(17)
     b = s.weight(a.dtype, [columns, inner] if trans_b else [inner, columns], FINITE)

@@ -54,7 +54,7 @@ def _reshape(s: Sketch, op: str) -> None:
 
 @recipe("Flatten")
 def _flatten(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1)
+    x = s.pick(s.dtype(op), min_rank=1)
     axis = s.rng.randint(-x.rank if s.since(11) else 0, x.rank)
     s.one(op, x, axis=s.choose(axis, axis, None))
 
@@ -68,7 +68,7 @@ def _transpose(s: Sketch, op: str) -> None:
 
 @recipe("Concat")
 def _concat(s: Sketch, op: str) -> None:
-    first = s.pick(s.dtype(op), least=1)
+    first = s.pick(s.dtype(op), min_rank=1)
     axis = s.rng.randrange(first.rank)
     parts = [first]
     for _ in range(s.choose(0, 1, 1, 2, 3)):
@@ -100,7 +100,7 @@ def _squeeze(s: Sketch, op: str) -> None:
 
 @recipe("Unsqueeze")
 def _unsqueeze(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), most=4)
+    x = s.pick(s.dtype(op), max_rank=4)
     count = s.choose(1, 1, 2)
     axes = s.rng.sample(range(x.rank + count), count)
     if s.since(11):
@@ -126,7 +126,7 @@ def _tile(s: Sketch, op: str) -> None:
 
 @recipe("Slice")
 def _slice(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1)
+    x = s.pick(s.dtype(op), min_rank=1)
     axes = s.rng.sample(range(x.rank), s.rng.randint(1, x.rank))
     steps = [s.choose(1, 1, 1, 2, 3, -1, -2) if s.since(10) else 1 for _ in axes]
     starts, ends = [], []
@@ -153,7 +153,7 @@ def _slice(s: Sketch, op: str) -> None:
 
 @recipe("Split")
 def _split(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1)
+    x = s.pick(s.dtype(op), min_rank=1)
     axis = s.rng.randrange(x.rank)
     size = x.shape[axis]
     count = s.rng.randint(1, min(4, max(1, size)))
@@ -172,7 +172,7 @@ def _split(s: Sketch, op: str) -> None:
 
 @recipe("Pad")
 def _pad(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     modes = ["constant", "constant", "reflect", "edge"] + (["wrap"] if s.since(19) else [])
     mode = s.rng.choice(modes)
     axes = list(range(x.rank))
@@ -223,14 +223,14 @@ def _space_to_depth(s: Sketch, op: str) -> None:
 
 @recipe("Trilu")
 def _trilu(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=2)
+    x = s.pick(s.dtype(op), min_rank=2)
     k = s.parameter(s.rng.randint(-4, 4)) if s.chance(0.6) else None
     s.one(op, x, k, upper=s.choose(None, 0, 1))
 
 
 @recipe("CenterCropPad")
 def _center_crop_pad(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, most=4)
+    x = s.pick(s.dtype(op), min_rank=1, max_rank=4)
     axes = s.axes(x.rank)
     named = axes if s.chance(0.6) else None
     count = len(axes) if named else x.rank
@@ -240,7 +240,7 @@ def _center_crop_pad(s: Sketch, op: str) -> None:
 
 @recipe("ReverseSequence")
 def _reverse_sequence(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=2)
+    x = s.pick(s.dtype(op), min_rank=2)
     batch = s.choose(0, 1)
     lengths = [
         s.rng.randint(min(1, x.shape[1 - batch]), x.shape[1 - batch]) for _ in range(x.shape[batch])

@@ -19,7 +19,7 @@ def channels(x: Value) -> int:
 
 @recipe("BatchNormalization")
 def _batch_norm(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=2, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=2, spread=FINITE)
     c = [channels(x)]
     vectors = [s.weight(x.dtype, c, FINITE) for _ in range(3)]
     variance = s.weight(x.dtype, c, POSITIVE)
@@ -45,7 +45,7 @@ def _group_norm(s: Sketch, op: str) -> None:
 
 @recipe("LayerNormalization")
 def _layer_norm(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     axis = s.choose(-1, -1, s.axis(x.rank))
     scale = s.weight(x.dtype, x.shape[axis:], FINITE)
     bias = s.weight(x.dtype, x.shape[axis:], FINITE) if s.chance(0.7) else None
@@ -55,26 +55,26 @@ def _layer_norm(s: Sketch, op: str) -> None:
 @recipe("RMSNormalization", "SimplifiedLayerNormalization")
 def _rms_norm(s: Sketch, op: str) -> None:
     dtype = s.dtype(op) if op == "RMSNormalization" else s.choose("float32", "float32", "float16")
-    x = s.pick(dtype, least=1, spread=FINITE)
+    x = s.pick(dtype, min_rank=1, spread=FINITE)
     axis = s.choose(-1, -1, s.axis(x.rank))
     s.one(op, x, s.weight(dtype, x.shape[axis:], FINITE), axis=axis, epsilon=_epsilon(s))
 
 
 @recipe("MeanVarianceNormalization")
 def _mean_variance(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=4, most=4, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=4, max_rank=4, spread=FINITE)
     s.one(op, x, axes=s.choose(None, [0, 2, 3], [1], s.axes(4)))
 
 
 @recipe("LpNormalization")
 def _lp_norm(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     s.one(op, x, axis=s.choose(None, s.axis(x.rank)), p=s.choose(None, 1, 2))
 
 
 @recipe("Softmax", "LogSoftmax", "Hardmax")
 def _softmax(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     axis = s.axis(x.rank)
     if not s.since(11):
         axis %= x.rank

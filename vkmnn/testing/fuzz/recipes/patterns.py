@@ -48,7 +48,7 @@ def quantized_matmul(s: Sketch) -> None:
     """A product between pairs of QuantizeLinear and DequantizeLinear."""
     if not s.since(10):
         raise Skip
-    a = _round_trip(s, s.pick("float32", least=2, most=3, spread=FINITE))
+    a = _round_trip(s, s.pick("float32", min_rank=2, max_rank=3, spread=FINITE))
     b = _round_trip(s, s.weight("float32", [a.shape[-1], s.size(7)], FINITE))
     _round_trip(s, s.one("MatMul", a, b))
 
@@ -56,7 +56,7 @@ def quantized_matmul(s: Sketch) -> None:
 @pattern
 def layer_norm(s: Sketch) -> None:
     """A layer norm in elementary operators."""
-    x = s.pick("float32", least=2, most=4, spread=FINITE)
+    x = s.pick("float32", min_rank=2, max_rank=4, spread=FINITE)
     centred = s.one("Sub", x, _reduced(s, "ReduceMean", x, -1 if s.since(11) else x.rank - 1))
     if s.chance(0.5):
         square = s.one("Mul", centred, centred)
@@ -72,7 +72,7 @@ def layer_norm(s: Sketch) -> None:
 @pattern
 def rms_norm(s: Sketch) -> None:
     """A root-mean-square norm in elementary operators."""
-    x = s.pick("float32", least=2, most=4, spread=FINITE)
+    x = s.pick("float32", min_rank=2, max_rank=4, spread=FINITE)
     square = s.one("Pow", x, _scalar(s, 2.0, x))
     mean = _reduced(s, "ReduceMean", square, x.rank - 1)
     root = s.one("Sqrt", s.one("Add", mean, _scalar(s, 1e-3, x)))
@@ -141,7 +141,7 @@ def residual_block(s: Sketch) -> None:
 @pattern
 def shape_arithmetic(s: Sketch) -> None:
     """A reshape whose target is put together from the shape of its input."""
-    x = s.pick(s.choose("float32", "float32", "int64", "bool"), least=2)
+    x = s.pick(s.choose("float32", "float32", "int64", "bool"), min_rank=2)
     if 0 in x.shape:
         raise Skip
     shape = s.one("Shape", x)
@@ -171,7 +171,7 @@ def chain(s: Sketch) -> None:
 @pattern
 def movements(s: Sketch) -> None:
     """Transposes, reshapes and slices one after the other."""
-    x = s.pick(s.choose("float32", "float32", "int32", "bool"), least=2, most=4)
+    x = s.pick(s.choose("float32", "float32", "int32", "bool"), min_rank=2, max_rank=4)
     for _ in range(s.rng.randint(2, 4)):
         fate = s.rng.randrange(4)
         if fate == 0:
@@ -193,7 +193,7 @@ def mask(s: Sketch) -> None:
     """A mask from comparisons, put to use by Where."""
     if not s.since(9):
         raise Skip
-    x = s.pick("float32", least=1, spread=FINITE)
+    x = s.pick("float32", min_rank=1, spread=FINITE)
     low = s.one("Greater", x, s.weight("float32", s.broadcast(x.shape), FINITE))
     other = (
         s.one("Not", low)
@@ -209,7 +209,7 @@ def embedding(s: Sketch) -> None:
     table = s.weight("float32", [s.size(17), s.size(17)], FINITE)
     if 0 in table.shape:
         raise Skip
-    x = s.pick("float32", least=1, most=3, spread=FINITE)
+    x = s.pick("float32", min_rank=1, max_rank=3, spread=FINITE)
     if 0 in x.shape:
         raise Skip
     best = s.one("ArgMax", x, axis=x.rank - 1)

@@ -51,7 +51,7 @@ def _reduce(s: Sketch, op: str) -> None:
 
 @recipe("ArgMax", "ArgMin")
 def _arg_reduce(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     axis = s.axis(x.rank) if s.since(11) else s.rng.randrange(x.rank)
     last = s.choose(None, 0, 1) if s.since(12) else None
     s.one(op, x, axis=axis, keepdims=s.choose(None, 0, 1), select_last_index=last)
@@ -59,7 +59,7 @@ def _arg_reduce(s: Sketch, op: str) -> None:
 
 @recipe("TopK")
 def _top_k(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=DISTINCT)
+    x = s.pick(s.dtype(op), min_rank=1, spread=DISTINCT)
     axis = s.axis(x.rank) if s.since(11) else s.rng.randrange(x.rank)
     k = s.rng.randint(min(1, x.shape[axis]), x.shape[axis])
     if not s.since(10):
@@ -71,6 +71,6 @@ def _top_k(s: Sketch, op: str) -> None:
 
 @recipe("CumSum")
 def _cum_sum(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=1, spread=FINITE)
+    x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     axis = s.parameter(s.axis(x.rank), s.choose("int32", "int64"))
     s.one(op, x, axis, exclusive=s.choose(None, 0, 1), reverse=s.choose(None, 0, 1))

@@ -32,7 +32,7 @@ def _constant(s: Sketch, op: str) -> None:
 
 @recipe("ConstantOfShape")
 def _constant_of_shape(s: Sketch, op: str) -> None:
-    shape = s.parameter(np.array(s.shape(most=4), np.int64))
+    shape = s.parameter(np.array(s.shape(max_rank=4), np.int64))
     dtype = s.one_of((*FLOATS, "int64", "int32", "bool", "uint8", "int8", "uint32"))
     value = numpy_helper.from_array(np.array([s.choose(0, 1, 3)], dtype))
     s.one(op, shape, value=s.choose(None, value, value))
@@ -65,7 +65,7 @@ def _range(s: Sketch, op: str) -> None:
 
 @recipe("EyeLike")
 def _eye_like(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), least=2, most=2)
+    x = s.pick(s.dtype(op), min_rank=2, max_rank=2)
     dtype = s.choose(None, code(s.one_of(("float32", "float64", "int32", "int64", "bool"))))
     s.one(op, x, dtype=dtype, k=s.choose(None, s.rng.randint(-3, 3)))
 

@@ -18,7 +18,7 @@ def image(s: Sketch, dtype: str, axes: int, spread: Spread = FINITE) -> Value:
     """Return a value with batch, channels and so many spatial axes."""
     shape = [s.choose(1, 1, 2, 3), s.choose(4, 8, 12, s.size(16), s.size(16), s.size(16))]
     shape = s.within(shape + [s.size({1: 33, 2: 13, 3: 7}[axes]) for _ in range(axes)])
-    x = s.pick(dtype, least=axes + 2, most=axes + 2, spread=spread)
+    x = s.pick(dtype, min_rank=axes + 2, max_rank=axes + 2, spread=spread)
     return x if s.chance(0.5) and 0 not in x.shape else s.pick(dtype, shape, spread=spread)
 
 

@@ -12,7 +12,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.gemm.binding import Binding, bind_convolution, bind_product
+from vkmnn.vulkan.gemm.binding import Binding, bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, rank_coop
 from vkmnn.vulkan.gemm.family import (
     Bid,
@@ -47,11 +47,11 @@ class MatMulCoop(CoopKernel, MatMulKernel):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `coop_tiles`, after shared memory where packing an operand does not pay."""
-        if not target.half:
+        if not target.fp16:
             return
         gemm = problem.gemm
         pays = problem.by_rows or gemm.work >= MIN_PACKED_WORK
-        place = Place.MATRICES if pays else Place.PACKED_MATRICES
+        place = Place.COOPMAT if pays else Place.PACKED_COOPMAT
         for kernel in rank_coop(gemm, target.info, target.weight_bytes):
             yield Bid(cls(kernel.tile, kernel.parts), place if target.gpu else Place.EMULATED, 2)
 
@@ -67,7 +67,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_product(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder))
         shader = kernels.matmul_coop(
             tile=self.tile.name,
             step=self.tile.step,
@@ -102,9 +102,9 @@ class ConvCoop(CoopKernel, ConvKernel):
         """Rank by `coop_tiles`, where the table of taps holds the window."""
         gemm = problem.gemm(VECTOR)
         reach = [(k - 1) * step for k, step in zip(problem.kernel, problem.dilation, strict=True)]
-        if not target.half or gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
+        if not target.fp16 or gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
             return
-        place = Place.MATRICES if target.gpu else Place.EMULATED
+        place = Place.COOPMAT if target.gpu else Place.EMULATED
         for kernel in rank_coop(gemm, target.info, target.weight_bytes):
             yield Bid(cls(kernel.tile, kernel.parts), place, 2)
 

@@ -18,7 +18,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import multiprocessors
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.binding import bind_convolution, bind_product
+from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -90,7 +90,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_product(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder))
         shader = kernels.matmul_gemv(
             rows=self.rows,
             aligned=4 if gemm.columns % 4 == 0 else 1,

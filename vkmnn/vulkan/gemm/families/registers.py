@@ -9,7 +9,7 @@ from typing import cast
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.binding import bind_product
+from vkmnn.vulkan.gemm.binding import bind_matmul
 from vkmnn.vulkan.gemm.cpu_tiles import tiles_of
 from vkmnn.vulkan.gemm.family import (
     Bid,
@@ -161,7 +161,7 @@ class MatMulTile(MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_product(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder))
         shader = kernels.matmul_tile(
             tile=self.rows,
             aligned=4 if gemm.columns % 4 == 0 else 1,

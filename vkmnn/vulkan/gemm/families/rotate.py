@@ -12,7 +12,7 @@ from typing import ClassVar, cast
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import CpuLanes, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.binding import bind_product
+from vkmnn.vulkan.gemm.binding import bind_matmul
 from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, tiles_of
 from vkmnn.vulkan.gemm.family import (
     Bid,
@@ -125,7 +125,7 @@ class MatMulRotate(MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_product(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder))
         shader = kernels.matmul_rotate(
             rows=self.rows,
             lanes=self.lanes,

@@ -12,7 +12,7 @@ import numpy as np
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, index_spec
-from vkmnn.vulkan.gemm.binding import bind_convolution, bind_product
+from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -50,7 +50,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_product(job, self.pack(job, encoder))
+        bound = bind_matmul(job, self.pack(job, encoder))
         shader = kernels.matmul_shared(
             tile=self.tile.name,
             split=self.split,

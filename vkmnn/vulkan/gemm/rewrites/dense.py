@@ -9,7 +9,7 @@ import numpy as np
 from vkmnn.ir import Array
 from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.cpu_tiles import least_nanoseconds
+from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import Weights
@@ -33,12 +33,12 @@ def choose_dense(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder)
         return False
     lanes, rotations = cpu_lanes(encoder.info), rotate_lanes(encoder.info)
     if problem.grouping == "blocks":
-        grouped = least_nanoseconds(problem, lanes, rotations)
+        grouped = min_nanoseconds(problem, lanes, rotations)
     else:
         results = problem.pixels * ceil_div(problem.channels, 4)
         each = RESULT_NS + problem.taps * (TAP_NS + TERM_NS * problem.inputs)
         grouped = results * each
-    dense = least_nanoseconds(dense_problem(problem), lanes, rotations)
+    dense = min_nanoseconds(dense_problem(problem), lanes, rotations)
     pays = not is_gpu(encoder.info) and dense < grouped
     return encoder.choose("dense", problem, (pays, not pays))
 

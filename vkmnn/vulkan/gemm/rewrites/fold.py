@@ -15,7 +15,7 @@ from vkmnn.ir import Array
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.cpu_tiles import least_nanoseconds
+from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 
@@ -33,8 +33,8 @@ def choose_fold(problem: ConvProblem, encoder: VulkanEncoder) -> bool:
     lanes = cpu_lanes(encoder.info)
     rotations = rotate_lanes(encoder.info)
     folded = folded_problem(problem)
-    before = least_nanoseconds(problem, lanes, rotations)
-    after = least_nanoseconds(folded, lanes, rotations)
+    before = min_nanoseconds(problem, lanes, rotations)
+    after = min_nanoseconds(folded, lanes, rotations)
     after += FOLD_NS * problem.batch * prod(folded.in_size) + DISPATCH_NS
     pays = not is_gpu(encoder.info) and after < before
     return encoder.choose("fold", problem, (pays, not pays))

@@ -20,7 +20,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, multiprocessors, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.cpu_tiles import least_nanoseconds
+from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
 from vkmnn.vulkan.gemm.encode import encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL
@@ -61,7 +61,7 @@ MIN_GAIN = 1.2
 TRANSFORM_PAIRS = 512
 
 
-def product_problem(problem: ConvProblem, m: int) -> ConvProblem:
+def gemm_problem(problem: ConvProblem, m: int) -> ConvProblem:
     """Return the products of F(m, 3) as a grouped convolution of one tap over all tiles."""
     tiles = problem.batch * prod(_grid(problem, m))
     blocks = ceil_div(problem.outputs, 4)
@@ -109,7 +109,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
         m for m in WEIGHT_MATRIX if _largest(problem, m) <= info.limits.max_storage_buffer_range
     ]
     if is_gpu(info):
-        costs, pays = _gpu_costs(problem, fitting, info), not encoder.half
+        costs, pays = _gpu_costs(problem, fitting, info), not encoder.fp16
     else:
         lanes = cpu_lanes(info)
         costs = _cpu_costs(problem, fitting, lanes)
@@ -121,38 +121,38 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
 
 def _largest(problem: ConvProblem, m: int) -> int:
     """Return the bytes of the larger of the two transformed tensors."""
-    product = product_problem(problem, m)
+    product = gemm_problem(problem, m)
     return product.group * product.pixels * max(product.inputs, product.outputs) * 4
 
 
 def _cpu_costs(problem: ConvProblem, sizes: Sequence[int], lanes: CpuLanes) -> dict[int, float]:
     """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
-    costs = {0: least_nanoseconds(problem, lanes, (lanes,))}
+    costs = {0: min_nanoseconds(problem, lanes, (lanes,))}
     for m in sizes:
         before, after = TRANSFORM_NS[lanes][m]
         tiles = problem.batch * prod(_grid(problem, m))
         blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
         transforms = tiles * (before * blocks[0] + after * blocks[1])
-        product = least_nanoseconds(product_problem(problem, m), lanes, (lanes,))
+        product = min_nanoseconds(gemm_problem(problem, m), lanes, (lanes,))
         costs[m] = product + transforms + DISPATCH_NS
     return costs
 
 
 def _gpu_costs(problem: ConvProblem, sizes: Sequence[int], info: DeviceInfo) -> dict[int, float]:
     """Return the seconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
-    costs = {0: product_seconds(problem.gemm(), info)}
+    costs = {0: gemm_seconds(problem.gemm(), info)}
     for m in sizes:
-        product = product_problem(problem, m)
+        product = gemm_problem(problem, m)
         values = product.group * product.pixels
         # The product reads and writes what the transforms write and read.
         before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
         after = 4 * (problem.pixels + 2 * values) * product.outputs
-        costs[m] = product_seconds(product.gemm(), info)
+        costs[m] = gemm_seconds(product.gemm(), info)
         costs[m] += pass_seconds(before, info) + pass_seconds(after, info)
     return costs
 
 
-def product_seconds(gemm: Gemm, info: DeviceInfo) -> float:
+def gemm_seconds(gemm: Gemm, info: DeviceInfo) -> float:
     """Return how long a large product takes: one that keeps every multiprocessor busy."""
     return 2.0 * gemm.work / (MULTIPROCESSOR_FLOPS * multiprocessors(info))
 
@@ -193,9 +193,7 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
     with encoder.in_full():
         transformed = job.weights.seen_as(f"winograd{m}", lambda w: transform_weights(w, m))
-        encode_convolution(
-            ConvJob(product_problem(problem, m), transformed, before, after), encoder
-        )
+        encode_convolution(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
     _transform_output(job, m, after, encoder)
     return None
 

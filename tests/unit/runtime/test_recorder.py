@@ -49,19 +49,19 @@ def places(memory: Buffer, *numbers: int) -> list[BufferRange]:
 def test_barriers_ask_for_no_more_than_needed(
     device: Device, memory: Buffer, scale: Shader, barriers: list[tuple[int, int]]
 ) -> None:
-    encoder = device.encoder()
+    recorder = device.recorder()
     pipeline = device.pipeline(scale)
 
     def step(source: int, target: int) -> None:
-        encoder.dispatch(pipeline, places(memory, source, target), PARAMS, (2, 1, 1))
+        recorder.dispatch(pipeline, places(memory, source, target), PARAMS, (2, 1, 1))
 
-    encoder.fill(places(memory, 0)[0])
+    recorder.fill(places(memory, 0)[0])
     step(0, 1)  # reads what a transfer wrote
     step(1, 2)  # read after write
     step(3, 1)  # write after read: the write before it was read, so visibility to reads is enough
     step(3, 1)  # write after write
-    encoder.copy(*places(memory, 4, 5))  # the first transfer after barriers for compute alone
-    commands = encoder.finish()
+    recorder.copy(*places(memory, 4, 5))  # the first transfer after barriers for compute alone
+    commands = recorder.finish()
     assert barriers == [
         (TRANSFER_WRITE, COMPUTE),
         (COMPUTE, COMPUTE_READ),
@@ -70,7 +70,7 @@ def test_barriers_ask_for_no_more_than_needed(
         (COMPUTE | TRANSFER_WRITE, COMPUTE | TRANSFER),
         (COMPUTE | TRANSFER, COMPUTE | TRANSFER | HOST_READ),
     ]
-    assert encoder.barrier_count == 5
+    assert recorder.barrier_count == 5
     commands.destroy()
 
 
@@ -96,10 +96,10 @@ def test_a_write_after_reads_alone_is_an_execution_barrier(
         """,
         "x:w:f32",
     )
-    encoder = device.encoder()
-    encoder.dispatch(device.pipeline(reader), places(memory, 0))
-    encoder.dispatch(device.pipeline(writer), places(memory, 0))
-    encoder.finish().destroy()
+    recorder = device.recorder()
+    recorder.dispatch(device.pipeline(reader), places(memory, 0))
+    recorder.dispatch(device.pipeline(writer), places(memory, 0))
+    recorder.finish().destroy()
     assert barriers[0] == (COMPUTE_READ, COMPUTE_READ)
     assert len(barriers) == 2
 
@@ -109,11 +109,11 @@ def test_weights_cost_a_barrier_only_when_they_are_written(
 ) -> None:
     pipeline = device.pipeline(scale)
     with device.allocate(4 * STRIDE, MemoryKind.WEIGHTS) as weights:
-        encoder = device.encoder()
+        recorder = device.recorder()
 
         def step(source: BufferRange, target: BufferRange) -> int:
-            encoder.dispatch(pipeline, [source, target], PARAMS, (2, 1, 1))
-            return encoder.barrier_count
+            recorder.dispatch(pipeline, [source, target], PARAMS, (2, 1, 1))
+            return recorder.barrier_count
 
         a, b, c = places(weights, 0, 1, 2)
         x, y, z = places(memory, 0, 1, 2)
@@ -123,7 +123,7 @@ def test_weights_cost_a_barrier_only_when_they_are_written(
         assert step(a, places(memory, 3)[0]) == 1
         assert step(c, places(memory, 4)[0]) == 2  # written, then read
         assert step(z, b) == 2
-        encoder.finish().destroy()
+        recorder.finish().destroy()
 
 
 def test_limits_of_a_dispatch(
@@ -132,12 +132,12 @@ def test_limits_of_a_dispatch(
     pipeline = device.pipeline(scale)
     limits = device.info.limits
     good = places(memory, 0, 1)
-    encoder = device.encoder()
+    recorder = device.recorder()
 
     def refuse(match: str, ranges: list[BufferRange] = good, **changes: object) -> None:
         arguments = {"params": PARAMS, "groups": (2, 1, 1), "label": "conv1"} | changes
         with pytest.raises(InvalidInputError, match=match) as caught:
-            encoder.dispatch(arguments.pop("pipeline", pipeline), ranges, **arguments)
+            recorder.dispatch(arguments.pop("pipeline", pipeline), ranges, **arguments)
         assert caught.value.op == "conv1"
 
     refuse("binds 2 ranges, not 1", good[:1])
@@ -157,10 +157,10 @@ def test_limits_of_a_dispatch(
     refuse("outside a buffer", [BufferRange(memory, 0, -4), good[1]])
     texels = {"pipeline": device.pipeline(texel_add), "params": bytes(4)}
     refuse("no whole number of texels of 16 bytes", [BufferRange(memory, 0, 24), good[1]], **texels)
-    assert encoder.dispatch_count == 0
-    encoder.finish().destroy()
+    assert recorder.dispatch_count == 0
+    recorder.finish().destroy()
     refuse("finished already")
-    for call in (encoder.finish, lambda: encoder.fill(good[0]), lambda: encoder.copy(*good)):
+    for call in (recorder.finish, lambda: recorder.fill(good[0]), lambda: recorder.copy(*good)):
         with pytest.raises(InvalidInputError, match="finished already"):
             call()
 
@@ -174,32 +174,32 @@ def test_ranges_larger_than_the_device_can_bind(
     from vkmnn.runtime.pipeline import Pipeline
 
     big = [BufferRange(memory, 0, 144), BufferRange(memory, STRIDE, 144)]
-    encoder = device.encoder()
+    recorder = device.recorder()
     for shader, params in ((scale, PARAMS), (texel_add, bytes(4))):
         made = device.pipeline(shader)
         small = Pipeline(shader, {}, made.driver_pipeline, limits)
-        encoder.dispatch(made, big, params)
+        recorder.dispatch(made, big, params)
         with pytest.raises(InvalidInputError, match="144 bytes exceed the device's limit of 128"):
-            encoder.dispatch(small, big, params)
-    encoder.finish().destroy()
+            recorder.dispatch(small, big, params)
+    recorder.finish().destroy()
 
 
 def test_limits_of_copy_and_fill(device: Device, memory: Buffer) -> None:
-    encoder = device.encoder()
+    recorder = device.recorder()
     a = BufferRange(memory, 0, 64)
     with pytest.raises(InvalidInputError, match="cannot copy 64 bytes to 32 bytes"):
-        encoder.copy(a, BufferRange(memory, 512, 32))
+        recorder.copy(a, BufferRange(memory, 512, 32))
     with pytest.raises(InvalidInputError, match="overlaps its target"):
-        encoder.copy(a, BufferRange(memory, 60, 64))
+        recorder.copy(a, BufferRange(memory, 60, 64))
     with pytest.raises(InvalidInputError, match="outside a buffer"):
-        encoder.copy(a, BufferRange(memory, memory.nbytes - 60, 64))
+        recorder.copy(a, BufferRange(memory, memory.nbytes - 60, 64))
     with pytest.raises(InvalidInputError, match="multiples of 4"):
-        encoder.fill(BufferRange(memory, 2, 4))
+        recorder.fill(BufferRange(memory, 2, 4))
     with pytest.raises(InvalidInputError, match="multiples of 4"):
-        encoder.fill(BufferRange(memory, 0, 5))
+        recorder.fill(BufferRange(memory, 0, 5))
     with pytest.raises(InvalidInputError, match="outside a buffer"):
-        encoder.fill(BufferRange(memory, memory.nbytes, 4))
-    encoder.finish().destroy()
+        recorder.fill(BufferRange(memory, memory.nbytes, 4))
+    recorder.finish().destroy()
 
 
 @pytest.mark.parametrize("local", [1, 7, 64])

@@ -14,16 +14,16 @@ from vkmnn.runtime import device as devices
 from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
-from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_matrices
+from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_coopmat
 
 
 @pytest.fixture(scope="module", autouse=True)
-def matrices(validation: bool) -> Iterator[None]:
+def coopmat(validation: bool) -> Iterator[None]:
     """Take the kernels of matrices on any device; what it cannot run is emulated."""
     if not devices.enumerate_devices():
         pytest.skip("no Vulkan device")
     device = devices.open_device("auto", validation=validation)
-    if not has_matrices(device.info):
+    if not has_coopmat(device.info):
         bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device)
         if isinstance(bench, str):
             pytest.skip(bench)
@@ -32,7 +32,7 @@ def matrices(validation: bool) -> Iterator[None]:
     patch.setattr(devices, "open_device", lambda *_, **__: device)
     by_rule = Preferences.__call__
 
-    def first_matrices(
+    def first_coopmat(
         self: Preferences, what: str, problem: Hashable, candidates: Sequence[Any]
     ) -> Any:
         # Rules of CPU devices leave them last.
@@ -41,7 +41,7 @@ def matrices(validation: bool) -> Iterator[None]:
                 return candidate
         return by_rule(self, what, problem, candidates)
 
-    patch.setattr(Preferences, "__call__", first_matrices)
+    patch.setattr(Preferences, "__call__", first_coopmat)
     yield
     patch.undo()
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from tests.op.vulkan.harness import device
-from vkmnn.core.pipeline import Pipeline
+from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs
 from vkmnn.ir.ops import (
@@ -61,23 +61,23 @@ class Run:
         feeds: Mapping[str, Array],
         outputs: Mapping[str, Array],
         constants: Mapping[str, Array] | None = None,
-        half: bool = True,
+        fp16: bool = True,
     ) -> None:
         graph = Graph(
-            "half",
+            "fp16",
             [tensor_info(name, array) for name, array in feeds.items()],
             [tensor_info(name, array) for name, array in outputs.items()],
             list(ops),
             dict(constants or {}),
         )
-        backend = VulkanBackend(device(), half=half)
+        backend = VulkanBackend(device(), fp16=fp16)
         infos = {name: tensor_info(name, array) for name, array in feeds.items()}
-        plan = Pipeline(graph, infos, {}, backend, CpuBackend(), run_op)
+        plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
         try:
             assert not plan.placement().off_device
             self.results = plan.execute(feeds)
             made = [out for command in plan.commands for out in command.outputs]
-            self.halves = {tensor.name for tensor in made if tensor.half}
+            self.fp16_tensors = {tensor.name for tensor in made if tensor.fp16}
             self.memory = plan.memory()
             self.choices = backend.choices
         finally:
@@ -90,10 +90,10 @@ class Run:
         assert np.abs(got - want).max(initial=0) <= part * max(np.ptp(want), np.abs(want).max())
 
 
-def through_halves(name: str, columns: int) -> tuple[Op, dict[str, Array]]:
+def through_fp16(name: str, columns: int) -> tuple[Op, dict[str, Array]]:
     """Return a product that leaves a matrix as it is, and stores it in 16 bits."""
     eye = {f"{name}.eye": np.eye(columns, dtype=np.float32)}
-    return op("MatMul", f"{name} {name}.eye", f"{name}.half", MatMulAttrs()), eye
+    return op("MatMul", f"{name} {name}.eye", f"{name}.fp16", MatMulAttrs()), eye
 
 
 # --- islands of float32 ---------------------------------------------------------------------------
@@ -102,14 +102,14 @@ def through_halves(name: str, columns: int) -> tuple[Op, dict[str, Array]]:
 def test_rms_norm_that_is_spelled_out_keeps_its_statistics() -> None:
     """Squares of 300 and more are beyond the range of halves."""
     x = floats(5, 64, scale=400)
-    enter, eye = through_halves("x", 64)
+    enter, eye = through_fp16("x", 64)
     ops = [
         enter,
-        op("BinaryOp", "x.half two", "squares", BinaryAttrs("POW")),
+        op("BinaryOp", "x.fp16 two", "squares", BinaryAttrs("POW")),
         op("Reduction", "squares axes", "mean", ReductionAttrs("MEAN", True)),
         op("BinaryOp", "mean eps", "safe", BinaryAttrs("ADD")),
         op("UnaryOp", "safe", "root", UnaryAttrs("SQRT")),
-        op("BinaryOp", "x.half root", "y", BinaryAttrs("DIV")),
+        op("BinaryOp", "x.fp16 root", "y", BinaryAttrs("DIV")),
     ]
     constants = {
         **eye,
@@ -119,8 +119,8 @@ def test_rms_norm_that_is_spelled_out_keeps_its_statistics() -> None:
     }
     want = x / np.sqrt((x**2).mean(1, keepdims=True) + 1e-6)
     run = Run(ops, {"x": x}, {"y": want}, constants)
-    assert "x.half" in run.halves
-    assert not run.halves & {"squares", "mean", "safe", "root", "y"}
+    assert "x.fp16" in run.fp16_tensors
+    assert not run.fp16_tensors & {"squares", "mean", "safe", "root", "y"}
     run.close_to("y", want)
 
 
@@ -138,10 +138,10 @@ def test_rms_norm_that_is_spelled_out_keeps_its_statistics() -> None:
 )
 def test_which_results_are_halves(kind: str, attrs: OpAttrs | None, gives: bool) -> None:
     x = floats(3, 8)
-    enter, constants = through_halves("x", 8)
-    leave, eye = through_halves("y", 8)
+    enter, constants = through_fp16("x", 8)
+    leave, eye = through_fp16("y", 8)
     axis = {"Reduction": np.array([1], np.int64), "CumSum": np.array(1, np.int64)}.get(kind)
-    inputs = "x.half axis" if axis is not None else "x.half"
+    inputs = "x.fp16 axis" if axis is not None else "x.fp16"
     attrs = attrs or CumSumAttrs()
     array = run_op(op(kind, inputs, "y", attrs), [x] if axis is None else [x, axis])[0]
     ops = [enter, op(kind, inputs, "y", attrs)]
@@ -151,47 +151,47 @@ def test_which_results_are_halves(kind: str, attrs: OpAttrs | None, gives: bool)
         extra |= eye
     name = ops[-1].outputs[0]
     run = Run(ops, {"x": x}, {name: array}, {**constants, **extra})
-    assert ("y" in run.halves) == gives
+    assert ("y" in run.fp16_tensors) == gives
     run.close_to(name, array)
 
 
 def test_operands_in_float32_keep_an_elementwise_op_there() -> None:
     """One operand is an input of the network, the other one a half: nothing is lost."""
     x, z = floats(3, 8), floats(3, 8) + np.float32(1e-5)
-    enter, eye = through_halves("x", 8)
+    enter, eye = through_fp16("x", 8)
     want = x.astype(np.float16).astype(np.float32) * z
-    ops = [enter, op("BinaryOp", "x.half z", "y", BinaryAttrs("MUL"))]
+    ops = [enter, op("BinaryOp", "x.fp16 z", "y", BinaryAttrs("MUL"))]
     run = Run(ops, {"x": x, "z": z}, {"y": want}, eye)
-    assert "x.half" in run.halves
-    assert "y" not in run.halves
+    assert "x.fp16" in run.fp16_tensors
+    assert "y" not in run.fp16_tensors
     run.close_to("y", want, 1e-6)
 
 
 @pytest.mark.parametrize("value", [1e-12, 1e9])
 def test_a_constant_that_is_no_half_keeps_an_elementwise_op_in_float32(value: float) -> None:
     x = floats(3, 8)
-    enter, eye = through_halves("x", 8)
+    enter, eye = through_fp16("x", 8)
     ops = [
         enter,
-        op("BinaryOp", "x.half c", "sum", BinaryAttrs("MUL")),
+        op("BinaryOp", "x.fp16 c", "sum", BinaryAttrs("MUL")),
         op("BinaryOp", "sum c", "y", BinaryAttrs("DIV")),
     ]
     constants = {**eye, "c": np.float32(value).reshape(())}
     run = Run(ops, {"x": x}, {"y": x}, constants)
-    assert not run.halves & {"sum", "y"}
+    assert not run.fp16_tensors & {"sum", "y"}
     run.close_to("y", x)
 
 
 def test_a_scalar_that_halves_hold_does_not() -> None:
     x = floats(3, 8)
-    enter, eye = through_halves("x", 8)
+    enter, eye = through_fp16("x", 8)
     ops = [
         enter,
-        op("BinaryOp", "x.half c", "y", BinaryAttrs("MUL")),
+        op("BinaryOp", "x.fp16 c", "y", BinaryAttrs("MUL")),
         op("BinaryOp", "y c", "z", BinaryAttrs("DIV")),
     ]
     run = Run(ops, {"x": x}, {"z": x}, {**eye, "c": np.float32(3).reshape(())})
-    assert "y" in run.halves
+    assert "y" in run.fp16_tensors
     run.close_to("z", x)
 
 
@@ -220,18 +220,18 @@ def scores_and_masks() -> Iterator[tuple[str, list[Op], dict[str, Array], dict[s
     added = np.where(hidden, LOWEST, np.float32(0)).astype(np.float32)
     yield (
         "constant sum",
-        [op("BinaryOp", "x.half mask", "s", BinaryAttrs("ADD"))],
+        [op("BinaryOp", "x.fp16 mask", "s", BinaryAttrs("ADD"))],
         {},
         {"mask": added},
     )
-    yield "sum", [op("BinaryOp", "x.half mask", "s", BinaryAttrs("ADD"))], {"mask": added}, {}
+    yield "sum", [op("BinaryOp", "x.fp16 mask", "s", BinaryAttrs("ADD"))], {"mask": added}, {}
     lowest = {"low": np.array(LOWEST, np.float32)}
-    yield "choice", [op("Select", "mask low x.half", "s")], {"mask": hidden}, lowest
+    yield "choice", [op("Select", "mask low x.fp16", "s")], {"mask": hidden}, lowest
     weight = (1 - hidden).astype(np.float32)
     scaled = [
         op("BinaryOp", "one mask", "off", BinaryAttrs("SUB")),
         op("BinaryOp", "off low", "far", BinaryAttrs("MUL")),
-        op("BinaryOp", "x.half far", "s", BinaryAttrs("ADD")),
+        op("BinaryOp", "x.fp16 far", "s", BinaryAttrs("ADD")),
     ]
     yield "scaled", scaled, {"mask": weight}, {**lowest, "one": np.array(1, np.float32)}
 
@@ -245,7 +245,7 @@ def test_rows_that_see_nothing_are_as_in_float32(
 ) -> None:
     """Float32 sums with the lowest number forget the scores: the softmax of such a row is even."""
     x = floats(4, 4)
-    enter, eye = through_halves("x", 4)
+    enter, eye = through_fp16("x", 4)
     ops = [enter, *masking, op("Softmax", "s", "y", SoftmaxAttrs(-1))]
     feeds = {"x": x, **feeds}
     want = np.zeros((4, 4), np.float32)
@@ -299,8 +299,8 @@ def test_masks_of_attention_keep_float32() -> None:
 
 def test_softmax_of_large_logits() -> None:
     x = np.array([[6e4, -6e4, 6e4 - 64, 0.0], [40, 20, 30, 39.5]], np.float32)
-    enter, eye = through_halves("x", 4)
-    ops = [enter, op("Softmax", "x.half", "y", SoftmaxAttrs(-1))]
+    enter, eye = through_fp16("x", 4)
+    ops = [enter, op("Softmax", "x.fp16", "y", SoftmaxAttrs(-1))]
     rounded = x.astype(np.float16).astype(np.float64)
     power = np.exp(rounded - rounded.max(1, keepdims=True))
     want = (power / power.sum(1, keepdims=True)).astype(np.float32)
@@ -321,8 +321,8 @@ def test_indices_in_floats_keep_their_digits() -> None:
 
 def test_pads_that_are_no_halves_keep_float32() -> None:
     x = floats(3, 8)
-    enter, eye = through_halves("x", 8)
-    ops = [enter, op("Pad", "x.half pads value", "y", PadAttrs())]
+    enter, eye = through_fp16("x", 8)
+    ops = [enter, op("Pad", "x.fp16 pads value", "y", PadAttrs())]
     constants = {"pads": np.array([0, 1, 0, 0], np.int64), "value": np.array(-1e30, np.float32)}
     want = np.pad(x, ((0, 0), (1, 0)), constant_values=np.float32(-1e30))
     got = Run(ops, {"x": x}, {"y": want}, {**eye, **constants}).results["y"]
@@ -333,7 +333,7 @@ def test_pads_that_are_no_halves_keep_float32() -> None:
 # --- layouts, views and memory --------------------------------------------------------------------
 
 
-def half_case(ops: Sequence[Op], feeds: dict[str, Array], constants: dict[str, Array]) -> Case:
+def fp16_case(ops: Sequence[Op], feeds: dict[str, Array], constants: dict[str, Array]) -> Case:
     """Return a case whose output is that of the last op; its inputs are halves at once."""
     arrays = {**feeds, **constants}
     for one in ops:
@@ -341,7 +341,7 @@ def half_case(ops: Sequence[Op], feeds: dict[str, Array], constants: dict[str, A
     name = ops[-1].outputs[0]
     inputs = [tensor_info(key, array) for key, array in feeds.items()]
     outputs = [tensor_info(name, np.asarray(arrays[name]))]
-    return Case(Graph("views", inputs, outputs, list(ops), constants), feeds, half=True)
+    return Case(Graph("views", inputs, outputs, list(ops), constants), feeds, fp16=True)
 
 
 def copies(case: Case) -> int:
@@ -356,7 +356,7 @@ def test_concat_of_blocked_halves(channels: tuple[int, ...], pixels: tuple[int, 
     ops = [op("Pooling", name, f"{name}.pool", POOL) for name in feeds]
     pooled = " ".join(f"{name}.pool" for name in feeds)
     ops += [op("Concat", pooled, "all", AxisAttrs(1)), op("Pooling", "all", "y", POOL)]
-    run_case(half_case(ops, feeds, {}), device(), {})
+    run_case(fp16_case(ops, feeds, {}), device(), {})
 
 
 def test_a_concat_of_halves_costs_no_copy() -> None:
@@ -369,7 +369,7 @@ def test_a_concat_of_halves_costs_no_copy() -> None:
         op("UnaryOp", "b", "d", UnaryAttrs("ABS")),
         op("Concat", "c d", "y", AxisAttrs(0)),
     ]
-    case = half_case([*ops, op("UnaryOp", "y", "z", UnaryAttrs("NEG"))], feeds, {})
+    case = fp16_case([*ops, op("UnaryOp", "y", "z", UnaryAttrs("NEG"))], feeds, {})
     run_case(case, device(), {})
     assert copies(case) == 0
 
@@ -387,7 +387,7 @@ def test_slices_of_halves_at_any_offset(begin: int, count: int) -> None:
         op("Slice", "a begin end axis", "b"),
         op("UnaryOp", "b", "y", UnaryAttrs("ABS")),
     ]
-    run_case(half_case(ops, {"x": floats(256)}, constants), device(), {})
+    run_case(fp16_case(ops, {"x": floats(256)}, constants), device(), {})
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 5), (1, 1, 1, 1), (1, 3, 1, 1)])
@@ -397,7 +397,7 @@ def test_small_tensors(shape: tuple[int, ...]) -> None:
         op("UnaryOp", "a", "b", UnaryAttrs("LOG")),
         op("BinaryOp", "b x", "y", BinaryAttrs("ADD")),
     ]
-    run_case(half_case(ops, {"x": floats(*shape)}, {}), device(), {})
+    run_case(fp16_case(ops, {"x": floats(*shape)}, {}), device(), {})
 
 
 def test_memory_is_half() -> None:
@@ -411,14 +411,14 @@ def test_memory_is_half() -> None:
         op("Convolution", "b v", "y", back),
     ]
     constants = {"w": w, "v": floats(16, 16, 1, 1)}
-    wide, half = (
-        Run(ops, {"x": x}, {"y": floats(1, 16, 16, 16)}, constants, half=half)
-        for half in (False, True)
+    wide, fp16 = (
+        Run(ops, {"x": x}, {"y": floats(1, 16, 16, 16)}, constants, fp16=fp16)
+        for fp16 in (False, True)
     )
-    half.close_to("y", wide.results["y"])
-    assert half.memory.activations == wide.memory.activations // 2
-    assert half.memory.constants <= wide.memory.constants * 0.51
-    assert half.memory.io == wide.memory.io
+    fp16.close_to("y", wide.results["y"])
+    assert fp16.memory.activations == wide.memory.activations // 2
+    assert fp16.memory.constants <= wide.memory.constants * 0.51
+    assert fp16.memory.io == wide.memory.io
 
 
 def test_a_table_of_constants_is_stored_in_halves() -> None:
@@ -430,16 +430,16 @@ def test_a_table_of_constants_is_stored_in_halves() -> None:
     ]
     run = Run(ops, {"index": index}, {"y": table[index]}, {"table": table, "w": w})
     run.close_to("y", table[index])
-    assert "rows" in run.halves
+    assert "rows" in run.fp16_tensors
     assert run.memory.constants < (table.size + w.size) * 2 + 1024
 
 
 def test_measurements_of_halves_are_kept_apart() -> None:
     x, w = floats(64, 64), floats(64, 64)
     ops = [op("MatMul", "x w", "y", MatMulAttrs())]
-    wide, half = (
-        Run(ops, {"x": x}, {"y": x}, {"w": w}, half=half).choices for half in (False, True)
+    wide, fp16 = (
+        Run(ops, {"x": x}, {"y": x}, {"w": w}, fp16=fp16).choices for fp16 in (False, True)
     )
-    keys = [{choice.key for choice in made if choice.what == "matmul"} for made in (wide, half)]
+    keys = [{choice.key for choice in made if choice.what == "matmul"} for made in (wide, fp16)]
     assert all(keys)
     assert not keys[0] & keys[1]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.encoder import CommandBuffer
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.choice import NOT_TUNED
@@ -19,12 +19,12 @@ from vkmnn.vulkan.recording import Dispatch, Recording, Spec
 from vkmnn.vulkan.segment import Edges, VulkanSegment
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
-PipelineKey = tuple[str, tuple[tuple[str, int | float | bool], ...]]
+SpecializedShader = tuple[str, tuple[tuple[str, int | float | bool], ...]]
 
 
-def pipelines_used(recording: Recording) -> dict[PipelineKey, tuple[Shader, Spec]]:
+def pipelines_used(recording: Recording) -> dict[SpecializedShader, tuple[Shader, Spec]]:
     """Return what the recorded dispatches need, each pipeline once."""
-    return {_pipeline_key(d): (d.shader, d.spec) for d in recording.dispatches}
+    return {_specialized(d): (d.shader, d.spec) for d in recording.dispatches}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class PlanRecorder:
         device: Device,
         recording: Recording,
         memory: PlanMemory,
-        pipelines: Mapping[PipelineKey, Pipeline],
+        pipelines: Mapping[SpecializedShader, Pipeline],
         timestamps: bool,
     ) -> None:
         self._device = device
@@ -171,10 +171,10 @@ class PlanRecorder:
     ) -> CommandBuffer | None:
         if not dispatches and not copies:
             return None
-        recorder = self._device.encoder(timestamps=self._timestamps)
+        recorder = self._device.recorder(timestamps=self._timestamps)
         for dispatch in dispatches:
             recorder.dispatch(
-                self._pipelines[_pipeline_key(dispatch)],
+                self._pipelines[_specialized(dispatch)],
                 [self._place(tensor, moved) for tensor in dispatch.tensors],
                 dispatch.params,
                 dispatch.groups,
@@ -200,9 +200,9 @@ class PlanRecorder:
 
 def _fits(tensor: Tensor, place: BufferRange) -> bool:
     """Return whether a place in plain order, 32 bits an element, is what the tensor wants."""
-    plain = tensor.layout is Layout.NCHW and not tensor.half
+    plain = tensor.layout is Layout.NCHW and not tensor.fp16
     return plain and place.nbytes == storage_bytes(tensor)
 
 
-def _pipeline_key(dispatch: Dispatch) -> PipelineKey:
+def _specialized(dispatch: Dispatch) -> SpecializedShader:
     return dispatch.shader.name, tuple(sorted(dispatch.spec.items()))

@@ -41,8 +41,8 @@ REBUILD_HINT = (
 )
 
 
-class Encoder:
-    """Records commands in order; `finish` returns them for replay. Made by `Device.encoder`.
+class CommandRecorder:
+    """Records commands in order; `finish` returns them for replay. Made by `Device.recorder`.
 
     Between commands that touch the same bytes, at least one of them writing, a barrier is put:
     one global memory barrier with the least stages and accesses. Commands without such a
@@ -196,7 +196,7 @@ class Encoder:
         What was written becomes visible to the host and to command buffers submitted later.
         """
         if self._finished:
-            raise InvalidInputError("the encoder has been finished already")
+            raise InvalidInputError("the recorder has been finished already")
         self._finished = True
         if self._ever | self._used:
             self._recorder.barrier(self._ever | self._used, COMPUTE | TRANSFER | HOST_READ)
@@ -208,7 +208,7 @@ class Encoder:
 
     def _transfer(self, ranges: tuple[tuple[BufferRange, bool], ...]) -> None:
         if self._finished:
-            raise InvalidInputError("the encoder has been finished already")
+            raise InvalidInputError("the recorder has been finished already")
         hazard = bool(self._unseen)
         scope = 0
         touched = []
@@ -283,7 +283,7 @@ class Encoder:
         shader = pipeline.shader
         hint = None
         if self._finished:
-            message = "the encoder has been finished already"
+            message = "the recorder has been finished already"
         elif len(bindings) != len(pipeline.slots):
             names = ", ".join(slot.name for slot in pipeline.slots)
             message = f"{shader.name} binds {len(pipeline.slots)} ranges, not {len(bindings)}"
@@ -323,7 +323,7 @@ class Encoder:
 
 
 class CommandBuffer:
-    """Recorded commands, to be run any number of times. Made by `Encoder.finish`.
+    """Recorded commands, to be run any number of times. Made by `CommandRecorder.finish`.
 
     It keeps the buffers and pipelines that it uses alive. Freed by `destroy`, at the end of a
     `with` block, or when nothing refers to it. Threads may share it: runs exclude each other.
@@ -455,7 +455,7 @@ class CommandBuffer:
         if not self._timestamps or not self._has_run:
             raise InvalidInputError(
                 "there are no timings",
-                hint="record with Device.encoder(timestamps=True) and run the commands first",
+                hint="record with Device.recorder(timestamps=True) and run the commands first",
             )
         times = self._usable().timestamps_ns()
         return [

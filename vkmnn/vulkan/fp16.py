@@ -1,6 +1,6 @@
 """Which tensors of an op take 16 bits per float where a session stores halves.
 
-See docs/decisions/half-storage.md for the reasons.
+See docs/decisions/fp16-storage.md for the reasons.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import enum
 from collections.abc import Sequence
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.vulkan.storage import fits_half, kernel_dtype
+from vkmnn.vulkan.storage import fits_fp16, kernel_dtype
 
-Halves = tuple[list[bool], list[bool]]
+Fp16Operands = tuple[list[bool], list[bool]]
 """For each input and each output, whether its floats are wanted (made) as halves."""
 
 
-class HalfRule(enum.Enum):
+class Fp16Rule(enum.Enum):
     """What an op wants and makes where a session stores halves.
 
     FULL: float32 everywhere; the op has no kernels for halves, or its results leave their range.
@@ -30,14 +30,14 @@ class HalfRule(enum.Enum):
     READS = "reads"
 
 
-def halves(
-    rule: HalfRule,
+def apply_fp16_rule(
+    rule: Fp16Rule,
     inputs: Sequence[Tensor | None],
     outputs: Sequence[Tensor],
     *,
     wide: int = -1,
     clamped: bool = False,
-) -> Halves:
+) -> Fp16Operands:
     """Apply a rule to the tensors of an op.
 
     Args:
@@ -52,8 +52,8 @@ def halves(
         for number, tensor in enumerate(inputs)
         if tensor is not None and number != wide and is_float(tensor)
     ]
-    takes = rule is HalfRule.TAKES or (rule is not HalfRule.FULL and _half(operands, clamped))
-    gives = takes and rule is not HalfRule.READS
+    takes = rule is Fp16Rule.TAKES or (rule is not Fp16Rule.FULL and _fp16(operands, clamped))
+    gives = takes and rule is not Fp16Rule.READS
     return [takes and number != wide for number in range(len(inputs))], [gives] * len(outputs)
 
 
@@ -62,10 +62,10 @@ def is_float(tensor: Tensor) -> bool:
     return kernel_dtype(tensor.dtype) == "f32"
 
 
-def _half(operands: Sequence[Tensor], clamped: bool) -> bool:
+def _fp16(operands: Sequence[Tensor], clamped: bool) -> bool:
     computed = [tensor for tensor in operands if tensor.value is None]
     constants = [tensor.value for tensor in operands if tensor.value is not None]
     # Constants alone decide by themselves: nothing says that their results meet halves.
     clamped = clamped and bool(computed)
-    fit = all(fits_half(value, clamped=clamped) for value in constants)
-    return bool(operands) and fit and all(tensor.half for tensor in computed)
+    fit = all(fits_fp16(value, clamped=clamped) for value in constants)
+    return bool(operands) and fit and all(tensor.fp16 for tensor in computed)

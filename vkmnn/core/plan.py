@@ -1,4 +1,4 @@
-"""A Pipeline is the plan of a network for one set of input shapes, ready to be replayed."""
+"""A Plan is a network prepared for one set of input shapes, ready to be replayed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.budget import Meter, unlimited
-from vkmnn.core.backend import Backend, MemoryUse, OpsRefusedError, Segment, Timing
+from vkmnn.core.backend import Backend, MemoryUse, OpsRejectedError, Segment, Timing
 from vkmnn.core.bound import Begun, BoundPlan, Lane
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.execution import Command, Rejection
@@ -25,7 +25,7 @@ from vkmnn.ir import Array, Graph, Op, TensorInfo
 _log = logging.getLogger(__name__)
 
 
-class Pipeline:
+class Plan:
     """Plan and run one network at fixed input shapes (MNN Pipeline: encode, allocate, execute).
 
     Args:
@@ -75,7 +75,7 @@ class Pipeline:
             check_host_memory(self.commands, backup.type, set(self._outputs), meter)
             try:
                 built = self._build(inputs)
-            except OpsRefusedError as error:
+            except OpsRejectedError as error:
                 if error.reasons.keys() <= refused.keys():
                     raise DeviceError(
                         f"cannot run what the plan needs beside the network: {error.message}",
