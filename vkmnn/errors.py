@@ -6,12 +6,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+_LONGEST_LINE = 4000
+_LONGEST_NAME = 400
+
+
+def _clipped(text: str, most: int) -> str:
+    """Return a text without the middle where it is too long: names in models have any length."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … ({len(text) - 2 * half} characters) … {text[-half:]}"
+
 
 class VkmnnError(Exception):
     """Base of all vkmnn errors.
 
     Args:
-        message: what is wrong, in one sentence.
+        message: what is wrong, in one sentence; lines that are far too long lose their middle.
         op: the operator type concerned (`"Conv"`), if there is one.
         node: the node's name in the model, if there is one.
         hint: what to do next.
@@ -31,18 +42,22 @@ class VkmnnError(Exception):
         node: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.message = message
+        lines = message.split("\n")
+        self.message = "\n".join(_clipped(line, _LONGEST_LINE) for line in lines)
         self.op = op
         self.node = node
-        self.hint = hint
-        super().__init__(message)
+        self.hint = hint if hint is None else _clipped(hint, _LONGEST_LINE)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         """Return the message, where it happened and the hint."""
         text = self.message
         where = [
             part
-            for part in (self.op and f"op {self.op}", self.node and f"node '{self.node}'")
+            for part in (
+                self.op and f"op {_clipped(self.op, _LONGEST_NAME)}",
+                self.node and f"node '{_clipped(self.node, _LONGEST_NAME)}'",
+            )
             if part
         ]
         if where:

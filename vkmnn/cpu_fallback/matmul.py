@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,9 +25,14 @@ from vkmnn.cpu_fallback.registry import (
 from vkmnn.cpu_fallback.unary import finish
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs, StridedAttentionAttrs
-from vkmnn.shape.einsum import parse_einsum
+from vkmnn.shape.einsum import EinsumPlan, Label, parse_einsum
+
+MAX_FACTORS = 30
+"""numpy takes at most 64 operands, versions before 2 take 32."""
 
 CHUNK = 1 << 20  # elements of a matrix that are converted at a time: 8 MB of float64
+
+_Factor = tuple[AnyArray, tuple[Label, ...]]
 
 
 def _transposed(x: AnyArray, transpose: bool) -> AnyArray:
@@ -63,17 +71,42 @@ def _matmul(op: Op[MatMulAttrs], inputs: Inputs) -> list[AnyArray]:
 def _einsum(op: Op[EinsumAttrs], inputs: Inputs) -> list[AnyArray]:
     operands = [required(inputs, index) for index in range(len(inputs))]
     dtype = sum_dtype(*operands)
-    operands = [operand.astype(dtype) for operand in operands]
     plan = parse_einsum(op.attrs.equation, [item.shape for item in operands])
-    numbers = {label: number for number, label in enumerate(plan.sizes)}
-    arguments: list[Any] = []
+    factors: list[_Factor] = []
     for operand, labels in zip(operands, plan.operands, strict=True):
         # numpy's optimised paths do not broadcast axes of size 1 themselves.
         shape = tuple(plan.sizes[label] for label in labels)
-        arguments += [np.broadcast_to(operand, shape), [numbers[label] for label in labels]]
-    arguments.append([numbers[label] for label in plan.result])
-    result: AnyArray = np.asarray(np.einsum(*arguments, optimize=True))
+        factors.append((np.broadcast_to(operand.astype(dtype), shape), labels))
+    while len(factors) > MAX_FACTORS:
+        factors = _fewer(factors, plan)
+    result = _contracted(factors, plan.result)
     return [result.astype(required(inputs, 0).dtype, copy=False)]
+
+
+def _contracted(factors: Sequence[_Factor], result: Sequence[Label]) -> AnyArray:
+    labels = dict.fromkeys(chain.from_iterable(own for _, own in factors))
+    numbers = {label: number for number, label in enumerate(labels)}
+    arguments: list[Any] = []
+    for array, own in factors:
+        arguments += [array, [numbers[label] for label in own]]
+    arguments.append([numbers[label] for label in result])
+    return np.asarray(np.einsum(*arguments, optimize=True))
+
+
+def _fewer(factors: Sequence[_Factor], plan: EinsumPlan) -> list[_Factor]:
+    """Return the factors with those two neighbours multiplied whose product is the smallest."""
+    uses = Counter(chain(set(plan.result), *(set(own) for _, own in factors)))
+
+    def kept(place: int) -> tuple[Label, ...]:
+        both = Counter(chain(*(set(own) for _, own in factors[place : place + 2])))
+        return tuple(label for label, count in both.items() if uses[label] > count)
+
+    def size(place: int) -> int:
+        return prod(plan.sizes[label] for label in kept(place))
+
+    place = min(range(len(factors) - 1), key=size)
+    product = _contracted(factors[place : place + 2], kept(place))
+    return [*factors[:place], (product, kept(place)), *factors[place + 2 :]]
 
 
 @cpu_execution("Attention")

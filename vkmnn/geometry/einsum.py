@@ -8,9 +8,10 @@ other operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from math import prod
 
 import numpy as np
@@ -54,15 +55,14 @@ class _Contraction:
         """Contract the cheapest pair, again and again, then bring the last operand into order."""
         operands = [self.operand(index, labels) for index, labels in enumerate(self.plan.operands)]
         while True:
-            operands = [
-                self.sum_out(operand, self.needed(operands[:index] + operands[index + 1 :]))
-                for index, operand in enumerate(operands)
-            ]
+            uses = self.uses(operands)
+            operands = [self.sum_out(operand, self.needed(uses, operand)) for operand in operands]
             if len(operands) == 1:
                 break
-            first, second = min(combinations(range(len(operands)), 2), key=self.cost_of(operands))
+            self.ctx.check_pieces(len(operands))
+            first, second = self.cheapest(operands)
             rest = [x for index, x in enumerate(operands) if index not in (first, second)]
-            needed = self.needed(rest)
+            needed = self.needed(uses, operands[first], operands[second])
             operands = [self.product(operands[first], operands[second], needed), *rest]
         self.copy(operands[0], self.plan.result, self.ctx.outputs[0])
 
@@ -75,17 +75,30 @@ class _Contraction:
                 strides[label] = strides.get(label, 0) + stride
         return _Operand(info.name, strides)
 
-    def needed(self, others: Iterable[_Operand]) -> set[Label]:
-        """Return the labels that the result or other operands still use."""
-        return set(self.plan.result).union(*(operand.labels for operand in others))
+    def uses(self, operands: Iterable[_Operand]) -> Counter[Label]:
+        """Return how many operands use each label; the result counts as one more."""
+        return Counter(chain(set(self.plan.result), *(operand.labels for operand in operands)))
 
-    def cost_of(self, operands: Sequence[_Operand]) -> Callable[[tuple[int, int]], int]:
+    def needed(self, uses: Counter[Label], *own: _Operand) -> set[Label]:
+        """Return the labels of some operands that the result or other operands still use."""
+        mine = Counter(chain.from_iterable(operand.labels for operand in own))
+        return {label for label, count in mine.items() if uses[label] > count}
+
+    def cheapest(self, operands: Sequence[_Operand]) -> tuple[int, int]:
+        """Return the pair of operands whose product has the fewest elements.
+
+        Operands with the same labels are alike: only the first two of them are looked at.
+        """
+        uses = self.uses(operands)
+        alike: dict[frozenset[Label], list[int]] = {}
+        for index, operand in enumerate(operands):
+            alike.setdefault(frozenset(operand.labels), []).append(index)
+        some = sorted(index for indices in alike.values() for index in indices[:2])
+
         def cost(pair: tuple[int, int]) -> int:
-            rest = [x for index, x in enumerate(operands) if index not in pair]
-            labels = {label for index in pair for label in operands[index].labels}
-            return prod(self.sizes(label for label in labels if label in self.needed(rest)))
+            return prod(self.sizes(self.needed(uses, *(operands[index] for index in pair))))
 
-        return cost
+        return min(combinations(some, 2), key=cost)
 
     def sizes(self, labels: Iterable[Label]) -> list[int]:
         return [self.plan.sizes[label] for label in labels]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from math import inf, prod
 
 from vkmnn.cache_files import cache_dir
 from vkmnn.core.backend import (
@@ -37,7 +37,13 @@ from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import Divider
-from vkmnn.vulkan.storage import beyond_range, kernel_dtype, storage_bytes
+from vkmnn.vulkan.storage import (
+    ELEMENT_BYTES,
+    FP16_BYTES,
+    beyond_range,
+    kernel_dtype,
+    storage_bytes,
+)
 from vkmnn.vulkan.tuning import TunableBackend, TuningFile, tune
 
 _log = logging.getLogger(__name__)
@@ -82,6 +88,9 @@ class VulkanBackend(TunableBackend):
         self._progress = progress
         self._timestamps = timestamps
         self._constants = constants_of(device)
+        heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
+        width = FP16_BYTES if fp16 else ELEMENT_BYTES
+        self._most_elements = sum(heaps.values()) // width if heaps else inf
 
     def on_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -93,6 +102,8 @@ class VulkanBackend(TunableBackend):
         for tensor in (*inputs, *outputs):
             if tensor is not None and kernel_dtype(tensor.dtype) is None:
                 return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
+            if tensor is not None and prod(tensor.shape) > self._most_elements:
+                return Rejection(f"'{tensor.name}' is larger than all of the device's memory")
         for index, tensor in enumerate(inputs):
             if tensor is None or tensor.value is None or index in OP_TYPES[op.type].content:
                 continue
@@ -274,7 +285,7 @@ class VulkanBackend(TunableBackend):
         feeds: Mapping[str, Array],
         runs: int,
         progress: Callable[[int, int], None] | None,
-        limit_s: float = math.inf,
+        limit_s: float = inf,
     ) -> Tuning:
         """Measure the kernels that a plan could use; what makes runs faster is kept on disk."""
         table, tuning = tune(self, make_plan, feeds, runs, progress, limit_s)

@@ -32,6 +32,7 @@ from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.schema import (
     Schema,
     check_node,
+    check_types,
     find_schema,
     function_body,
     schema_defaults,
@@ -263,11 +264,15 @@ class GraphBuilder:
                 self._keep_tensor(with_data(tensor, name, self.folder, raw))
 
     def _read_sparse(self, sparse: onnx.SparseTensorProto, name: str) -> None:
-        self._meter.charge(8 * prod(sparse.dims), "Initializer", name)
         try:
-            self.graph.constants[name] = dense_from_sparse(sparse, self.folder)
+            self.graph.constants[name] = self.dense(sparse, "Initializer", name)
         except ConversionError as error:
             self._refuse_tensor("Initializer", name, error.message)
+
+    def dense(self, sparse: onnx.SparseTensorProto, op: str, node: str) -> Array:
+        """Return a sparse tensor in its dense form, once that is charged to an op or tensor."""
+        self._meter.charge(8 * prod(sparse.dims), op, node)
+        return dense_from_sparse(sparse, self.folder)
 
     def _keep_tensor(self, tensor: onnx.TensorProto) -> None:
         """Keep a constant of an element type that only the host has."""
@@ -381,6 +386,7 @@ class GraphBuilder:
         schema = find_schema(node)
         if schema is not None:
             check_node(node, schema)
+            check_types(node, schema, self.info)
         if is_if(node.proto):
             return self._inline(node)
         if any(attribute.type in GRAPH_ATTRIBUTES for attribute in node.proto.attribute):

@@ -32,13 +32,14 @@ class ExpandError(UnsupportedCaseError):
 
 
 # AttributeProto.AttributeType of the ONNX IR specification, with the field that holds the value.
-_FLOAT, _INT, _STRING, _TENSOR = 1, 2, 3, 4
+_FLOAT, _INT, _STRING, _TENSOR, _SPARSE_TENSOR = 1, 2, 3, 4, 11
 _FLOATS, _INTS, _STRINGS = 6, 7, 8
 _TYPE_NAMES = {
     _FLOAT: "a float",
     _INT: "an int",
     _STRING: "a string",
     _TENSOR: "a tensor",
+    _SPARSE_TENSOR: "a sparse tensor",
     _FLOATS: "floats",
     _INTS: "ints",
     _STRINGS: "strings",
@@ -70,6 +71,8 @@ class Building(Protocol):
     def set_constant(self, name: str, array: Array) -> None: ...
 
     def info(self, name: str) -> TensorInfo | None: ...
+
+    def dense(self, sparse: onnx.SparseTensorProto, op: str, node: str) -> Array: ...
 
     def emit(
         self,
@@ -199,6 +202,13 @@ class NodeContext:
         if attribute is None:
             raise self._required(name)
         return array_from_tensor(attribute.t, self._builder.folder)
+
+    def sparse_tensor(self, name: str) -> Array:
+        """Return a required attribute that is a sparse tensor, in its dense form."""
+        attribute = self._attribute(name, _SPARSE_TENSOR)
+        if attribute is None:
+            raise self._required(name)
+        return self._builder.dense(attribute.sparse_tensor, self.op, self.name)
 
     def attributes(self, kind: type[_A]) -> _A:
         """Return the attributes as `kind`: each field holds the node's attribute of its name.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vkmnn.converter.onnx.node import UnknownTensorError, UnsupportedCaseError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 # onnx.defs.OpSchema; its type hints lack the members used here.
 Schema: TypeAlias = Any
+
+_KIND = re.compile("bool|int|float|double")
 
 
 def find_schema(node: SourceNode) -> Schema | None:
@@ -52,6 +56,8 @@ def check_node(node: SourceNode, schema: Schema) -> None:
             raise error(
                 f"{node.op} takes {minimum} to {maximum} {what}, this node has {len(names)}"
             )
+    if schema.min_output and proto.output and not any(proto.output):
+        raise error("none of its outputs has a name")
     single = type(schema).FormalParameterOption.Single
     for formal, name in zip(schema.inputs, proto.input, strict=False):
         if not name and formal.option == single:
@@ -69,6 +75,44 @@ def check_node(node: SourceNode, schema: Schema) -> None:
     for name, expected in schema.attributes.items():
         if expected.required and name not in seen:
             raise error(f"required attribute '{name}' is missing")
+
+
+@lru_cache(maxsize=4096)
+def _kinds(op: str, domain: str, since: int, index: int) -> frozenset[str]:
+    """Return the kinds of elements that an input may have."""
+    from onnx import defs
+
+    schema = defs.get_schema(op, since, domain)
+    return frozenset(map(_kind, schema.inputs[min(index, len(schema.inputs) - 1)].types))
+
+
+def _kind(name: str) -> str:
+    """Return what an element type is like: "int" for all integers, "bool", …."""
+    match = _KIND.search(name)
+    return match[0].replace("double", "float") if match else name
+
+
+def check_types(node: SourceNode, schema: Schema, info: Callable[[str], TensorInfo | None]) -> None:
+    """Check the element types of inputs against the schema, as far as `info` knows them.
+
+    Any integer stands for others, and any float: what kernels compute is the same.
+
+    Raises:
+        ModelError: the operator takes none of that kind.
+    """
+    for index, name in enumerate(node.proto.input):
+        found = info(name) if name else None
+        if found is None or found.dtype is DType.OBJECT or not schema.inputs:
+            continue
+        kinds = _kinds(schema.name, schema.domain, schema.since_version, index)
+        if _kind(found.dtype.onnx) not in kinds:
+            formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+            raise ModelError(
+                f"{node.op} takes no {found.dtype.value} as its input '{formal.name}'",
+                op=node.op,
+                node=node.name,
+                hint=f"the model is not valid for opset {node.opset}; put a Cast before this node",
+            )
 
 
 def function_body(

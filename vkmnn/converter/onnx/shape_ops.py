@@ -15,6 +15,8 @@ from vkmnn.ir.ops import CastAttrs, ConstantOfShapeAttrs, ShapeAttrs, TriluAttrs
 def _constant(node: NodeContext) -> None:
     if node.has("value"):
         node.set_constant(node.tensor("value"))
+    elif node.has("sparse_value"):
+        node.set_constant(node.sparse_tensor("sparse_value"))
     elif node.has("value_float"):
         node.set_constant(np.array(node.float("value_float"), np.float32))
     elif node.has("value_floats"):
@@ -24,7 +26,7 @@ def _constant(node: NodeContext) -> None:
     elif node.has("value_ints"):
         node.set_constant(np.array(node.ints("value_ints"), np.int64))
     else:
-        raise node.unsupported("only dense tensors, floats and ints can be constants")
+        raise node.unsupported("only tensors, floats and ints can be constants")
 
 
 @converter("ConstantOfShape", since=9)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
@@ -95,7 +97,7 @@ def with_data(
         length = _size(entries.get("length", str(max(available, 0))), name, "length")
         if length > available:
             raise _damaged(name, f"external data beyond the end of '{path.name}'")
-        with path.open("rb") as file:
+        with _reading(name, path.name), path.open("rb") as file:
             file.seek(offset)
             copy.raw_data = file.read(length)
         del copy.external_data[:]
@@ -190,7 +192,8 @@ def _read_external(
         raise _damaged(
             name, f"external data at {offset}+{length}, but '{path.name}' has {available} bytes"
         )
-    flat = np.fromfile(path, _little_endian(dtype), count, offset=offset)
+    with _reading(name, path.name):
+        flat = np.fromfile(path, _little_endian(dtype), count, offset=offset)
     return _checked_bool(flat.astype(dtype.numpy, copy=False), dtype)
 
 
@@ -198,6 +201,18 @@ def _size(text: str, name: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise _damaged(name, f"external data {what} {text!r}")
     return int(text)
+
+
+@contextmanager
+def _reading(name: str, location: str) -> Iterator[None]:
+    """Turn what the system says about a file into a ModelError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise ModelError(
+            f"tensor '{name}' keeps its data in '{location}', which cannot be read: {error}",
+            hint="keep the external data files beside the model",
+        ) from error
 
 
 def _external_path(location: str, name: str, folder: Path | None) -> Path:
@@ -212,21 +227,18 @@ def _external_path(location: str, name: str, folder: Path | None) -> Path:
         raise _outside(name, location)
     if "\0" in location or ".." in windows.parts:
         raise _outside(name, location)
-    try:
+    with _reading(name, location):
         path = (folder / location).resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise ModelError(
-            f"tensor '{name}' keeps its data in '{location}', which cannot be read: {error}",
-            hint="keep the external data files beside the model",
-        ) from error
-    if not path.is_relative_to(folder.resolve()):
+        inside, regular = path.is_relative_to(folder.resolve()), path.is_file()
+        links = path.stat().st_nlink
+    if not inside:
         raise _outside(name, location)
-    if not path.is_file():
+    if not regular:
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which is not a regular file",
             hint="keep the external data files beside the model",
         )
-    if path.stat().st_nlink > 1:  # a link shows other files as if they lay here; onnx refuses too
+    if links > 1:  # a link shows other files as if they lay here; onnx refuses too
         raise ModelError(
             f"tensor '{name}' keeps its data in '{location}', which has several hard links",
             hint="it may show a file of another folder; if the model is trusted, copy the file",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+_M = TypeVar("_M", bound=Message)
 
 Mutation = Callable[[onnx.ModelProto, random.Random], None]
 """Changes the model in place; leaves it alone where it has nothing of the kind."""
@@ -65,6 +69,13 @@ def mutate(model: onnx.ModelProto, rng: random.Random) -> str:
 def _node(model: onnx.ModelProto, rng: random.Random) -> NodeProto:
     node: NodeProto = rng.choice(list(model.graph.node))
     return node
+
+
+def _copy(message: _M) -> _M:
+    """Return a copy; a list that takes in an element of its own may be damaged by protobuf."""
+    made: _M = type(message)()
+    made.CopyFrom(message)
+    return made
 
 
 def _names(model: onnx.ModelProto) -> list[str]:
@@ -171,7 +182,7 @@ def _attribute_more(model: onnx.ModelProto, rng: random.Random) -> None:
 @mutation
 def _attribute_twice(model: onnx.ModelProto, rng: random.Random) -> None:
     node = rng.choice([node for node in model.graph.node if node.attribute])
-    node.attribute.append(rng.choice(node.attribute))
+    node.attribute.append(_copy(rng.choice(node.attribute)))
 
 
 @mutation
@@ -245,7 +256,7 @@ def _node_domain(model: onnx.ModelProto, rng: random.Random) -> None:
 
 @mutation
 def _node_twice(model: onnx.ModelProto, rng: random.Random) -> None:
-    model.graph.node.append(_node(model, rng))
+    model.graph.node.append(_copy(_node(model, rng)))
 
 
 @mutation
@@ -335,8 +346,7 @@ def _damage_value(value: ValueInfoProto, rng: random.Random) -> None:
     elif what == 5:
         del tensor.shape.dim[:]
     elif what == 6:
-        copy = ValueInfoProto()
-        copy.CopyFrom(value)
+        copy = _copy(value)
         value.type.sequence_type.elem_type.CopyFrom(copy.type)
     else:
         dim = tensor.shape.dim[rng.randrange(len(tensor.shape.dim))]
@@ -371,7 +381,7 @@ def _graph_lists(model: onnx.ModelProto, rng: random.Random) -> None:
     if what == 0:
         del values[rng.randrange(len(values))]
     elif what == 1:
-        values.append(rng.choice(values))
+        values.append(_copy(rng.choice(values)))
     else:
         name = _some_name(model, rng)
         values.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]))
@@ -450,7 +460,7 @@ def _initializer_lists(model: onnx.ModelProto, rng: random.Random) -> None:
     if what == 0:
         del tensors[rng.randrange(len(tensors))]
     elif what == 1:
-        tensors.append(rng.choice(tensors))
+        tensors.append(_copy(rng.choice(tensors)))
     else:
         rng.choice(tensors).name = _some_name(model, rng)
 
