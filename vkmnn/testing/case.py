@@ -201,6 +201,21 @@ class Variant:
 CaseMaker = Callable[[Variant], Iterable[Case]]
 M = TypeVar("M", bound=CaseMaker)
 
+OpCaseMaker = Callable[[], Iterable[Case]]
+OpM = TypeVar("OpM", bound=OpCaseMaker)
+
+OP_CASES: Registry[str, OpCaseMaker] = Registry("cases")
+
+
+def op_cases(function: OpM) -> OpM:
+    """Register a function that yields cases of an op, whatever kernel the rules take for them.
+
+    What a kernel's cases share with them, the function of `shader_cases` yields from it.
+    """
+    OP_CASES.register(function.__name__)(function)
+    return function
+
+
 CASES: Registry[str, tuple[CaseMaker, ShaderLibrary]] = Registry("shader cases of")
 
 

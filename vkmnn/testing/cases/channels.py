@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import ACTIVATION_KINDS, LRNAttrs, ScaleAttrs
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.shapes import floats
 
 Shape = tuple[int, ...]
@@ -27,6 +28,45 @@ _SCALE_SHAPES: dict[int, tuple[Shape, ...]] = {
     1: ((1, 1), (2, 7), (2, 7, 5, 3), (3, 13, 9), (0, 5, 3), (2, 0, 3)),
 }
 _BLOCKED: tuple[Shape, ...] = ((1, 1, 1), (2, 7, 5, 3), (3, 4, 5), (1, 13, 9), (2, 8, 2))
+
+
+_ATTRS = (
+    LRNAttrs(5, 0.5, 0.75, 1.0),
+    LRNAttrs(1, 0.3, 0.5, 2.0),
+    LRNAttrs(4, 1e-4, 0.75, 1.0),
+    LRNAttrs(3, 2.0, 1.5, 0.25),
+    LRNAttrs(11, 1.0, 1.0, 1.0),
+)
+_PLAIN_LRN: tuple[Shape, ...] = (
+    (2, 7, 3, 5), (1, 16, 2, 2), (3, 5), (1, 1, 1), (2, 9, 4), (1, 4, 0), (2, 3, 2, 3, 5),
+)  # fmt: skip
+_BLOCKED_LRN: tuple[Shape, ...] = ((2, 7, 3, 5), (1, 16, 2, 2), (1, 1, 1), (3, 9, 4), (2, 23, 1))
+_SCALED: tuple[Shape, ...] = (
+    (1, 1), (3, 7), (2, 8), (2, 5, 1), (2, 3, 4), (1, 13, 5, 3), (2, 6, 2, 2), (3, 8, 7, 1),
+    (1, 3, 2, 3, 5), (1, 2, 1, 3, 1, 2, 1, 3), (2, 0, 3), (0, 5, 3),
+)  # fmt: skip
+
+
+@op_cases
+def lrn_everywhere() -> Iterator[Case]:
+    """Parameters of all sorts, in both orders."""
+    for attrs in _ATTRS:
+        yield from (_lrn(floats(*shape), attrs, False) for shape in _PLAIN_LRN)
+        yield from (_lrn(floats(*shape), attrs, True) for shape in _BLOCKED_LRN)
+
+
+@op_cases
+def scale_everywhere() -> Iterator[Case]:
+    """Factors that are fed and constant, in both orders."""
+    for shape, constant in product(_SCALED, ((), (1, 2))):
+        inputs = _scaled(*shape)
+        yield op_case("Scale", ScaleAttrs(), inputs, constant=constant, rtol=1e-6)
+        if 2 < len(shape) < 6 and 0 not in shape:
+            yield blocked_case("Scale", ScaleAttrs(), inputs, constant=constant, rtol=1e-6)
+    for kind in ACTIVATION_KINDS:
+        attrs = ScaleAttrs(Activation(kind, 0.25, 0.75))
+        yield op_case("Scale", attrs, _scaled(2, 7, 3))
+        yield blocked_case("Scale", attrs, _scaled(2, 7, 3), constant=(1, 2))
 
 
 @shader_cases("lrn")

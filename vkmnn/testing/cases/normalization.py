@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import ACTIVATION_KINDS, GroupNormAttrs, LayerNormAttrs
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
-from vkmnn.testing.cases.rows import in_groups, taking
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import in_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats
 
 _EPSILON = 0.125
@@ -117,6 +118,125 @@ def _images() -> Iterator[Case]:
         yield op_case("GroupNorm", attrs, _factors(2, 6, 5), rtol=4e-6, atol=4e-6)
     fp16 = _factors(2, 6, 5, dtype=np.float16)
     yield op_case("GroupNorm", GroupNormAttrs(2), fp16, rtol=2e-3, atol=2e-3)
+
+
+_LAYERS: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((1,), 0), ((7,), 0), ((5, 1), -1), ((3, 2), 1), ((37, 768), -1), ((2, 13, 197), -1),
+    ((2, 3, 5, 7), 2), ((2, 3, 5, 8), 1), ((4, 1031), 1), ((3, 2048), 1), ((2, 5003), -1),
+    ((1, 2, 1, 3, 1, 2, 1, 18), 5),
+)  # fmt: skip
+_GROUPED: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((2, 7, 5, 3), 0), ((1, 8, 9), 0), ((3, 4, 1), 0), ((1, 1, 1, 1), 0), ((2, 5, 33, 31), 0),
+    ((2, 7, 5, 3), 1), ((2, 8, 5, 3), 2), ((3, 12, 4), 3), ((2, 32, 7, 5), 4), ((2, 6, 5, 3), 3),
+    ((1, 10, 2, 2), 2), ((2, 6, 3), 6), ((1, 8, 2, 3, 5), 2),
+)  # fmt: skip
+
+
+def _layer_norm(
+    attrs: LayerNormAttrs,
+    inputs: Sequence[AnyArray | None],
+    *,
+    constant: Sequence[int] = (),
+    outputs: int = 1,
+    rtol: float = 2e-5,
+    atol: float = 2e-6,
+) -> Case:
+    return op_case(
+        "LayerNorm", attrs, inputs, constant=constant, outputs=outputs, rtol=rtol, atol=atol
+    )
+
+
+def _around(offset: float, *shape: int, seed: int = 0) -> AnyArray:
+    return np.asarray(floats(*shape, seed=seed) + np.float32(offset))
+
+
+@op_cases
+def layer_norm_shapes() -> Iterator[Case]:
+    """Normalised axes of all sorts, with and without the mean; all that is optional."""
+    for (shape, axis), rms, constant in product(_LAYERS, (False, True), ((), (1, 2))):
+        inner = shape[axis:]
+        inputs = [_around(0.5, *shape), floats(*inner, seed=1), floats(*inner, seed=2)]
+        attrs = LayerNormAttrs(axis, 1e-5, rms)
+        yield _layer_norm(attrs, inputs, constant=constant, outputs=3)
+    for size, outputs in product((768, 197), (1, 2, 3)):
+        x, scale, bias = _around(0.5, 5, size), floats(size, seed=1), floats(size, seed=2)
+        for given in ([x], [x, scale], [x, None, bias], [x, scale, bias]):
+            yield _layer_norm(LayerNormAttrs(), given, outputs=outputs)
+    for shape in ((0, 5), (2, 0, 3)):
+        yield _layer_norm(LayerNormAttrs(-1), [floats(*shape), floats(shape[-1])])
+
+
+@op_cases
+def layer_norm_factors() -> Iterator[Case]:
+    """Factors that broadcast, constant and computed."""
+    x = _around(0.5, 2, 3, 4)
+    for shape in ((1,), (1, 1), (4,), (3, 1), (2, 1, 1), (2, 3, 4), (3, 4)):
+        for axis in (0, 1, 2):
+            inputs = [x, floats(*shape), _around(2.0, *shape)]
+            yield _layer_norm(LayerNormAttrs(axis), inputs, constant=(1, 2))
+    for shape in ((1,), (4,), (2, 3, 4)):
+        yield _layer_norm(LayerNormAttrs(2), [x, floats(*shape), floats(*shape, seed=1)])
+
+
+@op_cases
+def layer_norm_special() -> Iterator[Case]:
+    """A mean that must not cancel; infinities and NaN; float16."""
+    yield _layer_norm(LayerNormAttrs(), [_around(1000.0, 7, 512)], rtol=1e-4, atol=1e-4)
+    x = floats(4, 33)
+    x[0, 3], x[1, 32], x[2] = np.nan, np.inf, 4.0
+    yield _layer_norm(LayerNormAttrs(), [x])
+    halves = [floats(3, 40).astype(np.float16), floats(40).astype(np.float16)]
+    yield _layer_norm(LayerNormAttrs(), halves, outputs=3, rtol=2e-3, atol=1e-3)
+
+
+@op_cases
+def layer_norm_in_workgroups() -> Iterator[Case]:
+    """Rows below and above what workgroups hold."""
+    yield from in_row_groups(
+        _layer_norm(
+            LayerNormAttrs(), [floats(3, n), floats(n, seed=1), floats(n, seed=2)], outputs=3
+        )
+        for n in (16, 197, 1100, 5003)
+    )
+
+
+def _everywhere(
+    attrs: GroupNormAttrs, inputs: Sequence[AnyArray | None], atol: float = 4e-6
+) -> Iterator[Case]:
+    """Yield a normalisation of plain and of channel-blocked images."""
+    yield op_case("GroupNorm", attrs, inputs, atol=atol)
+    factors = range(1, len(inputs))
+    yield blocked_case("GroupNorm", attrs, inputs, constant=factors, atol=atol)
+
+
+@op_cases
+def group_norm_shapes() -> Iterator[Case]:
+    """Groups of all sorts, in both orders, with all that is optional; without pixels."""
+    for (shape, groups), constant in product(_GROUPED, ((), (1, 2))):
+        inputs = _factors(*shape)
+        attrs = GroupNormAttrs(groups)
+        yield op_case("GroupNorm", attrs, inputs, constant=constant, atol=4e-6)
+        attrs = GroupNormAttrs(groups, 1e-3)
+        yield blocked_case("GroupNorm", attrs, inputs, constant=constant, atol=4e-6)
+    x, scale, bias = _factors(2, 8, 5)
+    for given, groups in product(([x], [x, scale], [x, None, bias]), (0, 2)):
+        yield from _everywhere(GroupNormAttrs(groups), given)
+    for shape, groups in (((4, 6), 2), ((4, 6), 0), ((0, 6, 3), 2)):
+        yield op_case("GroupNorm", GroupNormAttrs(groups), _factors(*shape), atol=4e-6)
+
+
+@op_cases
+def group_norm_more() -> Iterator[Case]:
+    """Activations, groups of many pixels, float16, workgroups."""
+    for kind, groups in product(ACTIVATION_KINDS, (0, 1)):
+        attrs = GroupNormAttrs(groups, 1e-5, Activation(kind, 0.25, 0.75))
+        yield from _everywhere(attrs, _factors(2, 7, 5))
+    for shape, groups in (((1, 3, 513, 517), 0), ((1, 8, 401, 263), 1), ((1, 90_000, 1), 1)):
+        yield from _everywhere(GroupNormAttrs(groups), _factors(*shape), 1e-5)
+    half = _factors(2, 8, 5, dtype=np.float16)
+    yield op_case("GroupNorm", GroupNormAttrs(2), half, rtol=2e-3, atol=2e-3)
+    for groups in (0, 2):
+        yield from in_row_groups(_everywhere(GroupNormAttrs(groups), _factors(2, 8, 7, 23)))
 
 
 @shader_cases("norm_rows")

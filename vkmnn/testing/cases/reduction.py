@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import LayerNormAttrs, ReductionAttrs
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
-from vkmnn.testing.cases.rows import LINES, halves, in_groups, taking
+from vkmnn.ir.ops import REDUCTION_KINDS, LayerNormAttrs, ReductionAttrs
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import LINES, halves, in_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
 # Kinds of Reduction that an op of the kernels serves.
@@ -73,6 +74,93 @@ def _kinds(op: str, dtype: str) -> tuple[str, ...]:
 
 def _ops(variant: Variant) -> list[str]:
     return [op for op in _KINDS if variant.dtype == "f32" or op != "SUM_EXP"]
+
+
+# Shapes and axes: next to each other and not, as many as there can be.
+AXES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((7,), (0,)), ((1,), (0,)), ((3, 5), (1,)), ((3, 5), (0,)), ((13, 197), (-1,)),
+    ((5, 64), (1,)), ((2, 3, 7), (1,)), ((2, 3, 8), (1,)), ((2, 31, 12), (0, 1)),
+    ((2, 3, 5, 7), (2, 3)), ((2, 3, 5, 7), (1, 3)), ((2, 3, 4, 2), (0, 3)),
+    ((1, 2, 1, 3, 1, 2, 1, 3), (3, 4, 5)),
+)  # fmt: skip
+_NO_LOGARITHM = tuple(kind for kind in REDUCTION_KINDS if kind != "LOG_SUM_EXP")
+
+
+def _positive(kind: str, x: AnyArray) -> AnyArray:
+    """Return numbers whose logarithm, or that of their sum, is defined."""
+    return np.asarray(np.abs(x) + 1) if kind == "LOG_SUM" else x
+
+
+@op_cases
+def reductions_of_floats() -> Iterator[Case]:
+    """Axes of all sorts, none and all; what is empty; both ranks of the result."""
+    for kind, (shape, axes), keep in product(REDUCTION_KINDS, AXES, (False, True)):
+        yield _case(kind, _numbers(kind, "f32", *shape), *axes, keepdims=keep)
+    for kind in REDUCTION_KINDS:
+        x = _numbers(kind, "f32", 3, 5)
+        yield op_case("Reduction", ReductionAttrs(kind), [x])
+        yield op_case("Reduction", ReductionAttrs(kind, False), [_numbers(kind, "f32")])
+        noop = ReductionAttrs(kind, noop_with_empty_axes=True)
+        yield op_case("Reduction", noop, [x, np.zeros(0, np.int64)], constant={1})
+        for shape, axis in (((3, 0), 1), ((0,), 0), ((0, 3), 1), ((2, 0, 5), 1)):
+            yield _case(kind, np.zeros(shape, np.float32), axis, keepdims=True)
+
+
+@op_cases
+def reductions_of_integers() -> Iterator[Case]:
+    """The same axes; narrow integers and bools; sums wider than a word; long lines."""
+    for kind, (shape, axes) in product(_NO_LOGARITHM, AXES):
+        yield _case(kind, _positive(kind, _numbers(kind, "i32", *shape)), *axes)
+    for kind, dtype in product(("MAX", "MIN"), (np.int64, np.uint8, np.int8, np.bool_)):
+        yield _case(kind, (integers(3, 20) > 5).astype(dtype), 1, keepdims=True)
+    for kind in _NO_LOGARITHM:
+        if kind not in ("MEAN", "LOG_SUM"):
+            yield _case(kind, np.zeros((3, 0), np.int32), 1, keepdims=True)
+    x = np.full((3, 50_001), 2**31 - 1, np.int64)
+    x[1] *= -1
+    x[2, ::2] = -(2**31)
+    yield _case("MEAN", x, 1, keepdims=True)
+    for kind in ("MEAN", "L2"):
+        wide = integers(7, 30_001, low=-40, high=59).astype(np.int64) * 999
+        yield _case(kind, wide, 1, keepdims=True)
+    x = np.array([[4999 * 5001, 1, 3], [46340, 0, 0], [-2, 1, 2]], np.int32)
+    yield _case("L2", x[1:], 1, keepdims=True)
+    yield _case("LOG_SUM", np.abs(x), 1, keepdims=True)
+    for kind in ("SUM", "MAX", "PROD", "L1"):
+        yield _case(kind, _numbers(kind, "i32", 300_007), 0, keepdims=True)
+
+
+@op_cases
+def reductions_of_special_floats() -> Iterator[Case]:
+    """Infinities and NaN, alone and together, along both axes."""
+    for kind, axis in product(REDUCTION_KINDS, (0, 1)):
+        x = _positive(kind, floats(7, 19))
+        x[1, 3], x[2, 18], x[3, 0], x[4] = np.nan, np.inf, -np.inf, -np.inf
+        x[5, 5], x[5, 6] = np.inf, np.nan
+        x[6, 0], x[6, 1] = np.inf, -np.inf
+        x = x if axis == 1 else np.ascontiguousarray(x.T)
+        inputs = [x, np.array([axis])]
+        yield op_case("Reduction", ReductionAttrs(kind), inputs, constant={1}, rtol=4e-6, atol=4e-6)
+
+
+@op_cases
+def reductions_of_pixels() -> Iterator[Case]:
+    """All pixels of channel-blocked images, and their channels."""
+    for kind, keep in product(REDUCTION_KINDS, (False, True)):
+        attrs = ReductionAttrs(kind, keep)
+        for shape in ((1, 7, 5, 3), (3, 5, 2, 2), (2, 8, 9), (1, 3, 97, 101), (2, 5, 3, 3)):
+            axes = np.arange(2, len(shape)) if shape != (2, 5, 3, 3) else np.array([1])
+            x = _numbers(kind, "f32", *shape)
+            yield blocked_case("Reduction", attrs, [x, axes], constant={1}, rtol=4e-6, atol=5e-5)
+
+
+@op_cases
+def reductions_in_workgroups() -> Iterator[Case]:
+    """Rows below and above what workgroups hold."""
+    yield from in_row_groups(
+        _case(kind, _numbers(kind, "f32", 3, size), 1, keepdims=True)
+        for size, kind in product((16, 197, 1100, 5003), ("SUM", "MAX", "LOG_SUM_EXP"))
+    )
 
 
 @shader_cases("reduce_rows")

@@ -34,6 +34,16 @@ _GROUPS: dict[object, tuple[RowGroup, RowGroup]] = {
 }
 
 
+ROW_GROUPS = (RowGroup(0, 32), RowGroup(0, 128), RowGroup(8, 32))
+"""Workgroups besides those that the rules pick on CPU devices."""
+
+
+def in_row_groups(cases: Iterable[Case]) -> Iterator[Case]:
+    """Yield cases in each of ROW_GROUPS; where a device lacks one, in what its rules pick."""
+    for case in cases:
+        yield from (taking(case, {"row group": group}) for group in ROW_GROUPS)
+
+
 def in_groups(variant: Variant, cases: Iterable[Case]) -> Iterator[Case]:
     """Yield cases of a kernel with an axis `lanes`: in turn in small and in large workgroups."""
     sizes = _GROUPS[variant.axes["lanes"]]

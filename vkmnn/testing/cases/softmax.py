@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import SoftmaxAttrs
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.rows import LINES, in_groups, taking
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import LINES, in_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats
 
 # Row sizes: what invocations hold in registers, up to all they can hold, and more than that. Few of
@@ -39,6 +40,42 @@ def _special(*shape: int, axis: int) -> AnyArray:
     x[5, :3] = 0, -86.9, -87.1
     x[5, 3:] = -np.arange(shape[1] - 3)
     return x if axis == 1 else np.ascontiguousarray(x.T)
+
+
+_SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((1,), 0), ((5,), 0), ((17,), 0), ((1, 1), -1), ((3, 2), 1), ((12, 7, 16), -1),
+    ((37, 128), -1), ((13, 197), -1), ((5, 19), -1), ((7, 49), 1), ((2, 1000), 1), ((3, 1027), 1),
+    ((2, 5001), 1), ((4, 3, 5), 1), ((2, 21, 3, 8), 1), ((1, 16, 4, 84), 1), ((31, 1), 0),
+    ((31, 2, 2), 0), ((2, 3, 1), -1), ((1, 2, 1, 3, 1, 2, 1, 18), -1), ((70_001, 3), -1),
+)  # fmt: skip
+
+
+@op_cases
+def softmax_shapes() -> Iterator[Case]:
+    """Lines of all sorts, none among them; all axes from one on; numbers that would overflow."""
+    for (shape, axis), log in product(_SHAPES, (False, True)):
+        yield _case(floats(*shape, scale=3), axis, log)
+    for axis in (0, 1, 2, 3, -1):
+        yield _case(floats(3, 4, 7, scale=3), axis, False, flatten=True)
+    for log in (False, True):
+        yield _case(floats(8, 100, scale=1e4), -1, log)
+    for shape in ((0,), (3, 0), (0, 5), (2, 0, 3)):
+        yield _case(np.zeros(shape, np.float32), -1, False)
+    yield _case(floats(3, 33, scale=3).astype(np.float16), -1, False)
+
+
+@op_cases
+def softmax_special() -> Iterator[Case]:
+    """Infinities, NaN and numbers at the end of the range, along both axes."""
+    for size, axis, log in product((5, 19, 64, 1100), (0, 1), (False, True)):
+        yield _case(_special(7, size, axis=axis), axis, log)
+
+
+@op_cases
+def softmax_in_workgroups() -> Iterator[Case]:
+    """Rows below and above what workgroups hold."""
+    rows = (_case(floats(3, size, scale=3), -1, False) for size in (16, 197, 1100, 5003))
+    yield from in_row_groups(rows)
 
 
 @shader_cases("softmax_rows")

@@ -9,7 +9,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs, PoolingAttrs
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.shapes import f32, floats, integers, whole
 
 Ints = tuple[int, ...]
@@ -31,16 +31,90 @@ def _pooled(window: tuple[Ints, Ints, Ints, Ints, Ints], kind: str, **more: obje
     return PoolingAttrs(kind, *window[1:], **more)  # type: ignore[arg-type]
 
 
+_KINDS = ("MAX", "AVERAGE", "LP")
+# Kernel, strides, dilations, pads of two axes.
+_SQUARE: tuple[tuple[Ints, Ints, Ints, Ints], ...] = (
+    ((3, 3), (2, 2), (1, 1), (1, 1, 1, 1)),
+    ((2, 5), (1, 3), (2, 1), (0, 1, 1, 2)),
+    ((1, 1), (2, 2), (1, 1), (0, 0, 0, 0)),
+    ((7, 7), (1, 1), (1, 1), (3, 3, 3, 3)),
+)
+_GLOBAL: tuple[Ints, ...] = (
+    (2, 7, 13, 17), (1, 5, 40, 50), (1, 3, 1009), (3, 5), (1, 3, 5, 6, 7), (1, 3, 2, 3, 4, 5),
+    (2, 3, 1, 1), (0, 3, 4, 4),
+)  # fmt: skip
+
+
+@op_cases
+def pooling_windows() -> Iterator[Case]:
+    """Every option of windows over two axes, and windows over four."""
+    for kind, ceil, count, window in product(_KINDS, (False, True), (False, True), _SQUARE):
+        attrs = PoolingAttrs(kind, *window, ceil_mode=ceil, count_include_pad=count, p=3)
+        yield op_case("Pooling", attrs, [floats(2, 7, 13, 17)], rtol=1e-4)
+    for auto in ("SAME_UPPER", "SAME_LOWER", "VALID"):
+        attrs = PoolingAttrs("AVERAGE", kernel=(3, 2), strides=(2, 2), auto_pad=auto)
+        yield op_case("Pooling", attrs, [floats(2, 7, 13, 17)])
+    for kind in _KINDS:
+        attrs = PoolingAttrs(kind, (2, 1, 2, 3), (1, 2, 1, 1), pads=(1, 0, 0, 0) * 2)
+        yield op_case("Pooling", attrs, [floats(2, 3, 3, 4, 5, 6)], rtol=1e-4)
+    half = floats(1, 5, 9, 7).astype(np.float16)
+    yield op_case("Pooling", PoolingAttrs("AVERAGE", (3, 3)), [half], rtol=1e-3, atol=1e-3)
+
+
+@op_cases
+def pooling_global() -> Iterator[Case]:
+    """All pixels, of axes of all sorts; and more of them than a loop may count."""
+    for kind, shape in product(_KINDS, (*_GLOBAL, (1, 2, 70_003), (1, 1, 300, 1, 270))):
+        attrs = PoolingAttrs(kind, is_global=True)
+        yield op_case("Pooling", attrs, [floats(*shape)], rtol=1e-4, atol=1e-4)
+
+
+@op_cases
+def pooling_large_windows() -> Iterator[Case]:
+    """Windows that are taken axis by axis."""
+    for kind, count in product(_KINDS, (False, True)):
+        attrs = PoolingAttrs(kind, (100, 5), (3, 2), pads=(30, 1, 20, 0), count_include_pad=count)
+        yield op_case("Pooling", attrs, [floats(1, 3, 211, 9)], rtol=1e-4, atol=1e-4)
+
+
+@op_cases
+def pooling_indices() -> Iterator[Case]:
+    """Where maxima lie, the first of equal ones, in both orders."""
+    for order, dtype in product((0, 1), ("float32", "int8")):
+        attrs = PoolingAttrs("MAX", (3, 2), (2, 1), (1, 2), (1, 0, 1, 1), storage_order=order)
+        x = integers(2, 7, 13, 17, low=-3, high=3).astype(dtype)
+        yield op_case("Pooling", attrs, [x], outputs=2)
+
+
+@op_cases
+def pooling_integers() -> Iterator[Case]:
+    """Maxima of integers of 32 and of 8 bits, signed and not."""
+    for number, window in enumerate(WINDOWS):
+        x = integers(*window[0], low=-(2**31), high=2**31 - 1)
+        yield op_case("Pooling", _pooled(window, "MAX"), [x])
+        x = integers(*window[0], low=0).astype(("int8", "uint8")[number % 2])
+        yield op_case("Pooling", _pooled(window, "MAX"), [x])
+    for dtype in ("int8", "uint8"):
+        x = integers(2, 3, 8, 9, low=0, high=99).astype(dtype)
+        yield op_case("Pooling", PoolingAttrs("MAX", kernel=(3, 2), pads=(1, 1, 1, 0)), [x])
+
+
+@op_cases
+def pooling_special() -> Iterator[Case]:
+    """Infinities and NaN, alone and among numbers."""
+    x = np.full((1, 5, 4, 4), -np.inf, np.float32)
+    x[0, 1] = -3.0
+    x[0, 2, 1, 1], x[0, 3, 2, 2] = np.nan, np.inf
+    yield op_case("Pooling", PoolingAttrs("MAX", kernel=(2, 2), pads=(1, 1, 0, 0)), [x])
+
+
 @shader_cases("pool")
 def pool(variant: Variant) -> Iterator[Case]:
     """Maxima, averages and norms; windows at the border, long ones, global ones."""
     if variant.dtype == "i32":
-        for number, window in enumerate(WINDOWS):
-            x = integers(*window[0], low=-(2**31), high=2**31 - 1)
-            yield op_case("Pooling", _pooled(window, "MAX"), [x])
-            x = integers(*window[0], low=0).astype(("int8", "uint8")[number % 2])
-            yield op_case("Pooling", _pooled(window, "MAX"), [x])
+        yield from pooling_integers()
         return
+    yield from pooling_special()
     for window in WINDOWS:
         x = floats(*window[0])
         yield op_case("Pooling", _pooled(window, "MAX"), [x], rtol=0, atol=0)
