@@ -753,6 +753,8 @@ ConvCoopTile: TypeAlias = Literal[
     "32x32w16x16k2",
     "32x32w32x32k8",
     "16x32w16x32k4",
+    "32x32w16x16k1",
+    "64x16w16x16k1",
     "64x64w16x16k1m8x8x8s8",
     "32x32w16x16k2m8x8x8s8",
     "64x64w16x16k1m8x8x16s8",
@@ -761,6 +763,7 @@ ConvCoopTile: TypeAlias = Literal[
     "32x32w16x32k2m8x16x16s16",
 ]
 ConvCoopStep: TypeAlias = Literal[
+    32,
     64,
     128,
     256,
@@ -2785,6 +2788,8 @@ MatmulCoopTile: TypeAlias = Literal[
     "32x32w16x16k2",
     "32x32w32x32k8",
     "16x32w16x32k4",
+    "32x32w16x16k1",
+    "64x16w16x16k1",
     "64x64w16x16k1m8x8x8s8",
     "32x32w16x16k2m8x8x8s8",
     "64x64w16x16k1m8x8x16s8",
@@ -2793,6 +2798,7 @@ MatmulCoopTile: TypeAlias = Literal[
     "32x32w16x32k2m8x16x16s16",
 ]
 MatmulCoopStep: TypeAlias = Literal[
+    32,
     64,
     128,
     256,

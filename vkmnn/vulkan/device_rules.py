@@ -23,9 +23,6 @@ SHUFFLES = frozenset(
 )
 """Features of kernels that exchange registers within a subgroup of a given size."""
 
-# Multiprocessors, where a device does not tell.
-_MULTIPROCESSORS = 128
-
 
 def is_gpu(info: DeviceInfo) -> bool:
     """Return whether shared memory is fast on this device; CPU devices emulate it and barriers."""
@@ -44,8 +41,3 @@ def rotate_lanes(info: DeviceInfo) -> list[CpuLanes]:
     smallest, largest = info.limits.subgroup_size_range
     sizes = [lanes for lanes in CPU_SUBGROUPS if smallest <= lanes <= largest]
     return sorted(sizes, key=lambda lanes: lanes != info.subgroup_size)
-
-
-def multiprocessors(info: DeviceInfo) -> int:
-    """Return how many workgroups can run without sharing a multiprocessor, at a guess."""
-    return info.multiprocessors or _MULTIPROCESSORS

@@ -22,6 +22,7 @@ from vkmnn.vulkan.checks import (
     IndexRange,
 )
 from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording, Spec
 from vkmnn.vulkan.storage import (
@@ -248,6 +249,11 @@ class VulkanEncoder:
                 len(self.recording.dispatches),
             )
         )
+
+    def expect(self, expected: Expected | None) -> None:
+        """Say what the last dispatch is expected to take."""
+        if self.recording.dispatches:
+            self.recording.dispatches[-1].expected = expected
 
     def dispatch_linear(
         self,

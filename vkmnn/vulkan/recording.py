@@ -10,6 +10,7 @@ from vkmnn.ir import Array
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Check, IndexRange
 from vkmnn.vulkan.choice import Choice
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.storage import to_fp16, to_storage
 
 Spec = Mapping[str, int | float | bool]
@@ -34,7 +35,8 @@ class PackedConstant:
 class Dispatch:
     """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
 
-    Dispatches of one `step` may run at once: their tensors share no memory.
+    Dispatches of one `step` may run at once: their tensors share no memory. `expected` is what its
+    kernel says of its time, where it does.
     """
 
     shader: Shader
@@ -44,6 +46,7 @@ class Dispatch:
     spec: Spec
     label: str
     step: int
+    expected: Expected | None = None
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Which tile of cooperative matrices computes a float16 product: a table, and the rules over it.
+"""Which tile of cooperative matrices computes a float16 product: a table, ranked by time.
 
 Convolutions are products too, as in `shared_tiles`. docs/decisions/gemm-families.md
 says where the numbers come from.
@@ -7,27 +7,20 @@ says where the numbers come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, cast
 
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.device_rules import multiprocessors
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.terms import Cost
+from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
-from vkmnn.vulkan.gemm.shared_tiles import FEW, LONG_K, MAX_GRID, MAX_PADDING, MIN_PART
+from vkmnn.vulkan.gemm.split import parts_of, used_parts
 
 # The smallest k that operands are padded to: elements of a uvec4.
 VECTOR = 8
-# A tile is large enough when it still makes as many workgroups per multiprocessor.
-FILLED = 96 / 132
-# The largest tile pays from this many results on.
-LARGE_RESULT = 2048 * 2048
-# With fewer workgroups per multiprocessor, groups of subgroups share the K of a tile.
-GROUPED_BELOW = 2.0
-# Longer steps pay for weights that come from memory: large ones, in networks whose weights do not
-# stay in the cache.
-COLD_BYTES = 30_000_000
-COLD_WEIGHT_BYTES = 500_000
 
 FEATURES = frozenset(
     {
@@ -102,13 +95,27 @@ class CoopTile:
         return self.matrix.subgroup * subgroups
 
     @property
+    def stage_bytes(self) -> int:
+        """Shared memory that a step takes."""
+        return 16 * (self.rows + self.columns) * (self.step // VECTOR + 1)
+
+    @property
+    def buffers(self) -> int:
+        """How many steps are in shared memory at once."""
+        return 2 if 2 * self.stage_bytes <= self.max_shared else 1
+
+    @property
+    def registers(self) -> int:
+        """Registers of an invocation, at a guess: its sums, and what it loads and multiplies."""
+        sums = self.sub_rows * self.sub_columns // self.matrix.subgroup
+        return min(sums + (64 if sums < 64 else 90), MAX_REGISTERS)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a workgroup."""
-        stage = 16 * (self.rows + self.columns) * (self.step // VECTOR + 1)
-        buffers = 2 if 2 * stage <= self.max_shared else 1
         rows = self.groups * (self.rows // self.sub_rows) * self.matrix.m
         sums = rows * (self.columns // 4 + 1) * 16
-        return max(buffers * stage, sums) + 16
+        return max(self.buffers * self.stage_bytes, sums) + 16
 
     @property
     def max_shared(self) -> int:
@@ -133,9 +140,10 @@ class CoopTile:
         down, across = ceil_div(gemm.rows, self.rows), ceil_div(gemm.columns, self.columns)
         return down * across * gemm.batches
 
-    def padded(self, gemm: Gemm) -> int:
-        """Return how many results the tiles of a product have."""
-        return self.workgroups(gemm) * self.rows * self.columns
+    def done(self, gemm: Gemm) -> int:
+        """Return how many numbers the tiles of a product multiply, with what fills them up."""
+        results = self.workgroups(gemm) * self.rows * self.columns
+        return results * self.steps(gemm.k) * self.step
 
     def steps(self, k: int) -> int:
         """Return how many steps an inner axis takes."""
@@ -145,15 +153,18 @@ class CoopTile:
 MAX_SHARED = 49_152
 MAX_SHARED_SMALL = 32_768
 
-# Tiles of one size lie side by side: with whole subgroups, and with groups that share K. Of these,
-# the first is for weights that come from the cache.
-LARGEST = CoopTile(128, 128, 64, 64, 64)
+# Tiles of one size lie side by side, the largest first: of two that are expected to take the same
+# time, it reads less.
 TILES: tuple[tuple[CoopTile, ...], ...] = (
-    (LARGEST,),
+    (CoopTile(128, 128, 64, 64, 64),),
     (CoopTile(64, 128, 64, 32, 64),),
     (CoopTile(64, 64, 64, 32, 32), CoopTile(64, 64, 128, 32, 32, 2)),
     (CoopTile(64, 32, 128, 32, 32, 4),),
     (CoopTile(32, 32, 128, 16, 16, 2), CoopTile(32, 32, 256, 32, 32, 8)),
+    # For a short K.
+    (CoopTile(32, 32, 64, 16, 16), CoopTile(32, 32, 32, 16, 16)),
+    # For few columns.
+    (CoopTile(64, 16, 64, 16, 16),),
     (CoopTile(16, 32, 128, 16, 32, 4),),
 )
 
@@ -210,67 +221,78 @@ def _has_kinds(shape: CooperativeMatrixShape) -> bool:
     return kinds == _KINDS and not shape.saturating
 
 
-def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
+def rank_coop(
+    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, *, taps: bool = False
+) -> list[CoopKernel]:
     """Return the kernels that fit the device, the likely fastest first; all of them last.
-
-    The largest tile that fills the device without much padding. Where none does, a small one whose
-    K workgroups share, if it is long, else the smallest one.
 
     Args:
         gemm: what to compute.
         info: the device; without the matrices there are no kernels.
         weight_bytes: of all constants of the network.
+        taps: a table says where the left operand lies.
+    """
+    return [kernel for _, kernel in timed_coop(gemm, info, weight_bytes, taps=taps)]
+
+
+def timed_coop(
+    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, *, taps: bool = False
+) -> list[tuple[float, CoopKernel]]:
+    """Return the same with the microseconds that each is expected to take.
+
+    Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
+    is offered.
     """
     matrix = matrix_of(info)
     if matrix is None or gemm.k == 0:
         return []
-    processors = multiprocessors(info)
-    tiles = TILES_OF[matrix]
-    sizes = [size for size in ([t for t in same if t.fits(info)] for same in tiles) if size]
-    fewest = min((size[0].padded(gemm) for size in sizes), default=0)
-    lean = [size for size in sizes if size[0].padded(gemm) <= MAX_PADDING * fewest]
-    if gemm.rows * gemm.columns < LARGE_RESULT:
-        lean = [size for size in lean if size[0] != LARGEST]
-    filling = [size for size in lean if size[0].workgroups(gemm) >= FILLED * processors]
-    mine = 2 * gemm.columns * gemm.k * gemm.batches
-    cold = weight_bytes > COLD_BYTES and mine > COLD_WEIGHT_BYTES
-    ranked: list[CoopKernel] = []
-    if not filling:
-        ranked += _shared_by_workgroups(lean, gemm, info, cold)
-    for size in [*filling, *reversed(lean)]:
-        ranked += map(CoopKernel, _by_step(size, gemm, processors, cold))
-    for tile in (tile for size in sizes for tile in size):
-        ranked.append(CoopKernel(tile))
-        if tile.splits and tile.steps(gemm.k) > 1:
-            ranked.append(CoopKernel(tile, _used(tile, gemm.k, 3)))
-    return list(dict.fromkeys(ranked))
 
+    def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
+        return coop_cost(kernel, gemm, info, weight_bytes, taps=taps).total, kernel
 
-def _by_step(size: list[CoopTile], gemm: Gemm, processors: int, cold: bool) -> list[CoopTile]:
-    """Return the tiles of one size, the likely fastest first."""
-    few = size[0].workgroups(gemm) < GROUPED_BELOW * processors
-    deep = cold or (size[0].groups == 1 and few and gemm.k >= size[-1].step)
-    return size[::-1] if deep else size
-
-
-def _shared_by_workgroups(
-    sizes: list[list[CoopTile]], gemm: Gemm, info: DeviceInfo, cold: bool
-) -> list[CoopKernel]:
-    """Return kernels with a long K in parts, those that fill the device first, then small tiles."""
-    processors = multiprocessors(info)
-    found: dict[CoopKernel, int] = {}
-    for size in reversed(sizes):
-        tile = (size[::-1] if cold else size)[0]
-        count = tile.workgroups(gemm)
-        if not tile.splits or count >= FEW * processors or gemm.k < LONG_K:
+    offered: list[tuple[float, CoopKernel]] = []
+    spare: list[tuple[float, CoopKernel]] = []
+    for tile in chain.from_iterable(TILES_OF[matrix]):
+        if not tile.fits(info):
             continue
-        parts = _used(tile, gemm.k, min(int(MAX_GRID * processors) // count, gemm.k // MIN_PART))
-        if parts > 1:
-            found[CoopKernel(tile, parts)] = count * parts
-    return sorted(found, key=lambda kernel: -min(found[kernel], int(FILLED * processors)))
+        offered.append(timed(CoopKernel(tile)))
+        if not tile.splits:
+            continue
+        shared = [timed(CoopKernel(tile, parts)) for parts in parts_of(tile.steps(gemm.k), gemm.k)]
+        offered += sorted(shared, key=lambda pair: pair[0])[:1]
+        if not shared and tile.steps(gemm.k) > 1:
+            spare.append(timed(CoopKernel(tile, used_parts(tile.steps(gemm.k), 3))))
+    return [*sorted(offered, key=lambda pair: pair[0]), *spare]
 
 
-def _used(tile: CoopTile, k: int, parts: int) -> int:
-    """Return how many parts have steps to do when all but the last have the same number."""
-    steps = tile.steps(k)
-    return ceil_div(steps, ceil_div(steps, max(1, min(parts, steps))))
+def coop_cost(
+    kernel: CoopKernel,
+    gemm: Gemm,
+    info: DeviceInfo,
+    weight_bytes: int = 0,
+    *,
+    taps: bool = False,
+) -> Cost:
+    """Return the time that a kernel is expected to take; arguments as of `rank_coop`."""
+    tile = kernel.tile
+    # Every subgroup reads its rows and columns of a step from shared memory.
+    reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
+    tiling = Tiling(
+        tiles=tile.workgroups(gemm),
+        parts=kernel.parts,
+        steps=kernel.walk(gemm)["steps"],
+        left_bytes=2 * tile.rows * tile.step,
+        right_bytes=2 * tile.columns * tile.step,
+        staged_bytes=2 * tile.step * (reads / tile.groups + tile.rows + tile.columns),
+        flops=2 * tile.rows * tile.columns * tile.step,
+        results=tile.rows * tile.columns,
+        invocations=tile.invocations,
+        registers=tile.registers,
+        shared=tile.shared_bytes,
+        groups=tile.groups,
+        buffers=tile.buffers,
+        weight_bytes=2 * gemm.columns * gemm.k * gemm.batches,
+        matrices=True,
+        taps=taps,
+    )
+    return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.family import Target
@@ -63,13 +65,27 @@ STORE_ROUNDS = {8: 6, 16: 22}
 def tiles_of(
     family: TileFamily, problem: ConvProblem, target: Target
 ) -> list[tuple[float, CpuTile]]:
-    """Return the tiles of a family with the nanoseconds that each takes on one core."""
-    lanes = cpu_lanes(target.info)
+    """Return the tiles of a family with the microseconds that each takes."""
     return [
-        (_nanoseconds(problem, tile, lanes), tile)
-        for tile in CPU_TILES[lanes]
+        (cpu_cost(problem, tile, target).total, tile)
+        for tile in CPU_TILES[cpu_lanes(target.info)]
         if tile.family == family
     ]
+
+
+def cpu_tile(family: TileFamily, pixels: int, panel: int, target: Target) -> CpuTile:
+    """Return the row of a tile; of one that was not measured, the slowest of its family."""
+    rows = [row for row in CPU_TILES[cpu_lanes(target.info)] if row.family == family]
+    measured = (row for row in rows if (row.pixels, row.panel) == (pixels, panel))
+    return next(measured, CpuTile(family, pixels, panel, min(row.speed for row in rows)))
+
+
+def cpu_cost(problem: ConvProblem, tile: CpuTile, target: Target) -> Cost:
+    """Return the time that a tile takes."""
+    lanes = cpu_lanes(target.info)
+    us = _nanoseconds(problem, tile, lanes) / 1000 / cores_of(target.info)
+    stores = us * STORE_ROUNDS[lanes] / _rounds(problem, lanes)
+    return Cost(class_of(target.info).start_us, arithmetic=us - stores, stores=stores)
 
 
 def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[int]) -> float:
@@ -89,9 +105,13 @@ def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[i
 
 def _nanoseconds(problem: ConvProblem, tile: CpuTile, lanes: CpuLanes) -> float:
     blocks = ceil_div(problem.outputs, 4)
-    # On lavapipe the loop over channel blocks takes one round more than there are.
-    rounds = problem.taps * (problem.in_blocks + 1) + STORE_ROUNDS[lanes]
+    rounds = _rounds(problem, lanes)
     across = lanes if tile.family == "tile" else 1
     rows = ceil_div(problem.pixels, tile.pixels * across) * tile.pixels * across
     columns = ceil_div(blocks, tile.panel) * tile.panel * 4
     return 8 * rows * columns * rounds * problem.group / tile.speed
+
+
+def _rounds(problem: ConvProblem, lanes: CpuLanes) -> int:
+    # On lavapipe the loop over channel blocks takes one round more than there are.
+    return problem.taps * (problem.in_blocks + 1) + STORE_ROUNDS[lanes]

@@ -24,13 +24,19 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
         return
     candidates = rank_convolution(problem, Target.of(encoder))
     kernel = encoder.choose("convolution", problem, candidates)
+    before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
+    if len(encoder.recording.dispatches) > before:
+        encoder.expect(kernel.predict(problem, Target.of(encoder)))
 
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
     candidates = rank_matmul(job.problem, Target.of(encoder))
     kernel = encoder.choose("matmul", job.problem, candidates)
+    before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
+    if len(encoder.recording.dispatches) > before:
+        encoder.expect(kernel.predict(job.problem, Target.of(encoder)))

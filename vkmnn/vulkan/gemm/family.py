@@ -17,6 +17,8 @@ from vkmnn.errors import PluginError
 from vkmnn.ir import Array
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
@@ -32,17 +34,11 @@ class Place(IntEnum):
 
     MADE_FOR_IT = 0
     """The problem is of the kind that the kernel was written for."""
-    COOPMAT = 1
-    """Cooperative matrices, operands as they lie."""
-    SHARED = 2
-    """Tiles in shared memory."""
-    PACKED_COOPMAT = 3
-    """Cooperative matrices, for problems so small that packing an operand does not pay."""
-    REGISTERS = 4
-    """Registers alone."""
-    SPARE = 5
+    TIMED = 1
+    """Its predicted time decides."""
+    SPARE = 2
     """Known to be slower: for the tuner and the tests."""
-    EMULATED = 6
+    EMULATED = 3
     """What it is made of is emulated on this device: for the tuner and the tests."""
 
 
@@ -50,8 +46,8 @@ class Place(IntEnum):
 class Bid(Generic[K]):
     """A kernel that can solve a problem, and its place.
 
-    Within a place, the lowest `cost` comes first, in a unit that the kernels of the place agree
-    on: nanoseconds of one core for convolutions in registers of CPU devices.
+    Within a place, the lowest `cost` comes first: the microseconds that the kernel is expected to
+    take (`vulkan/cost/`), with the dispatches that it needs beside its own.
     """
 
     kernel: K
@@ -89,6 +85,16 @@ class Target:
         )
 
     @property
+    def element_bytes(self) -> int:
+        """Bytes of a float in memory."""
+        return 2 if self.fp16 else 4
+
+    @property
+    def cold(self) -> bool:
+        """Whether the network's weights are too many to stay in the device's caches."""
+        return self.weight_bytes > class_of(self.info).cache_bytes
+
+    @property
     def gpu(self) -> bool:
         """Whether shared memory is fast."""
         return is_gpu(self.info)
@@ -106,6 +112,10 @@ class ConvKernel(ABC):
     @abstractmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
         """Return the kernels of the family that can solve a problem of its grouping."""
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected | None:
+        """Return what the last dispatch is expected to take, None where nothing is known."""
+        return None
 
     @property
     @abstractmethod
@@ -138,6 +148,10 @@ class MatMulKernel(ABC):
     @abstractmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
         """Return the kernels of the family that can solve a problem of its types."""
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected | None:
+        """Return what the last dispatch is expected to take, None where nothing is known."""
+        return None
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return both operands as the kernel reads them: rows of vec4s along k, and panels."""

@@ -135,6 +135,11 @@ class ConvProblem:
             )
         )
 
+    @property
+    def work(self) -> int:
+        """How many numbers are multiplied."""
+        return self.pixels * self.channels * self.inputs * self.taps
+
     def gemm(self, vector: int = 4) -> Gemm:
         """Return the convolution as a matrix product.
 

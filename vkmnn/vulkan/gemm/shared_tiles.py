@@ -1,4 +1,4 @@
-"""Which tile in shared memory computes a product on a GPU: a table, and the rules that rank it.
+"""Which tile in shared memory computes a product on a GPU: a table, ranked by time.
 
 Convolutions are products, too: pixels are the rows, taps times input channels the inner axis.
 docs/decisions/gemm-families.md says where the numbers come from.
@@ -6,32 +6,27 @@ docs/decisions/gemm-families.md says where the numbers come from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, multiprocessors
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.terms import Cost
+from vkmnn.vulkan.cost.tiles import Tiling, tiles_cost
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
-
-# A tile is large enough when it still makes as many workgroups per multiprocessor,
-FILLED = 96 / 132
-# and gives the busiest multiprocessor at most this multiple of the fewest results possible.
-MAX_PADDING = 1.4
-# With fewer invocations per multiprocessor, groups of them share the K of a tile.
-GROUPED_BELOW = 512
-# With fewer than FEW workgroups per multiprocessor and so long a K, workgroups share a tile: as
-# many as make at most MAX_GRID of them per multiprocessor, each with no less than MIN_PART of K.
-FEW = 60 / 132
-MAX_GRID = 140 / 132
-LONG_K = 1024
-MIN_PART = 256
+from vkmnn.vulkan.gemm.split import parts_of, used_parts
 
 VEC4_BYTES = 16
 # What split-K keeps in shared memory besides the tiles, in whole vec4s.
 ARRIVAL_BYTES = 16
+# Registers of an invocation besides its sums, at a guess.
+REGISTERS = 48
+# The part of a multiprocessor's rate that so many results an invocation reach: fewer are read more
+# often from shared memory.
+EFFICIENCY = {(8, 8): 1.0, (8, 4): 0.93, (4, 4): 0.65}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +52,15 @@ class Tile:
         return self.rows * self.columns
 
     @property
+    def each(self) -> tuple[int, int]:
+        """Rows and columns of results of an invocation."""
+        return 8 if self.rows > 32 else 4, 8 if self.rows > 64 else 4
+
+    @property
     def invocations(self) -> int:
         """Invocations of a workgroup."""
-        tm, tn = 8 if self.rows > 32 else 4, 8 if self.rows > 64 else 4
-        return self.rows * self.columns // (tm * tn) * self.groups
+        down, across = self.each
+        return self.rows * self.columns // (down * across) * self.groups
 
     @property
     def depth(self) -> int:
@@ -83,6 +83,11 @@ class Tile:
     def grid(self, gemm: Gemm) -> tuple[int, int]:
         """Return how many tiles there are down and across."""
         return ceil_div(gemm.rows, self.rows), ceil_div(gemm.columns, self.columns)
+
+    def done(self, gemm: Gemm) -> int:
+        """Return how many numbers the tiles of a product multiply, with what fills them up."""
+        down, across = self.grid(gemm)
+        return down * across * gemm.batches * self.results * self.steps(gemm.k) * self.depth
 
     def steps(self, k: int) -> int:
         """Return how many steps an inner axis takes."""
@@ -127,65 +132,77 @@ def workgroups(tile: Tile, gemm: Gemm) -> int:
     return down * across * gemm.batches
 
 
-def rank_shared(gemm: Gemm, info: DeviceInfo) -> list[SharedKernel]:
+def rank_shared(
+    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, element_bytes: int = 4
+) -> list[SharedKernel]:
     """Return the kernels that fit the device, the likely fastest first; all of them last.
 
-    The largest tile that fills the device without much padding or idleness, else the smallest one.
-    With few workgroups its K is shared inside of them, with very few by workgroups as well.
+    Args:
+        gemm: what to compute.
+        info: the device.
+        weight_bytes: of all constants of the network.
+        element_bytes: of an element in memory.
+    """
+    return [kernel for _, kernel in timed_shared(gemm, info, weight_bytes, element_bytes)]
+
+
+def timed_shared(
+    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, element_bytes: int = 4
+) -> list[tuple[float, SharedKernel]]:
+    """Return the same with the microseconds that each is expected to take.
+
+    Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
+    is offered.
     """
     if gemm.k == 0:
         return []  # there is nothing to load a first step from
-    processors = multiprocessors(info)
-    fitting = [tile for tile in TILES if tile.buffers(info)]
-    busiest = {
-        tile: ceil_div(workgroups(tile, gemm), processors) * tile.rows * tile.columns
-        for tile in fitting
-    }
-    lean = [tile for tile in fitting if busiest[tile] <= MAX_PADDING * min(busiest.values())]
-    filling = [tile for tile in lean if workgroups(tile, gemm) >= FILLED * processors]
-    ranked: list[SharedKernel] = []
-    for tile in [*filling, *reversed(lean), *reversed(fitting)]:
-        ranked += _alternatives(tile, gemm, info)
-    ranked += (kernel for tile in fitting for kernel in _every(tile, gemm, info))
-    unique = list(dict.fromkeys(ranked))
-    return [kernel for kernel in unique if kernel.tile.iterations(gemm.k) <= MAX_LOOP_ROUNDS]
+
+    def timed(kernel: SharedKernel) -> tuple[float, SharedKernel]:
+        return shared_cost(kernel, gemm, info, weight_bytes, element_bytes).total, kernel
+
+    offered: list[tuple[float, SharedKernel]] = []
+    spare: list[tuple[float, SharedKernel]] = []
+    for tile in (*TILES, *GROUPED.values()):
+        if not tile.buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
+            continue
+        offered.append(timed(SharedKernel(tile)))
+        if tile.groups == 1:
+            continue
+        steps = tile.steps(gemm.k)
+        shared = [timed(SharedKernel(tile, parts)) for parts in parts_of(steps, gemm.k)]
+        offered += sorted(shared, key=lambda pair: pair[0])[:1]
+        if not shared and steps > 1:
+            spare.append(timed(SharedKernel(tile, used_parts(steps, 3))))
+    return [*sorted(offered, key=lambda pair: pair[0]), *spare]
 
 
-def _alternatives(tile: Tile, gemm: Gemm, info: DeviceInfo) -> list[SharedKernel]:
-    """Return the ways to share the K of a tile, the likely fastest first."""
-    count = workgroups(tile, gemm)
-    grouped = GROUPED.get(tile)
-    if grouped is None or not grouped.buffers(info):
-        return [SharedKernel(tile)]
-    plain, shared = SharedKernel(tile), SharedKernel(grouped)
-    busy = count * tile.invocations >= GROUPED_BELOW * multiprocessors(info)
-    if busy or gemm.k < grouped.depth:
-        return [plain, shared]
-    parts = parts_of(count, gemm.k, info)
-    split = [SharedKernel(grouped, _used(grouped, gemm.k, parts))] if parts > 1 else []
-    return [*split, shared, plain]
-
-
-def parts_of(count: int, k: int, info: DeviceInfo) -> int:
-    """Return how many workgroups should share the K of each of `count` tiles."""
-    processors = multiprocessors(info)
-    if count >= FEW * processors or k < LONG_K:
-        return 1
-    return max(1, min(int(MAX_GRID * processors) // max(count, 1), k // MIN_PART))
-
-
-def _every(tile: Tile, gemm: Gemm, info: DeviceInfo) -> Iterator[SharedKernel]:
-    """Yield all that a tile can do, for the tests and for devices that no rule knows."""
-    yield SharedKernel(tile)
-    grouped = GROUPED.get(tile)
-    if grouped is not None and grouped.buffers(info):
-        yield SharedKernel(grouped)
-        parts = _used(grouped, gemm.k, 3)
-        if parts > 1:
-            yield SharedKernel(grouped, parts)
-
-
-def _used(tile: Tile, k: int, parts: int) -> int:
-    """Return how many parts have steps to do when all but the last have the same number."""
-    steps = tile.steps(k)
-    return ceil_div(steps, ceil_div(steps, min(parts, steps)))
+def shared_cost(
+    kernel: SharedKernel,
+    gemm: Gemm,
+    info: DeviceInfo,
+    weight_bytes: int = 0,
+    element_bytes: int = 4,
+) -> Cost:
+    """Return the time that a kernel is expected to take; arguments as of `rank_shared`."""
+    tile = kernel.tile
+    down, across = tile.each
+    # Every invocation reads its rows and columns of a step from shared memory.
+    reads = tile.invocations // tile.groups * (down + across) + tile.rows + tile.columns
+    tiling = Tiling(
+        tiles=workgroups(tile, gemm),
+        parts=kernel.parts,
+        steps=kernel.walk(gemm)["steps"],
+        left_bytes=element_bytes * tile.rows * tile.depth,
+        right_bytes=element_bytes * tile.columns * tile.depth,
+        staged_bytes=4 * tile.depth * reads,
+        flops=2 * tile.results * tile.depth,
+        results=tile.results,
+        invocations=tile.invocations,
+        registers=down * across + REGISTERS,
+        shared=tile.shared_bytes(tile.buffers(info)),
+        groups=tile.groups,
+        buffers=tile.buffers(info),
+        weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
+        efficiency=EFFICIENCY[tile.each],
+    )
+    return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

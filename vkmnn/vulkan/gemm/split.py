@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.runtime.shader import Shader
-from vkmnn.vulkan.encoder import Params, VulkanEncoder
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
+
+# No part has less of K, and no tile more parts.
+MIN_PART = 256
+MAX_PARTS = 8
+
+
+def parts_of(steps: int, k: int) -> Iterator[int]:
+    """Yield by how many workgroups a tile with so many steps along an axis of k may be shared."""
+    for parts in range(2, min(MAX_PARTS, k // MIN_PART) + 1):
+        if used_parts(steps, parts) == parts:
+            yield parts
+
+
+def used_parts(steps: int, parts: int) -> int:
+    """Return how many parts have steps to do when all but the last have the same number."""
+    return ceil_div(steps, ceil_div(steps, max(1, min(parts, steps))))
 
 
 def dispatch_tiles(

@@ -186,13 +186,15 @@ class _Properties:
     size_control: Any
     nvidia: Any
     amd: Any
+    arm: Any
 
     @property
     def multiprocessors(self) -> int:
         """How many there are; 0 where the driver does not tell."""
         amd = self.amd
         units = amd.shaderEngineCount * amd.shaderArraysPerEngineCount
-        return int(self.nvidia.shaderSMCount or units * amd.computeUnitsPerShaderArray)
+        units *= amd.computeUnitsPerShaderArray
+        return int(self.nvidia.shaderSMCount or units or self.arm.shaderCoreCount)
 
 
 def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _Properties:
@@ -245,6 +247,12 @@ def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _P
             lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD,
             None,
             "VK_AMD_shader_core_properties",
+        ),
+        chained(
+            "VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM,
+            None,
+            "VK_ARM_shader_core_builtins",
         ),
     )
     lib.vkGetPhysicalDeviceProperties2(handle, head)

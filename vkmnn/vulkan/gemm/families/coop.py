@@ -11,9 +11,12 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import Binding, bind_convolution, bind_matmul
-from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, rank_coop
+from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, coop_cost, timed_coop
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -29,8 +32,6 @@ from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.spatial import Triple
 
-# A dispatch that packs an operand pays from this many multiplications on.
-MIN_PACKED_WORK = 20_000_000
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
 MAX_TAP_PAIRS = 1 << 18
 # Depths, heights and widths of taps have 16 bits.
@@ -46,14 +47,19 @@ class MatMulCoop(CoopKernel, MatMulKernel):
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
-        """Rank by `coop_tiles`, after shared memory where packing an operand does not pay."""
+        """Rank by `coop_tiles`; what packs an operand first takes as much longer."""
         if not target.fp16:
             return
         gemm = problem.gemm
-        pays = problem.by_rows or gemm.work >= MIN_PACKED_WORK
-        place = Place.COOPMAT if pays else Place.PACKED_COOPMAT
-        for kernel in rank_coop(gemm, target.info, target.weight_bytes):
-            yield Bid(cls(kernel.tile, kernel.parts), place if target.gpu else Place.EMULATED, 2)
+        place = Place.TIMED if target.gpu else Place.EMULATED
+        packing = 0.0 if problem.by_rows else _packing_us(problem, target)
+        for cost, kernel in timed_coop(gemm, target.info, target.weight_bytes):
+            yield Bid(cls(kernel.tile, kernel.parts), place, cost + packing)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time by `coop_tiles`."""
+        cost = coop_cost(self, problem.gemm, target.info, target.weight_bytes)
+        return Expected(cost, problem.gemm.work, self.tile.done(problem.gemm))
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return both operands as rows along k."""
@@ -104,9 +110,16 @@ class ConvCoop(CoopKernel, ConvKernel):
         reach = [(k - 1) * step for k, step in zip(problem.kernel, problem.dilation, strict=True)]
         if not target.fp16 or gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
             return
-        place = Place.COOPMAT if target.gpu else Place.EMULATED
-        for kernel in rank_coop(gemm, target.info, target.weight_bytes):
-            yield Bid(cls(kernel.tile, kernel.parts), place, 2)
+        place = Place.TIMED if target.gpu else Place.EMULATED
+        taps = problem.kernel != (1, 1, 1)
+        for cost, kernel in timed_coop(gemm, target.info, target.weight_bytes, taps=taps):
+            yield Bid(cls(kernel.tile, kernel.parts), place, cost)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time by `coop_tiles`."""
+        gemm, taps = problem.gemm(VECTOR), problem.kernel != (1, 1, 1)
+        cost = coop_cost(self, gemm, target.info, target.weight_bytes, taps=taps)
+        return Expected(cost, problem.work, self.tile.done(gemm))
 
     @property
     def panel(self) -> int:
@@ -160,6 +173,14 @@ class ConvCoop(CoopKernel, ConvKernel):
             parts=self.parts,
             part_elements=self.tile.part_elements,
         )
+
+
+def _packing_us(problem: MatMulProblem, target: Target) -> float:
+    """Return what it takes to bring an operand into rows along k: the larger one, at a guess."""
+    matrices = problem.matrices
+    elements = max(matrices[0] * problem.m, matrices[1] * problem.n) * problem.k
+    packed = pass_cost(2 * target.element_bytes * elements, target.info)
+    return packed.total + class_of(target.info).gap_us
 
 
 def _taps(problem: ConvProblem, bound: Binding, encoder: VulkanEncoder) -> Tensor:

@@ -16,7 +16,9 @@ import numpy as np
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.device_rules import multiprocessors
+from vkmnn.vulkan.cost.passes import Loop, loop_cost
+from vkmnn.vulkan.cost.terms import Cost, Expected
+from vkmnn.vulkan.cost.tiles import HUGE_BYTES
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.family import (
@@ -31,10 +33,14 @@ from vkmnn.vulkan.gemm.family import (
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
-from vkmnn.vulkan.gemm.shared_tiles import FILLED, VEC4_BYTES
+from vkmnn.vulkan.gemm.shared_tiles import VEC4_BYTES
 
 # The kernels, by the rows that they have room for.
 ROWS: tuple[kernels.MatmulGemvRows, ...] = (1, 4, 8)
+# Vec4s of a row that a workgroup takes.
+WIDTHS = (1, 2, 4, 8)
+# Bytes that caches move at a time.
+SECTOR = 32
 
 
 @dataclass(frozen=True)
@@ -51,29 +57,85 @@ class GemvKernel:
         """The specialization of the workgroup."""
         return {"WIDTH": self.width, "local_size_x": self.local}
 
+    def time(self, gemm: Gemm, target: Target) -> Cost:
+        """Return the time that the kernel is expected to take."""
+        sizes = self.rows, self.width, self.local
+        return gemv_cost(gemm, sizes, target.info, target.element_bytes, target.cold)
 
-def gemv_sizes(gemm: Gemm, info: DeviceInfo) -> Iterator[tuple[kernels.MatmulGemvRows, int, int]]:
-    """Yield rows, width and local of the kernel for few rows, when a product has few."""
+
+def gemv_sizes(
+    gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
+) -> Iterator[tuple[kernels.MatmulGemvRows, int, int]]:
+    """Yield rows, width and local of the fastest kernel for few rows, when a product has few."""
+    for _, sizes in timed_gemv(gemm, info, element_bytes, cold):
+        yield sizes
+
+
+def timed_gemv(
+    gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
+) -> Iterator[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
+    """Yield the same with the microseconds that it is expected to take."""
     limits = info.limits
     if gemm.rows > ROWS[-1] or gemm.batches > limits.max_workgroup_count[2]:
         return
     rows = next(count for count in ROWS if gemm.rows <= count)
-    vectors = ceil_div(gemm.columns, 4)
-    enough = FILLED * multiprocessors(info)
-    width = next((w for w in (8, 4, 2) if ceil_div(vectors, w) * gemm.batches >= enough), 1)
     room = min(
         limits.max_workgroup_invocations,
         limits.max_workgroup_size[0],
         limits.max_shared_memory // (rows * VEC4_BYTES),
     )
-    # No more invocations than there are vec4s of K, but one for each result.
-    useful = max(ceil_div(gemm.k, 4), rows) * width
-    local = next((n for n in (256, 128) if n <= room and n <= useful), 64)
-    yield rows, width, local
+    timed = []
+    for width in WIDTHS:
+        # No more invocations than there are vec4s of K, but one for each result.
+        useful = max(ceil_div(gemm.k, 4), rows) * width
+        local = next((n for n in (256, 128) if n <= room and n <= useful), 64)
+        cost = gemv_cost(gemm, (rows, width, local), info, element_bytes, cold)
+        timed.append((cost.total, (rows, width, local)))
+    yield min(timed, key=lambda pair: pair[0])
+
+
+def gemv_cost(
+    gemm: Gemm,
+    sizes: tuple[kernels.MatmulGemvRows, int, int],
+    info: DeviceInfo,
+    element_bytes: int,
+    cold: bool,
+) -> Cost:
+    """Return the time that a kernel is expected to take.
+
+    Args:
+        gemm: what to compute.
+        sizes: rows, width and local of the kernel.
+        info: the device.
+        element_bytes: of an element in memory.
+        cold: the network's weights do not stay in the caches.
+    """
+    rows, width, local = sizes
+    rounds = ceil_div(ceil_div(gemm.k, 4), local // width)
+    # Caches move whole sectors: narrow panels leave some of theirs to others.
+    row_bytes = max(4 * width * element_bytes, SECTOR)
+    loop = Loop(
+        workgroups=ceil_div(gemm.columns, 4 * width) * gemm.batches,
+        invocations=local,
+        rounds=rounds,
+        round_bytes=gemm.k * row_bytes / max(rounds, 1),
+        round_flops=2 * 16 * rows * local,
+        results=4 * width * rows,
+        registers=32 + 4 * rows,
+        shared_bytes=2 * rows * local * VEC4_BYTES,
+        weight_bytes=gemm.columns * gemm.k * gemm.batches * element_bytes,
+    )
+    return loop_cost(loop, info, cold or loop.weight_bytes > HUGE_BYTES)
+
+
+def _timed(
+    gemm: Gemm, target: Target
+) -> Iterator[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
+    return timed_gemv(gemm, target.info, target.element_bytes, target.cold)
 
 
 def _place(target: Target) -> Place:
-    return Place.MADE_FOR_IT if target.gpu else Place.EMULATED
+    return Place.TIMED if target.gpu else Place.EMULATED
 
 
 @matmul_family
@@ -84,8 +146,13 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Take products of few rows."""
-        for sizes in gemv_sizes(problem.gemm, target.info):
-            yield Bid(cls(*sizes), _place(target), 1)
+        for cost, sizes in _timed(problem.gemm, target):
+            yield Bid(cls(*sizes), _place(target), cost)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time of the loads."""
+        gemm = problem.gemm
+        return Expected(self.time(gemm, target), gemm.work, gemm.work)
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -117,8 +184,12 @@ class ConvGemv(GemvKernel, ConvKernel):
         alone = problem.pixels == problem.out_block == 1 and problem.batch == problem.group == 1
         # The kernel knows no lanes past the last channel.
         if whole and alone and problem.outputs % 4 == 0:
-            for sizes in gemv_sizes(problem.gemm(), target.info):
-                yield Bid(cls(*sizes), _place(target), 1)
+            for cost, sizes in _timed(problem.gemm(), target):
+                yield Bid(cls(*sizes), _place(target), cost)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time of the loads."""
+        return Expected(self.time(problem.gemm(), target), problem.work, problem.work)
 
     @property
     def panel(self) -> int:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.passes import Loop, loop_cost
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import bind_matmul
-from vkmnn.vulkan.gemm.cpu_tiles import tiles_of
+from vkmnn.vulkan.gemm.cpu_tiles import cpu_cost, cpu_tile, tiles_of
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -21,7 +23,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
-from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel
+from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
@@ -32,8 +34,8 @@ GPU_TILES: tuple[tuple[kernels.ConvTilePixels, kernels.ConvTileBlocks], ...] = (
     (4, 1),
     (1, 1),
 )
-# With so few pixels, the invocations of a workgroup take channels on GPUs.
-FEW_PIXELS = 4
+# The part of a multiprocessor's rate that operands from caches feed.
+GPU_EFFICIENCY = 0.35
 
 
 @conv_family
@@ -47,22 +49,35 @@ class ConvTile(LoopKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by measured speed on CPU devices; on GPUs, the largest tile that fills them."""
+        """Rank by the time that each takes: as measured on CPU devices, predicted on GPUs."""
         if not target.gpu:
             local = cpu_lanes(target.info)
             for cost, tile in tiles_of("tile", problem, target):
                 pixels = cast(kernels.ConvTilePixels, tile.pixels)
                 blocks = cast(kernels.ConvTileBlocks, tile.panel)
-                yield Bid(cls(pixels, local, blocks), Place.REGISTERS, cost)
+                yield Bid(cls(pixels, local, blocks), Place.TIMED, cost)
             return
-        for number, (pixels, blocks) in enumerate(GPU_TILES):
-            panels = ceil_div(ceil_div(problem.outputs, 4), blocks) * problem.group
-            invocations = ceil_div(problem.pixels, pixels) * panels
-            fills = invocations >= GPU_INVOCATIONS
-            # Where none fills the device, the smallest.
-            cost = number if fills else 2 * len(GPU_TILES) - number
-            yield Bid(cls(pixels, GPU_LOCAL, blocks), Place.REGISTERS, cost)
+        for pixels, blocks in GPU_TILES:
+            kernel = cls(pixels, GPU_LOCAL, blocks)
+            yield Bid(kernel, Place.TIMED, kernel.predict(problem, target).cost.total)
         yield Bid(cls(8, GPU_LOCAL, 1), Place.SPARE)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time: as measured on CPU devices, predicted on GPUs."""
+        if not target.gpu:
+            tile = cpu_tile("tile", self.pixels, self.blocks, target)
+            return Expected(cpu_cost(problem, tile, target), problem.work, problem.work)
+        panels = ceil_div(ceil_div(problem.outputs, 4), self.blocks) * problem.group
+        loop = _loop(
+            problem,
+            ceil_div(problem.pixels, self.pixels * GPU_LOCAL) * panels,
+            (self.pixels, self.blocks),
+            # All invocations read the same weights, and pixels of their own.
+            4 * self.blocks + self.pixels * min(GPU_LOCAL, ceil_div(problem.pixels, self.pixels)),
+            target,
+        )
+        cost = loop_cost(loop, target.info, target.cold)
+        return Expected(cost, problem.work, problem.work)
 
     @property
     def panel(self) -> int:
@@ -95,16 +110,34 @@ class ConvTileChannels(LoopKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Rank by measured speed on CPU devices; first on GPUs where pixels are few."""
+        """Rank by the time that each takes: as measured on CPU devices, predicted on GPUs."""
         if not target.gpu:
             for cost, tile in tiles_of("channels", problem, target):
                 pixels = cast(kernels.ConvTilePixels, tile.pixels)
-                yield Bid(cls(pixels, tile.panel), Place.REGISTERS, cost)
+                yield Bid(cls(pixels, tile.panel), Place.TIMED, cost)
             return
-        cost = -1 if problem.pixels <= FEW_PIXELS else 2 * len(GPU_TILES) + 1
-        sizes: tuple[kernels.ConvTilePixels, ...] = (1, 4) if problem.pixels == 1 else (4, 1)
+        sizes: tuple[kernels.ConvTilePixels, ...] = (4, 1)
         for pixels in sizes:
-            yield Bid(cls(pixels, GPU_LOCAL), Place.REGISTERS, cost)
+            kernel = cls(pixels, GPU_LOCAL)
+            yield Bid(kernel, Place.TIMED, kernel.predict(problem, target).cost.total)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time: as measured on CPU devices, predicted on GPUs."""
+        if not target.gpu:
+            tile = cpu_tile("channels", self.pixels, self.local, target)
+            return Expected(cpu_cost(problem, tile, target), problem.work, problem.work)
+        channels = ceil_div(problem.outputs, 4)
+        panels = ceil_div(channels, GPU_LOCAL) * problem.group
+        loop = _loop(
+            problem,
+            ceil_div(problem.pixels, self.pixels) * panels,
+            (self.pixels, 1),
+            # All invocations read the same pixels, and weights of their own.
+            self.pixels + 4 * min(GPU_LOCAL, channels),
+            target,
+        )
+        cost = loop_cost(loop, target.info, target.cold)
+        return Expected(cost, problem.work, problem.work)
 
     @property
     def panel(self) -> int:
@@ -147,11 +180,30 @@ class MatMulTile(MatMulKernel):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Prefer several rows where there are any."""
-        several = problem.m > 1
-        yield Bid(cls(8), Place.REGISTERS, 0 if several else 1)
-        yield Bid(cls(1), Place.REGISTERS, 1 if several else 0)
-        # Last, since no device is known that gains: for the tuner, and for tests of the packing.
-        yield Bid(cls(8, True), Place.REGISTERS, 2)
+        rows: tuple[kernels.MatmulTileTile, ...] = (8, 1) if problem.m > 1 else (1, 8)
+        for count in rows:
+            kernel = cls(count)
+            yield Bid(kernel, Place.TIMED, kernel.predict(problem, target).cost.total)
+        # No device is known that gains: for the tuner, and for tests of the packing.
+        yield Bid(cls(8, True), Place.SPARE)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time of a tile of so many rows by two vec4s an invocation."""
+        gemm = problem.gemm
+        local = 32 if target.gpu else cpu_lanes(target.info)
+        across, down = ceil_div(gemm.columns, 8 * local), ceil_div(gemm.rows, self.rows)
+        loop = Loop(
+            workgroups=across * down * gemm.batches,
+            invocations=local,
+            rounds=ceil_div(gemm.k, 4),
+            round_bytes=4 * target.element_bytes * (self.rows + 8 * local),
+            round_flops=2 * 4 * 8 * self.rows * local,
+            results=8 * self.rows * local,
+            registers=32 + 8 * self.rows,
+            weight_bytes=gemm.columns * gemm.k * gemm.batches * target.element_bytes,
+            efficiency=GPU_EFFICIENCY,
+        )
+        return Expected(loop_cost(loop, target.info, target.cold), gemm.work, gemm.work)
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return the left operand by rows or by blocks."""
@@ -178,3 +230,29 @@ class MatMulTile(MatMulKernel):
         encoder.dispatch(
             shader, bound.tensors, kernels.MatmulTileParams(**bound.sizes), groups, spec
         )
+
+
+def _loop(
+    problem: ConvProblem, workgroups: int, tile: tuple[int, int], loads: int, target: Target
+) -> Loop:
+    """Return what a GPU does.
+
+    Args:
+        problem: the convolution.
+        workgroups: of the dispatch.
+        tile: pixels and channel blocks of an invocation.
+        loads: blocks of four that a workgroup loads in a round, those that all share once.
+        target: the device.
+    """
+    pixels, blocks = tile
+    return Loop(
+        workgroups=workgroups,
+        invocations=GPU_LOCAL,
+        rounds=problem.taps * problem.in_blocks,
+        round_bytes=4 * target.element_bytes * loads,
+        round_flops=2 * 16 * pixels * blocks * GPU_LOCAL,
+        results=4 * pixels * blocks * GPU_LOCAL,
+        registers=32 + 4 * pixels * blocks,
+        weight_bytes=problem.channels * problem.taps * problem.inputs * target.element_bytes,
+        efficiency=GPU_EFFICIENCY,
+    )

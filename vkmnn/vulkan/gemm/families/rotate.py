@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import CpuLanes, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import bind_matmul
-from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, tiles_of
+from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, cpu_cost, cpu_tile, tiles_of
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -37,6 +39,11 @@ ROTATE_COST: dict[CpuLanes, dict[kernels.MatmulRotateRows, float]] = {
 # times faster: a tile's rows share cache lines, and do not fall on the same lines of the cache.
 PACKING_COLUMNS = 256
 PACKING_WORK = 6_000_000
+PACKED, UNPACKED = 0.8, 1.1
+# What a core computes in a microsecond.
+ROTATE_FLOPS: dict[CpuLanes, float] = {8: 42_000.0, 16: 52_000.0}
+# Comes after what runs with the device's own subgroups.
+OTHER_LANES_US = 1e9
 
 
 @conv_family
@@ -59,13 +66,20 @@ class ConvRotate(LoopKernel):
             for cost, tile in tiles_of("rotate", problem, target):
                 if tile.panel in lanes:
                     pixels = cast(kernels.ConvRotateRows, tile.pixels)
-                    yield Bid(cls(pixels, tile.panel), Place.REGISTERS, cost)
+                    yield Bid(cls(pixels, tile.panel), Place.TIMED, cost)
             return
         for width in lanes:
             for tile in CPU_TILES[width]:
                 if tile.family == "rotate":
                     pixels = cast(kernels.ConvRotateRows, tile.pixels)
                     yield Bid(cls(pixels, width), Place.SPARE, 1)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected | None:
+        """Return the time as measured on CPU devices."""
+        if target.gpu:
+            return None
+        tile = cpu_tile("rotate", self.pixels, self.local, target)
+        return Expected(cpu_cost(problem, tile, target), problem.work, problem.work)
 
     @property
     def panel(self) -> int:
@@ -104,18 +118,31 @@ class MatMulRotate(MatMulKernel):
         """Prefer the rows that take the least time in all, packed where there is much work."""
         if not target.texels:
             return
-        info, gemm = target.info, problem.gemm
+        info = target.info
         lanes = rotate_lanes(info)
         pays = problem.m > 1 and not target.gpu and info.subgroup_size in lanes
         place = Place.MADE_FOR_IT if pays else Place.SPARE
-        packed = problem.m > 8 and problem.n >= PACKING_COLUMNS and gemm.work >= PACKING_WORK
-        for by_blocks in (True, False) if packed else (False, True):
+        for by_blocks in (False, True):
             if not by_blocks and not problem.plain:
                 continue
-            for width in lanes:
-                cost = ROTATE_COST[width]
-                for rows in sorted(cost, key=lambda r: ceil_div(gemm.rows, r) * cost[r]):
-                    yield Bid(cls(rows, width, by_blocks), place)
+            for number, width in enumerate(lanes):
+                for rows in ROTATE_COST[width]:
+                    kernel = cls(rows, width, by_blocks)
+                    # What runs with the device's own subgroups comes first.
+                    cost = kernel.predict(problem, target).cost.total + number * OTHER_LANES_US
+                    yield Bid(kernel, place, cost)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time as measured on CPU devices; without what packs the left operand."""
+        gemm, info = problem.gemm, target.info
+        panel = 4 * self.lanes
+        columns = ceil_div(gemm.columns, panel) * panel * gemm.batches
+        rows = ceil_div(gemm.rows, self.rows) * ROTATE_COST[self.lanes][self.rows]
+        flops = 2 * rows * columns * gemm.k / ROTATE_FLOPS[self.lanes]
+        pays = gemm.rows > 8 and gemm.columns >= PACKING_COLUMNS and gemm.work >= PACKING_WORK
+        gain = PACKED if pays else UNPACKED
+        us = flops * (gain if self.by_blocks else 1.0) / cores_of(info)
+        return Expected(Cost(class_of(info).start_us, arithmetic=us), gemm.work, gemm.work)
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return the left operand by rows or by blocks, the right one in panels of the subgroup."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, index_spec
 from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.family import (
@@ -23,8 +24,8 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
-from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
-from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, rank_shared
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, shared_cost, timed_shared
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.spatial import Triple
 
@@ -32,8 +33,16 @@ from vkmnn.vulkan.spatial import Triple
 MAX_TAP_BLOCKS = 1 << 18
 
 
+def _timed(gemm: Gemm, target: Target) -> list[tuple[float, SharedKernel]]:
+    return timed_shared(gemm, target.info, target.weight_bytes, target.element_bytes)
+
+
+def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
+    return shared_cost(kernel, gemm, target.info, target.weight_bytes, target.element_bytes)
+
+
 def _place(target: Target) -> Place:
-    return Place.SHARED if target.gpu else Place.EMULATED
+    return Place.TIMED if target.gpu else Place.EMULATED
 
 
 @matmul_family
@@ -44,8 +53,13 @@ class MatMulShared(SharedKernel, MatMulKernel):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
-        for kernel in rank_shared(problem.gemm, target.info):
-            yield Bid(cls(kernel.tile, kernel.parts), _place(target))
+        for cost, kernel in _timed(problem.gemm, target):
+            yield Bid(cls(kernel.tile, kernel.parts), _place(target), cost)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time by `shared_tiles`."""
+        cost = _cost(self, problem.gemm, target)
+        return Expected(cost, problem.gemm.work, self.tile.done(problem.gemm))
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -80,8 +94,13 @@ class ConvShared(SharedKernel, ConvKernel):
         """Rank by `shared_tiles`, where the table of taps is not too long."""
         gemm = problem.gemm()
         if gemm.k <= 4 * MAX_TAP_BLOCKS:
-            for kernel in rank_shared(gemm, target.info):
-                yield Bid(cls(kernel.tile, kernel.parts), _place(target))
+            for cost, kernel in _timed(gemm, target):
+                yield Bid(cls(kernel.tile, kernel.parts), _place(target), cost)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time by `shared_tiles`."""
+        gemm = problem.gemm()
+        return Expected(_cost(self, gemm, target), problem.work, self.tile.done(gemm))
 
     @property
     def panel(self) -> int:

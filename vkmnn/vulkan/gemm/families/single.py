@@ -61,8 +61,8 @@ class ConvDepthwise(SingleKernel):
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Prefer several pixels where there is much work."""
         several = _is_large(problem, target)
-        yield Bid(cls(4, _local(target)), Place.REGISTERS, 1 if several else 2)
-        yield Bid(cls(1, _local(target)), Place.REGISTERS, 2 if several else 1)
+        yield Bid(cls(4, _local(target)), Place.TIMED, 1 if several else 2)
+        yield Bid(cls(1, _local(target)), Place.TIMED, 2 if several else 1)
 
     def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
@@ -87,7 +87,7 @@ class ConvStrip(SingleKernel):
         if not _is_usual(problem):
             return
         kernel = cls(8 if target.prefers_texels else 4, _local(target))
-        yield Bid(kernel, Place.REGISTERS, 0 if _is_large(problem, target) else 3)
+        yield Bid(kernel, Place.TIMED, 0 if _is_large(problem, target) else 3)
 
     def tiles(self, problem: ConvProblem) -> int:
         """Return the workgroups; a strip does not go beyond its row."""

@@ -8,7 +8,7 @@ positions is a group of a convolution of one tap over the tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import cast
 
 import numpy as np
@@ -18,19 +18,17 @@ from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, multiprocessors, rotate_lanes
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
 from vkmnn.vulkan.gemm.encode import encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
+from vkmnn.vulkan.gemm.shared_tiles import timed_shared
 from vkmnn.vulkan.gemm.weights import Weights, bias_tensor
-
-# What a multiprocessor computes and moves in a second, and the time of one dispatch more.
-MULTIPROCESSOR_FLOPS = 41e12 / 132
-MULTIPROCESSOR_BYTES = 3.7e12 / 132
-DISPATCH_S = 3e-6
 
 # G of F(m, 3) for the points 0, 1, -1 (and 2, -2), matching `include/winograd.glsl.j2`.
 WEIGHT_MATRIX = {
@@ -139,27 +137,21 @@ def _cpu_costs(problem: ConvProblem, sizes: Sequence[int], lanes: CpuLanes) -> d
 
 
 def _gpu_costs(problem: ConvProblem, sizes: Sequence[int], info: DeviceInfo) -> dict[int, float]:
-    """Return the seconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
-    costs = {0: gemm_seconds(problem.gemm(), info)}
+    """Return the microseconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
+    costs = {0: _product_us(problem.gemm(), info)}
     for m in sizes:
         product = gemm_problem(problem, m)
         values = product.group * product.pixels
         # The product reads and writes what the transforms write and read.
         before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
         after = 4 * (problem.pixels + 2 * values) * product.outputs
-        costs[m] = gemm_seconds(product.gemm(), info)
-        costs[m] += pass_seconds(before, info) + pass_seconds(after, info)
+        transforms = pass_cost(before, info).total + pass_cost(after, info).total
+        costs[m] = _product_us(product.gemm(), info) + transforms + 2 * class_of(info).gap_us
     return costs
 
 
-def gemm_seconds(gemm: Gemm, info: DeviceInfo) -> float:
-    """Return how long a large product takes: one that keeps every multiprocessor busy."""
-    return 2.0 * gemm.work / (MULTIPROCESSOR_FLOPS * multiprocessors(info))
-
-
-def pass_seconds(nbytes: int, info: DeviceInfo) -> float:
-    """Return how long one more dispatch takes that reads and writes `nbytes` bytes."""
-    return DISPATCH_S + nbytes / (MULTIPROCESSOR_BYTES * multiprocessors(info))
+def _product_us(gemm: Gemm, info: DeviceInfo) -> float:
+    return min((us for us, _ in timed_shared(gemm, info)), default=inf)
 
 
 def transform_weights(w: Array, m: int) -> Array:

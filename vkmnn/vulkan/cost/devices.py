@@ -1,0 +1,303 @@
+"""Classes of devices: what a multiprocessor does in a microsecond, what a dispatch costs.
+
+One row is measured, that of a server GPU (docs/decisions/cost-model.md). The others hold data
+sheets, and for what these do not tell the measured row scaled by clock and width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+
+_NVIDIA, _AMD, _INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
+_ARM, _BROADCOM, _IMAGINATION = 0x13B5, 0x14E4, 0x1010
+SERVER_BYTES = 30 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """What devices of a class cost; times in microseconds, rates in a microsecond.
+
+    Args:
+        name: how tables call it.
+        source: "measured", or where the numbers come from.
+        submit_us: from the submit to the first dispatch, and from the last to the host.
+        gap_us: from the last store of a dispatch to the first load of one that waits for it.
+        beside_us: of a further dispatch that waits for nothing in its level.
+        start_us: of a dispatch that loads once and stores.
+        step_us: of a step along K that hides its loads in two buffers of shared memory.
+        single_step_us: the same with one buffer, and so with two barriers.
+        cold_step_us: more of it where the right operand comes from memory.
+        round_us: of a loop round in registers, whose loads wait for memory.
+        tap_us: of looking up a tap before what it points at is loaded.
+        core_bytes: that a multiprocessor loads through the caches.
+        cached_bytes: that all of them together load through the caches.
+        cold_bytes: that it loads of what comes from memory.
+        shared_bytes: that it moves between shared memory and registers.
+        core_flops: in float32.
+        matrix_flops: by cooperative matrices.
+        core_results: that it brings from sums to memory.
+        group_part: of that time, what each further group costs whose sums are added.
+        split_us: of counting arrivals, and of the wait for the last of them.
+        part_us: of each further part that the last one adds.
+        part_bytes: of partial sums that a workgroup reads back.
+        stream_bytes: that weights read once reach, on the whole device.
+        memory_bytes: that copies reach, on the whole device.
+        cache_bytes: of constants that stay in the last cache.
+        room_shared: bytes of shared memory that a multiprocessor has for all its workgroups.
+        room_invocations: that it runs at once.
+        room_registers: that it has for them.
+        cores: where the device does not tell.
+    """
+
+    name: str
+    source: str
+    submit_us: float
+    gap_us: float
+    beside_us: float
+    start_us: float
+    step_us: float
+    single_step_us: float
+    cold_step_us: float
+    round_us: float
+    tap_us: float
+    core_bytes: float
+    cached_bytes: float
+    cold_bytes: float
+    shared_bytes: float
+    core_flops: float
+    matrix_flops: float
+    core_results: float
+    group_part: float
+    split_us: float
+    part_us: float
+    part_bytes: float
+    stream_bytes: float
+    memory_bytes: float
+    cache_bytes: int
+    room_shared: int
+    room_invocations: int
+    room_registers: int
+    cores: int
+
+
+SERVER = DeviceClass(
+    name="server GPU",
+    source="measured on an H200",
+    submit_us=17.0,
+    gap_us=1.65,
+    beside_us=0.25,
+    start_us=1.948,
+    step_us=0.1118,
+    single_step_us=0.2676,
+    cold_step_us=0.0631,
+    round_us=0.35,
+    tap_us=0.14,
+    core_bytes=88_670,
+    cached_bytes=9_610_000,
+    cold_bytes=84_550,
+    shared_bytes=486_800,
+    core_flops=333_000,
+    matrix_flops=3_157_300,
+    core_results=11_705,
+    group_part=0.01403,
+    split_us=1.45,
+    part_us=0.1258,
+    part_bytes=53_735,
+    stream_bytes=1_715_700,
+    memory_bytes=3_700_000,
+    cache_bytes=30_000_000,
+    room_shared=227 << 10,
+    room_invocations=2048,
+    room_registers=65_536,
+    cores=16,
+)
+_DESKTOP = replace(
+    SERVER,
+    name="GeForce",
+    source="data sheets",
+    core_bytes=50_000,
+    cold_bytes=50_000,
+    shared_bytes=200_000,
+    core_flops=280_000,
+    matrix_flops=900_000,
+    stream_bytes=240_000,
+    memory_bytes=300_000,
+    cache_bytes=2_000_000,
+    room_shared=100 << 10,
+    room_invocations=1536,
+)
+_RADEON = replace(
+    SERVER,
+    name="Radeon",
+    source="data sheets",
+    gap_us=3.0,
+    start_us=2.5,
+    core_bytes=40_000,
+    cold_bytes=40_000,
+    shared_bytes=220_000,
+    core_flops=220_000,
+    matrix_flops=700_000,
+    stream_bytes=500_000,
+    memory_bytes=700_000,
+    cache_bytes=32_000_000,
+    room_shared=64 << 10,
+    room_invocations=1024,
+    room_registers=49_152,
+)
+_ARC = replace(
+    SERVER,
+    name="Arc",
+    source="data sheets",
+    gap_us=4.0,
+    start_us=3.0,
+    core_bytes=60_000,
+    cold_bytes=60_000,
+    shared_bytes=250_000,
+    core_flops=600_000,
+    matrix_flops=3_000_000,
+    stream_bytes=300_000,
+    memory_bytes=400_000,
+    cache_bytes=8_000_000,
+    room_shared=256 << 10,
+)
+_INTEGRATED = replace(
+    SERVER,
+    name="integrated GPU",
+    source="data sheets",
+    submit_us=30.0,
+    gap_us=5.0,
+    beside_us=1.0,
+    start_us=4.0,
+    step_us=0.25,
+    single_step_us=0.6,
+    cold_step_us=0.2,
+    round_us=0.8,
+    tap_us=0.3,
+    core_bytes=20_000,
+    cold_bytes=20_000,
+    shared_bytes=60_000,
+    core_flops=80_000,
+    matrix_flops=160_000,
+    core_results=3_000,
+    split_us=4.0,
+    part_bytes=12_000,
+    stream_bytes=35_000,
+    memory_bytes=40_000,
+    cache_bytes=2_000_000,
+    room_shared=64 << 10,
+    room_invocations=896,
+    room_registers=32_768,
+)
+_APPLE_GPU = replace(
+    _INTEGRATED,
+    name="Apple",
+    core_bytes=40_000,
+    cold_bytes=40_000,
+    shared_bytes=150_000,
+    core_flops=230_000,
+    matrix_flops=460_000,
+    stream_bytes=50_000,
+    memory_bytes=60_000,
+    cache_bytes=4_000_000,
+    cores=8,
+)
+_ADRENO = replace(
+    _INTEGRATED,
+    name="Adreno",
+    submit_us=60.0,
+    gap_us=8.0,
+    start_us=6.0,
+    core_flops=120_000,
+    core_bytes=16_000,
+    cold_bytes=16_000,
+    stream_bytes=30_000,
+    memory_bytes=40_000,
+    cache_bytes=1_000_000,
+    room_shared=32 << 10,
+    room_invocations=2048,
+    room_registers=65_536,
+    cores=8,
+)
+# Shared memory is ordinary cache there.
+_MALI = replace(
+    _ADRENO,
+    name="Mali",
+    shared_bytes=16_000,
+    core_flops=60_000,
+    core_bytes=12_000,
+    cold_bytes=12_000,
+    stream_bytes=20_000,
+    memory_bytes=25_000,
+    cores=16,
+)
+_SMALL = replace(
+    _MALI,
+    name="small GPU",
+    submit_us=100.0,
+    gap_us=15.0,
+    start_us=10.0,
+    core_flops=4_000,
+    core_bytes=2_000,
+    cold_bytes=2_000,
+    shared_bytes=4_000,
+    core_results=500,
+    stream_bytes=4_000,
+    memory_bytes=5_000,
+    cache_bytes=250_000,
+    cores=16,
+)
+# A core is a thread of the pool that takes an equal share of the workgroups. Nothing is staged:
+# kernels of these devices are ranked by what each of them reached (`cpu.py`).
+CPU = replace(
+    SERVER,
+    name="software device",
+    source="measured on lavapipe, two cores",
+    submit_us=40.0,
+    gap_us=15.0,
+    beside_us=15.0,
+    start_us=0.1,
+    core_bytes=10_000,
+    cold_bytes=10_000,
+    shared_bytes=2_000,
+    core_flops=50_000,
+    matrix_flops=50_000,
+    core_results=1_500,
+    stream_bytes=20_000,
+    memory_bytes=20_000,
+    cache_bytes=1_000_000,
+    cores=2,
+)
+
+# By vendor and kind of memory; the first that fits.
+_BY_VENDOR: dict[int, dict[DeviceType, DeviceClass]] = {
+    _NVIDIA: {DeviceType.DISCRETE: _DESKTOP},
+    _AMD: {DeviceType.DISCRETE: _RADEON},
+    _INTEL: {DeviceType.DISCRETE: _ARC},
+}
+_BY_VENDOR_ALONE = {
+    _QUALCOMM: _ADRENO,
+    _ARM: _MALI,
+    _APPLE: _APPLE_GPU,
+    _BROADCOM: _SMALL,
+    _IMAGINATION: _SMALL,
+}
+_BY_TYPE = {DeviceType.CPU: CPU, DeviceType.DISCRETE: SERVER, DeviceType.VIRTUAL: SERVER}
+
+
+def class_of(info: DeviceInfo) -> DeviceClass:
+    """Return the class of a device, by vendor, type and memory."""
+    if info.type is DeviceType.CPU:
+        return CPU
+    if info.vendor_id in _BY_VENDOR_ALONE:
+        return _BY_VENDOR_ALONE[info.vendor_id]
+    of_vendor = _BY_VENDOR.get(info.vendor_id, {}).get(info.type)
+    if of_vendor is _DESKTOP and info.memory_bytes > SERVER_BYTES:
+        return SERVER
+    return of_vendor or _BY_TYPE.get(info.type, _INTEGRATED)
+
+
+def cores_of(info: DeviceInfo) -> int:
+    """Return how many workgroups run without sharing a multiprocessor; a guess where unknown."""
+    return info.multiprocessors or class_of(info).cores

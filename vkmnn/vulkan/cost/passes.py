@@ -1,0 +1,89 @@
+"""The time of dispatches that stage nothing: loops in registers, and passes over memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.cost.terms import Cost
+from vkmnn.vulkan.cost.tiles import MAX_RESIDENT, TINY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What the workgroups of a dispatch do, each a number of rounds that wait for their loads.
+
+    Args:
+        workgroups: of the dispatch.
+        invocations: of a workgroup.
+        rounds: of the loop of an invocation.
+        round_bytes: that a workgroup loads in a round.
+        round_flops: that it computes in one.
+        results: that it stores.
+        registers: of an invocation, at a guess.
+        shared_bytes: that it moves through shared memory in all.
+        weight_bytes: that the whole dispatch reads once.
+        efficiency: the part of the device's rate that so much reuse reaches.
+    """
+
+    workgroups: int
+    invocations: int
+    rounds: int
+    round_bytes: float
+    round_flops: float = 0.0
+    results: float = 0.0
+    registers: int = 32
+    shared_bytes: float = 0.0
+    weight_bytes: float = 0.0
+    efficiency: float = 1.0
+
+
+def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
+    """Return the predicted time of a dispatch of such workgroups.
+
+    Args:
+        loop: what they do.
+        info: the device.
+        cold: the network's weights do not stay in the caches.
+    """
+    device = class_of(info)
+    busiest = -(-loop.workgroups // cores_of(info))
+    by_registers = device.room_registers // (loop.invocations * loop.registers)
+    room = min(device.room_invocations // loop.invocations, by_registers, MAX_RESIDENT)
+    waves = -(-busiest // max(1, min(room, busiest)))
+    latency = waves * loop.rounds * device.round_us
+    rounds = busiest * loop.rounds
+    loads = rounds * loop.round_bytes / device.core_bytes
+    work = rounds * loop.round_flops / (device.core_flops * loop.efficiency)
+    stores = busiest * loop.results / device.core_results
+    stores += busiest * loop.shared_bytes / device.shared_bytes
+    if cold and loop.weight_bytes > TINY_BYTES:
+        loads = max(loads, loop.weight_bytes / device.stream_bytes - latency)
+    return Cost(
+        start=device.start_us,
+        latency=latency,
+        loads=loads if loads >= work else 0.0,
+        arithmetic=work if work > loads else 0.0,
+        stores=stores,
+    )
+
+
+def pass_cost(nbytes: float, info: DeviceInfo, workgroups: int = 0) -> Cost:
+    """Return the predicted time of a dispatch that reads and writes so many bytes once.
+
+    Args:
+        nbytes: in all.
+        info: the device.
+        workgroups: that share them; 0: enough to keep the device busy.
+    """
+    device = class_of(info)
+    busy = min(workgroups or cores_of(info), cores_of(info))
+    loads = max(nbytes / device.memory_bytes, nbytes / (busy * device.core_bytes))
+    return Cost(start=device.start_us, latency=device.round_us, loads=loads)
+
+
+def dispatch_us(info: DeviceInfo) -> float:
+    """Return what one dispatch more takes before it does anything, where the next waits for it."""
+    device = class_of(info)
+    return device.gap_us + device.start_us

@@ -1,0 +1,57 @@
+"""A predicted time, term by term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Microseconds of a dispatch, from its first workgroup to its last.
+
+    Args:
+        start: until the first workgroup loads, and from the last store to the end.
+        latency: of loads that nothing hides: once a step of a wave of workgroups.
+        loads: operands from memory or a cache.
+        arithmetic: where that takes longer than the loads.
+        stores: sums into results, and results into memory.
+        split: parts of sums through memory, where workgroups share a tile.
+    """
+
+    start: float = 0.0
+    latency: float = 0.0
+    loads: float = 0.0
+    arithmetic: float = 0.0
+    stores: float = 0.0
+    split: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The sum of all terms."""
+        return sum(self.terms().values())
+
+    def terms(self) -> dict[str, float]:
+        """Return the terms by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __truediv__(self, cores: float) -> Cost:
+        return Cost(**{name: value / cores for name, value in self.terms().items()})
+
+    def __add__(self, other: Cost) -> Cost:
+        mine, theirs = self.terms(), other.terms()
+        return Cost(**{name: mine[name] + theirs[name] for name in mine})
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a dispatch.
+
+    Args:
+        cost: the time that it takes.
+        needed: multiplications of the problem.
+        done: multiplications that the tiles make of it, with what fills them up.
+    """
+
+    cost: Cost
+    needed: int = 0
+    done: int = 0

@@ -1,0 +1,128 @@
+"""The time of a product whose results are cut into tiles, each the work of a workgroup.
+
+With n workgroups on the busiest multiprocessor, of which r fit there at once, and s steps along K:
+
+    start + ceil(n/r)·s·latency + n·s·max(loads, arithmetic, shared memory) + n·stores + split
+
+and never less than what it takes to stream weights that are in no cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.cost.devices import DeviceClass, class_of, cores_of
+from vkmnn.vulkan.cost.terms import Cost
+
+# What the driver keeps of shared memory for every workgroup.
+RESERVED_SHARED = 1024
+MAX_REGISTERS = 255
+MAX_RESIDENT = 32
+# Invocations that a multiprocessor needs for its rate in float32.
+FULL_INVOCATIONS = 128
+# Weights that one product alone brings out of every cache, and those that always stay in one.
+HUGE_BYTES = 50_000_000
+TINY_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A product cut into tiles, and what one workgroup does.
+
+    Args:
+        tiles: of the whole product.
+        parts: workgroups that share the K of a tile.
+        steps: along K, of one workgroup.
+        left_bytes: of the left operand in a step.
+        right_bytes: of the right one.
+        staged_bytes: through shared memory in a step, in and out.
+        flops: of a step.
+        results: of a tile.
+        invocations: of a workgroup.
+        registers: of an invocation.
+        shared: bytes of shared memory of a workgroup.
+        groups: of invocations that share each step.
+        buffers: two hide the loads of a step, one does not.
+        weight_bytes: the right operand of the whole product.
+        matrices: multiplied by cooperative matrices.
+        taps: looked up just before what they point at is loaded.
+        efficiency: the part of the rate in float32 that results an invocation reach.
+    """
+
+    tiles: int
+    parts: int
+    steps: int
+    left_bytes: float
+    right_bytes: float
+    staged_bytes: float
+    flops: float
+    results: int
+    invocations: int
+    registers: int
+    shared: int
+    groups: int
+    buffers: int
+    weight_bytes: float
+    matrices: bool = False
+    taps: bool = False
+    efficiency: float = 1.0
+
+    @property
+    def workgroups(self) -> int:
+        """All of them."""
+        return self.tiles * self.parts
+
+
+def resident(tiling: Tiling, device: DeviceClass) -> int:
+    """Return how many of the workgroups a multiprocessor runs at once."""
+    by_memory = device.room_shared // (tiling.shared + RESERVED_SHARED)
+    by_invocations = device.room_invocations // tiling.invocations
+    by_registers = device.room_registers // (tiling.invocations * tiling.registers)
+    return max(1, min(by_memory, by_invocations, by_registers, MAX_RESIDENT))
+
+
+def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
+    """Return the predicted time of a tiled product.
+
+    Args:
+        tiling: the product and its tiles.
+        info: the device.
+        cold: the network's weights do not stay in the caches.
+    """
+    device = class_of(info)
+    busiest = -(-tiling.workgroups // cores_of(info))
+    at_once = min(resident(tiling, device), max(busiest, 1))
+    waves = -(-busiest // at_once)
+    streamed = tiling.weight_bytes > HUGE_BYTES or (cold and tiling.weight_bytes > TINY_BYTES)
+    step = device.step_us if tiling.buffers > 1 else device.single_step_us
+    step += device.cold_step_us * streamed + device.tap_us * tiling.taps
+    rounds = busiest * tiling.steps
+    busy = min(tiling.workgroups, cores_of(info))
+    rate_bytes = min(device.core_bytes, device.cached_bytes / busy)
+    right_bytes = min(rate_bytes, device.cold_bytes) if streamed else rate_bytes
+    loads = tiling.left_bytes / rate_bytes + tiling.right_bytes / right_bytes
+    rate = device.matrix_flops
+    if not tiling.matrices:
+        lanes = min(1.0, at_once * tiling.invocations / FULL_INVOCATIONS)
+        rate = device.core_flops * tiling.efficiency * lanes
+    work = max(tiling.flops / rate, tiling.staged_bytes / device.shared_bytes)
+    split = 0.0
+    if tiling.parts > 1:
+        part_bytes = 4.0 * tiling.results * (tiling.parts + 1)
+        split = device.split_us + device.part_us * tiling.parts + part_bytes / device.part_bytes
+    latency = waves * tiling.steps * step
+    grouped = 1 + device.group_part * (tiling.groups - 1)
+    stores = busiest * tiling.results * grouped / device.core_results
+    streaming = tiling.weight_bytes / device.stream_bytes if streamed else 0.0
+    busy_us = rounds * max(loads, work)
+    waiting = streaming - latency - busy_us - stores - split
+    bound = loads >= work or waiting > 0  # by loads
+    return Cost(
+        start=device.start_us,
+        latency=latency,
+        loads=busy_us + max(waiting, 0.0) if bound else 0.0,
+        arithmetic=0.0 if bound else busy_us,
+        stores=stores,
+        split=split,
+    )
