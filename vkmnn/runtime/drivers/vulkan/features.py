@@ -176,6 +176,26 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
     return PhysicalDevice(handle, info, extensions, queue_family, timestamp_bits)
 
 
+# Who tells how many multiprocessors there are: structure without its prefix, type, extension.
+CORE_COUNTS = (
+    (
+        "ShaderSMBuiltinsPropertiesNV",
+        lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV,
+        "VK_NV_shader_sm_builtins",
+    ),
+    (
+        "ShaderCorePropertiesAMD",
+        lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD,
+        "VK_AMD_shader_core_properties",
+    ),
+    (
+        "ShaderCoreBuiltinsPropertiesARM",
+        lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM,
+        "VK_ARM_shader_core_builtins",
+    ),
+)
+
+
 @dataclass(slots=True)
 class _Properties:
     base: Any
@@ -236,23 +256,9 @@ def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _P
             (1, 3),
             "VK_EXT_subgroup_size_control",
         ),
-        chained(
-            "VkPhysicalDeviceShaderSMBuiltinsPropertiesNV",
-            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV,
-            None,
-            "VK_NV_shader_sm_builtins",
-        ),
-        chained(
-            "VkPhysicalDeviceShaderCorePropertiesAMD",
-            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD,
-            None,
-            "VK_AMD_shader_core_properties",
-        ),
-        chained(
-            "VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM",
-            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM,
-            None,
-            "VK_ARM_shader_core_builtins",
+        *(
+            chained(f"VkPhysicalDevice{name}", stype, None, extension)
+            for name, stype, extension in CORE_COUNTS
         ),
     )
     lib.vkGetPhysicalDeviceProperties2(handle, head)
