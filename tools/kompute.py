@@ -83,14 +83,15 @@ def ensure_compiler(python: Path) -> None:
         )
 
 
-def build(python: Path, folder: Path) -> None:
-    """Compile `kp` into a wheel in `folder`.
+def build(python: Path) -> Path:
+    """Compile `kp` into a wheel; return its folder.
 
     Raises:
         CannotError: what it is built from cannot be had.
         TaskError: it does not compile.
     """
     ensure_compiler(python)
+    folder = wheel_folder(python)  # not before: the libraries that it is named by are there now
     pip = [python, "-m", "pip", "-q", "--disable-pip-version-check"]
     with tempfile.TemporaryDirectory() as text:
         scratch = Path(text)
@@ -108,7 +109,9 @@ def build(python: Path, folder: Path) -> None:
             "KOMPUTE_PYTHON_NUM_PARALLEL_THREADS": str(WORKERS),
             "pybind11_DIR": str(headers / "pybind11" / "share" / "cmake" / "pybind11"),
         }
-        wheel = [*pip, "wheel", "--no-deps", "--no-cache-dir", "--wheel-dir", scratch, PACKAGE]
+        # PEP 517: older versions of pip would take setuptools of the environment, without wheel.
+        wheel = [*pip, "wheel", "--use-pep517", "--no-deps", "--no-cache-dir"]
+        wheel += ["--wheel-dir", scratch, PACKAGE]
         with step(f"compiling {PACKAGE} (minutes; the result is kept in {folder})"):
             process.run_quiet(
                 wheel, "Kompute does not compile; docs/kompute.md shows the steps", env
@@ -116,6 +119,7 @@ def build(python: Path, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for made in scratch.glob("kp-*.whl"):
             shutil.copy(made, folder)
+    return folder
 
 
 def install(python: Path) -> None:
@@ -124,11 +128,9 @@ def install(python: Path) -> None:
     Raises:
         TaskError: it cannot be built.
     """
-    folder = wheel_folder(python)
     pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    for fresh in (False, True):
-        if fresh:
-            build(python, folder)
+    for kept in (True, False):
+        folder = wheel_folder(python) if kept else build(python)
         wheels = sorted(folder.glob("kp-*.whl"))
         if wheels:
             # It asks for numpy 1; built against pybind11 3 it works with numpy 2.
