@@ -15,7 +15,7 @@ from vkmnn.registry import Snapshot
 from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-EXTENDING = ("extending/README.md", "extending/front-end.md", "extending/driver.md")
+EXTENDING = tuple(f"extending/{name}.md" for name in ("README", "front-end", "driver", "pass"))
 PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md")
 
 

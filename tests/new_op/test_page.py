@@ -1,4 +1,4 @@
-"""docs/add-an-operator.md does what it says: its commands are run, its listings put in place."""
+"""docs/extending/operator.md does what it says: its commands are run, its listings put in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.new_op.conftest import Place
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "add-an-operator.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending" / "operator.md"
 _BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
 
 
