@@ -40,8 +40,8 @@ _MIDDLE = """
 _TAIL = """
 ## Adding an operator
 
-[Add an operator in two files](extending/operator.md) is about operators with a kernel of their own, in
-vkmnn or as a plug-in package. An operator that others express needs one function. It takes a
+[Add an operator in two files](extending/operator.md) is about operators with a kernel of their own,
+in vkmnn or as a plug-in package. An operator that others express needs one function. It takes a
 `NodeContext` and emits ops of the vocabulary (`vkmnn.plugin.ops`). It stands in the module of its
 family under `vkmnn/converter/onnx/`, or in one of yours that `vkmnn.load_plugin` loads:
 
