@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from vkmnn.budget import Budget, Meter
+from vkmnn.budget import Budget, Meter, host_memory
 from vkmnn.core.backend import Backend
 from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
@@ -265,6 +265,7 @@ def open_session(
             _open_on_host,
             engines=environment.host_engines(),
             seconds=environment.timeout_s(),
+            budget=network.meter.budget,
         ),
         open_branches=partial(_open_branches, budget=network.meter.budget),
     )
@@ -277,11 +278,13 @@ def _open_on_host(
     wanted: Collection[str],
     engines: Sequence[str],
     seconds: float,
+    budget: Budget,
 ) -> Sequence[HostPart]:
     """Return what runs ops on the host, imported when a network has such ops."""
     from vkmnn.host import open_on_host
 
-    return open_on_host(ops, constants, wanted, engines, seconds)
+    room = host_memory() // 2 if budget.bytes is None else budget.bytes
+    return open_on_host(ops, constants, wanted, engines, seconds, room)
 
 
 def _open_branches(op: Op, constants: Mapping[str, Array], budget: Budget) -> Branches | None:

@@ -28,7 +28,13 @@ ALLOWED: dict[str, set[str]] = {
     "folding": {"errors", "budget", "ir", "shape"},  # of constants: asked by passes and by plans
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
     "converter": {"errors", "budget", "ir", "registry", "shape", "folding"},
-    "host": {"errors", "threads", "ir", "converter"},  # evaluators of ONNX, for what has no kernel
+    "host": {
+        "errors",
+        "threads",
+        "budget",
+        "ir",
+        "converter",
+    },  # evaluators of ONNX, for what has no kernel
     "core": {"errors", "threads", "budget", "ir", "shape", "geometry", "folding"},
     "cpu_fallback": {"errors", "ir", "registry", "shape", "core"},
     "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from importlib.util import find_spec
+from math import inf
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from vkmnn.converter.onnx.types import TEXT_TYPES
-from vkmnn.host.loop import DEADLINE, loop_class
+from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
+from vkmnn.host.loop import loop_class
 from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
+    import onnxruntime
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,13 @@ _DEVIANT: Mapping[str, str] = {
 }
 
 
+_NO_MEMORY = ("smaller than requested bytes", "Failed to allocate memory")
+"""What onnxruntime says when an allocator has come to its end."""
+
+_ARENA_BYTES = 1 << 20
+_arenas = Lock()
+
+
 class EngineError(Exception):
     """An evaluator does not take a model, or fails to run it; says why in a line."""
 
@@ -45,13 +56,22 @@ class EngineTimeoutError(EngineError):
     """A loop was ended because it took too long."""
 
 
+class EngineMemoryError(EngineError):
+    """A model would take more memory than there is room for."""
+
+
 class HostEngine(ABC):
-    """One model in one evaluator."""
+    """One model in one evaluator.
+
+    Args:
+        model: the model.
+        room: bytes that its values may take, None for any number.
+    """
 
     name: ClassVar[str]
 
     @abstractmethod
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
         """Prepare a model.
 
         Raises:
@@ -71,7 +91,8 @@ class HostEngine(ABC):
 
         Raises:
             EngineError: it fails.
-            EngineTimeoutError: it loops for longer than that.
+            EngineTimeoutError: it takes longer than that.
+            EngineMemoryError: its values take too much memory.
         """
 
     def types(self) -> dict[str, onnx.TypeProto]:
@@ -89,7 +110,7 @@ class OnnxRuntime(HostEngine):
 
     name = "onnxruntime"
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
         import onnxruntime
 
         foreign = next((value.name for value in _values(model) if not _is_shared(value.type)), None)
@@ -105,9 +126,10 @@ class OnnxRuntime(HostEngine):
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL
         try:
-            self._session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            with _arena(options, model, room):
+                self._session = onnxruntime.InferenceSession(
+                    model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                )
         except Exception as error:
             raise EngineError(_line(error)) from error
 
@@ -121,6 +143,8 @@ class OnnxRuntime(HostEngine):
         except EngineTimeoutError:
             raise
         except Exception as error:
+            if any(text in str(error) for text in _NO_MEMORY):
+                raise EngineMemoryError("its values take more memory than is allowed") from error
             raise EngineError(_line(error)) from error
 
     def _run_watched(
@@ -167,28 +191,34 @@ class Reference(HostEngine):
 
     name = "onnx"
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        from onnx.reference import ReferenceEvaluator
-
+    def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
+        self._room = inf if room is None else room
+        for node in _nodes(model):
+            count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 1)
+            if node.op_type == "Scan" and not 0 < count <= len(node.input):
+                raise EngineError(f"Scan of {count} inputs has {len(node.input)}")
         try:
-            self._evaluator = ReferenceEvaluator(model, new_ops=[loop_class()])
+            self._evaluator = evaluator_class()(model, new_ops=[loop_class()])
         except Exception as error:
             raise EngineError(_line(error)) from error
 
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
-        before = DEADLINE.set(time.monotonic() + seconds)
         try:
-            with np.errstate(all="ignore"), warnings.catch_warnings():
+            with (
+                bounds(seconds, self._room),
+                np.errstate(all="ignore"),
+                warnings.catch_warnings(),
+            ):
                 warnings.simplefilter("ignore")
                 return [_plain(value) for value in self._evaluator.run(list(outputs), dict(feeds))]
         except TimeoutError as error:
             raise EngineTimeoutError(f"a loop took more than {seconds:g} s") from error
+        except (TooLargeError, MemoryError) as error:
+            raise EngineMemoryError(_line(error)) from error
         except Exception as error:
             raise EngineError(_line(error)) from error
-        finally:
-            DEADLINE.reset(before)
 
 
 ENGINES: Mapping[str, type[HostEngine]] = {OnnxRuntime.name: OnnxRuntime, Reference.name: Reference}
@@ -210,16 +240,47 @@ def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
     yield from model.graph.output
 
 
-def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """Yield the bodies of Loop at any depth: nothing else can run without end."""
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model at any depth."""
     pending = [model.graph.node, *(function.node for function in model.functions)]
     while pending:
         for node in pending.pop():
-            for attribute in node.attribute:
-                graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
-                pending += [graph.node for graph in graphs]
-                if node.op_type == "Loop":
-                    yield from graphs
+            yield node
+            pending += [graph.node for graph in _graphs(node)]
+
+
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from attribute.graphs
+        if attribute.HasField("g"):
+            yield attribute.g
+
+
+def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """Yield the bodies of Loop at any depth: nothing else can run without end."""
+    for node in _nodes(model):
+        if node.op_type == "Loop":
+            yield from _graphs(node)
+
+
+@contextmanager
+def _arena(
+    options: onnxruntime.SessionOptions, model: onnx.ModelProto, room: int | None
+) -> Iterator[None]:
+    """Give the session that is made in the block an allocator of its own, which has an end."""
+    import onnxruntime
+
+    if room is None:
+        yield
+        return
+    kinds = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType
+    place = onnxruntime.OrtMemoryInfo("Cpu", kinds[0].ORT_ARENA_ALLOCATOR, 0, kinds[1].DEFAULT)
+    # -1: as onnxruntime likes it
+    arena = onnxruntime.OrtArenaCfg(room + model.ByteSize() + _ARENA_BYTES, -1, -1, -1)
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    with _arenas:  # the next session takes the allocator that was registered last
+        onnxruntime.create_and_register_allocator(place, arena)
+        yield
 
 
 def _is_shared(proto: onnx.TypeProto) -> bool:

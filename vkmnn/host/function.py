@@ -8,8 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from vkmnn.errors import HostError, UnsupportedNode, UnsupportedOpError
-from vkmnn.host.engines import ENGINES, EngineError, EngineTimeoutError, HostEngine, Value
+from vkmnn.errors import BudgetError, HostError, UnsupportedNode, UnsupportedOpError
+from vkmnn.host.engines import (
+    ENGINES,
+    EngineError,
+    EngineMemoryError,
+    EngineTimeoutError,
+    HostEngine,
+    Value,
+)
 from vkmnn.host.merge import merge, opset_key
 from vkmnn.ir import Array, HostGraphAttrs, Op
 
@@ -23,7 +30,7 @@ class HostFunction:
     """Some nodes of a network in one evaluator.
 
     When the evaluator fails in a run, the next one is tried, and kept if it gets through.
-    Loops that take longer than `seconds` are ended.
+    Loops that take longer than `seconds` are ended, and what takes more than `room` bytes.
 
     Attributes:
         ops: the nodes.
@@ -40,8 +47,10 @@ class HostFunction:
         wanted: Collection[str],
         engines: Sequence[str],
         seconds: float,
+        room: int | None = None,
     ) -> None:
         self.ops = tuple(ops)
+        self._room = room
         self._seconds = seconds
         self._model, self._fed = merge(ops, constants, wanted)
         graph = self._model.graph
@@ -63,7 +72,7 @@ class HostFunction:
         while self._names:
             name = self._names.pop(0)
             try:
-                return ENGINES[name](self._model)
+                return ENGINES[name](self._model, self._room)
             except EngineError as error:
                 reasons.append(f"{name}: {error}")
                 _log.debug("%s does not take %s: %s", name, ops[0].name, error)
@@ -73,6 +82,7 @@ class HostFunction:
         """Return the outputs by name.
 
         Raises:
+            BudgetError: the values take more memory than there is room for.
             HostError: no evaluator gets through, or a loop takes too long.
         """
         feeds = {**self._fed, **{name: values[name] for name in self.inputs}}
@@ -91,14 +101,18 @@ class HostFunction:
                 node=self.ops[0].source or self.ops[0].name,
                 hint="set VKMNN_TIMEOUT to more seconds, if the loop has an end",
             ) from error
+        except EngineMemoryError as error:
+            raise self._too_large(error) from error
         except EngineError as error:
             first = error
         failed = self._engine.name
         reasons = [f"{failed}: {first}"]
         for name in list(self._names):
             try:
-                engine = ENGINES[name](self._model)
+                engine = ENGINES[name](self._model, self._room)
                 results = engine.run(self.outputs, feeds, self._seconds)
+            except EngineMemoryError as error:
+                raise self._too_large(error) from error
             except EngineError as error:
                 reasons.append(f"{name}: {error}")
                 continue
@@ -113,6 +127,15 @@ class HostFunction:
             hint="check the shapes and values that reach this node",
         ) from first
 
+    def _too_large(self, error: EngineMemoryError) -> BudgetError:
+        return BudgetError(
+            f"on the host: {error}",
+            op=self._kinds(),
+            node=self.ops[0].source or self.ops[0].name,
+            hint="give smaller inputs; set VKMNN_MAX_BYTES higher if the model is trusted and the "
+            "machine has the memory",
+        )
+
     def _kinds(self) -> str:
         return "+".join(dict.fromkeys(_attrs(op).kind for op in self.ops))
 
@@ -123,6 +146,7 @@ def open_on_host(
     wanted: Collection[str],
     engines: Sequence[str],
     seconds: float,
+    room: int | None = None,
 ) -> list[HostFunction]:
     """Return functions that together run some ops of the type HostGraph, as few as possible.
 
@@ -132,24 +156,26 @@ def open_on_host(
         wanted: what others read of their results.
         engines: the evaluators that may be used, in the order of preference.
         seconds: how long a loop may take.
+        room: bytes that the values of each function may take, None for any number.
 
     Raises:
         UnsupportedOpError: no evaluator takes some op.
     """
     functions: list[HostFunction] = []
+    bounds = (engines, seconds, room)
     runs = [list(run) for _, run in groupby(ops, key=opset_key)]
     for number, run in enumerate(runs):
         later = {name for other in runs[number + 1 :] for op in other for name in op.inputs}
         needed = {*wanted, *later}
         try:
-            functions.append(HostFunction(run, constants, needed, engines, seconds))
+            functions.append(HostFunction(run, constants, needed, *bounds))
         except UnsupportedOpError:
             if len(run) == 1:
                 raise
             # One that takes all was not found; each node has one that takes it.
             for place, op in enumerate(run):
                 rest = {name for other in run[place + 1 :] for name in other.inputs}
-                functions.append(HostFunction([op], constants, needed | rest, engines, seconds))
+                functions.append(HostFunction([op], constants, needed | rest, *bounds))
     return functions
 
 

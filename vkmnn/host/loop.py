@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-DEADLINE: ContextVar[float] = ContextVar("deadline", default=float("inf"))
-"""When loops end with TimeoutError, as `time.monotonic` counts."""
+from vkmnn.host.bounded import DEADLINE, HELD, ROOM, nbytes
 
 
 @cache
@@ -46,6 +44,7 @@ def loop_class() -> type:
             limit = np.inf if trip_count is None else int(_first(trip_count))
             iteration = 0
             deadline = DEADLINE.get()
+            known = start = HELD.get()
             while going and iteration < limit:
                 values = {**(context or {}), names[0]: np.array(iteration, np.int64)}
                 values |= {names[1]: np.array(True), **dict(zip(names[2:], carried, strict=True))}
@@ -55,6 +54,10 @@ def loop_class() -> type:
                 for many, one in zip(seen, rest[count:], strict=True):
                     many.append(one)
                 iteration += 1
+                if HELD.get() - known > (ROOM.get() - known) / 4:
+                    # What was carried before is let go, but was counted with the rest.
+                    known = start + nbytes([carried, seen])
+                    HELD.set(known)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"after {iteration} iterations")
             stacked = [

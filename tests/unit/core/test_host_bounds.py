@@ -1,0 +1,164 @@
+"""What evaluators on the host may take of memory and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from vkmnn import Budget, InferenceSession
+from vkmnn.errors import BudgetError, HostError
+
+ROOM = 64 << 20
+INT, BOOL, FLOAT = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
+
+info = helper.make_tensor_value_info
+node = helper.make_node
+
+
+@pytest.fixture(params=["onnxruntime", "onnx"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("VKMNN_HOST_ENGINE", request.param)
+    return str(request.param)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    constants: dict[str, object] | None = None,
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "host",
+        inputs,
+        [info("y", FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in (constants or {}).items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return bytes(made.SerializeToString())
+
+
+def loop(body: Sequence[onnx.NodeProto], *outputs: str, carried: str = "") -> onnx.NodeProto:
+    """Return a Loop of m iterations; `carried` goes round."""
+    formal = [info("i", INT, []), info("c", BOOL, [])]
+    results = [info("still", BOOL, []), *(info(name, FLOAT, None) for name in outputs)]
+    if carried:
+        formal.append(info(carried, FLOAT, None))
+    nodes = [node("Identity", ["c"], ["still"]), *body]
+    graph = helper.make_graph(nodes, "body", formal, results)
+    return node("Loop", ["m", "", *(["x"] if carried else [])], ["y"], name="here", body=graph)
+
+
+M = info("m", INT, [])
+X = info("x", FLOAT, [None])
+S = info("s", INT, [None])
+
+# name: (model, feeds that fit, feeds that do not)
+HUNGRY = {
+    "scan outputs without end": (
+        model([loop([node("ConstantOfShape", ["s"], ["o"])], "o")], [S, M]),
+        {"s": np.array([1 << 10]), "m": np.array(100)},
+        {"s": np.array([1 << 16]), "m": np.array(2**62)},
+    ),
+    "one large fill": (
+        model([loop([node("ConstantOfShape", ["s"], ["o"])], "o")], [S, M]),
+        {"s": np.array([1 << 20]), "m": np.array(2)},
+        {"s": np.array([1 << 40]), "m": np.array(1)},
+    ),
+    "a value that doubles": (
+        model([loop([node("Concat", ["r", "r"], ["o"], axis=0)], "o", carried="r")], [X, M]),
+        {"x": np.ones(4, np.float32), "m": np.array(16)},
+        {"x": np.ones(4, np.float32), "m": np.array(60)},
+    ),
+    "an outer product": (
+        model(
+            [
+                loop(
+                    [
+                        node("Unsqueeze", ["r", "one"], ["row"]),
+                        node("Unsqueeze", ["r", "zero"], ["column"]),
+                        node("Mul", ["row", "column"], ["p"]),
+                        node("ReduceSum", ["p", "one"], ["o"], keepdims=0),
+                    ],
+                    "o",
+                    carried="r",
+                )
+            ],
+            [X, M],
+            {"one": [1], "zero": [0]},
+        ),
+        {"x": np.ones(100, np.float32), "m": np.array(2)},
+        {"x": np.ones(200_000, np.float32), "m": np.array(2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HUNGRY)
+def test_memory_is_bounded(name: str, engine: str) -> None:
+    data, small, large = HUNGRY[name]
+    with InferenceSession(data, "cpu", budget=Budget(bytes=ROOM)) as session:
+        assert {op.backend for op in session.placement().ops} == {engine}
+        session.run(None, small)
+        start = time.monotonic()
+        with pytest.raises(BudgetError, match="Loop") as caught:
+            session.run(None, large)
+        assert time.monotonic() - start < 20
+        assert "here" in str(caught.value)
+        assert "VKMNN_MAX_BYTES" in str(caught.value.hint)
+        session.run(None, small)
+
+
+def test_values_that_are_let_go_do_not_count(engine: str) -> None:
+    """Far more goes through a loop than there is room for."""
+    body = [node("Add", ["r", "r"], ["t"]), node("Sub", ["t", "r"], ["o"])]
+    data = model([loop(body, "o", carried="r")], [X, M])
+    feeds = {"x": np.ones(1 << 20, np.float32), "m": np.array(60)}
+    with InferenceSession(data, "cpu", budget=Budget(bytes=ROOM)) as session:
+        np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"])
+
+
+def test_states_of_a_scan_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKMNN_HOST_ENGINE", "onnx")
+    body = helper.make_graph(
+        [node("Add", ["r", "v"], ["o"])],
+        "body",
+        [info("r", FLOAT, [1 << 20]), info("v", FLOAT, [])],
+        [info("o", FLOAT, [1 << 20])],
+    )
+    scan = node("Scan", ["x", "v"], ["y"], num_scan_inputs=1, body=body)
+    data = model([scan], [X, info("v", FLOAT, [None])])
+    feeds = {"x": np.zeros(1 << 20, np.float32), "v": np.ones(60, np.float32)}
+    with InferenceSession(data, "cpu", budget=Budget(bytes=ROOM)) as session:
+        np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"] + 60)
+
+
+def test_time_is_looked_at_between_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inner loop ends at once, the outer scan goes on."""
+    monkeypatch.setenv("VKMNN_HOST_ENGINE", "onnx")
+    monkeypatch.setenv("VKMNN_TIMEOUT", "0.5")
+    body = helper.make_graph(
+        [node("Neg", ["v"], ["o"])], "body", [info("v", FLOAT, [])], [info("o", FLOAT, [])]
+    )
+    scan = node("Scan", ["x"], ["y"], num_scan_inputs=1, body=body)
+    with InferenceSession(model([scan], [X]), "cpu") as session:
+        start = time.monotonic()
+        with pytest.raises(HostError, match=r"a loop took more than 0\.5 s"):
+            session.run(None, {"x": np.ones(3_000_000, np.float32)})
+        assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("count", [0, 2, -1, 2**31])
+def test_scans_of_no_such_inputs(count: int, engine: str) -> None:
+    body = helper.make_graph(
+        [node("Neg", ["v"], ["o"])], "body", [info("v", FLOAT, [])], [info("o", FLOAT, [])]
+    )
+    scan = node("Scan", ["x"], ["y"], num_scan_inputs=count, body=body)
+    with pytest.raises(Exception, match="Scan") as caught:
+        InferenceSession(model([scan], [X]), "cpu")
+    assert type(caught.value).__name__ == "UnsupportedOpError"
