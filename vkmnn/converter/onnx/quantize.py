@@ -95,14 +95,22 @@ def _dequantized(node: NodeContext, x: str, scale: str, zero: str) -> str:
 
 
 def _quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
-    """Write saturate(round(steps) + zero), all of it float32 until the end."""
+    """Write saturate(round(steps) + zero), all of it float32 until the end.
+
+    NaN becomes the lower limit, as in onnxruntime: calibrated transformers have softmax rows of
+    nothing but -inf, and go on with what the runtime made of them.
+    """
     if not to.is_integer:
         raise node.unsupported(f"quantizing to {to.value} is not supported")
     rounded = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
     if zero:
         rounded = _binary(node, "ADD", rounded, zero)
     limits = np.iinfo(to.value)
-    clipped = node.emit("UnaryOp", [rounded], UnaryAttrs("CLIP", limits.min, limits.max))
+    low = node.constant(limits.min, _F32)
+    # A comparison that NaN fails, in steps that are fused with what stands before them.
+    above = _binary(node, "GREATER", rounded, low)
+    raised = node.emit("Select", [above, rounded, low])
+    clipped = _binary(node, "MIN", raised, node.constant(limits.max, _F32))
     node.finish("Cast", [clipped], CastAttrs(to))
 
 
