@@ -34,7 +34,7 @@ class Ceilings:
     bandwidth: dict[int, float]
 
     def bandwidth_at(self, nbytes: float) -> float:
-        """Return the bytes a second that a copy that moves so many bytes reaches."""
+        """Return the bytes a second that a copy of this many bytes reaches."""
         sizes = list(self.bandwidth)
         index = min(bisect_left(sizes, nbytes), len(sizes) - 1)
         if index == 0:  # takes as long as the smallest

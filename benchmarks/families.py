@@ -83,7 +83,7 @@ class _ChainBackend(VulkanBackend):
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         recording, ends = super().encode(segments)
-        # Behind it, a result of halves is converted for the host.
+        # After it, an fp16 result is converted for the host.
         last = [dispatch for dispatch in recording.dispatches if dispatch.label == OP][-1]
         self.kernel, self.workgroups = last.shader.name, prod(last.groups)
         recording.dispatches = recording.dispatches * CHAIN

@@ -34,7 +34,7 @@ TORCH = EngineSpec("PyTorch CUDA graph", "benchmarks.torch_graphs:CudaGraph")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A model with inputs; `case` and `sizes` say what of tests/networks it is, "" for nothing."""
+    """A model with inputs; `case` and `sizes` say which of tests/networks it is, "" if none."""
 
     name: str
     path: Path

@@ -44,7 +44,9 @@ def install(packages: Sequence[str]) -> bool:
             except TaskError:  # a fresh image has no package lists, an old one has stale lists
                 try:
                     process.run_quiet([*apt, "update"], "apt-get cannot read its package lists")
-                except TaskError as error:  # as where a mirror is behind; its lists may still do
+                except (
+                    TaskError
+                ) as error:  # as where a mirror is out of date; its lists may still do
                     say(f"{error}\n  going on with the lists at hand")
                 process.run_quiet(command, f"apt-get cannot install {names}")
     except TaskError as error:
@@ -67,7 +69,7 @@ def mirror() -> str:
     """Return the address from which this machine takes Debian's packages.
 
     Raises:
-        CannotError: this is no Debian, or its apt names none.
+        CannotError: this is not Debian, or its apt names none.
     """
     system = release()
     if system.get("ID") != "debian" or not shutil.which("apt-get"):
@@ -95,7 +97,7 @@ def unpack(package: str, suite: str, folder: Path) -> None:
         folder: where to; lists and the package are kept beside its content.
 
     Raises:
-        CannotError: this is no Debian.
+        CannotError: this is not Debian.
         TaskError: apt cannot fetch it.
     """
     source = f"{mirror()} {suite} main"

@@ -15,7 +15,7 @@ from tools.process import CannotError, TaskError, step
 SWIFTSHADER_ICD = Path("/usr/lib/chromium/vk_swiftshader_icd.json")  # Debian's chromium-common
 SWIFTSHADER_LIBRARY = "./usr/lib/chromium/libvk_swiftshader.so"
 KOMPUTE = "kompute"
-"""Behind a driver's name and a plus: the tests reach it through Kompute. Alone: the system's."""
+"""After a driver's name and a plus: the tests reach it through Kompute. Alone: the system's."""
 
 
 @dataclass(frozen=True, slots=True)

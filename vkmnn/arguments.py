@@ -23,7 +23,7 @@ def check_feeds(
         infos: the inputs of the network by name.
         feeds: one array per input, or what `fed_array` takes; lists for sequences, None for empty
             optionals.
-        types: ONNX types of the inputs that are no tensors of a plain element type.
+        types: ONNX types of the inputs that are not tensors of a plain element type.
 
     Raises:
         InvalidInputError: not a dictionary; an unknown or missing name; a wrong dtype or shape.
@@ -55,7 +55,7 @@ def check_feeds(
 
 
 def checked_object(name: str, kind: str, value: Any) -> Any:
-    """Return the value of an input that is no tensor of a plain element type.
+    """Return the value of an input that is not a tensor of a plain element type.
 
     Args:
         name: the input's.
@@ -123,8 +123,8 @@ def _exported(info: TensorInfo, value: Any) -> Any:
             return np.from_dlpack(value)
     except Exception as error:
         raise InvalidInputError(
-            f"input '{info.name}': the {type(value).__name__} is no array that the host can read: "
-            f"{error}",
+            f"input '{info.name}': the {type(value).__name__} is not an array that the host can "
+            f"read: {error}",
             hint="copy it to host memory, and detach it from what computes gradients",
         ) from error
     return value

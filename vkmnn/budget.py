@@ -123,7 +123,7 @@ class Meter:
     def check_time(
         self, op: str | None = None, node: str | None = None, seconds: float = 0.0
     ) -> None:
-        """Raise BudgetError when the time is over, or would be after work of so many seconds."""
+        """Raise BudgetError when the time is up, or would be after `seconds` more of work."""
         if not self.has_time(seconds):
             raise BudgetError(
                 f"computing it from constants would take about {seconds:.1g} s, of "
@@ -206,7 +206,7 @@ class Meter:
             )
 
     def check_pieces(self, count: int, op: str, node: str) -> None:
-        """Raise BudgetError where so many more regions are beyond the budget, or the time is over.
+        """Raise BudgetError where this many more regions exceed the budget, or the time is up.
 
         To be asked before they are made.
         """

@@ -52,7 +52,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         _check_owner(status, path)
         if status.st_size > max_bytes:
             raise OSError(f"it is larger than {max_bytes} bytes")

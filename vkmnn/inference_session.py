@@ -213,7 +213,7 @@ class InferenceSession:
             feeds: as for `run`; a DeviceTensor of this device is not copied to the host.
 
         Raises:
-            InvalidInputError: as `run`; or an output is no tensor of numbers.
+            InvalidInputError: as `run`; or an output is not a tensor of numbers.
         """
         arrays = check_feeds(self._inputs, feeds, self._types)
         wanted = self._wanted(output_names)

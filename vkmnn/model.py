@@ -78,7 +78,7 @@ class Model:
 
         Args:
             arrays: one array per input, in their order; or one dictionary by name, for names that
-                are no words of Python.
+                are not Python identifiers.
             named: arrays by the names of their inputs, after those by position.
 
         Returns:

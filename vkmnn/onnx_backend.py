@@ -79,7 +79,7 @@ class VkmnnBackendRep(BackendRep):
         return {name: self._as_fed(name, one) for name, one in named}
 
     def _as_fed(self, name: str, value: Any) -> Any:
-        """Return an array, but for what is no tensor of a plain element type."""
+        """Return an array, except for what is not a tensor of a plain element type."""
         info = self._inputs.get(name)
         is_object = info is not None and info.dtype is DType.OBJECT
         return value if is_object else np.asarray(value)

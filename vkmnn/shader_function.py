@@ -332,14 +332,17 @@ class ShaderFunction:
                 hint="pass groups=(x, y, z)",
             )
         if not self._outputs:
-            raise self._fault("there is no output to count invocations by", hint="pass groups=…")
+            raise self._fault(
+                "there is no output from which to take the number of invocations",
+                hint="pass groups=…",
+            )
         first = self._outputs[0]
         count = -(-math.prod(shapes[first.name]) // first.kind.lanes)
         return linear_groups(count, x, device.info.limits)
 
 
 def _write(buffer: Buffer, array: Array) -> None:
-    """Copy an array to the buffer, with zeros behind it."""
+    """Copy an array to the buffer, with zeros after it."""
     buffer.write(0, array)
     if buffer.nbytes > array.nbytes:
         buffer.write(array.nbytes, np.zeros(buffer.nbytes - array.nbytes, np.uint8))

@@ -19,7 +19,7 @@ from vkmnn.codegen.variants import Variant, expand, load_entries
 from vkmnn.errors import ShaderError
 
 SCHEMA = Path(places.__file__).with_name("macro.schema.json")
-IN_ONE_FOLDER = settings(  # slow machines are no failure of the generator
+IN_ONE_FOLDER = settings(  # a slow machine is not a failure of the generator
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -54,7 +54,7 @@ def test_every_call_may_fail(model: Path, fault: Fault) -> None:
     assert row.violations == []
     few = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
     assert row.trials > (5 if fault in few else 120)
-    if fault is not Fault.TIMEOUT:  # which is no error unless it lasts
+    if fault is not Fault.TIMEOUT:  # which is not an error unless it lasts
         assert sum(row.errors.values()) - row.errors["made good"] > row.trials // 2
 
 

@@ -55,7 +55,7 @@ PAST = {
         "Pad", {"p": ints(0, 1, 0, 1), "v": np.float32(0).reshape(()), "a": ints(1, 2**31 - 1)}
     ),
     "101 axes": model("Reshape", {"s": ints(*[1] * 101)}),
-    "scale that is no number": model(
+    "scale that is not a number": model(
         "Resize",
         {"r": NONE, "s": np.array([1, np.nan, 1], np.float32)},
         mode="linear",

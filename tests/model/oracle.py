@@ -17,7 +17,7 @@ def open_oracle(model: onnx.ModelProto | str) -> onnxruntime.InferenceSession:
     """Open a model, or the file at a path, in onnxruntime on the CPU."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
-    options.log_severity_level = 3  # errors only: unused initializers are no news
+    options.log_severity_level = 3  # errors only: unused initializers do not matter
     source = model if isinstance(model, str) else model.SerializeToString()
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 

@@ -230,7 +230,7 @@ def test_a_crash_of_the_driver_is_a_failure_of_the_variant(project: Project):
         (["--vkmnn-report", "."], "this is a folder"),
         (["--vkmnn-results", "pytest.ini/x.json"], "cannot be written"),
         (["--vkmnn-perf-baseline", "none.json"], "--vkmnn-perf-update writes a new one"),
-        (["--vkmnn-perf-baseline", "pytest.ini"], "is no JSON file"),
+        (["--vkmnn-perf-baseline", "pytest.ini"], "is not a JSON file"),
         (["--vkmnn-perf-update"], "needs --vkmnn-perf-baseline FILE"),
     ],
 )

@@ -60,7 +60,7 @@ def test_wrong_values_are_noticed(device: Device) -> None:
         run_broken("unary_map_f32_buffer", "return abs(x);", "return x;", ABS, device)
 
 
-def test_a_write_behind_a_tensor_is_noticed(device: Device) -> None:
+def test_a_write_past_a_tensor_is_noticed(device: Device) -> None:
     with pytest.raises(AssertionError, match="'out0' has 8 words, and word 8 was written"):
         run_broken("unary_map_f32_buffer", "i >= pc.", "i > pc.", ABS, device)
 
@@ -71,7 +71,7 @@ def test_what_is_not_written_is_poison(device: Device) -> None:
         run_broken("unary_map_f32_buffer", "i >= pc.", "i + 1u >= pc.", zeros, device)
 
 
-def test_lanes_behind_the_last_channel_must_be_zero(device: Device) -> None:
+def test_lanes_past_the_last_channel_must_be_zero(device: Device) -> None:
     x = np.ones((1, 5, 3), np.float32)
     attrs = ConvolutionAttrs((1,), (1,), (1,), (0, 0), 5)
     inputs: list[Array | None] = [x, np.ones((5, 1, 1), np.float32), np.ones(5, np.float32)]
@@ -81,7 +81,7 @@ def test_lanes_behind_the_last_channel_must_be_zero(device: Device) -> None:
         for name in dispatched_by(case, device, Picker({"load": 0, "convolution": 0}))
         if name.startswith("conv_")
     )
-    with pytest.raises(AssertionError, match="lanes behind the last channel"):
+    with pytest.raises(AssertionError, match="lanes past the last channel"):
         run_case(
             case,
             device,

@@ -216,7 +216,7 @@ def test_driver_files_of_a_variable(
     problems = [file.problem for file in found]
     assert problems[:2] == ["", ""]
     assert "/nowhere/lib.so" in problems[2]
-    assert problems[3] == "is no driver manifest"
+    assert problems[3] == "is not a driver manifest"
     assert "No such file" in problems[4]
     assert driver_files.override() == "VK_DRIVER_FILES"
 

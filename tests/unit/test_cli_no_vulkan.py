@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the loader that is found first is no library."""
+    """An environment in which the loader that is found first is not a library."""
     (tmp_path / "libvulkan.so.1").write_bytes(b"no library")
     hidden = ("VKMNN_", "VK_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}

@@ -23,7 +23,7 @@ from vkmnn.runtime.selection import select
 
 OWN = "vkmnn"
 
-# An engine that is slow has fewer turns: at least so many, and then none beyond these seconds.
+# A slow engine gets fewer turns: at least this many, and then none beyond these seconds.
 MIN_TURNS = 3
 TURNS_S = 20.0
 

@@ -300,12 +300,12 @@ def set_up_logging() -> None:
     """Show the library's log on the standard error, from the level `VKMNN_LOG` on.
 
     Raises:
-        InvalidInputError: the variable holds no level.
+        InvalidInputError: the variable does not name a level.
     """
     text = os.environ.get("VKMNN_LOG", "").strip().lower() or "warning"
     if text not in _LEVELS:
         raise InvalidInputError(
-            f"VKMNN_LOG={text!r} is no level of logging", hint=f"set it to {', '.join(_LEVELS)}"
+            f"VKMNN_LOG={text!r} is not a log level", hint=f"set it to {', '.join(_LEVELS)}"
         )
     log = logging.getLogger("vkmnn")
     log.handlers = [LogHandler()]
@@ -333,7 +333,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
 
 
 def _discard_output() -> None:
-    """Let Python's own flush at exit go nowhere: the file behind the output takes no more."""
+    """Discard what Python flushes at exit: standard output no longer accepts anything."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -44,7 +44,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: `detail` says what was found, `remedy` what to do about it ("" for nothing)."""
+    """One finding: `detail` says what was found, `remedy` what to do about it ("" if nothing)."""
 
     group: str
     name: str

@@ -47,7 +47,7 @@ def table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def show(content: Table, indent: int = 2) -> None:
-    """Print a table, indented, with an empty line behind it."""
+    """Print a table, indented, with an empty line after it."""
     out.print(Padding(content, (0, 0, 0, indent), expand=False))
     out.print()
 
@@ -69,7 +69,7 @@ def heading(text: str) -> None:
 
 
 def say(label: str, text: str, style: str) -> None:
-    """Tell something that is no result; whole lines where a program may read them."""
+    """Print something that is not a result; whole lines where a program may read them."""
     line = Text(f"{label}: ", style=style).append(text, style="not bold default")
     err.print(line, soft_wrap=not err.is_terminal)
 
@@ -117,7 +117,7 @@ def bytes_text(count: float) -> str:
 
 
 def number_text(count: float) -> str:
-    """Return a large number with k, M, G or T behind it."""
+    """Return a large number with the suffix k, M, G or T."""
     for unit in ("", " k", " M", " G", " T"):
         if abs(count) < 1000 or unit == " T":
             break

@@ -35,7 +35,7 @@ KEY_FEATURES = {
 }
 
 
-PROFILE_NOTE = "features, limits and memory are no more than that device's"
+PROFILE_NOTE = "features, limits and memory are at most that device's"
 
 
 def why_none(driver: str | None) -> tuple[str, str]:

@@ -100,7 +100,7 @@ def _problem(path: Path) -> str:
     except OSError as error:
         return error.strerror or "cannot be read"
     except (ValueError, KeyError, TypeError):
-        return "is no driver manifest"
+        return "is not a driver manifest"
     # A bare name is searched for by the system's own rules.
     if ("/" in library or "\\" in library) and not (path.parent / library).is_file():
         return f"names the library {library}, which is not there"

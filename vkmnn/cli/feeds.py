@@ -17,7 +17,7 @@ from vkmnn.ir import Array
 Dims = Sequence[int | str | None]
 Filler = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 
-# What numpy raises for files that are no archives of arrays, or that claim to hold too much.
+# What numpy raises for files that are not archives of arrays, or that claim to hold too much.
 _BAD_ARCHIVE = (
     *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError),
     zipfile.BadZipFile,
@@ -67,7 +67,7 @@ def parse_sizes(texts: Sequence[str], inputs: Mapping[str, Dims | None]) -> Size
             dims = (-1,)
         if any(dim < 0 for dim in dims):
             raise InvalidInputError(
-                f"--shape {text}: '{value}' is no list of sizes",
+                f"--shape {text}: '{value}' is not a list of sizes",
                 hint="write for example --shape x=1,3,224,224, or --shape N=4",
             )
         if name in inputs:

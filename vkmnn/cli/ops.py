@@ -21,7 +21,7 @@ from vkmnn.vulkan.executions import load_all
 
 _LEGEND = {
     "Vulkan": "by shaders",
-    "geometry": "as copies of regions and simpler operators, or for nothing",
+    "geometry": "as copies of regions and simpler operators, or at no cost",
     "host": "when shapes are computed, before the network runs",
     "numpy": "on the CPU backend, with copies; in brackets what runs there when not all does",
 }

@@ -174,7 +174,7 @@ def _statistics(array: Array) -> tuple[str, str, str]:
 
 def _show_classes(name: str, array: Any) -> None:
     """Print the highest values of an output that looks like scores of classes."""
-    # A batch of rows, whatever axes of size 1 lie behind the classes.
+    # A batch of rows; axes of size 1 may follow the classes.
     if (
         not isinstance(array, np.ndarray)
         or array.dtype.kind != "f"

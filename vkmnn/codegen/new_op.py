@@ -358,7 +358,7 @@ def _default(text: str, kind: str, default: str | None) -> float | int | None:
         value = math.nan
     if not math.isfinite(value) or (kind == "int" and not -(2**31) <= value < 2**31 - 1):
         raise ShaderError(
-            f"parameter '{text}': '{default}' is no {kind} that a shader takes",
+            f"parameter '{text}': '{default}' is not a valid {kind}",
             hint=f"as in {'alpha:float=1.0' if kind == 'float' else 'k:int=2'}",
         )
     return value
@@ -385,7 +385,7 @@ def write(new: NewOp, target: Target, force: bool) -> list[Path]:
     old = macro.read_text("utf-8") if macro.is_file() else "{}\n"
     entries = parse(old, MACRO_FILE).plain()
     if not isinstance(entries, dict):
-        raise ShaderError("it is no object", template=str(macro), line=1)
+        raise ShaderError("it is not an object", template=str(macro), line=1)
     template = f"{new.name}{TEMPLATE_SUFFIX}"
     files = target.files(new)
     there = [path for path in files if path.exists()]

@@ -250,7 +250,7 @@ class Backend(ABC):
             make_plan: makes the plan on a backend.
             feeds: arrays to run it on.
             runs: how often each candidate runs.
-            limit_s: after so many seconds no further candidate is tried.
+            limit_s: seconds after which no further candidate is tried.
             progress: called with (done, all) after every trial; `all` may grow.
 
         Returns:

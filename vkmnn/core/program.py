@@ -258,7 +258,7 @@ class Program:
         for name in outputs:
             if not isinstance(results[name], np.ndarray):
                 raise InvalidInputError(
-                    f"output '{name}' is no tensor that a device holds",
+                    f"output '{name}' is not a tensor that a device can hold",
                     hint="ask for it by run",
                 )
         made = {name: _info(name, results[name]) for name in outputs}

@@ -171,7 +171,7 @@ class Session:
 
         Args:
             feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
-                of an input asks for where that is no tensor.
+                of an input asks for where that is not a tensor.
         """
         return self._call(lambda: self._program.run(feeds))
 
@@ -257,7 +257,7 @@ class Session:
             return value
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
             raise InvalidInputError(
-                f"output '{name}' is no tensor that a device holds", hint="ask for it by run"
+                f"output '{name}' is not a tensor that a device can hold", hint="ask for it by run"
             )
         return self._upload(value)
 

@@ -15,10 +15,10 @@ CALLS = "submit and wait"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time in a run, in microseconds from the run's begin.
+    """Something that took time in a run, in microseconds from the start of the run.
 
     `track` is who was busy: "Python", "submit and wait", or the type of a backend. `step` is the
-    index of the step among the profile's entries; None for what is no step.
+    index of the step among the profile's entries; None for anything but a step.
     """
 
     track: str
@@ -36,7 +36,7 @@ class Span:
 def timeline(
     segments: Sequence[tuple[str, Segment]], start_us: float, end_us: float
 ) -> tuple[Span, ...]:
-    """Return what happened in the last run of a plan, by begin.
+    """Return what happened in the last run of a plan, sorted by start time.
 
     Args:
         segments: the plan's segments with the types of their backends, in running order.

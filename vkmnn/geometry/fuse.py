@@ -46,7 +46,7 @@ def fuse_rasters(
 
     A Raster that reads another's result reads that one's inputs instead, when the composed regions
     are exact and at most MAX_REGIONS; where the other's result is needed anyway, only when there
-    are no more of them than before. Parts that the other Raster only filled are filled here. An
+    are not more of them than before. Parts that the other Raster only filled are filled here. An
     ordered Raster is never read through. Equal Rasters become one.
 
     Args:

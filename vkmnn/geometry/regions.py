@@ -18,7 +18,7 @@ MAX_AXES = 6
 """Most axes that a region may have; what needs more is split into several regions."""
 
 MAX_REGIONS = 64
-"""Above this many regions composing gives up: one more copy is cheaper than so many small ones."""
+"""Above this many regions composing gives up: one more copy costs less than many small ones."""
 
 _STEPS_PER_REGION = 16
 

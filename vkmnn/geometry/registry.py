@@ -83,7 +83,7 @@ class GeometryContext(Generic[AttrsT]):
         return int_list(self.values, index, what) if has_input(self.inputs, index) else None
 
     def check_pieces(self, count: int) -> None:
-        """Raise BudgetError where so many regions, which are about to be made, are too many."""
+        """Raise BudgetError where the number of regions about to be made exceeds the budget."""
         self._meter.check_pieces(count, self.op.type, self.op.source or self.op.name)
 
     def charge(self, nbytes: int) -> None:

@@ -118,7 +118,7 @@ def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[Strided
 
 
 def _write(op: Op[StridedAttentionAttrs], copy: Op, infos: Mapping[str, TensorInfo]) -> Op | None:
-    """Return the attention that writes what the Raster behind it makes of its result."""
+    """Return the attention that writes what the Raster after it makes of its result."""
     attrs, region = op.attrs, _region(copy, infos)
     assert region is not None
     if region_elements(region) != prod(infos[op.outputs[0]].dims):

@@ -25,7 +25,7 @@ Count = Callable[[Any, Inputs, Outputs], int]
 
 
 def numbers_of(*, inputs: int = 0, outputs: int = 0) -> Count:
-    """Return what counts the elements of all inputs and outputs so many times."""
+    """Return a counter: that many FLOPs for each element of the inputs and outputs."""
 
     def count(attrs: Any, shapes: Inputs, results: Outputs) -> int:
         present = sum(prod(shape) for shape in shapes if shape is not None)

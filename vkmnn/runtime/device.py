@@ -170,7 +170,7 @@ class Device:
                 with self._lock:
                     if self._pipelines.get(key) is made:
                         del self._pipelines[key]
-                # Ctrl-C in one thread is no error of those that wait for it.
+                # Ctrl-C in one thread is not an error for those that wait for it.
                 made.set_exception(error if isinstance(error, Exception) else _interrupted())
                 raise
             return future.result()

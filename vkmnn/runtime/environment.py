@@ -69,7 +69,7 @@ def timeout_s() -> float:
         value = -1.0
     if not 0 < value <= _LONGEST_S:
         raise InvalidInputError(
-            f"VKMNN_TIMEOUT={text!r} is no number of seconds above 0, and up to {_LONGEST_S:g}",
+            f"VKMNN_TIMEOUT={text!r} is not a number of seconds above 0 and up to {_LONGEST_S:g}",
             hint="for example 300",
         )
     return value

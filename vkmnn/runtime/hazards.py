@@ -85,11 +85,11 @@ class BufferHazards:
         self.stale = IntervalSet()
 
     def is_read(self, start: int, end: int, barriers: int) -> bool:
-        """Whether [start, end) has been read since the last of so many `barriers`."""
+        """Whether [start, end) has been read since barrier number `barriers`."""
         return self.last_read == barriers or self.read.overlaps(start, end)
 
     def note_read(self, start: int, end: int, barriers: int) -> None:
-        """Record that [start, end) is read, after so many `barriers`."""
+        """Record that [start, end) is read after `barriers` barriers."""
         if self.constant:
             self.last_read = barriers
         else:

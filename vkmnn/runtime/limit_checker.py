@@ -76,7 +76,7 @@ Check = tuple[str, int, int]
 
 
 class CheckedDevice(DriverDevice):
-    """A driver's device behind checks against `info`."""
+    """A driver's device whose calls are checked against `info`."""
 
     def __init__(self, inner: DriverDevice, info: DeviceInfo) -> None:
         self.inner = inner

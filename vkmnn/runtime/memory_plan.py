@@ -261,7 +261,7 @@ def _is_free(spans: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 
 def _best_fit(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
-    """Return the offset of the smallest gap that holds `nbytes`, or behind all `taken` ranges."""
+    """Return the offset of the smallest gap that holds `nbytes`, or the end of all ranges."""
     best_gap, best_offset = None, 0
     top = 0
     for start, end in taken:

@@ -318,7 +318,7 @@ class CommandRecorder:
             what = f"{bound.nbytes} bytes exceed the device's limit of {slot.max_bytes} bytes"
             hint = "split the tensor"
         else:
-            what = f"{bound.nbytes} bytes are no whole number of texels of {slot.unit} bytes"
+            what = f"{bound.nbytes} bytes are not a whole number of texels of {slot.unit} bytes"
         raise InvalidInputError(where + what, op=label or pipeline.shader.name, hint=hint)
 
 

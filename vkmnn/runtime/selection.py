@@ -33,7 +33,7 @@ def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceIn
         for device in devices:
             if device.index == int(text):
                 return device, f"its index is {text}"
-        # "2" is in "H200": a number that is no index must not open a device by its name.
+        # "2" is in "H200": a number that is not an index must not open a device by its name.
         raise DeviceNotFoundError(f"there is no device {text}; {describe(devices)}", hint=_HINT)
     for device in ranked:
         if device.uuid.replace("-", "") == text.replace("-", ""):

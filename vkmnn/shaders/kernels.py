@@ -2188,8 +2188,8 @@ def fill(
 ) -> Shader:
     """Return a variant of `fill`.
 
-    Sets count groups of four elements to one value, given as the bits of a 32-bit word: of one
-    element, or of two halves.
+    Sets count groups of four elements to one value, given as the bits of a 32-bit word: one
+    element, or two of fp16.
     """
     return _find(
         "fill",

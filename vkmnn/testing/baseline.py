@@ -83,7 +83,7 @@ class Baseline:
         """Read a file.
 
         Raises:
-            InvalidInputError: it cannot be read, or is no baseline.
+            InvalidInputError: it cannot be read, or is not a baseline.
         """
         data = read_json(path, SCHEMA, "a timing baseline")
         try:

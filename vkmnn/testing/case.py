@@ -17,11 +17,11 @@ from vkmnn.shaders.library import BUILTIN, ShaderLibrary
 from vkmnn.vulkan.storage import to_fp16
 
 FP16_ROUNDING = 2.0**-9
-"""What storing a few intermediate results as halves may cost, as a part of the largest result."""
+"""What storing a few intermediate results as fp16 may cost, as a part of the largest result."""
 FP16_STEP = 2.0**-10
-"""What storing one result as a half may cost, as a part of it: devices may round either way."""
+"""What storing one result as fp16 may cost, as a part of it: devices may round either way."""
 FP16_MIN = 2.0**-24
-"""The smallest half above 0."""
+"""The smallest float16 above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Case:
     A result may differ from numpy's by `atol + rtol * |numpy's|`; integers and bools by nothing.
     With `raises`, a part of a message, the device must refuse the inputs with an InvalidInputError
     instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
-    wherever they are offered. With `fp16`, floats are halves on the device, from the inputs on:
+    wherever they are offered. With `fp16`, floats are fp16 on the device, from the inputs on:
     numpy then computes with inputs and constants that are rounded to float16, and FP16_ROUNDING of
     the largest result is allowed on top; FP16_STEP of a result where nothing else is allowed.
     """
@@ -149,7 +149,7 @@ def blocked_case(
     result = run_op(op, inputs)[0]
     ops = [Op("Pooling", "before", ["in0"], ["blocked"], pooling), op]
     if result.ndim == x.ndim:
-        ops.append(Op("Pooling", "behind", ["made"], ["out"], pooling))
+        ops.append(Op("Pooling", "after", ["made"], ["out"], pooling))
     arrays = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
     constants = {n: arrays[n] for i, n in enumerate(names) if n and i in constant}
     infos = [tensor_info(ops[-1].outputs[0], result)]
@@ -241,7 +241,7 @@ def shader_cases(template: str, library: ShaderLibrary = BUILTIN) -> Callable[[M
 
 
 def cases_of(variant: Variant) -> Iterator[Case]:
-    """Yield the cases of a variant: the template's, with halves where the variant works on them."""
+    """Yield the cases of a variant: the template's, in fp16 where the variant works on that."""
     entry = CASES.get(variant.template)
     assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
     for case in entry[0](variant):

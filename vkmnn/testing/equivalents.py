@@ -104,12 +104,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("matmul_tile.comp.j2", r"n4 & 6u", "n4 is even"),
     Equivalent(
-        "include/matmul.glsl.j2", r"residual_load\(", "a residual behind the row is not stored"
+        "include/matmul.glsl.j2", r"residual_load\(", "a residual past the row is not stored"
     ),
     Equivalent(
         "matmul_pack.comp.j2",
         r"there && column \+ \du <= |there && column \+ \du < |there \|\| column",
-        "products with columns behind the last one are not stored",
+        "products with columns past the last one are not stored",
     ),
     Equivalent("pool.comp.j2", r"from\.z : 1\)", "what is read outside of the window is not used"),
     Equivalent(

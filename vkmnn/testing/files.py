@@ -49,7 +49,7 @@ def read_json(path: Path, schema: int, what: str) -> dict[str, Any]:
     except OSError as error:
         raise InvalidInputError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise InvalidInputError(f"{path} is no JSON file: {error}") from error
+        raise InvalidInputError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise InvalidInputError(f"{path} does not hold {what} of this version of vkmnn")
     return data

@@ -1,7 +1,7 @@
-"""Memory for kernel tests: every tensor lies alone, poisoned, with guard words behind it.
+"""Memory for kernel tests: every tensor lies alone, poisoned, with guard words after it.
 
-What a kernel does not write, or reads behind a tensor, is then NaN or a large number, and what it
-writes behind a tensor shows afterwards.
+What a kernel fails to write, or reads past a tensor, is then NaN or a large number, and what it
+writes past a tensor shows afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Of each tensor another one, so that poison which is read here and written there 
 _FP16_POISONS = {POISONS[0]: 0x7FD5, POISONS[1]: 0x7B05}
 
 GUARD_BYTES = 4096
-"""Behind each tensor, within the range that is bound, so that drivers let kernels write there."""
+"""After each tensor, within the range that is bound, so that drivers let kernels write there."""
 
 FOLD = 2
 """How many workgroups lie side by side before a grid is folded."""
@@ -50,7 +50,7 @@ class GuardedBackend(VulkanBackend):
         device: where to run.
         chooser: decides between kernels.
         replaced: shaders to run in the place of those of these names.
-        fp16: floats are halves, from the inputs on; see `VulkanBackend`.
+        fp16: store floats as fp16, from the inputs on; see `VulkanBackend`.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class GuardedBackend(VulkanBackend):
         """Check what the kernels wrote besides results; call it after a run, before `close`.
 
         Raises:
-            AssertionError: something was written behind a tensor, lanes of a channel-blocked tensor
-                behind its last channel are not zero, or a counter is not zero again.
+            AssertionError: something was written past a tensor, lanes of a channel-blocked tensor
+                past its last channel are not zero, or a counter is not zero again.
         """
         for tensor in self._written:
             words = self._words(tensor)
@@ -145,7 +145,7 @@ class GuardedBackend(VulkanBackend):
                 elements = elements[: storage_elements(tensor.shape, tensor.layout)]
                 blocks = elements.reshape(-(-tensor.shape[1] // 4), -1, 4)
                 tail = blocks[-1, :, tensor.shape[1] % 4 :] << 1  # without the sign
-                assert not tail.any(), f"lanes behind the last channel of '{tensor.name}' are set"
+                assert not tail.any(), f"lanes past the last channel of '{tensor.name}' are set"
         for tensor in self._counters:
             words = self._words(tensor)[: storage_bytes(tensor) // 4]
             assert not words.any(), f"'{tensor.name}' is not zero again"

@@ -167,7 +167,7 @@ def _tally(entries: Sequence[Entry], missing: set[tuple[str, str]]) -> Tally:
 
 
 def _percent(part: float) -> str:
-    """Write a part of one in per cent, with a digit behind the point only where it says much."""
+    """Write a fraction in per cent, with a decimal only where it says something."""
     percent = 100 * part
     return "0" if percent == 0 else "< 0.1" if percent < 0.1 else f"{percent:.1f}"
 

@@ -218,7 +218,7 @@ def compare(got: AnyArray, want: AnyArray, case: Case) -> tuple[float, float]:
 
 
 def _fp16_results(got: AnyArray, want: AnyArray) -> tuple[AnyArray, AnyArray]:
-    """Return results with infinities for what halves cannot hold, where both sides say so."""
+    """Return results with infinities for what float16 cannot hold, where both sides say so."""
     beyond = np.abs(want) >= FP16_MAX
     infinite = np.copysign(np.inf, want)
     limited = np.where(beyond & (np.abs(got) >= FP16_MAX), infinite, got)

@@ -90,7 +90,7 @@ class VulkanBackend(TunableBackend):
         self._constants = constants_of(device)
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
-        self._most_elements = sum(heaps.values()) // width if heaps else inf
+        self._max_elements = sum(heaps.values()) // width if heaps else inf
 
     def on_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -102,7 +102,7 @@ class VulkanBackend(TunableBackend):
         for tensor in (*inputs, *outputs):
             if tensor is not None and kernel_dtype(tensor.dtype) is None:
                 return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
-            if tensor is not None and prod(tensor.shape) > self._most_elements:
+            if tensor is not None and prod(tensor.shape) > self._max_elements:
                 return Rejection(f"'{tensor.name}' is larger than all of the device's memory")
         for index, tensor in enumerate(inputs):
             if tensor is None or tensor.value is None or index in OP_TYPES[op.type].content:

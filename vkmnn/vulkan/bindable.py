@@ -40,7 +40,7 @@ def find_faults(
     Args:
         dispatches: what was recorded.
         info: the device.
-        size_of: how many bytes of a tensor are bound where at most so many may be; by itself this
+        size_of: how many bytes of a tensor are bound where at most `limit` may be; by default this
             knows nothing of packed constants.
     """
     limits = info.limits

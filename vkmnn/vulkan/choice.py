@@ -37,7 +37,7 @@ class Preferences:
         self.table = table
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the preferred candidate; one that is not there any more counts for nothing."""
+        """Return the preferred candidate; one that no longer exists is ignored."""
         if self.table and len(candidates) > 1:
             wanted = self.table.get(choice_key(what, problem))
             for candidate in candidates:

@@ -467,7 +467,7 @@ def _attention(op: Op[StridedAttentionAttrs], inputs: Operands, outputs: Outputs
 
 
 def _attention_cut(attrs: StridedAttentionAttrs, count: int, axis: int) -> Cut:
-    """Cut along a batch axis, or along the queries behind these."""
+    """Cut along a batch axis, or along the queries, which follow those."""
     sizes = (*attrs.batch, attrs.queries)
 
     def part(begin: int, end: int) -> Part:

@@ -20,7 +20,7 @@ class Piece:
     """A part of a tensor.
 
     `view` and `size` say where its elements lie in the whole, in plain order; `axis` is the one
-    along which it runs from `begin` to `end`, or -1 where it is no range of one axis.
+    along which it runs from `begin` to `end`, or -1 where it is not a range of one axis.
     """
 
     shape: tuple[int, ...]

@@ -52,14 +52,14 @@ class VulkanExecution(Execution[AttrsT]):
         """
 
     def fp16_operands(self) -> Fp16Operands:
-        """Return which inputs are wanted and which outputs are made as halves.
+        """Return which inputs are wanted, and which outputs are made, as fp16.
 
-        Only asked where a session stores halves; what it says of integers is ignored.
+        Only asked where a session stores fp16; what it says about integers is ignored.
         """
         return self.by_rule(self.fp16_rule)
 
     def by_rule(self, rule: Fp16Rule, *, wide: int = -1, clamped: bool = False) -> Fp16Operands:
-        """Return what a rule says of the op's tensors; arguments as of `half.halves`."""
+        """Return what a rule says about the op's tensors; see `fp16.apply_fp16_rule`."""
         return apply_fp16_rule(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
 
     @abstractmethod

@@ -13,7 +13,7 @@ from vkmnn.vulkan.windows import flat_windows
 
 def encode_fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
     """Record one dispatch that sets every element to `value`, which the element type can hold."""
-    # A word holds one element, or two halves.
+    # A word holds one element, or two of fp16.
     bits = int(np.full(2, value).astype(stored_dtype(output)).view(np.uint32)[0])
     shader = kernels.fill(element=stored_word(output))
     for (part,) in flat_windows((output,), encoder.info.limits.max_storage_buffer_range, encoder):

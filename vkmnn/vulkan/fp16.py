@@ -1,4 +1,4 @@
-"""Which tensors of an op take 16 bits per float where a session stores halves.
+"""Which tensors of an op take 16 bits per float where a session stores fp16.
 
 See docs/decisions/fp16-storage.md for the reasons.
 """
@@ -12,16 +12,16 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.vulkan.storage import fits_fp16, kernel_dtype
 
 Fp16Operands = tuple[list[bool], list[bool]]
-"""For each input and each output, whether its floats are wanted (made) as halves."""
+"""For each input (output), whether its floats are wanted (made) as fp16."""
 
 
 class Fp16Rule(enum.Enum):
-    """What an op wants and makes where a session stores halves.
+    """What an op wants and makes where a session stores fp16.
 
-    FULL: float32 everywhere; the op has no kernels for halves, or its results leave their range.
-    TAKES: halves everywhere, whatever the inputs are.
-    FOLLOWS: halves when all computed float operands are and the constants fit, else float32.
-    READS: its operands as FOLLOWS, and results in float32.
+    FULL: float32 everywhere; the op has no fp16 kernels, or its results leave that range.
+    TAKES: fp16 everywhere, whatever the inputs are.
+    FOLLOWS: fp16 when all computed float operands are and the constants fit, else float32.
+    READS: operands as for FOLLOWS, results in float32.
     """
 
     FULL = "full"
@@ -45,7 +45,7 @@ def apply_fp16_rule(
         inputs: its operands.
         outputs: its results.
         wide: number of an input that stays float32.
-        clamped: constants beyond the range of halves may become the largest one.
+        clamped: constants beyond the range of fp16 may become its largest number.
     """
     operands = [
         tensor
@@ -65,7 +65,7 @@ def is_float(tensor: Tensor) -> bool:
 def _fp16(operands: Sequence[Tensor], clamped: bool) -> bool:
     computed = [tensor for tensor in operands if tensor.value is None]
     constants = [tensor.value for tensor in operands if tensor.value is not None]
-    # Constants alone decide by themselves: nothing says that their results meet halves.
+    # Where all operands are constant, nothing says that their results meet fp16.
     clamped = clamped and bool(computed)
     fit = all(fits_fp16(value, clamped=clamped) for value in constants)
     return bool(operands) and fit and all(tensor.fp16 for tensor in computed)

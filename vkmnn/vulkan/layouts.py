@@ -71,7 +71,7 @@ class _Plan:
     """The commands so far, and the tensors in further forms that they have made.
 
     `current` holds what takes the place of a tensor that was computed in another form than the
-    host reads, `constants` the constants that are uploaded as halves. `owner` names the op that is
+    host reads, `constants` the constants that are uploaded as fp16. `owner` names the op that is
     at hand.
     """
 
@@ -89,7 +89,7 @@ class _Plan:
         return [None if t is None else self.current.get(t.name, t) for t in command.inputs]
 
     def narrow_inputs(self, command: Command) -> None:
-        """Convert the network's inputs that a command reads to halves."""
+        """Convert the network's inputs that a command reads to fp16."""
         for tensor in command.inputs:
             if tensor is None or tensor.usage is not Usage.INPUT or not is_float(tensor):
                 continue

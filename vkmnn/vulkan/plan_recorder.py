@@ -78,7 +78,7 @@ class PlanRecorder:
     def segment(
         self, first: int, end: int, uploads: Sequence[Tensor], downloads: Sequence[Tensor]
     ) -> VulkanSegment:
-        """Record dispatches first to end (exclusive) and the copies to host memory behind them."""
+        """Record dispatches first to end (exclusive), then the copies to host memory."""
         uploaded = [(tensor, self._place(tensor)) for tensor in uploads if self._is_placed(tensor)]
         downloaded = [
             (tensor, self._memory.readback.get(tensor) or self._place(tensor))

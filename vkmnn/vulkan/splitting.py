@@ -33,8 +33,8 @@ CreateExecution = Callable[
     [Op, Sequence["Tensor | None"], Sequence[Tensor]], "Execution | Rejection"
 ]
 
-# Below this part of the range nothing is looked at: what kernels need beside their operands does
-# not take so many times as much.
+# Ops below 1/SUSPECT of the range are not examined: what kernels need beside their operands never
+# takes this many times as much.
 SUSPECT = 8
 # An op in more parts than this would take longer to plan than to run elsewhere.
 MAX_PARTS = 4096

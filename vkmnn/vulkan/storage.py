@@ -150,7 +150,7 @@ def fits_fp16(array: Array, *, clamped: bool = False) -> bool:
 
     Args:
         array: the operand.
-        clamped: what is too large may become the largest half.
+        clamped: what is too large may become the largest fp16 number.
     """
     if array.dtype.kind != "f" or array.size == 0:
         return True

@@ -31,7 +31,7 @@ _LOCK_WAIT_S = 10.0
 MAX_CANDIDATES = 8
 # A candidate must gain as much over the rules' one: less is noise.
 MIN_GAIN = 0.03
-# Runs of the whole network with either table, in turns: the median of a few is no luck.
+# Runs of the whole network with either table, in turns: the median of a few is not down to luck.
 MIN_ROUNDS = 7
 # The same where the time is over.
 MIN_ROUNDS_LATE = 3

@@ -121,7 +121,7 @@ def _window_of(
 
 
 def _cut(region: Region, src_max: int | None, dst_max: int | None) -> Iterator[Region]:
-    """Yield parts that reach over no more than so many elements on either side."""
+    """Yield parts that reach over no more than this many elements on either side."""
     for view, allowed in ((region.src, src_max), (region.dst, dst_max)):
         if allowed is None or not region.size:
             continue

@@ -308,7 +308,7 @@ def test_softmax_of_large_logits() -> None:
 
 
 def test_indices_in_floats_keep_their_digits() -> None:
-    """4097 is no half: a float that becomes an index must not be stored as one."""
+    """4097 does not fit fp16: a float that becomes an index must not be stored as one."""
     table = np.arange(5000, dtype=np.int32)
     where = np.array([4097.0, 2049.0, 3.0], np.float32)
     ops = [

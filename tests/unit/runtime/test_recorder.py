@@ -156,7 +156,9 @@ def test_limits_of_a_dispatch(
     refuse("outside a buffer", [BufferRange(memory, -STRIDE, 64), good[1]])
     refuse("outside a buffer", [BufferRange(memory, 0, -4), good[1]])
     texels = {"pipeline": device.pipeline(texel_add), "params": bytes(4)}
-    refuse("no whole number of texels of 16 bytes", [BufferRange(memory, 0, 24), good[1]], **texels)
+    refuse(
+        "not a whole number of texels of 16 bytes", [BufferRange(memory, 0, 24), good[1]], **texels
+    )
     assert recorder.dispatch_count == 0
     recorder.finish().destroy()
     refuse("finished already")

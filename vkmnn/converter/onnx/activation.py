@@ -112,7 +112,7 @@ def _prelu(node: NodeContext) -> None:
 
 @converter("Clip")
 def _clip_attributes(node: NodeContext) -> None:
-    # Without a bound, the largest float32 is one: it shows on infinities, unless x is in halves.
+    # Without a bound, the largest float32 is one: it shows on infinities, unless x is float16.
     info = node.info(node.input(0))
     is_fp16 = info is not None and info.dtype is DType.FLOAT16
     largest = math.inf if is_fp16 else float(np.finfo(np.float32).max)

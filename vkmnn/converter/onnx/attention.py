@@ -89,7 +89,7 @@ def _by_head(node: NodeContext, name: str, heads: int) -> str:
 
 
 def _repeated(node: NodeContext, name: str, heads: int, times: int, depth: int) -> str:
-    """Repeat every head, one after the other, to so many `heads` of rows of `depth`."""
+    """Repeat each head in turn until there are `heads` of them, with rows of `depth`."""
     apart = node.emit("Unsqueeze", [name, node.ints_constant([2])])
     more = node.emit("Expand", [apart, node.ints_constant([1, 1, times, 1, 1])])
     return node.emit("Reshape", [more, node.ints_constant([0, heads, -1, depth])], ReshapeAttrs())

@@ -30,7 +30,7 @@ def _bit_shift(node: NodeContext) -> None:
     direction = node.choice("direction", "", ("LEFT", "RIGHT"))
     bits = np.iinfo(dtype.value).bits
     signed = dtype.value.startswith("int")
-    # The sign bit alone is no power of two; shifting it all the way leaves the sign as well.
+    # The sign bit alone is not a power of two; shifting it all the way leaves the sign as well.
     largest = node.constant(bits - 2 if signed and direction == "RIGHT" else bits - 1, dtype)
     beyond = _binary(node, "GREATER", amount, largest)
     if signed:

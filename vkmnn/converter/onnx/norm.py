@@ -120,7 +120,7 @@ def _mean_variance(node: NodeContext) -> None:
     """Divide x − mean by the standard deviation plus 1e-9, which ONNX's function body adds.
 
     The variance is the mean of squares, not that body's difference of two, which rounding may make
-    negative. Halves, in which 1e-9 is 0, are computed in float32.
+    negative. float16, in which 1e-9 is 0, is computed in float32.
     """
     x, axes = node.input(0), node.ints_constant(node.ints("axes", (0, 2, 3)))
     dtype = node.dtype(x)

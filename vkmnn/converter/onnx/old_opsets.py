@@ -53,7 +53,7 @@ def upgraded(file: ModelFile) -> ModelFile:
 
 
 def _align_operands(known: onnx.GraphProto, graph: onnx.GraphProto) -> None:
-    """Give second operands that lie along an axis the axes behind it; onnx's converter errs there.
+    """Give second operands that lie along an axis the axes after it; onnx's converter errs there.
 
     Args:
         known: the graph with the shapes that follow from its inputs.

@@ -168,7 +168,7 @@ def _from_field(tensor: onnx.TensorProto, name: str, dtype: DType, count: int) -
     values = getattr(tensor, _FIELDS.get(dtype, _DEFAULT_FIELD))
     if len(values) != count:
         raise _damaged(name, f"{len(values)} values, its shape asks for {count}")
-    if dtype is DType.FLOAT16:  # stored as the bits of the halves
+    if dtype is DType.FLOAT16:  # stored as the bits of the float16 numbers
         return np.array(values, np.int64).astype(np.uint16).view(np.float16)
     if dtype.is_float:
         return np.array(values, dtype.numpy)

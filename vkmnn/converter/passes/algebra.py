@@ -40,7 +40,7 @@ class Expression:
     def expand(self, name: str, atoms: frozenset[str]) -> dict[tuple[str, ...], float]:
         """Return the polynomial of a tensor, without looking inside `atoms`.
 
-        What is no sum, difference, product, quotient by a constant, square or cube stays an atom.
+        Anything but a sum, difference, product, quotient by a constant, square or cube is an atom.
         """
         op = self.index.producer(name)
         if name in atoms or op is None or len(self.ops) >= MAX_OPS:

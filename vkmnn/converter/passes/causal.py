@@ -40,7 +40,7 @@ class DetectCausalMasks(PatternPass["list[str]"]):
             if dim is None or (dim != whole and not is_cut(dim, whole)):
                 return NoMatch("the mask is not one square of queries by keys")
         if not _hides_later_keys(op.inputs[3], index):
-            return NoMatch("the mask is no triangle")
+            return NoMatch("the mask is not triangular")
         return op.inputs[:3]
 
     def rewrite(self, op: Op[AttentionAttrs], match: list[str], index: GraphIndex) -> None:

@@ -25,7 +25,7 @@ from vkmnn.ir.ops import (
 )
 
 _MAX_RANK = 6
-"""Of the result: every kernel can tell so many axes apart."""
+"""Axes of the result: every kernel can tell this many apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor; a constant vector may be meant with `behind` axes of size 1 behind its own."""
+    """A tensor; a constant vector may stand for one with `trailing` further axes of size 1."""
 
     name: str
     trailing: int = 0
@@ -188,7 +188,7 @@ def steps_of(op: Op, index: GraphIndex) -> Steps | NoMatch:
         found = _followed(_scale(op, values[0], index), attrs.activation)
     elif _is_choice(op, index):
         found = (("SELECT", tuple(values)),)
-    return found or NoMatch("a function that is no step")
+    return found or NoMatch("a function that is not a step")
 
 
 def _decoded(op: Op, attrs: ElementwiseAttrs) -> Steps:

@@ -48,7 +48,7 @@ class FuseGroupNorm(PatternPass[_Match]):
         if before[0] is None or before[0] != grouped[0]:
             return NoMatch("the reshape moves the batch")
         if not isinstance(groups, int) or not isinstance(channels, int) or channels % groups:
-            return NoMatch("the channels are no whole groups, or not known")
+            return NoMatch("the channels are unknown, or do not divide into the groups")
         if not index.read_only_by(norm.outputs[0], (op,)):
             return NoMatch("a value within the pattern is used elsewhere")
         return _Match(value, GroupNormAttrs(groups, attrs.epsilon), (inner, norm, op))

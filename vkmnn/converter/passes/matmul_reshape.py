@@ -41,7 +41,7 @@ class UnwrapMatMul(PatternPass[_Match]):
         if product.attrs.transpose_a or any(product.inputs[3:]):
             return NoMatch("the operand is transposed, or there is a residual")
         if index.rank(product.inputs[1]) != 2:
-            return NoMatch("the right operand is no matrix")
+            return NoMatch("the right operand is not a matrix")
         before, flat = index.shape(inner.inputs[0]), index.shape(product.inputs[0])
         result, after = index.shape(op.inputs[0]), index.shape(op.outputs[0])
         if before is None or not flat or not result or after is None or len(after) < 2:

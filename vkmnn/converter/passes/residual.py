@@ -106,7 +106,7 @@ class FuseResidual(_IntoProducer):
 
 
 class FuseLateResidual(_IntoProducer):
-    """ADD behind an activation, and MUL: x + silu(conv(x)), silu(gate(x)) · up(x)."""
+    """ADD after an activation, and MUL: x + silu(conv(x)), silu(gate(x)) · up(x)."""
 
     name = "fuse_late_residual"
 

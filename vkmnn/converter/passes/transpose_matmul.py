@@ -28,7 +28,7 @@ def _row_permutation(transpose: Op, product: Op[Any], index: GraphIndex) -> Perm
     if product.attrs.transpose_a or any(product.inputs[3:]):
         return NoMatch("the operand is transposed, or there is a residual")
     if index.rank(product.inputs[1]) != 2:
-        return NoMatch("the right operand is no matrix")
+        return NoMatch("the right operand is not a matrix")
     return perm
 
 

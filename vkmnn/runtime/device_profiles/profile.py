@@ -144,7 +144,7 @@ class _Reader:
     ) -> dict[str, Any]:
         """Convert an object that has exactly `fields`."""
         if not isinstance(value, dict):
-            raise DeviceProfileError(f"device profile '{self._name}': {where} is no object")
+            raise DeviceProfileError(f"device profile '{self._name}': {where} is not an object")
         absent, unknown = sorted(set(fields) - set(value)), sorted(set(value) - set(fields))
         if absent or unknown:
             self.fail(f"{where}: missing {absent}, unknown {unknown}")

@@ -27,7 +27,7 @@ TRANSFER = TRANSFER_READ | TRANSFER_WRITE
 WRITES = COMPUTE_WRITE | TRANSFER_WRITE
 
 EMPTY_RANGE_BYTES = 16
-"""Vulkan has no empty range: an empty one is bound to so many bytes at `empty_offset`."""
+"""Vulkan has no empty range: an empty one is bound to this many bytes at `empty_offset`."""
 
 
 class DriverUnavailableError(Exception):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class DriverBuffer(ABC):
     """One allocation. `host` maps all of it, or is None where the host cannot see it.
 
-    Behind the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
+    After the `nbytes` asked for, at `empty_offset`, lie some more for empty ranges.
     """
 
     __slots__ = ("coherent", "empty_offset", "host", "nbytes")

@@ -33,5 +33,5 @@ def prefer_large_pages(pointer: int, nbytes: int) -> None:
         return
     first = -(-pointer // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (pointer + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
-    # A refusal is no loss: the pages stay small.
+    # It may be refused, which costs nothing: the pages stay small.
     ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), advice)

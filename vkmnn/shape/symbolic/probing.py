@@ -217,7 +217,7 @@ def _plain(size: SupportsIndex) -> int:
 
 @cache
 def _primes(above: int, count: int) -> tuple[int, ...]:
-    """Return so many primes, ascending, above a number (rounded to an even one)."""
+    """Return `count` primes, ascending, above a number (rounded to an even one)."""
     found: list[int] = []
     number = above // 2 * 2 + 1
     while len(found) < count:

@@ -77,7 +77,7 @@ def _arg_cases(source: str) -> Iterator[Case]:
             sign = 1 if kind == "ArgMax" else -1
             for line, peak in enumerate(peaks):
                 row = np.atleast_2d(np.moveaxis(x, axis, -1))[line]
-                # Every line lies behind those before it: what is read of them would win.
+                # Every line follows the ones before it: anything read from those would win.
                 row -= sign * 20 * line
                 row[peak] = sign * (9 - 20 * line)
             yield op_case(kind, ArgReduceAttrs(axis, True), [x])

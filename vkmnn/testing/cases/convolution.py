@@ -41,7 +41,7 @@ class Maker:
 
     Activations and kinds of residuals take turns. Cases have a residual and pads where they can:
     without, the kernel is another specialization, which takes its time to compile. So does an
-    activation that is no clamp.
+    activation other than a clamp.
     """
 
     def __init__(self, turns: Sequence[Activation] = CLAMPS) -> None:
@@ -114,7 +114,7 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     yield make((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), residual=True, **VOLUME)
     yield make((2, 7, 11), (5, 7, 4), pads=(3, 2), residual=True, fp16=True)
     yield make((0, 7, 5, 5), (4, 7, 3, 3))
-    # An activation that is no clamp.
+    # An activation other than a clamp.
     yield Maker(SMOOTH)((1, 7, 9, 5), (38, 7, 3, 2), pads=(1, 0, 2, 3), residual=True)
     # One tap of one block; more pixels than a workgroup of any kernel takes.
     yield make((1, 3, 19, 28), (6, 3, 1, 1))

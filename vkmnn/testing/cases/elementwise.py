@@ -197,7 +197,7 @@ def _cases(kind: str, variant: Variant) -> Iterator[Case]:
     attrs = BinaryAttrs(kind)
     rtol = _RTOL.get(kind, 0.0)
     logical = kind in _LOGIC
-    # Of halves, quotients by constants alone are halves.
+    # In fp16, only quotients by constants are fp16.
     constant = [1] if kind == "DIV" and variant.fp16 else []
 
     def case(a: AnyArray, b: AnyArray) -> Case:
@@ -294,7 +294,7 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
     if source == "float32":
         yield f32([-2.9, -2.5, -1.5, -0.5, -0.0, 0.0, 0.4, 0.5, 0.99, 1.0, 1.5, 2.5, 300.7])
         if dest == "float16":
-            # Halves on both sides of ties, subnormal, the largest, and beyond.
+            # float16 numbers on both sides of ties, subnormal, the largest, and beyond.
             bits = np.arange(0x3F7FE800, 0x3F804000, 0x800, dtype=np.uint32)
             near = np.concatenate([bits - 1, bits, bits + 1]).view(np.float32)
             yield near

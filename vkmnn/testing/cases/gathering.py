@@ -117,7 +117,7 @@ def gather(variant: Variant) -> Iterator[Case]:
     case = _computed(
         _exact("Gather", AxisAttrs(1), [floats(3, 5, 2 * width), np.array([0, 4, -5, 1])])
     )
-    # What is fed is negated: -5 is the first index behind the axis.
+    # What is fed is negated: -5 is the first index past the end of the axis.
     for place, bad in ((0, 6), (1, -5), (3, 900), (2, -900)):
         yield _refused(case, place, bad)
     yield replace(case, feeds={**case.feeds, "in1": np.array([5, -4, 1, 0])})

@@ -184,7 +184,7 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
 def _width_changes(x: AnyArray) -> Iterator[Case]:
     """Yield cases in which layout and width change at once, between ops that insist on theirs.
 
-    Norms keep 32 bits, matrix products and convolutions take halves.
+    Norms keep 32 bits, matrix products and convolutions take fp16.
     """
     channels, columns = x.shape[1], x.shape[3]
     attrs: dict[str, OpAttrs] = {
@@ -220,7 +220,7 @@ def _pixel_pooling(kind: str) -> PoolingAttrs:
 
 @shader_cases("convert_width")
 def convert_width(variant: Variant) -> Iterator[Case]:
-    """Tensors of any rank that become halves and floats again, infinities and NaN among them."""
+    """Tensors of any rank converted to fp16 and back, infinities and NaN among them."""
     for shape in (*SHAPES, (4, 1021)):
         x = floats(*shape)
         if x.size > 3:

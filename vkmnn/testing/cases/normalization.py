@@ -233,8 +233,8 @@ def group_norm_more() -> Iterator[Case]:
         yield from _everywhere(attrs, _factors(2, 7, 5))
     for shape, groups in (((1, 3, 513, 517), 0), ((1, 8, 401, 263), 1), ((1, 90_000, 1), 1)):
         yield from _everywhere(GroupNormAttrs(groups), _factors(*shape), 1e-5)
-    half = _factors(2, 8, 5, dtype=np.float16)
-    yield op_case("GroupNorm", GroupNormAttrs(2), half, rtol=2e-3, atol=2e-3)
+    fp16 = _factors(2, 8, 5, dtype=np.float16)
+    yield op_case("GroupNorm", GroupNormAttrs(2), fp16, rtol=2e-3, atol=2e-3)
     for groups in (0, 2):
         yield from in_row_groups(_everywhere(GroupNormAttrs(groups), _factors(2, 8, 7, 23)))
 

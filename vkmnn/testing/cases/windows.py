@@ -57,8 +57,8 @@ def pooling_windows() -> Iterator[Case]:
     for kind in _KINDS:
         attrs = PoolingAttrs(kind, (2, 1, 2, 3), (1, 2, 1, 1), pads=(1, 0, 0, 0) * 2)
         yield op_case("Pooling", attrs, [floats(2, 3, 3, 4, 5, 6)], rtol=1e-4)
-    half = floats(1, 5, 9, 7).astype(np.float16)
-    yield op_case("Pooling", PoolingAttrs("AVERAGE", (3, 3)), [half], rtol=1e-3, atol=1e-3)
+    fp16 = floats(1, 5, 9, 7).astype(np.float16)
+    yield op_case("Pooling", PoolingAttrs("AVERAGE", (3, 3)), [fp16], rtol=1e-3, atol=1e-3)
 
 
 @op_cases
@@ -195,7 +195,7 @@ def _resized(
 @shader_cases("interp")
 def interp(variant: Variant) -> Iterator[Case]:
     """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
-    inner = int(variant.axes["width"])  # elements behind the resized axes
+    inner = int(variant.axes["width"])  # elements after the resized axes
     outside = 3.25 if variant.fp16 else 1e30
     for mode in MODES:
         two = InterpAttrs(mode, axes=(1, 3))

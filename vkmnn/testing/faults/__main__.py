@@ -27,7 +27,7 @@ def main(
     ] = None,
     tune: Annotated[bool, typer.Option(help="Tune, too; many more calls.")] = False,
     fresh: Annotated[bool, typer.Option(help="A new VkInstance for every trial.")] = False,
-    stride: Annotated[int, typer.Option(help="Take every so many calls only.")] = 1,
+    stride: Annotated[int, typer.Option(help="Take only every n-th call.")] = 1,
     limit: Annotated[int, typer.Option(help="The last call to take; 0 for all.")] = 0,
 ) -> None:
     """Let every call of a session's life fail once, in each way, and see what must hold.

@@ -50,7 +50,7 @@ def sweep(
         faults: the ways.
         tune: let `tune` be part of the life, which has many more calls.
         fresh: make a new VkInstance for every trial.
-        stride: take every so many calls only.
+        stride: take only every `stride`-th call.
         limit: the last call to take; 0 for all.
         trial_s: seconds that a trial may take.
     """
@@ -59,7 +59,7 @@ def sweep(
     rows = []
     with ThreadPoolExecutor(jobs) as pool:
         for fault in faults:
-            # Each process takes turns of its own: every so many calls, from another one on.
+            # Each process takes calls of its own: every n-th, each starting at another one.
             asked = {**request, "fault": fault.name, "stride": stride * jobs}
             firsts = [1 + stride * number for number in range(jobs)]
             parts = pool.map(partial(_run_part, fault, asked, trial_s), firsts)

@@ -55,7 +55,7 @@ def _modulo(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 
 
 def _power(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Integers to negative powers, results beyond the type, and floats that are no integers."""
+    """Integers to negative powers, results beyond the type, and floats that are not integers."""
     a, b = _array(inputs, 0), _array(inputs, 1)
     if not _is_integer(a):
         return False

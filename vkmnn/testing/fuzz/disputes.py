@@ -117,8 +117,8 @@ DISPUTES: tuple[Dispute, ...] = (
         "onnxruntime takes the root of a difference, which rounding may make negative",
         _always,
     ),
-    Dispute("Reduce*", "onnxruntime leaves NaN out in halves", _has_nan),
-    Dispute("Sign", "onnxruntime gives 0 for NaN in halves", _has_nan),
+    Dispute("Reduce*", "onnxruntime leaves NaN out in float16", _has_nan),
+    Dispute("Sign", "onnxruntime gives 0 for NaN in float16", _has_nan),
     Dispute(
         "Attention",
         "with past keys, onnxruntime's causal mask lets a query see keys that come after it",

@@ -141,7 +141,7 @@ def _grow(sketch: Sketch, wanted: str) -> None:
 
 
 def _joined(sketch: Sketch, mark: tuple[int, int]) -> bool:
-    """True when a node behind the mark reads what one before it computes."""
+    """True when a node after the mark reads what one before it computes."""
     before = {name for node in sketch.nodes[: mark[0]] for name in node.output}
     computed = {name for name in before if sketch.values[name].kind == "node"}
     return any(computed & set(node.input) for node in sketch.nodes[mark[0] :])
@@ -281,7 +281,7 @@ def is_valid(
 
 
 def _overflows(node: onnx.NodeProto, tensors: Mapping[str, Array]) -> bool:
-    """True when finite values become infinite halves, which vkmnn makes of outputs only."""
+    """True when finite values overflow float16, which in vkmnn happens to outputs only."""
     made = [tensors[name] for name in node.output if name]
     read = [tensors[name] for name in node.input if name and tensors[name].dtype.kind == "f"]
     return any(a.dtype == np.float16 and not np.isfinite(a).all() for a in made) and all(

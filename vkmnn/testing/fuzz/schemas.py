@@ -22,7 +22,7 @@ UNKNOWN_TO_ONNX = ("SimplifiedLayerNormalization",)
 _CONTRIB = ("float32", "float16")
 
 
-class Skip(Exception):  # noqa: N818 - it is no error
+class Skip(Exception):  # noqa: N818 - not an error
     """Something cannot be made here: the opset lacks it, or nobody computes it."""
 
 

@@ -390,7 +390,7 @@ class Sketch:
                 raise Skip
         if array.dtype.kind == "f" and array.size and not np.isfinite(array).all():
             given = [a for a in inputs if a is not None and a.dtype.kind == "f"]
-            rate = 0.0 if array.dtype == np.float16 else 0.2  # halves overflow at outputs only
+            rate = 0.0 if array.dtype == np.float16 else 0.2  # float16 overflows at outputs only
             if all(np.isfinite(a).all() for a in given) and not self.chance(rate):
                 raise Skip
 

@@ -70,7 +70,7 @@ def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
 
 
 def pass_cost(nbytes: float, info: DeviceInfo, workgroups: int = 0) -> Cost:
-    """Return the predicted time of a dispatch that reads and writes so many bytes once.
+    """Return the predicted time of a dispatch that reads and writes `nbytes` bytes once.
 
     Args:
         nbytes: in all.

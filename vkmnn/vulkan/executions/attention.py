@@ -74,7 +74,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             raise Rejection(f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations")
 
     def fp16_operands(self) -> Fp16Operands:
-        """Take halves, but for the mask: what hides a key may lie beyond their range."""
+        """Take fp16, except for the mask: the value that hides a key may lie beyond its range."""
         return self.by_rule(self.fp16_rule, wide=MASK)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -21,7 +21,7 @@ from vkmnn.vulkan.storage import FP16_MIN_NORMAL, kernel_dtype
 _KEEPS_ZERO = frozenset(
     {"ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "LESS", "AND", "OR", "XOR", *BIT_KINDS}
 )
-# Kinds with kernels for halves.
+# Kinds with kernels for fp16.
 FP16_KINDS = frozenset({"ADD", "SUB", "MUL", "DIV", "MIN", "MAX", "PRELU"})
 # Kinds whose result is a bool.
 _TESTS = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "AND", "OR", "XOR"})
@@ -52,7 +52,7 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         return [layout] * len(self.inputs), [layout]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the operands where results stay in the range of halves as easily as they do."""
+        """Follow the operands where results stay in the range of fp16 as easily as they do."""
         a, b = self.operand(0), self.operand(1)
         # Squares, and quotients by what is computed or tiny, may be far larger or smaller.
         leaves = a is b or (self.attrs.kind == "DIV" and not _divides_fp16(b))

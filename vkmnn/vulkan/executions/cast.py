@@ -35,7 +35,7 @@ class CastExecution(VulkanExecution[CastAttrs]):
         return [layout], [layout]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the operand from one float type to another: halves are rounded already."""
+        """Follow the operand from one float type to another: fp16 is rounded already."""
         return self.by_rule(self.fp16_rule if is_float(self.output) else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

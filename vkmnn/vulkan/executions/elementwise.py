@@ -22,7 +22,7 @@ _ZERO_OF_ZEROS = frozenset(
         "SQRT", "TANH",
     }
 )  # fmt: skip
-# Kinds whose results stay in the range of halves about as well as their values do.
+# Kinds whose results stay in the range of fp16 about as well as their values do.
 _FP16 = frozenset(
     {
         "ADD", "SUB", "MUL", "MIN", "MAX", "PRELU", "GREATER", "GREATER_EQUAL", "LESS",
@@ -52,7 +52,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         return [layout] * len(self.inputs), [layout]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the operands where results stay in the range of halves as easily as they do."""
+        """Follow the operands where results stay in the range of fp16 as easily as they do."""
         steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
         fp16 = not squares and all(step.kind in _FP16 for step in steps)

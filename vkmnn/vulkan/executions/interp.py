@@ -141,7 +141,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the input, unless what stands for elements outside is no half."""
+        """Follow the input, unless the value of elements outside does not fit fp16."""
         rule = (
             self.fp16_rule
             if fits_fp16(np.array([self.attrs.extrapolation_value]))

@@ -147,7 +147,7 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         return [layout], [layout] * len(self.outputs)
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the input; norms leave the range of halves."""
+        """Follow the input; norms leave the range of fp16."""
         return self.by_rule(Fp16Rule.FULL if self.attrs.kind == "LP" else self.fp16_rule)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

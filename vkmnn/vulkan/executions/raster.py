@@ -76,7 +76,7 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         return Layout.NC4HW4 if images and sources else Layout.NCHW
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the sources, unless what fills the gaps is no half."""
+        """Follow the sources, unless the value that fills the gaps does not fit fp16."""
         fits = fits_fp16(np.array([self.attrs.fill]))
         return self.by_rule(self.fp16_rule if fits else Fp16Rule.FULL)
 

@@ -29,7 +29,7 @@ class SelectExecution(VulkanExecution):
         return [layout] * len(self.inputs), [layout]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow what is computed: what hides scores in its place may be the lowest half."""
+        """Follow what is computed: the lowest fp16 number does for a constant that hides scores."""
         return self.by_rule(self.fp16_rule, clamped=True)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -21,7 +21,7 @@ _KEEPS_ZERO = frozenset(
         "MISH", "THRESHOLDED_RELU",
     }
 )  # fmt: skip
-# Kinds whose results lie beyond the range of halves for ordinary operands, and rare ones.
+# Kinds whose results lie beyond the range of fp16 for ordinary operands, and rare ones.
 FULL_KINDS = frozenset(
     {
         "RECIPROCAL", "RSQRT", "SQUARE", "EXP", "LOG", "TAN", "ASIN", "ACOS", "ATAN", "SINH",
@@ -57,7 +57,7 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
         return [layout], [layout]
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the operand, unless results leave the range of halves easily, or are no floats."""
+        """Follow the operand, unless results are not floats, or easily leave the range of fp16."""
         return self.by_rule(Fp16Rule.FULL if self.attrs.kind in FULL_KINDS else self.fp16_rule)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -35,7 +35,7 @@ class Binding:
 def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -> Binding:
     """Pack the weights of a convolution for a kernel, and return what it takes."""
     problem, group = job.problem, job.problem.group
-    # Where channels are single, all groups are one, and input channels are no blocks.
+    # Where channels are single, all groups are one, and input channels are not in blocks.
     single = problem.grouping != "blocks"
     blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
     epilogue = epilogue_of(job.activation)

@@ -24,8 +24,8 @@ VEC4_BYTES = 16
 ARRIVAL_BYTES = 16
 # Registers of an invocation besides its sums, at a guess.
 REGISTERS = 48
-# The part of a multiprocessor's rate that so many results an invocation reach: fewer are read more
-# often from shared memory.
+# The fraction of a multiprocessor's rate that is reached, by results per invocation: with fewer,
+# operands are read more often from shared memory.
 EFFICIENCY = {(8, 8): 1.0, (8, 4): 0.93, (4, 4): 0.65}
 
 

@@ -15,7 +15,7 @@ MAX_PARTS = 8
 
 
 def parts_of(steps: int, k: int) -> Iterator[int]:
-    """Yield by how many workgroups a tile with so many steps along an axis of k may be shared."""
+    """Yield the numbers of workgroups that may share a tile with `steps` steps along an axis of k."""
     for parts in range(2, min(MAX_PARTS, k // MIN_PART) + 1):
         if used_parts(steps, parts) == parts:
             yield parts

@@ -17,7 +17,7 @@ class Handles:
     """Objects of one device, destroyed together in the reverse order of their cells.
 
     Vulkan writes a handle into a cell that is kept here beforehand, in the call that makes the
-    object: an exception that comes right behind the call (Ctrl-C) finds nothing unaccounted for.
+    object: an exception right after the call (Ctrl-C) leaves nothing unaccounted for.
     """
 
     __slots__ = ("_cells", "_device")

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 STORAGE_TEXEL_BUFFER, STORAGE_BUFFER = 5, 7  # VK_DESCRIPTOR_TYPE_*
 COMPUTE_STAGE = 0x20
 SETS_PER_CALL = 16
-"""Descriptor sets are allocated so many at a time."""
+"""How many descriptor sets are allocated at a time."""
 
 _DESCRIPTOR_TYPES = {
     BindingType.STORAGE: STORAGE_BUFFER,

@@ -23,7 +23,7 @@ def list_input(
 
 
 def factors(s: Sketch, size: int, rank: int) -> list[int]:
-    """Return a shape of so many elements."""
+    """Return a shape with this many elements."""
     sizes = [1] * rank
     rest = size
     for divisor in (2, 2, 2, 3, 3, 5, 7, 11, 13, 2, 3, 2):

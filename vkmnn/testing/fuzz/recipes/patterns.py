@@ -122,7 +122,7 @@ def attention(s: Sketch) -> None:
 
 @pattern
 def residual_block(s: Sketch) -> None:
-    """Convolution, batch norm, activation, and a sum behind them."""
+    """Convolution, batch norm, activation, and a sum after them."""
     y = convolution(s, "Conv", "", {})
     if y.dtype != "float32":
         raise Skip

@@ -15,7 +15,7 @@ _WEIGHTS = Spread(-1, 1, special=False)
 
 
 def image(s: Sketch, dtype: str, axes: int, spread: Spread = FINITE) -> Value:
-    """Return a value with batch, channels and so many spatial axes."""
+    """Return a value with batch, channels and this many spatial axes."""
     shape = [s.choose(1, 1, 2, 3), s.choose(4, 8, 12, s.size(16), s.size(16), s.size(16))]
     shape = s.within(shape + [s.size({1: 33, 2: 13, 3: 7}[axes]) for _ in range(axes)])
     x = s.pick(dtype, min_rank=axes + 2, max_rank=axes + 2, spread=spread)

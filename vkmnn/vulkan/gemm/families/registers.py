@@ -188,7 +188,7 @@ class MatMulTile(MatMulKernel):
         yield Bid(cls(8, True), Place.SPARE)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the time of a tile of so many rows by two vec4s an invocation."""
+        """Return the time of a tile of `rows` by two vec4s per invocation."""
         gemm = problem.gemm
         local = 32 if target.gpu else cpu_lanes(target.info)
         across, down = ceil_div(gemm.columns, 8 * local), ceil_div(gemm.rows, self.rows)

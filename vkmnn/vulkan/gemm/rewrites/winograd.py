@@ -157,8 +157,8 @@ def _product_us(gemm: Gemm, info: DeviceInfo) -> float:
 def transform_weights(w: Array, m: int) -> Array:
     """Return G g G' of weights [O, C, 1, 3, 3] as [(m + 2)² · O', C, 1, 1, 1], O' whole blocks."""
     outputs, inputs = w.shape[:2]
-    # The rows of g ⊗ g, times the nine taps of every pair of channels: matrix products, each of so
-    # many pairs that what it makes in float64 stays in the caches.
+    # The rows of g ⊗ g, times the nine taps of every pair of channels: matrix products over a few
+    # pairs at a time, so that their float64 results stay in the caches.
     both = np.kron(WEIGHT_MATRIX[m], WEIGHT_MATRIX[m])
     transformed = np.zeros((len(both), ceil_div(outputs, 4) * 4, inputs), np.float32)
     step = max(1, TRANSFORM_PAIRS // inputs)
