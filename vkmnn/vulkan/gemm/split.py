@@ -15,7 +15,7 @@ MAX_PARTS = 8
 
 
 def parts_of(steps: int, k: int) -> Iterator[int]:
-    """Yield the numbers of workgroups that may share a tile with `steps` steps along an axis of k."""
+    """Yield how many workgroups may share a tile with `steps` steps along an axis of k."""
     for parts in range(2, min(MAX_PARTS, k // MIN_PART) + 1):
         if used_parts(steps, parts) == parts:
             yield parts
