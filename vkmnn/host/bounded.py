@@ -46,7 +46,7 @@ class TooLargeError(Exception):
 
 @contextmanager
 def bounds(seconds: float, room: float) -> Iterator[None]:
-    """Within the block, nodes of evaluators end after so many seconds, or beyond so many bytes."""
+    """Within the block, nodes of evaluators end after `seconds`, or beyond `room` bytes."""
     before = DEADLINE.get(), ROOM.get(), HELD.get()
     DEADLINE.set(time.monotonic() + seconds)
     ROOM.set(room)
