@@ -105,6 +105,27 @@ PAST |= {
 }
 
 
+def scaled() -> onnx.ModelProto:
+    """Return a layer norm of x [2, 3, 4] with a scale of three, and a product with four."""
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "three"], ["t"], "wrong", axis=-1),
+        helper.make_node("Mul", ["t", "four"], ["y"]),
+    ]
+    info = helper.make_tensor_value_info
+    sizes = {"three": 3, "four": 4}
+    graph = helper.make_graph(
+        nodes,
+        "past",
+        [info("x", TensorProto.FLOAT, [2, 3, 4])],
+        [info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.ones(n, np.float32), name) for name, n in sizes.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+PAST["scales of other sizes"] = scaled()
+
+
 @pytest.mark.parametrize("name", PAST)
 def test_what_once_raised_something_else(name: str, devices: list[str]) -> None:
     outcome = undergo(PAST[name], devices)

@@ -80,6 +80,8 @@ class FoldNormAffine(PatternPass[_Match]):
         if any(isinstance(array, NoMatch) for array in given):
             return NoMatch("scale and bias are not constant")
         scale, bias = (array for array in given if not isinstance(array, NoMatch))
+        if not _fit_together(scale, bias, affine.scale, affine.shift):
+            return NoMatch("its scale and bias have other sizes")
         scale = _product(scale, affine.scale)
         bias = None if bias is None else _product(bias, affine.scale)
         if affine.shift is not None:
@@ -127,6 +129,14 @@ def _constant(op: Op, place: int, index: GraphIndex) -> Vector | NoMatch | None:
         return None
     array = index.constant(op.inputs[place])
     return NoMatch("not constant") if array is None else array.astype(np.float64)
+
+
+def _fit_together(*arrays: Vector | None) -> bool:
+    try:
+        np.broadcast_shapes(*(array.shape for array in arrays if array is not None))
+    except ValueError:
+        return False
+    return True
 
 
 def _product(first: Vector | None, second: Vector | None) -> Vector | None:

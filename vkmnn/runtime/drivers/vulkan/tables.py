@@ -19,7 +19,9 @@ class FeatureStruct:
     `members` holds all members in order, each with our name of the feature, or None where the
     engine has no use for it and leaves it off. Usable when the device's version is `core` or
     later, or when it has `extension`. `layer` is the first validation layer that knows it, where
-    older ones are still about: they report a structure that they do not know as a fault.
+    older ones are still about: they report a structure that they do not know as a fault. (The
+    tags of KhronosGroup/Vulkan-ValidationLayers, of which v1.3.276, v1.3.255 and v1.4.311 are the
+    first whose layers/vulkan/generated/vk_extension_helper.h has the extensions.)
     """
 
     stype: int
@@ -134,7 +136,7 @@ FEATURE_STRUCTS = (
         None,  # core in 1.4, which the instance does not ask for
         "VK_KHR_shader_subgroup_rotate",
         {"shaderSubgroupRotate": "subgroup_rotate", "shaderSubgroupRotateClustered": None},
-        layer=(1, 3, 277),
+        layer=(1, 3, 276),
     ),
     FeatureStruct(
         1000506000,
