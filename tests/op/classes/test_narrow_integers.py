@@ -31,7 +31,6 @@ CASES: dict[str, tuple[str, str, dict[str, object], Wide]] = {
     "both bits": ("BitwiseAnd", "a b", {}, lambda a, b: a & b),
     "either bit": ("BitwiseOr", "a b", {}, lambda a, b: a | b),
     "differing bits": ("BitwiseXor", "a b", {}, lambda a, b: a ^ b),
-    "add three": ("Sum", "a b a", {}, lambda a, b: a + b + a),
     "sum": ("ReduceSum", "a axis", {}, lambda a, b: a.sum(1, keepdims=True)),
     "sum of all": ("ReduceSum", "a", {}, lambda a, b: a.sum(keepdims=True)),
     "product": ("ReduceProd", "a axis", {}, lambda a, b: a.prod(1, keepdims=True)),
