@@ -28,7 +28,7 @@ KERNELS = (
     "matmul_tile_1_4_i32_buffer",
     "softmax_columns_1_f32_buffer",
 )
-EACH = 20
+EACH = 12
 
 
 def changes(text: str) -> list[tuple[str, str]]:
@@ -102,7 +102,7 @@ def test_every_known_equivalent_is_still_a_mutant() -> None:
 
 @pytest.mark.slow
 def test_the_suite_notices_broken_kernels() -> None:
-    """95 of 100 mutants, the same ones every time, of five kernels."""
+    """95 of 100 mutants, the same ones every time, of five kernels: three of sixty may survive."""
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     outcomes = []
@@ -121,11 +121,10 @@ def test_a_mutant_that_hangs_or_crashes_is_caught_and_the_rest_still_runs(
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     monkeypatch.setattr("vkmnn.testing.mutation.MUTANT_SECONDS", 2.0)
-    variant = find("unary_map_f32_buffer")
+    variant = find("softmax_apply_f32_buffer")  # with few cases
     found = list(mutants(rendered_source(variant)[1], variant.name))
-    start = next(mutant for mutant in found if "i = global_index" not in mutant.before)
     # Nothing that a kernel can do ends a process for sure: a line that is not there does.
-    dies = replace(start, number=10**6)
+    dies = replace(found[0], number=10**6)
     outcomes = run_mutants(variant, [dies, found[-1]])
     assert outcomes[0].fate is Fate.CAUGHT
     assert outcomes[0].why == "the process died"
