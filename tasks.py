@@ -114,8 +114,8 @@ def bench(args: Sequence[str]) -> int:
     python = environment.prepare("bench")
     try:
         environment.prepare("peers")
-    except TaskError as error:  # ncnn has no package for every system
-        say(f"{error}\n  the comparison goes without ncnn")
+    except TaskError as error:  # MNN and ncnn have no packages for every system
+        say(f"{error}\n  the comparison goes without MNN and ncnn")
     command = list(args) or ["networks"]
     exports = command[0] not in ("overhead", "gemm", "drivers") and "--light" not in command
     if exports and not any(arg.endswith(".onnx") or arg == "--help" for arg in command):

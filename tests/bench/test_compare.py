@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import platform
+import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +33,8 @@ from vkmnn.bench.compare import (
     place,
 )
 from vkmnn.bench.document import document, networks, processor
+from vkmnn.bench.engine import EngineMissingError, Job
+from vkmnn.bench.engines.mnn_cpu import MnnCpu
 from vkmnn.bench.peer import Peer
 from vkmnn.cli.app import run_cli
 from vkmnn.cli.bench import networks_table, show_failures
@@ -156,7 +161,8 @@ def test_difference() -> None:
 
 
 def test_which_engines() -> None:
-    assert [spec.name for spec in engines(False)] == ["vkmnn", "onnxruntime CPU", "ncnn Vulkan"]
+    names = ["vkmnn", "onnxruntime CPU", "MNN CPU", "ncnn Vulkan"]
+    assert [spec.name for spec in engines(False)] == names
     assert engines(True) == list(ENGINES)
     assert [spec.name for spec in engines(True, ["NCNN"])] == ["ncnn Vulkan", "ncnn Vulkan fp16"]
     assert not engines(True, ["no such"])
@@ -200,7 +206,7 @@ def test_the_command_says_what_is_missing(model: Path, capsys: pytest.CaptureFix
     assert "note: vkmnn fp16: " in err or "vkmnn fp16" in out
     status, _, err = bench(capsys, model, "-e", "tensorrt")
     assert status == 1
-    assert "engines: vkmnn, vkmnn fp16, onnxruntime CPU, ncnn Vulkan" in err
+    assert "engines: vkmnn, vkmnn fp16, onnxruntime CPU, MNN CPU, ncnn Vulkan" in err
 
 
 def test_the_command_gives_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,11 +238,8 @@ def test_the_processor_is_told_with_its_vectors(tmp_path: Path) -> None:
 # --- ncnn ----------------------------------------------------------------------------------------
 
 
-def test_ncnn_converts_and_runs(where: Place, tmp_path: Path) -> None:
-    pytest.importorskip("ncnn")
-    pytest.importorskip("pnnx")
-    if not vkmnn.devices():
-        pytest.skip("no Vulkan device")
+def small_convolution(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """Return a convolution with a ReLU as a file, and its input."""
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((5, 3, 3, 3)).astype(np.float32)
     graph = helper.make_graph(
@@ -249,12 +252,45 @@ def test_ncnn_converts_and_runs(where: Place, tmp_path: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5, 11, 7])],
         [onnx.numpy_helper.from_array(weight, "w")],
     )
-    path = tmp_path / "net.onnx"
+    path = folder / "net.onnx"
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
-    feeds = {"x": rng.standard_normal((1, 3, 11, 7)).astype(np.float32)}
+    return path, {"x": rng.standard_normal((1, 3, 11, 7)).astype(np.float32)}
+
+
+@pytest.mark.skipif(find_spec("_mnncengine") is None, reason="MNN is not installed")
+def test_mnn_converts_and_runs(tmp_path: Path) -> None:
+    path, feeds = small_convolution(tmp_path)
+    here = replace(place("cpu", 2, 1, 900.0), folder=tmp_path)
+    for _ in range(2):
+        result = compare("net", path, feeds, engines(False, ["onnx", "MNN CPU"]), here)
+        assert [series.error for series in result.series] == [""] * 2
+        assert all((series.difference or 0) < 1e-4 for series in result.series)
+        (converted,) = tmp_path.glob("mnn-*/done")
+        before = converted.stat().st_mtime_ns
+    assert converted.stat().st_mtime_ns == before  # the second time nothing is converted
+
+
+def test_mnn_is_told_how_to_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And its Python files, which would install packages, are never imported."""
+    monkeypatch.setenv("PATH", os.environ["PATH"])
+    monkeypatch.setitem(sys.modules, "_mnncengine", None)
+    path, feeds = small_convolution(tmp_path)
+    with pytest.raises(EngineMissingError, match="MNN is not installed") as missing:
+        MnnCpu().load(Job(path, feeds, "cpu", "", 0, 1, tmp_path))
+    assert missing.value.hint == "pip install 'vkmnn[bench,peers]'"
+    assert "MNN" not in sys.modules
+
+
+def test_ncnn_converts_and_runs(where: Place, tmp_path: Path) -> None:
+    pytest.importorskip("ncnn")
+    pytest.importorskip("pnnx")
+    if not vkmnn.devices():
+        pytest.skip("no Vulkan device")
+    path, feeds = small_convolution(tmp_path)
     here = replace(place("0", 2, 1, 900.0), folder=tmp_path)
-    result = compare("net", path, feeds, engines(False), here)
+    specs = engines(False, ["vkmnn", "onnx", "ncnn"])
+    result = compare("net", path, feeds, specs, here)
     assert not result.series[2].error, result.series[2].error
     assert all((series.difference or 0) < 1e-3 for series in result.series)
     # A second time nothing is converted.

@@ -116,6 +116,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
     "onnxruntime": ("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
+    "_mnncengine": ("vkmnn.bench.engines",),
     "ncnn": ("vkmnn.bench.engines",),
     "pnnx": ("vkmnn.bench.engines",),
     "pytest": ("vkmnn.testing",),

@@ -42,6 +42,7 @@ ENGINES = (
     EngineSpec(OWN, f"{_ENGINES}.own:Own"),
     EngineSpec("vkmnn fp16", f"{_ENGINES}.own:Own", {"precision": "normal"}),
     EngineSpec("onnxruntime CPU", f"{_ENGINES}.ort:OnnxRuntime"),
+    EngineSpec("MNN CPU", f"{_ENGINES}.mnn_cpu:MnnCpu"),
     EngineSpec("ncnn Vulkan", f"{_ENGINES}.ncnn_vulkan:NcnnVulkan"),
     EngineSpec("ncnn Vulkan fp16", f"{_ENGINES}.ncnn_vulkan:NcnnVulkan", {"precision": "normal"}),
 )

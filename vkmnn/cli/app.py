@@ -266,7 +266,7 @@ def bench(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Compare vkmnn with other engines on a model: onnxruntime, ncnn's Vulkan."""
+    """Compare vkmnn with other engines on a model: onnxruntime, MNN, ncnn's Vulkan."""
     from vkmnn.cli.bench import bench_model
     from vkmnn.cli.run import RunOptions
 
