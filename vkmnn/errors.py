@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 _LONGEST_LINE = 4000
 _LONGEST_NAME = 400
@@ -267,3 +268,15 @@ def typed_memory_errors(doing: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise unexpected_error(error, doing) from error
+
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def page(name: str) -> str:
+    """Return the path of a page of the documentation, such as "extending/operator", for a message.
+
+    In a wheel, pages are files of the package; in a checkout, those of `docs/` beside it.
+    """
+    packed = _PACKAGE / "docs" / f"{name}.md"
+    return str(packed if packed.is_file() else _PACKAGE.parent / "docs" / f"{name}.md")

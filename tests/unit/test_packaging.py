@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import runpy
 import sys
 from fnmatch import fnmatch
 from importlib import metadata
@@ -9,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import setuptools
 
 if sys.version_info < (3, 11):
     pytest.skip("the standard library reads TOML from Python 3.11 on", allow_module_level=True)
 
 import tomllib
+
+from vkmnn.errors import page
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -65,3 +71,23 @@ def test_version_is_the_packages_version(pyproject):
 def test_every_extra_that_tasks_installs_exists(pyproject):
     extras = set(pyproject["project"]["optional-dependencies"])
     assert {"codegen", "test", "lint", "dev", "networks"} <= extras
+
+
+def test_pages_that_messages_name_are_there_and_in_the_wheel(tmp_path, monkeypatch):
+    """A message gives the path of a page, never "docs/…", which who installs a wheel has not."""
+    named, typed = set(), []
+    for path in (ROOT / "vkmnn").rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        doc = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "page":
+                named |= {name.value for name in node.args if isinstance(name, ast.Constant)}
+            text = node.value if isinstance(node, ast.Constant) and id(node) not in doc else None
+            if isinstance(text, str) and re.search(r"(?<!/)docs/[\w/-]+\.md", text):
+                typed.append((path.name, node.lineno, text))
+    assert typed == []
+    assert len(named) > 4
+    assert [name for name in named if not Path(page(name)).is_file()] == []
+    monkeypatch.setattr(setuptools, "setup", lambda **arguments: None)
+    runpy.run_path(str(ROOT / "setup.py"))["add_pages"](ROOT, tmp_path)
+    assert [name for name in named if not (tmp_path / f"vkmnn/docs/{name}.md").is_file()] == []

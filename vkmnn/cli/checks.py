@@ -18,7 +18,7 @@ from vkmnn.bench.document import processor
 from vkmnn.cli import driver_files
 from vkmnn.cli.console import bytes_text, time_text
 from vkmnn.cli.install import remedy, system
-from vkmnn.errors import ShaderError, VkmnnError
+from vkmnn.errors import ShaderError, VkmnnError, page
 from vkmnn.runtime.device_info import DeviceInfo
 
 OLDEST_PYTHON = (3, 10)
@@ -182,7 +182,7 @@ def _wider_vectors(device: DeviceInfo) -> Iterator[Check]:
         detail = "256 of the 512 bits that this processor has are used"
         fix = (
             "LP_NATIVE_VECTOR_WIDTH=512 makes transformers up to 1.27 times faster, and "
-            "convolutional networks slower; measure yours (docs/performance.md)"
+            f"convolutional networks slower; measure yours ({page('performance')})"
         )
         yield Check(_VULKAN, f"vectors {device.index}", Status.INFO, detail, fix)
 

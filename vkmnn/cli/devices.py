@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vkmnn.cli.console import bytes_text, note, out, show, table
 from vkmnn.cli.install import remedy
-from vkmnn.errors import DeviceNotFoundError
+from vkmnn.errors import DeviceNotFoundError, page
 from vkmnn.opening import CPU_DEVICE, CpuInfo
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import enumerate_devices
@@ -145,7 +145,7 @@ def list_profiles(as_json: bool) -> None:
             bytes_text(limits.max_storage_buffer_range),
         )
     show(rows, indent=0)
-    note("VKMNN_DEVICE_PROFILE=NAME makes every device look like one; docs/device-profiles.md")
+    note(f"VKMNN_DEVICE_PROFILE=NAME makes every device look like one; {page('device-profiles')}")
 
 
 def _profile_as_dict(profile: DeviceProfile) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from vkmnn.errors import page
 from vkmnn.mnn import expr, nn
 from vkmnn.mnn.interpreter import Interpreter, Session
 from vkmnn.mnn.tensor import (
@@ -60,5 +61,5 @@ def __getattr__(name: str) -> NoReturn:
     """Say what is not there, and where to look."""
     raise AttributeError(
         f"module 'vkmnn.mnn' has no attribute '{name}': it answers what runs models; see "
-        "docs/coming-from-mnn.md"
+        f"{page('coming-from-mnn')}"
     )

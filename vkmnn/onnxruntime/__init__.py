@@ -15,6 +15,7 @@ import logging
 from typing import NoReturn
 
 import vkmnn
+from vkmnn.errors import page
 from vkmnn.onnxruntime.binding import IOBinding
 from vkmnn.onnxruntime.enums import (
     ExecutionMode,
@@ -147,5 +148,5 @@ def __getattr__(name: str) -> NoReturn:
     """Say what is not there, and where to look."""
     raise AttributeError(
         f"module 'vkmnn.onnxruntime' has no attribute '{name}': it answers what runs models; see "
-        "docs/coming-from-onnxruntime.md"
+        f"{page('coming-from-onnxruntime')}"
     )

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, page
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.defined import undefined
@@ -92,7 +92,7 @@ def _opsets(name: str) -> tuple[int, ...]:
     if name not in RECIPES:
         raise InvalidInputError(
             f"there is no recipe for an operator '{name}'",
-            hint="give a name of docs/operators.md, as Gemm or com.microsoft::Gelu",
+            hint=f"give a name of {page('operators')}, as Gemm or com.microsoft::Gelu",
         )
     found = []
     for opset in range(OLDEST, NEWEST + 1):

@@ -13,7 +13,7 @@ from enum import IntEnum
 from inspect import isabstract
 from typing import ClassVar, Generic, TypeVar
 
-from vkmnn.errors import PluginError
+from vkmnn.errors import PluginError, page
 from vkmnn.ir import Array
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
@@ -198,7 +198,7 @@ def _check(family: type, base: type, methods: str) -> None:
         raise PluginError(
             f"{family!r} is not a family of kernels",
             hint=f"derive a frozen dataclass from {base.__name__}, give it the class attribute "
-            f"`family`, and write {methods} (docs/extending/kernel-family.md)",
+            f"`family`, and write {methods} ({page('extending/kernel-family')})",
         )
 
 

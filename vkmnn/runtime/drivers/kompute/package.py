@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError
+from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, page
 from vkmnn.runtime.drivers.base import DriverUnavailableError
 
 VERSION = "0.9"
 BUILD_HINT = (
     "build it anew: `python3 tasks.py kompute` in a checkout of vkmnn, or by hand as "
-    "docs/kompute.md says; the driver 'vulkan' needs no such thing"
+    f"{page('kompute')} says; the driver 'vulkan' needs no such thing"
 )
 
 _OUT_OF_MEMORY = ("OutOfDeviceMemory", "OutOfHostMemory", "OutOfPoolMemory", "MemoryMapFailed")
