@@ -56,6 +56,7 @@ SHORT_BECAUSE = {
     "softmax_columns": f"{T}softmax.py::test_long_lines",
     "softmax_rows": f"{T}softmax.py::test_long_lines",
     "top_k_merge": "a binary search",
+    "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
     "top_k_rank": f"{T}along_axis.py::test_top_k_of_a_line_longer_than_a_loop_may_be",
 }
 

@@ -233,3 +233,27 @@ def grid_sample_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 def index_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     """Count indices as they are, in range, counted from the end, and compared."""
     return 4 * _size(inputs[1])
+
+
+# --- recurrent cells -----------------------------------------------------------------------------
+
+
+def recurrent_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count a product of the state with a row of weights for each gate, and what gates do."""
+    return _size(inputs[0]) * (2 * _dims(inputs, 1)[-1] + 6)
+
+
+def recurrent_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count all operands, every state, and the gates of a step."""
+    gates = _dims(inputs, 0)
+    return (
+        _sizes(inputs)
+        + 2 * sum(map(prod, outputs))
+        + 4 * prod(gates) // max(gates[1 if attrs.batch_first else 0], 1)
+    )
+
+
+def recurrent_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count some thirty calls for each step of a direction."""
+    steps: int = 30 * attrs.directions * _dims(inputs, 0)[1 if attrs.batch_first else 0]
+    return steps

@@ -620,6 +620,62 @@ class StridedAttentionAttrs(OpAttrs):
     zero_fully_masked: bool = True
 
 
+RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""Cells of a Recurrent, and how many gates they have."""
+
+RECURRENT_ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
+"""How many activations the cells have."""
+
+RECURRENT_KINDS = (
+    "SIGMOID",
+    "TANH",
+    "RELU",
+    "AFFINE",
+    "LEAKY_RELU",
+    "THRESHOLDED_RELU",
+    "SCALED_TANH",
+    "HARD_SIGMOID",
+    "ELU",
+    "SOFTSIGN",
+    "SOFTPLUS",
+)
+"""Activations of cells: AFFINE is alpha · x + beta, SCALED_TANH is alpha · tanh(beta · x)."""
+
+
+_RECURRENT = HostWork(cost.recurrent_numbers, cost.recurrent_steps, 4e-10, blas=True)
+
+
+@op_type("Recurrent", inputs=(2, 7), flops=cost.recurrent_flops, host=_RECURRENT)
+@dataclass(frozen=True, slots=True)
+class RecurrentAttrs(OpAttrs):
+    """The steps of an LSTM, a GRU or an RNN, after the products with its input.
+
+    Inputs: gates [T, B, D·G·H], what the input and all biases but the next add to each gate, gates
+    in ONNX's order (i o f c; z r h); weights [D, G·H, H]; bias [D, H], what the product in a GRU's
+    last gate gets before the reset; lengths [B]; first h and first c [D, B, H]; peepholes
+    [D, 3·H]. All but the first two may be absent. Outputs: every h [T, D, B, H], zeros past a
+    sequence's length, the last h and, of an LSTM, the last c [D, B, H].
+
+    D is 2 with direction BIDIRECTIONAL. `activations` holds those of each direction in turn, of
+    RECURRENT_KINDS. A `clip` above 0 bounds what goes into them, but for an LSTM's cell on its way
+    out. `linear`: a GRU resets its product rather than its state. `coupled`: an LSTM forgets what
+    it does not take in. `batch_first` swaps the axes: [B, T, D·G·H], [B, T, D, H], [B, D, H].
+    """
+
+    cell: str
+    activations: tuple[Activation, ...]
+    direction: str = "FORWARD"
+    clip: float = 0.0
+    linear: bool = False
+    coupled: bool = False
+    batch_first: bool = False
+
+    @property
+    def directions(self) -> int:
+        """How many sets of weights there are."""
+        return 2 if self.direction == "BIDIRECTIONAL" else 1
+
+
 @op_type("Raster", inputs=(0, MANY), flops=0, host=COPY)
 @dataclass(frozen=True, slots=True)
 class RasterAttrs(OpAttrs):

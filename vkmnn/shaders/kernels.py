@@ -61,6 +61,22 @@ class Binary(IntEnum):
     BIT_XOR = 20
 
 
+class Cell(IntEnum):
+    """The numbers `CELL_…` of GLSL."""
+
+    SIGMOID = 0
+    TANH = 1
+    RELU = 2
+    AFFINE = 3
+    LEAKY_RELU = 4
+    THRESHOLDED_RELU = 5
+    SCALED_TANH = 6
+    HARD_SIGMOID = 7
+    ELU = 8
+    SOFTSIGN = 9
+    SOFTPLUS = 10
+
+
 class ExactKind(IntEnum):
     """The numbers `EXACTKIND_…` of GLSL."""
 
@@ -4167,6 +4183,152 @@ def raster(
             "blocked": blocked,
             "element": element,
             "load": load,
+        },
+    )
+
+
+RecurrentGates: TypeAlias = Literal[
+    4,
+    3,
+    1,
+]
+RecurrentRows: TypeAlias = Literal[
+    1,
+    4,
+]
+RecurrentLanes: TypeAlias = Literal[
+    0,
+    8,
+    16,
+]
+RecurrentElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_RECURRENT = struct.Struct("<IIIIIIIIIIIIIIIf3f3fI")
+
+
+class RecurrentParams(Params):
+    """Push constants of `recurrent`: 92 bytes.
+
+    Values: 3 in alphas, 3 in betas.
+    """
+
+    __slots__ = (
+        "hidden",
+        "batch",
+        "direction",
+        "reversed",
+        "span",
+        "first",
+        "count",
+        "steps",
+        "g_step",
+        "g_row",
+        "y_step",
+        "y_row",
+        "y_direction",
+        "s_row",
+        "s_direction",
+        "clip",
+        "alphas",
+        "betas",
+        "check",
+    )
+
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        batch: int,
+        direction: int,
+        reversed: int,
+        span: int,
+        first: int,
+        count: int,
+        steps: int,
+        g_step: int,
+        g_row: int,
+        y_step: int,
+        y_row: int,
+        y_direction: int,
+        s_row: int,
+        s_direction: int,
+        clip: float,
+        alphas: tuple[float, ...],
+        betas: tuple[float, ...],
+        check: int,
+    ) -> None:
+        self.hidden: Final = hidden
+        self.batch: Final = batch
+        self.direction: Final = direction
+        self.reversed: Final = reversed
+        self.span: Final = span
+        self.first: Final = first
+        self.count: Final = count
+        self.steps: Final = steps
+        self.g_step: Final = g_step
+        self.g_row: Final = g_row
+        self.y_step: Final = y_step
+        self.y_row: Final = y_row
+        self.y_direction: Final = y_direction
+        self.s_row: Final = s_row
+        self.s_direction: Final = s_direction
+        self.clip: Final = clip
+        self.alphas: Final = alphas
+        self.betas: Final = betas
+        self.check: Final = check
+
+    def pack(self) -> bytes:
+        try:
+            return _RECURRENT.pack(
+                self.hidden,
+                self.batch,
+                self.direction,
+                self.reversed,
+                self.span,
+                self.first,
+                self.count,
+                self.steps,
+                self.g_step,
+                self.g_row,
+                self.y_step,
+                self.y_row,
+                self.y_direction,
+                self.s_row,
+                self.s_direction,
+                self.clip,
+                *array(self.alphas, 3),
+                *array(self.betas, 3),
+                self.check,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _RECURRENT, error) from None
+
+
+def recurrent(
+    *,
+    gates: RecurrentGates,
+    rows: RecurrentRows,
+    lanes: RecurrentLanes,
+    element: RecurrentElement,
+) -> Shader:
+    """Return a variant of `recurrent`.
+
+    Steps of LSTM (gates 4), GRU (3) and RNN (1). A workgroup makes `span` units of `rows`
+    sequences in one direction: with all units it goes through `count` steps, with some of them
+    through one. Its invocations share the state in SLICES; `part` holds what each has summed.
+    Weights are [direction][from][to] with the gates of a unit side by side, `from` padded to
+    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many: each lane
+    loads one number of a block of the state, and the others reach it by a rotation.
+    """
+    return _find(
+        "recurrent",
+        {
+            "gates": gates,
+            "rows": rows,
+            "lanes": lanes,
+            "element": element,
         },
     )
 

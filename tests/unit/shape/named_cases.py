@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vkmnn.ir import OP_TYPES, Array, Dim, DType, Op, TensorInfo
+from vkmnn.ir import OP_TYPES, Activation, Array, Dim, DType, Op, TensorInfo
 from vkmnn.ir.ops import Step
 
 Shape = tuple[Dim, ...]
@@ -164,6 +164,21 @@ CASES = [
     case("MatMul", X, Given(("N", "L", 8)), out=("N", "L", "L"), transpose_b=True),
     case("MatMul", Given(("L", "N")), Given(("L", 8)), out=("N", 8), transpose_a=True),
     case("MatMul", Given((8,)), Given(("N", 8, 6)), out=("N", 6)),
+    *(
+        case(
+            "Recurrent",
+            Given(("L", "N", 32) if not swapped else ("N", "L", 32)),
+            Given((2, 16, 4)),
+            out=[("N", "L", 2, 4), ("N", 2, 4), ("N", 2, 4)]
+            if swapped
+            else [("L", 2, "N", 4), (2, "N", 4), (2, "N", 4)],
+            cell="LSTM",
+            activations=(Activation("TANH"),) * 6,
+            direction="BIDIRECTIONAL",
+            batch_first=swapped,
+        )
+        for swapped in (False, True)
+    ),
     case("Attention", *[Given(("N", 4, "L", 8))] * 3, out=("N", 4, "L", 8), scale=1.0),
     case(
         *("Attention", Given((1, 4, "L", 8)), *[Given(("N", 1, "M", 8))] * 2),

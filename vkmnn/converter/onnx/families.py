@@ -15,6 +15,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     norm,
     pool,
     quantize,
+    recurrent,
     reduce,
     resize,
     shape_ops,

@@ -196,6 +196,15 @@ class NodeContext:
             raise self._required(name)
         return tuple(default)
 
+    def strings(self, name: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Return a list of strings; without a default it is required."""
+        attribute = self._attribute(name, _STRINGS)
+        if attribute is not None:
+            return tuple(value.decode("utf-8", "replace") for value in attribute.strings)
+        if default is None:
+            raise self._required(name)
+        return tuple(default)
+
     def tensor(self, name: str) -> Array:
         """Return a required tensor attribute."""
         attribute = self._attribute(name, _TENSOR)

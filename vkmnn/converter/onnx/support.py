@@ -12,7 +12,6 @@ from vkmnn.converter.onnx.schema import Schema, sample_body
 
 _DATA_DEPENDENT = "its output shape depends on data; compute it outside the network"
 _CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
-_RECURRENT = "recurrent operators are not supported; unroll them at export"
 _RANDOM = "random numbers are not supported; feed them as an input"
 _NOT_TENSORS = "only dense tensors are supported, no sequences, optionals or strings"
 
@@ -26,9 +25,6 @@ _ALTERNATIVES: Mapping[str, str] = {
     "Scan": _CONTROL_FLOW,
     "LinearAttention": _CONTROL_FLOW,
     "SequenceMap": _CONTROL_FLOW,
-    "LSTM": _RECURRENT,
-    "GRU": _RECURRENT,
-    "RNN": _RECURRENT,
     "Bernoulli": _RANDOM,
     "RandomNormal": _RANDOM,
     "RandomNormalLike": _RANDOM,

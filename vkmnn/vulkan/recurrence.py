@@ -1,0 +1,153 @@
+"""How the steps of recurrent cells are shared out among workgroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from vkmnn.ir.ops import RECURRENT_GATES
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import ceil_div
+
+Rows = Literal[1, 4]
+Phases = tuple[tuple[int, int], ...]
+
+# A multiprocessor reads the weights of as many units in about the time that a dispatch takes.
+_UNITS_AT_ONCE = 128
+# Invocations of a GPU that share the sum of a unit.
+_SLICES = 8
+# Into how many workgroups a step is cut on CPU devices: each of them reads the whole state.
+_CPU_PARTS = 4
+_CPU_UNITS_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What decides how steps are shared out. `resets`: a GRU resets the state, not its product."""
+
+    cell: str
+    steps: int
+    batch: int
+    hidden: int
+    directions: int
+    resets: bool
+
+    @property
+    def gates(self) -> int:
+        """How many gates a unit has."""
+        return RECURRENT_GATES[self.cell]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Workgroups of `local` invocations make `rows` sequences: all units, or some for one step.
+
+    With `lanes`, a workgroup is a subgroup whose lanes exchange the state. Else `slices` of its
+    invocations share the sum of a unit. `blocks`: how many times as many units as fit at once one
+    workgroup makes in a step.
+    """
+
+    whole: bool
+    rows: Rows
+    local: int
+    slices: int = 1
+    lanes: Literal[0, 8, 16] = 0
+    blocks: int = 1
+    family: ClassVar[str] = "cells"
+
+    @property
+    def units(self) -> int:
+        """Units that a workgroup makes at a time."""
+        return self.local // self.slices
+
+    def span(self, problem: Problem) -> int:
+        """Return how many units a workgroup makes in a step."""
+        return problem.hidden if self.whole else self.units * self.blocks
+
+    def pitch(self, problem: Problem) -> int:
+        """Return the numbers of a state, filled up to whole blocks."""
+        block = self.lanes or 4
+        return block * ceil_div(problem.hidden, block)
+
+    def phases(self, problem: Problem) -> Phases:
+        """Return the phases of each dispatch of a step: resets come before what reads them all."""
+        if not problem.resets:
+            return ((0, 0),)
+        return ((1, 2),) if self.whole else ((1, 1), (2, 2))
+
+    def buffers(self, problem: Problem) -> int:
+        """Return how many states lie in shared memory."""
+        return 1 + self.whole + problem.resets
+
+    def shared_bytes(self, problem: Problem) -> int:
+        """Return what a workgroup takes of shared memory."""
+        sums = 4 if problem.gates > 1 else 1
+        return 4 * self.rows * (self.buffers(problem) * self.pitch(problem) + self.local * sums)
+
+    def steps(self, problem: Problem) -> int:
+        """Return how many steps a dispatch makes, for the sake of its loops; 0: not even one."""
+        pitch = self.pitch(problem)
+        states = ceil_div(self.rows * pitch, self.local) + 1
+        tasks = ceil_div(self.rows * self.units, self.local) * (self.slices + 1) + 1
+        # A loop takes a round for each turn, and one to end.
+        sums = 1 + ceil_div(pitch, (self.lanes or 4) * self.slices) + 1 + tasks
+        rounds = ceil_div(self.span(problem), self.units) * sums + 1
+        most = (MAX_LOOP_ROUNDS - states) // (1 + (2 if problem.resets else 1) * (1 + rounds) + 1)
+        return min(most, problem.steps if self.whole else 1)
+
+
+def sharings(problem: Problem, info: DeviceInfo, *, texel: bool) -> list[Sharing]:
+    """Return how the steps can be shared out on a device, the likely fastest way first.
+
+    Args:
+        problem: the steps.
+        info: the device.
+        texel: kernels may load through texel buffers.
+    """
+    make = _of_gpus if is_gpu(info) else _of_cpus
+    found = [one for one in make(problem, info, texel) if _fits(one, problem, info)]
+    limit = _UNITS_AT_ONCE if is_gpu(info) else _CPU_UNITS_AT_ONCE
+    return sorted(found, key=lambda one: one.whole is not (problem.hidden <= limit))
+
+
+def _fits(sharing: Sharing, problem: Problem, info: DeviceInfo) -> bool:
+    limits = info.limits
+    groups = (
+        ceil_div(problem.hidden, sharing.span(problem)),
+        ceil_div(problem.batch, sharing.rows),
+        problem.directions,
+    )
+    counts = all(a <= b for a, b in zip(groups, limits.max_workgroup_count, strict=True))
+    room = sharing.shared_bytes(problem) <= limits.max_shared_memory
+    return room and counts and sharing.steps(problem) > 0
+
+
+def _rows(problem: Problem) -> tuple[Rows, ...]:
+    return (1,) if problem.batch == 1 else (4, 1)
+
+
+def _of_cpus(problem: Problem, info: DeviceInfo, texel: bool) -> Iterator[Sharing]:
+    sizes: list[CpuLanes] = rotate_lanes(info) if texel else []
+    for lanes in (*sizes, None):
+        local = lanes or cpu_lanes(info)
+        blocks = ceil_div(problem.hidden, local * _CPU_PARTS)
+        for rows in _rows(problem):
+            yield Sharing(True, rows, local, lanes=lanes or 0)
+            yield Sharing(False, rows, local, lanes=lanes or 0, blocks=blocks)
+
+
+def _of_gpus(problem: Problem, info: DeviceInfo, texel: bool) -> Iterator[Sharing]:
+    limits = info.limits
+    most = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0], 1024)
+    units = min(_power(problem.hidden), most)
+    slices = min(_SLICES, most // units, _power(ceil_div(problem.hidden, 4)))
+    for rows in _rows(problem):
+        yield Sharing(True, rows, units * slices, slices)
+        yield Sharing(False, rows, 128, _SLICES)
+
+
+def _power(value: int) -> int:
+    """Return the first power of two from `value` on."""
+    return 1 << max(value - 1, 0).bit_length()
