@@ -94,7 +94,8 @@ class Sharing:
         # A loop takes a round for each turn, and one to end.
         sums = 1 + ceil_div(pitch, (self.lanes or 4) * self.slices) + 1 + tasks
         rounds = ceil_div(self.span(problem), self.units) * sums + 1
-        most = (MAX_LOOP_ROUNDS - states) // (1 + (2 if problem.resets else 1) * (1 + rounds) + 1)
+        phases = 2 if problem.resets and self.whole else 1
+        most = (MAX_LOOP_ROUNDS - states) // (1 + phases * (1 + rounds) + 1)
         return min(most, problem.steps if self.whole else 1)
 
 
@@ -132,7 +133,8 @@ def _of_cpus(problem: Problem, info: DeviceInfo, texel: bool) -> Iterator[Sharin
     sizes: list[CpuLanes] = rotate_lanes(info) if texel else []
     for lanes in (*sizes, None):
         local = lanes or cpu_lanes(info)
-        blocks = ceil_div(problem.hidden, local * _CPU_PARTS)
+        longest = max(1, MAX_LOOP_ROUNDS // (problem.hidden // 4 + 32))
+        blocks = min(ceil_div(problem.hidden, local * _CPU_PARTS), longest)
         for rows in _rows(problem):
             yield Sharing(True, rows, local, lanes=lanes or 0)
             yield Sharing(False, rows, local, lanes=lanes or 0, blocks=blocks)
