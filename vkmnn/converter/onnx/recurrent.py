@@ -115,7 +115,7 @@ def _biases(node: NodeContext, attrs: RecurrentAttrs, bias: str) -> tuple[str, s
 
 
 def _halves(node: NodeContext, tensor: str, part: int, parts: int) -> str:
-    """Return one of so many equal parts of a matrix's rows."""
+    """Return one of equal parts of a matrix's rows."""
     size = 2 * RECURRENT_GATES[node.op] * _hidden(node)
     width = size // 2 if parts == 2 else size // 6
     ends = [node.ints_constant([value]) for value in (part * width, (part + 1) * width, 1)]
