@@ -246,6 +246,32 @@ def profile(
 
 
 @app.command()
+def plan(
+    model: ModelArgument,
+    profile: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            metavar="PROFILE",
+            help="The device profile to plan for; `vkmnn devices --profiles` lists them.",
+            show_default=False,
+        ),
+    ],
+    shape: ShapeOption = None,
+    precision: PrecisionOption = "high",
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Leave out what it would cost on other profiles.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page for a browser.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a device would run for a model and how long it should take, without the device."""
+    from vkmnn.cli.plan import plan_model
+
+    plan_model(model, profile, precision_name(precision), shape or [], alone, html, json)
+
+
+@app.command()
 def bench(
     model: ModelArgument,
     inputs: InputOption = None,

@@ -588,6 +588,20 @@ def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozens
     return _shared(key, opened, opens, reason)
 
 
+def open_profile(name: str) -> Device:
+    """Return a device that only plans, as a device profile describes it; nobody shares it.
+
+    Raises:
+        InvalidInputError: there is no profile of that name.
+    """
+    from vkmnn.runtime.drivers.profile_driver import ProfileDriver
+
+    driver = ProfileDriver(load_profile(name))
+    (info,) = driver.enumerate()
+    opens = partial(_open_driver, driver, info, False, frozenset())
+    return Device(opens(), info, opens, (info.uuid, False, driver.name, frozenset(), name))
+
+
 def _shared(
     key: _DeviceKey, info: DeviceInfo, opens: Callable[[], DriverDevice], reason: str
 ) -> Device:

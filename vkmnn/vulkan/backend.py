@@ -163,12 +163,7 @@ class VulkanBackend(TunableBackend):
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
-        recording, ends = self.encode(segments)
-        _reject_faulty(segments, find_faults(recording.dispatches, self.device.info))
-        if is_gpu(self.device.info):
-            # A CPU device runs one dispatch after the other anyway.
-            schedule(recording, ends)
-        self.choices = recording.choices
+        recording, ends = self.encode_in_order(segments)
         used = pipelines_used(recording)
         # The driver compiles while the constants are packed.
         with self.device.start_pipelines(used.values(), warm_up=True) as batch:
@@ -215,6 +210,20 @@ class VulkanBackend(TunableBackend):
         except OpsRejectedError:
             memory.close()
             raise
+
+    def encode_in_order(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
+        """Return the dispatches in running order, and where those of each segment end.
+
+        Raises:
+            OpsRejectedError: the device does not take some of them.
+        """
+        recording, ends = self.encode(segments)
+        _reject_faulty(segments, find_faults(recording.dispatches, self.device.info))
+        if is_gpu(self.device.info):
+            # A CPU device runs one dispatch after the other anyway.
+            schedule(recording, ends)
+        self.choices = recording.choices
+        return recording, ends
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         """Let the executions record; return the dispatches, and where those of each segment end."""

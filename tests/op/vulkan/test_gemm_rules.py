@@ -212,7 +212,8 @@ def test_the_first_takes_the_least_time(problem: ConvProblem) -> None:
         if (expected := kernel.predict(problem, target)) is not None
     ]
     assert len(predicted) > 10
-    assert predicted[0] == min(predicted)
+    # Of nearly equal ones, what pads less comes first.
+    assert predicted[0] <= 1.1 * min(predicted)
 
 
 def best(problem: ConvProblem, info: DeviceInfo = LARGE_GPU) -> ConvKernel:

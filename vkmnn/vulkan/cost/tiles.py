@@ -21,6 +21,9 @@ MAX_REGISTERS = 255
 MAX_RESIDENT = 32
 # Invocations that a multiprocessor needs for its rate in float32.
 FULL_INVOCATIONS = 128
+# How much of the time as much padding as there is work is worth, and how much of it counts.
+MAX_PADDED = 8.0
+PADDING = 0.2
 # Weights that one product alone brings out of every cache, and those that always stay in one.
 HUGE_BYTES = 50_000_000
 TINY_BYTES = 256 << 10
@@ -80,6 +83,19 @@ def resident(tiling: Tiling, device: DeviceClass) -> int:
     by_invocations = device.room_invocations // tiling.invocations
     by_registers = device.room_registers // (tiling.invocations * tiling.registers)
     return max(1, min(by_memory, by_invocations, by_registers, MAX_RESIDENT))
+
+
+def weighed_us(us: float, done: int, needed: int) -> float:
+    """Return the time by which kernels are ranked: of nearly equal ones, what pads less wins.
+
+    Where latency hides what padding costs in time, it still costs power, and with it clock.
+
+    Args:
+        us: that it is expected to take.
+        done: multiplications of the tiles.
+        needed: multiplications of the product.
+    """
+    return us * (1 + PADDING * (min(done / max(needed, 1), MAX_PADDED) - 1))
 
 
 def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:

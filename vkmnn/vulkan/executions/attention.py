@@ -12,6 +12,8 @@ from vkmnn.ir import View
 from vkmnn.ir.ops import StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.passes import Loop, loop_cost
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -25,6 +27,9 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     16: (32, 16),
 }
 MASK = 3  # number of the input
+TILE_INVOCATIONS = 128
+# Waits for loads and barriers for as many keys as a kernel takes at a time.
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,23 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         )
         # A binding that the specialization leaves out still needs a buffer; any will do.
         encoder.dispatch(shader, [q, k, v, mask or q, output], params, groups, spec)
+        encoder.expect(_expected(attrs, kernel.rows, prod(groups), encoder))
+
+
+def _expected(
+    attrs: StridedAttentionAttrs, rows: int, workgroups: int, encoder: VulkanEncoder
+) -> Expected:
+    """Return what the dispatch is expected to take: it waits for keys and values in turn."""
+    columns = attrs.depth + min(attrs.width, COLUMNS)
+    loop = Loop(
+        workgroups=workgroups,
+        invocations=TILE_INVOCATIONS,
+        rounds=ROUNDS * ceil_div(attrs.keys, KEYS),
+        round_bytes=KEYS * columns * (2 if encoder.fp16 else 4) / ROUNDS,
+        round_flops=2 * rows * KEYS * columns / ROUNDS,
+        results=rows * COLUMNS,
+    )
+    return Expected(loop_cost(loop, encoder.info))
 
 
 def _kernels(

@@ -14,7 +14,7 @@ from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.terms import Cost
-from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost
+from vkmnn.vulkan.cost.tiles import MAX_REGISTERS, Tiling, tiles_cost, weighed_us
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
@@ -176,11 +176,14 @@ def _small(matrix: Matrix, sub_columns: int) -> tuple[tuple[CoopTile, ...], ...]
     )
 
 
+_SHORT = (CoopTile(32, 32, 32, 16, 16, 1, XE_MATRIX),)
+
+
 # By matrix; the first that a device has is taken.
 TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     LARGE_MATRIX: TILES,
     XE2_MATRIX: _small(XE2_MATRIX, 32),
-    XE_MATRIX: _small(XE_MATRIX, 16),
+    XE_MATRIX: (_SHORT, *_small(XE_MATRIX, 16)),
     LLVMPIPE_MATRIX: _small(LLVMPIPE_MATRIX, 16),
 }
 
@@ -236,19 +239,25 @@ def rank_coop(
 
 
 def timed_coop(
-    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, *, taps: bool = False
+    gemm: Gemm,
+    info: DeviceInfo,
+    weight_bytes: int = 0,
+    *,
+    taps: bool = False,
+    needed: int = 0,
 ) -> list[tuple[float, CoopKernel]]:
-    """Return the same with the microseconds that each is expected to take.
+    """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
-    is offered.
+    is offered. `needed` are the multiplications of the problem, where `gemm` is filled up.
     """
     matrix = matrix_of(info)
     if matrix is None or gemm.k == 0:
         return []
 
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
-        return coop_cost(kernel, gemm, info, weight_bytes, taps=taps).total, kernel
+        us = coop_cost(kernel, gemm, info, weight_bytes, taps=taps).total
+        return weighed_us(us, kernel.tile.done(gemm), needed or gemm.work), kernel
 
     offered: list[tuple[float, CoopKernel]] = []
     spare: list[tuple[float, CoopKernel]] = []

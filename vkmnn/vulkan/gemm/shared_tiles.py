@@ -13,7 +13,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.terms import Cost
-from vkmnn.vulkan.cost.tiles import Tiling, tiles_cost
+from vkmnn.vulkan.cost.tiles import Tiling, tiles_cost, weighed_us
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
@@ -149,7 +149,7 @@ def rank_shared(
 def timed_shared(
     gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, element_bytes: int = 4
 ) -> list[tuple[float, SharedKernel]]:
-    """Return the same with the microseconds that each is expected to take.
+    """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
     is offered.
@@ -158,7 +158,8 @@ def timed_shared(
         return []  # there is nothing to load a first step from
 
     def timed(kernel: SharedKernel) -> tuple[float, SharedKernel]:
-        return shared_cost(kernel, gemm, info, weight_bytes, element_bytes).total, kernel
+        us = shared_cost(kernel, gemm, info, weight_bytes, element_bytes).total
+        return weighed_us(us, kernel.tile.done(gemm), gemm.work), kernel
 
     offered: list[tuple[float, SharedKernel]] = []
     spare: list[tuple[float, SharedKernel]] = []

@@ -112,7 +112,8 @@ class ConvCoop(CoopKernel, ConvKernel):
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
         taps = problem.kernel != (1, 1, 1)
-        for cost, kernel in timed_coop(gemm, target.info, target.weight_bytes, taps=taps):
+        info, total = target.info, target.weight_bytes
+        for cost, kernel in timed_coop(gemm, info, total, taps=taps, needed=problem.work):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:

@@ -8,12 +8,17 @@ from typing import cast
 
 from vkmnn.ir import Array
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.passes import Loop, loop_cost
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
 from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import pack_channels
+
+# Taps whose loads are on their way at once.
+TAPS_A_WAIT = 4
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,31 @@ class SingleKernel(LoopKernel):
     def inner_rounds(self, problem: ConvProblem) -> int:
         """Return 0: there is no loop inside the taps."""
         return 0
+
+    def waits(self, problem: ConvProblem) -> int:
+        """Return how often an invocation waits for loads."""
+        return max(2, problem.taps * problem.inputs // TAPS_A_WAIT)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time: all channels of a block at once, tap by tap."""
+        blocks = ceil_div(problem.channels, 4)
+        taps = problem.taps * problem.inputs
+        waits = self.waits(problem)
+        loop = Loop(
+            workgroups=self.tiles(problem) * blocks,
+            invocations=self.local,
+            rounds=waits,
+            round_bytes=4
+            * target.element_bytes
+            * self.local
+            * (self.pixels + 2)
+            * taps
+            / 3
+            / waits,
+            round_flops=2 * 4 * self.local * self.pixels * taps / waits,
+            results=4 * self.pixels * self.local,
+        )
+        return Expected(loop_cost(loop, target.info, target.cold), problem.work, problem.work)
 
 
 def _local(target: Target) -> int:
@@ -88,6 +118,10 @@ class ConvStrip(SingleKernel):
             return
         kernel = cls(8 if target.prefers_texels else 4, _local(target))
         yield Bid(kernel, Place.TIMED, 0 if _is_large(problem, target) else 3)
+
+    def waits(self, problem: ConvProblem) -> int:
+        """Return 1: the loads are unrolled."""
+        return 1
 
     def tiles(self, problem: ConvProblem) -> int:
         """Return the workgroups; a strip does not go beyond its row."""

@@ -1,0 +1,344 @@
+"""Networks as devices elsewhere would run them, planned without a device: `vkmnn plan`."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+import vkmnn
+from tests.model.networks import NETWORKS as SMALL
+from tests.model.networks import Net
+from tests.model.test_light import FOLDER
+from vkmnn.cli.app import app
+from vkmnn.cli.plan import Planned, plan_for
+from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.ir import Array
+from vkmnn.opening import Network, OpenDevice, load_network, open_session
+from vkmnn.runtime import device as devices
+from vkmnn.runtime import drivers
+from vkmnn.runtime.device import open_profile
+from vkmnn.runtime.device_profiles import load_profile, profile_names
+from vkmnn.runtime.limit_checker import CheckedDevice
+from vkmnn.schedule_config import PrecisionName, ScheduleConfig
+from vkmnn.testing.profile_driver import PlanningDevice, ProfileDriver
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.forecast import PlanningBackend
+from vkmnn.vulkan.gemm.coop_tiles import CoopKernel
+from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.problem import MatMulProblem
+
+PROFILES = ("nvidia-h200", "radeon-rx-7900-xtx", "intel-arc-a770", "adreno-740")
+MAX_PADDED = 1.4
+BUSY = 66
+
+
+# --- networks in the widths that they are known for ---------------------------------------------
+
+
+def mobilenet_v2() -> onnx.ModelProto:
+    """All blocks of MobileNetV2 (Sandler et al. 2018)."""
+    net = Net("mobilenet_v2")
+
+    def relu6(x: str) -> str:
+        return net.op("Clip", x, net.constant(0.0), net.constant(6.0))
+
+    x = relu6(net.conv_norm(net.input("x", (1, 3, 224, 224)), 3, 32, 3, 2))
+    channels = 32
+    for expand, outputs, count, stride in (
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    ):
+        for number in range(count):
+            step = 1 if number else stride
+            hidden = expand * channels
+            y = relu6(net.conv_norm(x, channels, hidden, 1)) if expand > 1 else x
+            y = relu6(net.conv_norm(y, hidden, hidden, 3, step, group=hidden))
+            y = net.conv_norm(y, hidden, outputs, 1)
+            x = net.op("Add", x, y) if step == 1 and channels == outputs else y
+            channels = outputs
+    x = relu6(net.conv_norm(x, 320, 1280, 1))
+    return net.finish({net.classifier(x, 1280, 1000): (1, 1000)})
+
+
+def unet() -> onnx.ModelProto:
+    """Four levels of sixteen to 256 channels, with transposed convolutions (Ronneberger 2015)."""
+    net = Net("unet")
+
+    def double(x: str, inputs: int, outputs: int) -> str:
+        x = net.relu(net.conv_norm(x, inputs, outputs))
+        return net.relu(net.conv_norm(x, outputs, outputs))
+
+    x, channels = net.input("x", (1, 3, 256, 256)), 3
+    skips = []
+    for outputs in (16, 32, 64, 128):
+        skips.append((double(x, channels, outputs), outputs))
+        x = net.op("MaxPool", skips[-1][0], kernel_shape=[2, 2], strides=[2, 2])
+        channels = outputs
+    x, channels = double(x, 128, 256), 256
+    for skip, outputs in reversed(skips):
+        w = net.weight(channels, outputs, 2, 2, inputs=channels)
+        x = net.op("ConvTranspose", x, w, net.near_zero(outputs), strides=[2, 2])
+        x = double(net.op("Concat", skip, x, axis=1), 2 * outputs, outputs)
+        channels = outputs
+    return net.finish({net.conv(x, channels, 2, 1): (1, 2, 256, 256)})
+
+
+def yolo() -> onnx.ModelProto:
+    """The backbone of YOLOv5s at 320 pixels: SiLU, blocks that split and join, SPPF."""
+    net = Net("yolo")
+
+    def conv(x: str, *args: int) -> str:
+        return net.silu(net.conv_norm(x, *args))
+
+    def block(x: str, channels: int, count: int) -> str:
+        half = channels // 2
+        a, b = conv(x, channels, half, 1), conv(x, channels, half, 1)
+        for _ in range(count):
+            a = net.op("Add", a, conv(conv(a, half, half, 1), half, half, 3))
+        return conv(net.op("Concat", a, b, axis=1), channels, channels, 1)
+
+    x = conv(net.input("x", (1, 3, 320, 320)), 3, 32, 3, 2)
+    channels = 32
+    for count in (1, 2, 3, 1):
+        x = block(conv(x, channels, 2 * channels, 3, 2), 2 * channels, count)
+        channels *= 2
+    x = conv(x, channels, channels // 2, 1)
+    pools = [x]
+    for _ in range(3):
+        pools.append(
+            net.op("MaxPool", pools[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4)
+        )
+    x = conv(net.op("Concat", *pools, axis=1), 2 * channels, channels, 1)
+    return net.finish({net.conv(x, channels, 255, 1): (1, 255, 10, 10)})
+
+
+def transformer(
+    name: str, tokens: int, width: int, heads: int, *, before: bool, columns: int
+) -> onnx.ModelProto:
+    """Two layers, normalised before or after, and a product with as many columns."""
+    net = Net(name)
+    size = width // heads
+    x = net.input("x", (1, tokens, width))
+    for _ in range(2):
+        seen = net.layer_norm(x, width) if before else x
+        packed = net.linear(seen, width, 3 * width)
+        parts = net.ops("Split", 3, packed, net.ints(width, width, width), axis=2)
+        q, k, v = (net.heads(part, heads, size) for part in parts)
+        y = net.linear(net.attend(q, k, v, size, lambda scores: scores), width, width)
+        x = net.op("Add", x, y)
+        x = x if before else net.layer_norm(x, width)
+        seen = net.layer_norm(x, width) if before else x
+        y = net.linear(net.gelu(net.linear(seen, width, 4 * width)), 4 * width, width)
+        x = net.op("Add", x, y)
+        x = x if before else net.layer_norm(x, width)
+    return net.finish({net.linear(x, width, columns): (1, tokens, columns)})
+
+
+BUILT: dict[str, Callable[[], onnx.ModelProto]] = {
+    "mobilenet_v2": mobilenet_v2,
+    "unet": unet,
+    "yolo": yolo,
+    "vit_b16": lambda: transformer("vit_b16", 197, 768, 12, before=True, columns=1000),
+    "bert_base": lambda: transformer("bert_base", 128, 768, 12, before=False, columns=768),
+    "gpt2": lambda: transformer("gpt2", 64, 768, 12, before=True, columns=5003),
+    "deit_tiny": lambda: transformer("deit_tiny", 197, 192, 3, before=True, columns=1000),
+}
+# Dispatches and levels, at most.
+NETWORKS = {
+    "squeezenet": (37, 29),
+    "resnet50": (59, 55),
+    "mobilenet_v2": (56, 56),
+    "unet": (41, 41),
+    "yolo": (39, 35),
+    "vit_b16": (18, 17),
+    "bert_base": (17, 17),
+    "gpt2": (18, 17),
+    "deit_tiny": (18, 17),
+}
+
+
+@functools.cache
+def network(name: str) -> Network:
+    if name in BUILT:
+        return load_network(BUILT[name]())
+    return load_network(FOLDER / f"light_{name}.onnx")
+
+
+def feeds(name: str) -> dict[str, Array]:
+    return {info.name: np.zeros(info.dims, np.float32) for info in network(name).graph.inputs}
+
+
+@functools.cache
+def planned(name: str, profile: str, precision: PrecisionName = "normal") -> Planned:
+    return plan_for(network(name), profile, precision, feeds(name), places=True)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_plans(name: str, profile: str) -> None:
+    """Limits are checked where the plan is recorded."""
+    plan = planned(name, profile)
+    forecast = plan.forecast
+    dispatches, levels = NETWORKS[name]
+    assert not plan.placement.off_device
+    assert len(forecast.steps) <= dispatches
+    assert forecast.levels <= levels
+    assert forecast.padded_work <= MAX_PADDED
+    assert sum(forecast.terms().values()) == forecast.predicted_us
+    assert all(step.cost.total > 0 for step in forecast.steps)
+    assert plan.memory.constants > 0
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_kernel_idles_where_a_split_pays(name: str) -> None:
+    """Of few workgroups, none with more is expected to be faster."""
+    device = open_profile("nvidia-h200")
+    backend = PlanningBackend(device, fp16=True)
+    config = ScheduleConfig(precision="normal")
+    opened = open_session(network(name), config, OpenDevice(backend, device.info, "normal"))
+    opened.core.run(feeds(name))
+    (recording, _), *_ = backend.recordings
+    choices = {choice.op: choice for choice in recording.choices if choice.what != "load"}
+    seen = 0
+    for dispatch in recording.dispatches:
+        expected, choice = dispatch.expected, choices.get(dispatch.label)
+        if expected is None or choice is None or not isinstance(choice.taken, CoopKernel):
+            continue
+        seen += 1
+        _, problem = choice.problem
+        gemm = problem.gemm if isinstance(problem, MatMulProblem) else problem.gemm(8)
+        taken = choice.taken
+        if taken.tile.workgroups(gemm) * taken.parts >= BUSY:
+            continue
+        target = Target(device.info, fp16=True, weight_bytes=weight_bytes(name))
+        for kernel in choice.candidates:
+            if isinstance(kernel, CoopKernel) and kernel.parts > taken.parts:
+                assert kernel.predict(problem, target).cost.total * 1.2 > expected.cost.total
+    opened.core.close()
+    device.close()
+    assert seen
+
+
+def weight_bytes(name: str) -> int:
+    return sum(array.nbytes for array in network(name).graph.constants.values())
+
+
+def test_a_forecast_adds_up() -> None:
+    steps = planned("squeezenet", "nvidia-h200").forecast
+    alone = replace(steps, steps=steps.steps[:1])
+    assert alone.levels == 1
+    cost, server = steps.steps[0].cost, class_of(steps.info)
+    assert alone.predicted_us == pytest.approx(
+        server.submit_us + server.gap_us + cost.total, rel=1e-9
+    )
+    # Two small dispatches of a level take little more than one, two that fill the device both.
+    small = replace(steps.steps[0], workgroups=10)
+    large = replace(small, workgroups=10_000)
+    both = [replace(steps, steps=(step, step)).predicted_us for step in (small, large)]
+    one = replace(steps, steps=(small,)).predicted_us
+    assert both[0] == pytest.approx(one + server.beside_us)
+    assert both[1] == pytest.approx(one + server.beside_us + cost.total)
+
+
+@pytest.mark.parametrize("precision", ["high", "normal"])
+def test_what_is_planned_is_what_a_session_runs(
+    precision: PrecisionName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned("squeezenet", "lavapipe-22.3", precision)
+    kernels = [step.kernel for step in plan.forecast.steps]
+    monkeypatch.setattr(devices, "_devices", {})
+    monkeypatch.setattr(
+        drivers, "_loaded", {"vulkan": ProfileDriver(load_profile("lavapipe-22.3"))}
+    )
+    path = FOLDER / "light_squeezenet.onnx"
+    config = ScheduleConfig(precision=precision, driver="vulkan")
+    with vkmnn.InferenceSession(path, driver="vulkan", precision=config.precision) as session:
+        assert session.memory() == plan.memory
+        (device,) = devices._devices.values()
+        checked = device.driver_device
+        assert isinstance(checked, CheckedDevice)
+        assert isinstance(checked.inner, PlanningDevice)
+        # Pipelines are warmed up by a dispatch that does nothing.
+        recorded = checked.inner.shaders
+        assert set(recorded) == set(kernels)
+        assert all(recorded[kernel] >= kernels.count(kernel) for kernel in kernels)
+    device.close()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+MODEL = str(FOLDER / "light_squeezenet.onnx")
+
+
+def invoke(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["plan", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_json() -> None:
+    facts = json.loads(invoke(MODEL, "--as", "radeon-rx-7900-xtx", "-p", "fp16", "--json"))
+    plan = planned("squeezenet", "radeon-rx-7900-xtx").forecast
+    assert facts["predicted_ms"] == pytest.approx(plan.predicted_us / 1000)
+    assert facts["dispatches"] == len(plan.steps) == len(facts["steps"])
+    assert facts["levels"] == plan.levels
+    assert facts["padded_work"] == plan.padded_work
+    assert sum(facts["terms_us"].values()) == pytest.approx(1000 * facts["predicted_ms"])
+    assert set(facts["profiles"]) == set(profile_names())
+    assert all(milliseconds > 0 for milliseconds in facts["profiles"].values() if milliseconds)
+    assert facts["profiles"]["nvidia-h200"] < facts["profiles"]["adreno-610"]
+    assert facts["memory"]["constants"] > 0
+
+
+def test_tables_and_page(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    text = invoke(MODEL, "--as", "adreno-740", "--alone", "--html", str(page))
+    assert "as adreno-740" in text
+    assert "conv_shared" in text
+    assert "levels" in text
+    html = page.read_text("utf-8")
+    assert html.count("<tr>") > 30
+    assert "adreno-740" in html
+    assert "Predicted, not measured" in html
+
+
+def test_shapes_are_given_or_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "small.onnx"
+    onnx.save(SMALL["resnet"].build(), path)
+    counts = []
+    for size in ("32", "64"):
+        arguments = ("--as", "nvidia-h200", "--alone", "--json", "-s", f"H={size}")
+        facts = json.loads(invoke(str(path), *arguments, "-s", f"W={size}"))
+        counts.append(facts["bytes"])
+    assert counts[1] > counts[0]
+
+
+def test_unknown_profiles_and_paths() -> None:
+    with pytest.raises(VkmnnError, match="did you mean nvidia-h200"):
+        invoke(MODEL, "--as", "nvidia-h300", "--alone")
+    with pytest.raises(InvalidInputError, match="the page cannot be written"):
+        invoke(MODEL, "--as", "nvidia-h200", "--alone", "--html", "/nowhere/plan.html")
+    with pytest.raises(VkmnnError):
+        invoke("nothing.onnx", "--as", "nvidia-h200")
+
+
+def test_no_vulkan_is_needed() -> None:
+    """Neither the bindings nor a loader."""
+    code = (
+        "import sys; sys.modules['vulkan'] = None\n"
+        "from vkmnn.cli.app import run_cli\n"
+        f"sys.exit(run_cli(['plan', {MODEL!r}, '--as', 'intel-arc-a770', '--alone']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "predicted" in done.stdout

@@ -1,0 +1,261 @@
+"""`vkmnn plan`: what a device of a profile would run, and what that is expected to take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.text import Text
+
+from vkmnn.cli.console import (
+    bytes_text,
+    err,
+    heading,
+    histogram,
+    note,
+    number_text,
+    out,
+    shape_text,
+    show,
+    table,
+    time_text,
+)
+from vkmnn.cli.feeds import make_feeds
+from vkmnn.cli.plan_page import write_plan_page
+from vkmnn.core.backend import MemoryUse
+from vkmnn.core.placement import Placement
+from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.inference_session import NodeArg
+from vkmnn.ir import Array
+from vkmnn.opening import Network, OpenDevice, load_network, open_session
+from vkmnn.runtime.device import open_profile
+from vkmnn.runtime.device_profiles import profile_names
+from vkmnn.schedule_config import PRECISIONS, Precision, PrecisionName, ScheduleConfig
+from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.forecast import Forecast, PlanningBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan for a profile: what is expected of it, its memory, and where its ops would run."""
+
+    forecast: Forecast
+    memory: MemoryUse
+    placement: Placement
+    precision: Precision
+
+
+def plan_model(
+    model: Path,
+    profile: str,
+    precision: PrecisionName,
+    shapes: list[str],
+    alone: bool,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Plan a model for a profile, without a device, and print what is expected of it.
+
+    Args:
+        model: an ONNX file.
+        profile: the name of a device profile.
+        precision: as of a session.
+        shapes: `--shape` options.
+        alone: leave out what it would cost on the other profiles.
+        html: where to write a page.
+        as_json: print JSON instead of tables.
+    """
+    network = load_network(model)
+    args = [
+        NodeArg(info.name, info.dtype.onnx, list(info.shape or ()), info.dtype.value)
+        for info in network.graph.inputs
+    ]
+    feeds, assumed = make_feeds(args, [], shapes, 0)
+    for text in assumed:
+        note(f"input {text}; --shape sets it")
+    planned = plan_for(network, profile, precision, feeds, places=True)
+    others = {} if alone else _others(network, profile, precision, feeds)
+    others[profile] = planned.forecast.predicted_us
+    facts = as_dict(model.name, profile, planned, others)
+    if html is not None:
+        try:
+            inputs = ", ".join(f"{name} {shape_text(x.shape)}" for name, x in feeds.items())
+            write_plan_page(facts, html, f"inputs {inputs}")
+        except OSError as error:
+            raise InvalidInputError(
+                f"the page cannot be written: {error}", hint="give --html another path"
+            ) from error
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    _show(model.name, planned, facts)
+    if html is not None:
+        out.print(Text(f"saved {html}; open it in a browser"))
+
+
+def plan_for(
+    network: Network,
+    profile: str,
+    precision: PrecisionName,
+    feeds: Mapping[str, Array],
+    *,
+    places: bool,
+) -> Planned:
+    """Return the plan of a network for a profile.
+
+    Args:
+        network: what to plan.
+        profile: the name of a device profile.
+        precision: as of a session; a device without 16-bit storage plans in float32.
+        feeds: the inputs, of which shapes count, and what shapes are computed from.
+        places: decide where tensors lie, too, which packs the constants.
+    """
+    device = open_profile(profile)
+    try:
+        fp16 = PRECISIONS[precision] == "normal" and "storage16" in device.info.features
+        backend = PlanningBackend(device, fp16, places)
+        opened = OpenDevice(backend, device.info, "normal" if fp16 else "high")
+        session = open_session(network, ScheduleConfig(precision=precision), opened).core
+        try:
+            session.run(feeds)
+            return Planned(
+                backend.forecast(), session.memory(), session.placement(), opened.precision
+            )
+        finally:
+            session.close()
+    finally:
+        device.close()
+
+
+def _others(
+    network: Network, profile: str, precision: PrecisionName, feeds: Mapping[str, Array]
+) -> dict[str, float | None]:
+    """Return the predicted microseconds on every other profile; None where it cannot be planned."""
+    found: dict[str, float | None] = {}
+    for name in profile_names():
+        if name == profile:
+            continue
+        with err.status(f"planning for {name}"):
+            try:
+                planned = plan_for(network, name, precision, feeds, places=False)
+            except VkmnnError as error:
+                note(f"{name}: {error.message}")
+                found[name] = None
+            else:
+                found[name] = planned.forecast.predicted_us
+    return found
+
+
+def as_dict(
+    model: str, profile: str, planned: Planned, others: Mapping[str, float | None]
+) -> dict[str, Any]:
+    """Return all that is known of a plan, as JSON holds it.
+
+    Args:
+        model: its name.
+        profile: the profile that it was planned for.
+        planned: the plan.
+        others: predicted microseconds by profile.
+    """
+    forecast, memory = planned.forecast, planned.memory
+    device = class_of(forecast.info)
+    away = planned.placement.off_device
+    return {
+        "model": model,
+        "profile": profile,
+        "device": forecast.info.name,
+        "class": device.name,
+        "constants_from": device.source,
+        "multiprocessors": cores_of(forecast.info),
+        "precision": planned.precision,
+        "predicted_ms": forecast.predicted_us / 1000,
+        "dispatches": len(forecast.steps),
+        "levels": forecast.levels,
+        "submits": forecast.submits,
+        "padded_work": forecast.padded_work,
+        "bytes": forecast.nbytes,
+        "memory": {
+            "constants": memory.constants,
+            "activations": memory.activations,
+            "lower_bound": memory.lower_bound,
+            "io": memory.io,
+        },
+        "terms_us": forecast.terms(),
+        "off_device": [{"op": op.type, "reason": op.reason} for op in away],
+        "steps": [
+            {
+                "level": step.level,
+                "op": step.op,
+                "kernel": step.kernel,
+                "workgroups": step.workgroups,
+                "invocations": step.invocations,
+                "waves": step.waves,
+                "bytes": step.nbytes,
+                "padded_work": step.done / step.needed if step.needed else None,
+                "predicted_us": step.cost.total,
+                "terms_us": step.cost.terms(),
+            }
+            for step in forecast.steps
+        ],
+        "profiles": {
+            name: None if us is None else us / 1000
+            for name, us in sorted(others.items(), key=lambda item: item[1] or float("inf"))
+        },
+    }
+
+
+def _show(model: str, planned: Planned, facts: Mapping[str, Any]) -> None:
+    half = ", float16 storage" if planned.precision == "normal" else ""
+    heading(f"{model} as {facts['profile']} ({facts['device']}){half}")
+    titles = ("level", "µs", "kernel", "op", "groups", "waves", "padded", "bytes", "mostly")
+    rows = table(*titles, right=("level", "µs", "groups", "waves", "padded", "bytes"))
+    for step in facts["steps"]:
+        padded = step["padded_work"]
+        rows.add_row(
+            str(step["level"]),
+            f"{step['predicted_us']:.1f}",
+            Text(step["kernel"]),
+            Text(step["op"]),
+            number_text(step["workgroups"]),
+            number_text(step["waves"]),
+            "" if padded is None else f"{padded:.2f}",
+            bytes_text(step["bytes"]),
+            max(step["terms_us"], key=step["terms_us"].__getitem__),
+        )
+    show(rows)
+    spent = table("predicted", "µs", right=("µs",))
+    for name, us in facts["terms_us"].items():
+        spent.add_row(name, f"{us:.1f}")
+    show(spent)
+    if len(facts["profiles"]) > 1:
+        _show_profiles(facts["profiles"])
+    memory = planned.memory
+    spent_text = time_text(facts["predicted_ms"] / 1000)
+    counts = f"{facts['dispatches']} dispatches in {facts['levels']} levels"
+    kept = (
+        f"weights {bytes_text(memory.constants)}, activations {bytes_text(memory.activations)}, "
+        f"inputs and outputs {bytes_text(memory.io)}"
+    )
+    moved = f"{bytes_text(facts['bytes'])} read and written in a run"
+    lines = (
+        f"predicted {spent_text}: {counts}, {facts['padded_work']:.2f} times the needed products",
+        f"kernels: {histogram(step['kernel'].split('_')[0] for step in facts['steps'])}",
+        f"device memory: {kept}; {moved}",
+        f"the constants of a {facts['class']}: {facts['constants_from']}",
+    )
+    for line in lines:
+        out.print(Text(line))
+    if facts["off_device"]:
+        away = [op["op"] for op in facts["off_device"]]
+        note(f"{len(away)} ops run on the host, which is not in the prediction: {histogram(away)}")
+
+
+def _show_profiles(profiles: Mapping[str, float | None]) -> None:
+    rows = table("profile", "predicted ms", right=("predicted ms",))
+    for name, milliseconds in profiles.items():
+        rows.add_row(name, "–" if milliseconds is None else f"{milliseconds:.3g}")
+    show(rows)
