@@ -91,7 +91,7 @@ def model(tmp_path: Path) -> Path:
 def test_help_lists_the_commands(cli: Cli) -> None:
     result = cli("--help")
     assert result.status == 0
-    for command in ("devices", "doctor", "run", "info", "ops", "profile", "bench", "tune"):
+    for command in ("devices", "doctor", "run", "info", "ops", "profile", "plan", "bench", "tune"):
         assert command in result.out
 
 
