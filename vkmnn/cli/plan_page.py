@@ -65,7 +65,7 @@ def write_plan_page(facts: Mapping[str, Any], path: Path, inputs: str) -> None:
     text = _PAGE.substitute(
         title=escape(facts["model"]),
         subtitle=escape(f"as {facts['profile']}, {facts['device']}; {inputs}"),
-        css=files("vkmnn.cli").joinpath("profile_page.css").read_text("utf-8"),
+        css=(files(__package__) / "profile_page.css").read_text("utf-8"),
         tiles="".join(
             f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span></div>\n'
             for name, value in tiles.items()
