@@ -65,6 +65,23 @@ def test_calls_of_the_instance_may_fail(model: Path, fault: Fault) -> None:
     assert row.trials == 20
 
 
+@pytest.mark.parametrize("fault", [Fault.DEVICE_MEMORY, Fault.LOST_ONCE, Fault.INTERRUPT])
+def test_calls_on_tensors_of_the_device_may_fail(model: Path, fault: Fault) -> None:
+    (row,) = sweep(model, [fault], life="bound", stride=7)
+    assert row.violations == []
+    assert row.trials > 25
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_ONCE, Fault.LOST])
+def test_sessions_that_open_lost_devices_anew(model: Path, fault: Fault) -> None:
+    """Most losses are made good; whatever was lost, the session goes on."""
+    (row,) = sweep(model, [fault], life="rebuild", stride=5)
+    assert row.violations == []
+    assert row.trials > 25
+    if fault is Fault.LOST_ONCE:
+        assert row.errors["made good"] > row.trials // 4
+
+
 @pytest.mark.parametrize("fault", [Fault.DEVICE_MEMORY, Fault.LOST, Fault.INTERRUPT])
 def test_calls_while_tuning_may_fail(model: Path, fault: Fault) -> None:
     (row,) = sweep(model, [fault], tune=True, stride=23)

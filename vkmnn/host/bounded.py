@@ -107,7 +107,7 @@ def _watched(
         raise TimeoutError(node.op_type)
     before = HELD.get()
     left = ROOM.get() - before
-    expected = _expected(node, opsets, inputs) if left < inf else 0
+    expected = expected_bytes(node, opsets, inputs) if left < inf else 0
     if expected > left:
         raise _too_large(node, expected, left)
     results = run(*inputs, **kwargs)
@@ -129,8 +129,14 @@ def _too_large(node: onnx.NodeProto, wanted: int, left: float) -> TooLargeError:
     )
 
 
-def _expected(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Any]) -> int:
-    """Return the bytes of a node's results as onnx's rules say them; 0 where they are small."""
+def expected_bytes(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Any]) -> int:
+    """Return the bytes of a node's results as onnx's rules say them; 0 where they are small.
+
+    Args:
+        node: a node without inner graphs.
+        opsets: domains and their versions.
+        inputs: what it reads; only arrays are looked at.
+    """
     arrays = [value for value in inputs if isinstance(value, np.ndarray)]
     outer = prod(max(array.size, 1) for array in arrays) * 8
     if node.op_type not in _SIZED and outer <= _SMALL:

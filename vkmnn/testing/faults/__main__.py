@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich import box
@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vkmnn.testing.faults.library import Fault
-from vkmnn.testing.faults.sweep import Row, sweep
+from vkmnn.testing.faults.sweep import Life, Row, sweep
 
 app = typer.Typer(add_completion=False)
 _out = Console()
@@ -27,6 +27,9 @@ def main(
     ] = None,
     tune: Annotated[bool, typer.Option(help="Tune, too; many more calls.")] = False,
     fresh: Annotated[bool, typer.Option(help="A new VkInstance for every trial.")] = False,
+    life: Annotated[
+        str, typer.Option(help="plain; bound: on the device's tensors, too; rebuild.")
+    ] = "plain",
     stride: Annotated[int, typer.Option(help="Take only every n-th call.")] = 1,
     limit: Annotated[int, typer.Option(help="The last call to take; 0 for all.")] = 0,
 ) -> None:
@@ -40,7 +43,12 @@ def main(
     if unknown:
         raise typer.BadParameter(f"no such way to fail: {unknown[0]}")
     faults = [Fault[name] for name in names]
-    rows = sweep(model, faults, tune=tune, fresh=fresh, stride=stride, limit=limit)
+    lives = {kind: kind for kind in get_args(Life)}
+    if life not in lives:
+        raise typer.BadParameter(f"no such life: {life}")
+    rows = sweep(
+        model, faults, tune=tune, fresh=fresh, life=lives[life], stride=stride, limit=limit
+    )
     _out.print(_table(rows))
     for row in rows:
         for text in row.violations:

@@ -15,8 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from pathlib import Path
+from typing import Literal
 
 from vkmnn.testing.faults.library import Fault
+
+Life = Literal["plain", "bound", "rebuild"]
 
 TRIAL_S = 60.0
 """How long a trial may take before it counts as hung."""
@@ -39,6 +42,7 @@ def sweep(
     *,
     tune: bool = False,
     fresh: bool = False,
+    life: Life = "plain",
     stride: int = 1,
     limit: int = 0,
     trial_s: float = TRIAL_S,
@@ -50,12 +54,15 @@ def sweep(
         faults: the ways.
         tune: let `tune` be part of the life, which has many more calls.
         fresh: make a new VkInstance for every trial.
+        life: how the session runs: as ever; on tensors that stay on the device, by `bind`, `submit`
+            and `run_on_device`; or with on_device_lost="rebuild".
         stride: take only every `stride`-th call.
         limit: the last call to take; 0 for all.
         trial_s: seconds that a trial may take.
     """
     jobs = min(_MAX_JOBS, os.cpu_count() or 1)
     request = {"model": str(model.resolve()), "tune": tune, "fresh": fresh, "limit": limit}
+    request["life"] = life
     rows = []
     with ThreadPoolExecutor(jobs) as pool:
         for fault in faults:
@@ -150,7 +157,13 @@ def serve() -> None:
     from vkmnn.testing.faults.trial import Trials
 
     fault = Fault[request["fault"]]
-    trials = Trials(library, Path(request["model"]), tune=request["tune"], fresh=request["fresh"])
+    trials = Trials(
+        library,
+        Path(request["model"]),
+        tune=request["tune"],
+        fresh=request["fresh"],
+        life=request["life"],
+    )
     count = trials.count(fault) + 1
     last = min(count, request["limit"]) if request["limit"] else count
     for at in range(request["first"], last + 1, request["stride"]):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -41,14 +42,20 @@ class Trials:
         model: a file; symbolic dimensions are 1, then 2.
         tune: let `tune` be part of the life.
         fresh: make a new VkInstance for every trial.
+        life: "bound" runs on tensors that stay on the device, too; "rebuild" asks for a new device
+            where one is lost.
     """
 
-    def __init__(self, library: Library, model: Path, *, tune: bool, fresh: bool) -> None:
+    def __init__(
+        self, library: Library, model: Path, *, tune: bool, fresh: bool, life: str = "plain"
+    ) -> None:
         self._library = library
         self._memory = Allocations()
         self._model = model.read_bytes()
         self._tune = tune
         self._fresh = fresh
+        self._bound = life == "bound"
+        self._rebuild = life == "rebuild"
         with InferenceSession(self._model) as session:
             self._feeds = [_feeds(session, dim) for dim in (1, 2)]
             self._expected = [session.run(None, feeds) for feeds in self._feeds]
@@ -107,12 +114,14 @@ class Trials:
     def _life(
         self, sessions: list[InferenceSession], found: list[str], fault: Fault | None
     ) -> None:
-        session = InferenceSession(self._model)
+        session = self._open()
         sessions.append(session)
         if not isinstance(session.device, DeviceInfo) and fault is not Fault.INITIALIZATION:
             found.append("computed on the processor")
         for number in (0, 1, 0):
             self._compare(session, number, found)
+        if self._bound:
+            self._on_device(session, found)
         session.profile(self._feeds[0], runs=1)
         if self._tune:
             session.tune(self._feeds[0], runs=1)
@@ -121,8 +130,25 @@ class Trials:
         sessions.clear()
         self._end()
 
+    def _open(self) -> InferenceSession:
+        lost: Literal["raise", "rebuild"] = "rebuild" if self._rebuild else "raise"
+        return InferenceSession(self._model, on_device_lost=lost)
+
+    def _on_device(self, session: InferenceSession, found: list[str]) -> None:
+        """Run on tensors at fixed places, on what a run left on the device, and without waiting."""
+        with session.bind(self._feeds[0]) as bound:
+            for _ in range(2):
+                made = [bound()[value.name].numpy() for value in session.get_outputs()]
+                self._check(made, 0, found)
+        kept = session.run_on_device(None, self._feeds[1])
+        self._check([tensor.numpy() for tensor in kept], 1, found)
+        for future in [session.submit(self._feeds[number]) for number in (0, 1, 0)]:
+            future.result()
+
     def _compare(self, session: InferenceSession, number: int, found: list[str]) -> None:
-        got = session.run(None, self._feeds[number])
+        self._check(session.run(None, self._feeds[number]), number, found)
+
+    def _check(self, got: Sequence[Array], number: int, found: list[str]) -> None:
         for have, want in zip(got, self._expected[number], strict=True):
             if not np.allclose(have, want, rtol=1e-4, atol=1e-5, equal_nan=True):
                 found.append("wrong data")
@@ -132,8 +158,11 @@ class Trials:
         for session in sessions:
             backend = session._session.core._main
             device = getattr(backend, "device", None)
-            gone = device is not None and (
-                device.lost or device.closed or session._session.core.closed
+            closed = session._session.core.closed
+            gone = (
+                closed
+                if self._rebuild
+                else device is not None and (device.lost or device.closed or closed)
             )
             try:
                 self._compare(session, 1, found)

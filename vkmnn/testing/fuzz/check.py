@@ -18,7 +18,7 @@ from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.compare import TRIALS, agree, agree_conditioned, noisy
 from vkmnn.testing.fuzz.disputes import reason_of
 from vkmnn.testing.fuzz.options import Options
-from vkmnn.testing.fuzz.oracle import REFERENCE, RUNTIME, Oracle, OracleError
+from vkmnn.testing.fuzz.oracle import REFERENCE, RUNTIME, Oracle, OracleError, read_names
 from vkmnn.testing.fuzz.refusals import excuse
 
 AGREES, REFUSED, DISPUTED = "agrees", "refused", "disputed"
@@ -190,7 +190,7 @@ def _second_opinion(
         return None
     opsets = {entry.domain: entry.version for entry in case.model.opset_import}
     for node in case.model.graph.node:
-        inputs = [other[name] if name else None for name in node.input]
+        inputs = [other[name] if name else None for name in read_names(node)]
         first = oracle.node(node, opsets, inputs, RUNTIME)
         second = oracle.node(node, opsets, inputs, REFERENCE)
         if any(agree(a, b, case.precision) for a, b in zip(first, second, strict=True)):

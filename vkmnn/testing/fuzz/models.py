@@ -16,7 +16,7 @@ from vkmnn.errors import InvalidInputError, page
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.defined import undefined
-from vkmnn.testing.fuzz.oracle import Oracle, OracleError
+from vkmnn.testing.fuzz.oracle import Oracle, OracleError, read_names
 from vkmnn.testing.fuzz.recipes import PATTERNS, RECIPES
 from vkmnn.testing.fuzz.schemas import UNKNOWN_TO_ONNX, Skip, find_schema
 from vkmnn.testing.fuzz.sketch import (
@@ -144,7 +144,7 @@ def _joined(sketch: Sketch, mark: tuple[int, int]) -> bool:
     """True when a node after the mark reads what one before it computes."""
     before = {name for node in sketch.nodes[: mark[0]] for name in node.output}
     computed = {name for name in before if sketch.values[name].kind == "node"}
-    return any(computed & set(node.input) for node in sketch.nodes[mark[0] :])
+    return any(computed & set(read_names(node)) for node in sketch.nodes[mark[0] :])
 
 
 # --- from a sketch to a model --------------------------------------------------------------------
@@ -152,7 +152,9 @@ def _joined(sketch: Sketch, mark: tuple[int, int]) -> bool:
 
 def _finish(s: Sketch, origin: str) -> Case:
     outputs = _outputs(s)
-    read = {name for node in s.nodes for name in node.input} | {value.name for value in outputs}
+    read = {name for node in s.nodes for name in read_names(node)} | {
+        value.name for value in outputs
+    }
     sources = [v for v in s.values.values() if v.kind != "node" and v.name in read]
     inputs = [value for value in sources if value.kind == "input"]
     made = {name for node in s.nodes for name in node.output}
@@ -189,7 +191,7 @@ def _finish(s: Sketch, origin: str) -> Case:
 def _outputs(s: Sketch) -> list[Value]:
     """Return all that nothing reads, and some of the rest."""
     made = [s.values[name] for node in s.nodes for name in node.output if name]
-    read = {name for node in s.nodes for name in node.input}
+    read = {name for node in s.nodes for name in read_names(node)}
     outputs = [
         value
         for value in made
@@ -283,7 +285,8 @@ def is_valid(
 def _overflows(node: onnx.NodeProto, tensors: Mapping[str, Array]) -> bool:
     """True when finite values overflow float16, which in vkmnn happens to outputs only."""
     made = [tensors[name] for name in node.output if name]
-    read = [tensors[name] for name in node.input if name and tensors[name].dtype.kind == "f"]
+    read = [tensors[name] for name in read_names(node) if name]
+    read = [array for array in read if array.dtype.kind == "f"]
     return any(a.dtype == np.float16 and not np.isfinite(a).all() for a in made) and all(
         np.isfinite(a).all() for a in read
     )

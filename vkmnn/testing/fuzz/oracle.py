@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from vkmnn.converter.onnx.branches import reads
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.disputes import without_rounding
@@ -75,6 +76,11 @@ def runtime_opset() -> int:
     raise OracleMissingError("the installed onnxruntime reads no opset that onnx knows")
 
 
+def read_names(node: onnx.NodeProto) -> list[str]:
+    """Return what a node reads: its inputs, then what its inner graphs read from around them."""
+    return [*node.input, *sorted(reads(node) - set(node.input))]
+
+
 class Oracle:
     """Computes nodes; sessions are kept for nodes that come again."""
 
@@ -93,7 +99,7 @@ class Oracle:
         Args:
             node: what to compute.
             opsets: domains and their versions.
-            inputs: one array for each input; None for one that is absent.
+            inputs: one array for each of `read_names`; None for one that is absent.
             prefer: who is asked first; the other one is asked for what the first does not have.
 
         Raises:
@@ -146,7 +152,7 @@ class Oracle:
         tensors = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
         tensors.update(feeds)
         for node in model.graph.node:
-            inputs = [tensors[name] if name else None for name in node.input]
+            inputs = [tensors[name] if name else None for name in read_names(node)]
             if change is not None:
                 inputs = [a if a is None else change(node, "input", a) for a in inputs]
             if look is not None:
@@ -164,7 +170,7 @@ def node_model(
     constants: Sequence[int] = (),
 ) -> onnx.ModelProto:
     """Return a model of one node; the inputs at the positions `constants` are initializers."""
-    names = [name for name in node.input if name]
+    names = [name for name in read_names(node) if name]
     pairs = list(zip(names, inputs, strict=True))
     fed: dict[str, Array] = {}
     fixed: dict[str, Array] = {}
@@ -225,7 +231,7 @@ def _runtime_session(
         raise NotImplementedByOracleError(_first_line(error), op=node.op_type) from error
     except Exception as error:
         raise OracleError(_first_line(error), op=node.op_type) from error
-    names = [name for name in node.input if name]
+    names = [name for name in read_names(node) if name]
     wanted = {value.name for value in session.get_inputs()}
 
     def run(arrays: Sequence[Array]) -> list[Array]:
@@ -282,7 +288,7 @@ def _reference_run(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequ
             evaluator = ReferenceEvaluator(node_model(node, opsets, inputs))
         except Exception as error:
             raise NotImplementedByOracleError(_first_line(error), op=node.op_type) from error
-    names = [name for name in node.input if name]
+    names = [name for name in read_names(node) if name]
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -306,6 +312,8 @@ def _retyped(
     try:
         schema = onnx.defs.get_schema(node.op_type, opsets.get("", 1), node.domain)
     except onnx.defs.SchemaError:
+        return outputs
+    if any(attribute.HasField("g") for attribute in node.attribute):
         return outputs
     places = [place for place, name in enumerate(node.input) if name]
     last = len(schema.inputs) - 1

@@ -15,7 +15,7 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.models import is_valid
-from vkmnn.testing.fuzz.oracle import Oracle, OracleError
+from vkmnn.testing.fuzz.oracle import Oracle, OracleError, read_names
 
 Fails = Callable[[Case], bool]
 
@@ -71,7 +71,7 @@ class _Parts:
         for node in reversed(self.nodes):
             if needed & set(node.output):
                 nodes.append(node)
-                needed.update(node.input)
+                needed.update(read_names(node))
         constants = {name: a for name, a in self.constants.items() if name in needed}
         runs = tuple({n: a for n, a in feeds.items() if n in needed} for feeds in self.runs)
         return replace(self, nodes=tuple(nodes[::-1]), constants=constants, runs=runs)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from vkmnn.host.bounded import expected_bytes
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.defined import undefined
 from vkmnn.testing.fuzz.oracle import Oracle, OracleError
@@ -336,9 +337,18 @@ class Sketch:
         inputs: Sequence[Value | None],
         outputs: int = 1,
         domain: str = "",
+        captured: Sequence[Value] = (),
         **attributes: Any,
     ) -> list[Value]:
         """Add a node and return its outputs.
+
+        Args:
+            op: its operator.
+            inputs: its inputs; None for one that is absent.
+            outputs: how many outputs it has.
+            domain: of the operator.
+            captured: what its inner graphs read from around them.
+            attributes: those that are not None.
 
         Raises:
             Skip: no oracle computes it, its result is not defined, or it is too large.
@@ -356,7 +366,11 @@ class Sketch:
             **{name: value for name, value in attributes.items() if value is not None},
         )
         arrays = [value.array if value else None for value in present]
+        around = sorted({value.name: value for value in captured}.items())
+        arrays += [value.array for name, value in around if name not in node.input]
         if undefined(node, arrays):
+            raise Skip
+        if expected_bytes(node, self.opsets(domain), arrays) > 8 * LARGE_ELEMENTS:
             raise Skip
         try:
             results = self.oracle.node(node, self.opsets(domain), arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vkmnn.testing.fuzz.recipes import (
     attention,
     contrib,
+    control,
     elementwise,
     indexing,
     matrix,
@@ -26,6 +27,7 @@ __all__ = [
     "Recipe",
     "attention",
     "contrib",
+    "control",
     "elementwise",
     "indexing",
     "matrix",
