@@ -101,6 +101,7 @@ def chained(perms: list[list[int]], then: str = "") -> onnx.ModelProto:
 PAST |= {
     "transposes of other ranks": chained([[1, 0], [0, 2, 1]]),
     "more axes, then fewer": chained([[0, 2, 1], [1, 0]]),
+    "product of a transpose of far axes": chained([[2**62, 1, 2]], "MatMul"),
     "product of a transpose of other ranks": chained([[0, 1, 3, 2]], "MatMul"),
 }
 

@@ -77,7 +77,17 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {"errors", "cache_files", "ir", "runtime"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
-        *("errors", "registry", "ir", "core", "cpu_fallback", "runtime", "shaders", "codegen"),
+        *(
+            "errors",
+            "host",
+            "registry",
+            "ir",
+            "core",
+            "cpu_fallback",
+            "runtime",
+            "shaders",
+            "codegen",
+        ),
         *("vulkan", "converter", "inference_session"),
     },
     "cli": {  # doctor, info and ops look into every part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
+from vkmnn.errors import ModelError
 from vkmnn.ir.ops import (
     AxisAttrs,
     BlockAttrs,
@@ -28,7 +29,15 @@ def _reshape(node: NodeContext) -> None:
 
 @converter("Transpose")
 def _transpose(node: NodeContext) -> None:
-    node.finish("Transpose", node.inputs, TransposeAttrs(node.ints("perm", ())))
+    perm = node.ints("perm", ())
+    if sorted(perm) != list(range(len(perm))):
+        raise ModelError(
+            f"perm {list(perm)} does not name every axis once",
+            op=node.op,
+            node=node.name,
+            hint="the model is not valid ONNX; export it again",
+        )
+    node.finish("Transpose", node.inputs, TransposeAttrs(perm))
 
 
 @converter("Concat", since=4)
