@@ -16,6 +16,9 @@ _LOG = logging.getLogger(__name__)
 _TARGET = 9
 """Upsample has its scales as an input from here on, and nothing has become different since 7."""
 
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+_ASIDE = "vkmnn.recurrent"
+
 
 def is_old(proto: onnx.ModelProto) -> bool:
     """True for a model in operators that the front end does not read."""
@@ -45,11 +48,35 @@ def upgraded(file: ModelFile) -> ModelFile:
     _expand_prelu(changed.graph)
     try:
         _align_operands(onnx.shape_inference.infer_shapes(changed).graph, changed.graph)
+        _set_aside(changed)
         converted = version_converter.convert_version(changed, _TARGET)
+        _put_back(converted)
     except Exception as error:  # noqa: BLE001 - native code, which throws what it likes
         _LOG.info("the model stays in its old opset: %s", error)
         return complete
     return ModelFile(converted, {}, file.folder)
+
+
+def _set_aside(model: onnx.ModelProto) -> None:
+    """Put recurrent operators, for which onnx's converter has no rule, into a domain it skips."""
+    nodes = [node for node in model.graph.node if node.op_type in _RECURRENT]
+    for node in nodes:
+        node.domain = _ASIDE
+    if nodes:
+        model.opset_import.add(domain=_ASIDE, version=1)
+
+
+def _put_back(model: onnx.ModelProto) -> None:
+    """Make recurrent operators those of opset 7, which say in `outputs` alone what is made."""
+    for node in model.graph.node:
+        if node.domain == _ASIDE:
+            node.domain = ""
+            kept = [one for one in node.attribute if one.name != "output_sequence"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+    imports = [one for one in model.opset_import if one.domain != _ASIDE]
+    del model.opset_import[:]
+    model.opset_import.extend(imports)
 
 
 def _align_operands(known: onnx.GraphProto, graph: onnx.GraphProto) -> None:

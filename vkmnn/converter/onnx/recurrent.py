@@ -93,7 +93,12 @@ def _activations(node: NodeContext, directions: int) -> tuple[Activation, ...]:
     found = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
-            raise node.unsupported(f"activation '{name}' is not one of ONNX's")
+            raise ModelError(
+                f"activation '{name}' is not one of ONNX's",
+                op=node.op,
+                node=node.name,
+                hint="the activations are " + ", ".join(_ACTIVATIONS),
+            )
         kind, values = _ACTIVATIONS[name.lower()]
         taken = [rest.pop(0) if rest else value for rest, value in zip(given, values, strict=False)]
         found.append(Activation(kind, *taken))
