@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import ArgReduceAttrs, CumSumAttrs, TopKAttrs
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.rows import LINES, in_all_groups, taking
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import LINES, in_all_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
 _LOWEST, _HIGHEST = -(2**31), 2**31 - 1
@@ -54,6 +55,82 @@ def _special_integers(dtype: type = np.int32) -> AnyArray:
     low, high = _LOWEST, _HIGHEST
     rows = [[0, high, low, -1, low, high, 1, 0, low + 1], [low] * 9, [high] * 8 + [1]]
     return np.array(rows, dtype)
+
+
+_BOTH = (False, True)
+
+
+def _some_nan(*shape: int) -> AnyArray:
+    """Return floats among which many are equal, with a few NaNs."""
+    x = whole(*shape)
+    if x.size > 40:
+        x.flat[:: x.size // 3] = np.nan
+    return x
+
+
+@op_cases
+def arg_reductions() -> Iterator[Case]:
+    """Ties, both ends of ties, every axis; what is empty; lines longer than a loop may be."""
+    kinds = ("ArgMax", "ArgMin")
+    for kind, last, axis, keep in product(kinds, _BOTH, (0, 1, -1), _BOTH):
+        attrs = ArgReduceAttrs(axis, keep, last)
+        yield op_case(kind, attrs, [_some_nan(3, 5, 7)])
+        yield op_case(kind, attrs, [_ties("i32", 3, 5, 7).astype(np.int64)])
+    for shape in ((1,), (13,), (0, 3)):
+        yield op_case("ArgMax", ArgReduceAttrs(-1), [_some_nan(*shape)])
+    x = floats(2, 130_003)
+    x[0, 129_999] = x[1, 65_536] = 9
+    yield op_case("ArgMax", ArgReduceAttrs(1), [x])
+    lines: tuple[tuple[int, ...], ...] = ((1_000_003,), (3, 20_000), (2, 101, 3))
+    for kind, last, line in product(kinds, _BOTH, lines):
+        x, axis = whole(*line, low=-9, high=9), 1 if len(line) > 1 else 0
+        yield op_case(kind, ArgReduceAttrs(axis, False, last), [x.astype(np.int32)])
+        yield op_case(kind, ArgReduceAttrs(axis, True, last), [x.copy()])
+        x[..., 2] = x[..., -1] = np.nan
+        yield op_case(kind, ArgReduceAttrs(axis, True, last), [x])
+    for kind, last in product(kinds, _BOTH):
+        for special in (_special_integers()[:, :3], _special_floats()[1:4, :3]):
+            yield op_case(kind, ArgReduceAttrs(1, True, last), [special])
+    yield from in_row_groups(
+        op_case("ArgMax", ArgReduceAttrs(1, True, last), [_some_nan(3, 1_003)]) for last in _BOTH
+    )
+
+
+@op_cases
+def cumulative_sums() -> Iterator[Case]:
+    """Both ways, with and without the last element; a line longer than a loop may be."""
+    for exclusive, reverse in product(_BOTH, _BOTH):
+        attrs = CumSumAttrs(exclusive, reverse)
+        for shape, axis in (((3, 5, 7), 0), ((3, 5, 7), -1), ((1,), 0), ((0, 3), 1)):
+            where = np.array(axis, np.int64)
+            yield op_case("CumSum", attrs, [floats(*shape), where], constant={1})
+            x = integers(*shape).astype(np.int64)
+            yield op_case("CumSum", attrs, [x, where], constant={1})
+        yield _cum_sum(attrs, integers(130_003, low=-3, high=3), 0)
+
+
+@op_cases
+def largest_and_smallest() -> Iterator[Case]:
+    """Every axis, none and all of a line, ties, NaN; lines of more than one block."""
+    for (shape, axis, k), largest in product(
+        (((3, 5, 7), 0, 2), ((3, 5, 7), 1, 5), ((3, 5, 7), -1, 1), ((13,), 0, 13), ((4, 3), 1, 0)),
+        _BOTH,
+    ):
+        yield _top_k(_some_nan(*shape), k, axis, largest=largest)
+        yield _top_k(integers(*shape).astype(np.int64), k, axis, largest=largest)
+    for length, k in ((5_003, 5), (20_011, 3), (5_003, 1_500)):
+        yield _top_k(whole(2, length, low=0, high=999), k)
+    for k, attrs in product(
+        (1, 64, 65, 300, 70_001), (TopKAttrs(-1), TopKAttrs(-1, largest=False, sorted=False))
+    ):
+        x = whole(70_001, low=-30_000, high=29_999)
+        x[[5, 40_000, 70_000]] = np.nan
+        x[[7, 50_000]] = np.inf, -np.inf
+        inputs = [x, np.array([k], np.int64)]
+        yield op_case("TopK", attrs, inputs, constant={1}, outputs=2, rtol=0, atol=0)
+    for largest in _BOTH:
+        yield _top_k(_some_nan(3, 1_201, 5), 700, 1, largest=largest)
+        yield _top_k(_special_integers(np.int64)[0], 9, 0, largest=largest)
 
 
 @shader_cases("arg_reduce")

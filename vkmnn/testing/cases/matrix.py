@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import RESIDUAL_KINDS, MatMulAttrs
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import Maker
-from vkmnn.testing.cases.shapes import integers, whole
+from vkmnn.testing.cases.shapes import floats, integers, whole
 
 Shape = tuple[int, ...]
 
@@ -44,6 +45,39 @@ PRODUCTS: dict[int, tuple[tuple[Shape, Shape], ...]] = {
         ((5, 3), (3, 0)),
     ),
 }
+
+
+_OPERANDS: tuple[tuple[Shape, Shape], ...] = (
+    ((5, 7), (7, 3)), ((8, 16), (16, 32)), ((1, 64), (64, 10)), ((2, 3, 5, 7), (2, 3, 7, 11)),
+    ((2, 1, 5, 8), (3, 8, 12)), ((2, 1, 3, 5, 4), (1, 2, 3, 4, 8)), ((7,), (7, 5)), ((5, 7), (7,)),
+    ((7,), (7,)), ((33, 40), (40, 100)), ((17, 13), (13, 37)), ((3, 4, 37, 64), (3, 4, 64, 64)),
+    ((0, 4), (4, 3)), ((3, 0), (0, 4)), ((1, 1), (1, 1)),
+)  # fmt: skip
+
+
+@op_cases
+def matmul_shapes() -> Iterator[Case]:
+    """Operands of all ranks, fed and constant; integers; an inner axis longer than a loop."""
+    for (a, b), constant in product(_OPERANDS, ((), (0,), (1,))):
+        inputs = [floats(*a), floats(*b, seed=1)]
+        yield op_case("MatMul", MatMulAttrs(), inputs, constant=constant, rtol=1e-4)
+    yield op_case("MatMul", MatMulAttrs(), [integers(5, 7), integers(7, 6)])
+    long = [floats(3, 20_011), floats(20_011, 5)]
+    yield op_case("MatMul", MatMulAttrs(), long, rtol=1e-4, atol=1e-3)
+
+
+@op_cases
+def matmul_epilogues() -> Iterator[Case]:
+    """Transposed operands, factors, biases, residuals and activations."""
+    for constant, m, n in product(((), (0,), (1,), (2,)), (1, 6), (8, 9)):
+        attrs = MatMulAttrs(True, True, 0.5, Activation("LEAKY_RELU", 0.1))
+        inputs = [floats(2, 5, m), floats(2, n, 5), floats(n), floats(2, m, n)]
+        yield op_case("MatMul", attrs, inputs, constant=constant, rtol=1e-4)
+        inputs = [floats(2, 5, m), floats(5, n)]
+        kept = [index for index in constant if index < 2]
+        yield op_case("MatMul", MatMulAttrs(True), inputs, constant=kept, rtol=1e-4)
+        added = [floats(m, 5), floats(n, 5), None, floats(m, n)]
+        yield op_case("MatMul", MatMulAttrs(False, True), added)
 
 
 def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
