@@ -44,7 +44,7 @@ ModelsArgument = Annotated[
     typer.Argument(metavar="[MODEL]...", help="ONNX files instead of the known networks."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", "-d", help="Index, name or UUID.")]
-RoundsOption = Annotated[int, typer.Option("--rounds", "-n", min=1, help="Turns an engine.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", "-n", min=1, help="Rounds per engine.")]
 OnlyOption = Annotated[
     list[str] | None, typer.Option("--only", help="A part of a network's name (repeatable).")
 ]

@@ -1,4 +1,4 @@
-"""The exception tree: every error that vkmnn raises on purpose derives from `VkmnnError`."""
+"""The exception hierarchy: every error that vkmnn raises on purpose is a `VkmnnError`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def _clipped(text: str, most: int) -> str:
 
 
 class VkmnnError(Exception):
-    """Base of all vkmnn errors.
+    """Base class of all vkmnn errors.
 
     Args:
         message: what is wrong, in one sentence; lines that are far too long lose their middle.
-        op: the operator type concerned (`"Conv"`), if there is one.
-        node: the node's name in the model, if there is one.
+        op: the type of the operator concerned (`"Conv"`), if any.
+        node: the node's name in the model, if any.
         hint: what to do next.
 
     Attributes:
-        unexpected: True where nothing checked for what went wrong: the error of some rule was
-            caught as a whole, and is the `__cause__`. Tests look for these.
+        unexpected: True if no check foresaw the failure: some rule raised an error of its own,
+            which is the `__cause__`. Tests look for these.
     """
 
     unexpected = False
@@ -51,7 +51,7 @@ class VkmnnError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        """Return the message, where it happened and the hint."""
+        """Return the message, the place where it happened, and the hint."""
         text = self.message
         where = [
             part
@@ -73,7 +73,7 @@ class ModelError(VkmnnError):
 
 
 class ModelFileError(ModelError):
-    """A model file is missing, cannot be read, or is not a model at all."""
+    """A model file is missing, unreadable, or not a model at all."""
 
 
 class BudgetError(ModelError):
@@ -85,18 +85,18 @@ class OutOfHostMemoryError(VkmnnError, MemoryError):
 
 
 class ConversionError(VkmnnError):
-    """A valid model says something that the converter cannot express."""
+    """A valid model contains something that the converter cannot express."""
 
 
 TENSOR_KINDS = frozenset({"Input", "Initializer"})
-"""What stands for an operator in an `UnsupportedNode` that is a tensor of the model."""
+"""What takes the operator's place in an `UnsupportedNode` that is a tensor of the model."""
 
 _CHANGE_TYPES = "export the model with dense tensors of float32 or float16, integers or booleans"
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedNode:
-    """One node that vkmnn cannot run, and why or what to use instead."""
+    """A node that vkmnn cannot run, and why, or what to use instead."""
 
     op: str
     domain: str
@@ -106,7 +106,7 @@ class UnsupportedNode:
 
 
 class UnsupportedOpError(ConversionError):
-    """The model uses operators that vkmnn does not know; all of them are listed in `nodes`."""
+    """The model uses operators that vkmnn does not know; `nodes` lists them all."""
 
     def __init__(self, nodes: Sequence[UnsupportedNode], *, hint: str | None = None) -> None:
         self.nodes = tuple(nodes)
@@ -133,7 +133,7 @@ class UnsupportedOpError(ConversionError):
 
 
 class ShapeError(VkmnnError):
-    """Shapes of an operator's inputs do not fit together, or cannot be worked out."""
+    """The shapes of an operator's inputs do not match, or cannot be determined."""
 
 
 class InvalidInputError(VkmnnError):
@@ -143,20 +143,20 @@ class InvalidInputError(VkmnnError):
 class IntegerRangeError(InvalidInputError):
     """An integer does not fit the 32 bits that the device computes with.
 
-    Sessions compute such a run with numpy, unless they were told to require the device.
+    Sessions run such inputs on numpy instead, unless they were told to require the device.
     """
 
 
 class HostError(VkmnnError):
-    """An evaluator of ONNX on the host failed at a node that has no kernel."""
+    """The host's ONNX evaluator failed at a node that has no kernel."""
 
 
 class PlacementError(VkmnnError):
-    """An operator would run off the device although the caller asked for every op on it."""
+    """An operator would run off the device, although the caller asked for every op to run on it."""
 
 
 class DeviceNotFoundError(VkmnnError):
-    """No device fits the selector; says what was found and what to install."""
+    """No device matches the selector; says what was found and what to install."""
 
 
 class DeviceProfileError(VkmnnError):
@@ -167,7 +167,7 @@ class DeviceError(VkmnnError):
     """A Vulkan call failed for a reason that has no class of its own.
 
     Attributes:
-        vk_result: the call's VkResult, where it is one call's that failed.
+        vk_result: the VkResult, if it was a single call that failed.
     """
 
     vk_result: int | None = None
@@ -176,20 +176,20 @@ class DeviceError(VkmnnError):
 class DeviceLostError(DeviceError):
     """The device was lost or did not finish in time; the session has to be rebuilt.
 
-    `on_device_lost="rebuild"` makes sessions do so by themselves.
+    With `on_device_lost="rebuild"`, sessions do so by themselves.
     """
 
 
 class OutOfDeviceMemoryError(DeviceError):
-    """An allocation failed; the message holds the breakdown of what was planned."""
+    """An allocation failed; the message breaks down what was planned."""
 
 
 class DeviceLimitError(DeviceError):
-    """A call breaks a limit of the device, or uses a feature that it lacks.
+    """A call exceeds a limit of the device, or uses a feature that it lacks.
 
     Args:
         message: what was asked for.
-        limit: name of the limit or feature.
+        limit: the name of the limit or feature.
         op: as for `VkmnnError`.
     """
 
@@ -220,7 +220,7 @@ class ShaderError(VkmnnError):
 
 
 class PluginError(VkmnnError):
-    """A plug-in registers something twice, or something that does not fit."""
+    """A plug-in registers something twice, or something that is not valid."""
 
 
 def unexpected_error(
@@ -234,10 +234,10 @@ def unexpected_error(
     """Return the typed error for one that no check foresaw; raise it `from` the original.
 
     Args:
-        error: what a rule for one op raised; a VkmnnError is returned as it is.
+        error: what the rule for an op raised; a VkmnnError is returned as it is.
         doing: what failed: "shape computation".
-        kind: the class of the result; memory that runs out is an OutOfHostMemoryError anyway.
-        op: the operator type concerned.
+        kind: the class of the result; running out of memory always gives OutOfHostMemoryError.
+        op: the type of the operator concerned.
         node: the node's name in the model.
     """
     if isinstance(error, VkmnnError):
@@ -253,7 +253,7 @@ def unexpected_error(
         f"{doing} failed: {type(error).__name__}: {error}",
         op=op,
         node=node,
-        hint="the model is most likely not valid here; if it is, this is a defect of vkmnn",
+        hint="the model is most likely invalid here; if it is valid, this is a bug in vkmnn",
     )
     found.unexpected = True
     return found
@@ -261,7 +261,7 @@ def unexpected_error(
 
 @contextmanager
 def typed_memory_errors(doing: str) -> Iterator[None]:
-    """Turn the MemoryError of whatever is within into an OutOfHostMemoryError."""
+    """Turn a MemoryError raised within the block into an OutOfHostMemoryError."""
     try:
         yield
     except VkmnnError:

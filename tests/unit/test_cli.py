@@ -261,7 +261,7 @@ def test_precision(cli: Cli, device: str, model: Path) -> None:
     ("arguments", "words"),
     [
         (["-i", "x=nothing.npy"], "no such file: 'nothing.npy'"),
-        (["-i", "x=ten"], "cannot be understood"),
+        (["-i", "x=ten"], "cannot make sense of"),
         (["-i", "y=ones"], "no input 'y'"),
         (["-i", "something"], "no input 'something'"),
         (["-i", "nothing.npz"], "no such file: 'nothing.npz'"),

@@ -44,7 +44,7 @@ ModelArgument = Annotated[
 DeviceOption = Annotated[
     str,
     typer.Option(
-        "--device", "-d", help='"auto", an index, a part of a name, a UUID, or "cpu" (numpy).'
+        "--device", "-d", help='"auto", an index, part of a name, a UUID, or "cpu" (numpy).'
     ),
 ]
 DriverOption = Annotated[
@@ -66,7 +66,7 @@ InputOption = Annotated[
         "-i",
         metavar="NAME=VALUE",
         help="VALUE is a .npy or .npz file, or random, ones or zeros (repeatable). Without NAME= "
-        "it is for all inputs. Default: random.",
+        "it applies to all inputs. Default: random.",
     ),
 ]
 ShapeOption = Annotated[
@@ -75,10 +75,10 @@ ShapeOption = Annotated[
         "--shape",
         "-s",
         metavar="NAME=DIMS",
-        help="Shape of an input, x=1,3,224,224, or size of a symbolic dimension, N=4 (repeatable).",
+        help="Shape of an input: x=1,3,224,224. Size of a symbolic dimension: N=4 (repeatable).",
     ),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed for random inputs.")]
 
 
 def _version(wanted: bool) -> None:
@@ -91,11 +91,13 @@ def _version(wanted: bool) -> None:
 def _common(
     debug: Annotated[
         bool,
-        typer.Option("--debug", help="Show the traceback of an error; also VKMNN_DEBUG=1."),
+        typer.Option("--debug", help="Show the traceback of errors; same as VKMNN_DEBUG=1."),
     ] = False,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     if debug:
@@ -114,7 +116,7 @@ def devices(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """List the devices of this machine, and which one "auto" means."""
+    """List this machine's devices, and say which one "auto" selects."""
     from vkmnn.cli.devices import list_devices, list_profiles
 
     if profiles:
@@ -139,38 +141,40 @@ def run(
     shape: ShapeOption = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Save the outputs: a .npz file, or a folder of .npy."),
+        typer.Option(
+            "--output", "-o", help="Save the outputs: a .npz file, or a folder of .npy files."
+        ),
     ] = None,
     device: DeviceOption = "auto",
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     repeat: Annotated[
-        int, typer.Option("--repeat", "-n", min=0, help="Runs to time, after the first.")
+        int, typer.Option("--repeat", "-n", min=0, help="Runs to time after the first.")
     ] = 1,
     validate: Annotated[
         bool, typer.Option("--validate", help="Run under the Khronos validation layer.")
     ] = False,
     compare: Annotated[
         str | None,
-        typer.Option("--compare", help='Run on this device too, "cpu" for example, and compare.'),
+        typer.Option("--compare", help='Also run on this device, "cpu" for example, and compare.'),
     ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option(
             "--tolerance",
-            help="Difference allowed, as a part of the range. Default: 1e-4, 1e-2 for normal.",
+            help="Allowed difference, as a fraction of the range. Default: 1e-4; 1e-2 for normal.",
         ),
     ] = None,
     unsupported: Annotated[
         str,
         typer.Option(
             "--unsupported",
-            help='"cpu": what has no kernel runs on the host (the default); "raise": refuse.',
+            help='Ops without a kernel: "cpu" (default) runs them on the host, "raise" fails.',
         ),
     ] = "cpu",
     seed: SeedOption = 0,
 ) -> None:
-    """Run a model once or more and show its outputs."""
+    """Run a model one or more times and show its outputs."""
     from dataclasses import replace
 
     from vkmnn.cli.run import RunOptions, run_model
@@ -190,10 +194,10 @@ def info(
     model: ModelArgument,
     shape: ShapeOption = None,
     tensors: Annotated[
-        bool, typer.Option("--tensors", help="List the tensors that are left after the passes.")
+        bool, typer.Option("--tensors", help="List the tensors that remain after optimisation.")
     ] = False,
 ) -> None:
-    """Describe a model: inputs, outputs, operators, size, and what is not supported."""
+    """Describe a model: inputs, outputs, operators, size, and anything unsupported."""
     from vkmnn.cli.info import describe
 
     if not describe(model, shape or [], tensors):
@@ -204,10 +208,10 @@ def info(
 def ops(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="An operator, or a part of names.", show_default=False),
+        typer.Argument(metavar="NAME", help="An operator, or part of a name.", show_default=False),
     ] = None,
     plugins: Annotated[
-        bool, typer.Option("--plugins", help="List the plug-ins, and what each registers.")
+        bool, typer.Option("--plugins", help="List the plug-ins and what each of them registers.")
     ] = False,
 ) -> None:
     """List the ONNX operators that vkmnn knows."""
@@ -228,7 +232,7 @@ def profile(
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     repeat: Annotated[int, typer.Option("--repeat", "-n", min=1, help="Runs to measure.")] = 10,
-    by: Annotated[By, typer.Option("--by", help="What a row stands for.")] = By.STEP,
+    by: Annotated[By, typer.Option("--by", help="What each row stands for.")] = By.STEP,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Write a trace for ui.perfetto.dev or chrome://tracing."),
@@ -277,22 +281,22 @@ def bench(
     inputs: InputOption = None,
     shape: ShapeOption = None,
     device: DeviceOption = "auto",
-    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Turns an engine.")] = 7,
+    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Rounds per engine.")] = 7,
     engine: Annotated[
         list[str] | None,
-        typer.Option("--engine", "-e", help="A part of the name of an engine (repeatable)."),
+        typer.Option("--engine", "-e", help="Part of an engine's name (repeatable)."),
     ] = None,
-    fp16: Annotated[bool, typer.Option("--fp16", help="Compare with float16 too.")] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Also compare in float16.")] = False,
     threads: Annotated[
-        int, typer.Option("--threads", min=0, help="Of engines on the CPU; 0: one a core.")
+        int, typer.Option("--threads", min=0, help="For engines on the CPU; 0: one per core.")
     ] = 0,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds that an engine may take for one answer.")
+        float, typer.Option("--timeout", help="Seconds an engine may take for one answer.")
     ] = 900,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Compare vkmnn with other engines on a model: onnxruntime, MNN, ncnn's Vulkan."""
+    """Compare vkmnn with other engines on a model: onnxruntime, MNN and ncnn's Vulkan."""
     from vkmnn.cli.bench import bench_model
     from vkmnn.cli.run import RunOptions
 
@@ -309,11 +313,12 @@ def tune(
     driver: DriverOption = None,
     precision: PrecisionOption = "high",
     repeat: Annotated[
-        int, typer.Option("--repeat", "-n", min=1, help="Runs of each candidate; the least counts.")
+        int,
+        typer.Option("--repeat", "-n", min=1, help="Runs of each candidate; the fastest counts."),
     ] = 5,
     seed: SeedOption = 0,
 ) -> None:
-    """Measure the kernels that a model could use, and keep the fastest for later runs."""
+    """Measure the kernels a model could use, and keep the fastest for later runs."""
     from vkmnn.cli.run import RunOptions
     from vkmnn.cli.tune import tune_model
 

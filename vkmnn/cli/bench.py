@@ -76,7 +76,7 @@ def bench_model(
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Show what happens now; yields what tells it."""
+    """Show what is going on; yields the function that updates it."""
     if not err.is_terminal:
         yield lambda text: None
         return
@@ -85,7 +85,7 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 
 def _engines(result: Comparison) -> Table:
-    """Return one model's engines, one a row."""
+    """Return one model's engines, one per row."""
     numbers = ("ms", "spread", "time by vkmnn's", "difference", "load", "first run")
     rows = table("engine", *numbers, right=numbers)
     for series in result.series:
@@ -103,7 +103,7 @@ def _engines(result: Comparison) -> Table:
 
 
 def networks_table(results: Sequence[Comparison]) -> Table:
-    """Return models, one a row: milliseconds of the engines, and their time by vkmnn's.
+    """Return models, one per row: milliseconds of the engines, and their time divided by vkmnn's.
 
     All of them have the same engines; those that ran none of the models are left out.
     """
@@ -142,7 +142,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def show_bars(results: Sequence[Comparison]) -> None:
-    """Print the times as bars, each model on a scale of its own."""
+    """Print the times as bars, each model on its own scale."""
     rows = table("", "", "", "ms", right=("ms",))
     for result in results:
         times = [(one.engine, one.median_s) for one in result.series if one.median_s is not None]

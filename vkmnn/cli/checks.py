@@ -1,4 +1,4 @@
-"""The checks of `vkmnn doctor`; each is a function that yields what it found."""
+"""The checks that `vkmnn doctor` runs; each is a function that yields its findings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES = {
 
 
 class Status(Enum):
-    """How a check came out; only FAILED keeps a device from being used."""
+    """The outcome of a check; only FAILED keeps a device from being used."""
 
     OK = "ok"
     WARNING = "warning"
@@ -102,7 +102,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def check_environment() -> Iterator[Check]:
-    """Environment variables that change what vkmnn or the Vulkan loader does."""
+    """Environment variables that affect vkmnn or the Vulkan loader."""
     names = sorted(name for name in os.environ if name.startswith("VKMNN_"))
     names += [name for name in (*driver_files.OVERRIDES, driver_files.ADDED) if name in os.environ]
     for name in names:
@@ -110,7 +110,7 @@ def check_environment() -> Iterator[Check]:
 
 
 def check_vulkan() -> Iterator[Check]:
-    """The Vulkan loader, its drivers and their devices, and the layer that checks calls."""
+    """The Vulkan loader, its drivers and their devices, and the validation layer."""
     from vkmnn.runtime.drivers import DriverUnavailableError
 
     try:
@@ -163,7 +163,7 @@ def _devices() -> Iterator[Check]:
         detail = f"{device.name}, {type_text(device)}, {bytes_text(device.memory_bytes)}"
         yield Check(_VULKAN, f"device {device.index}", Status.OK, detail)
         if device.device_profile:
-            detail = f"made to look like {device.device_profile}; it can do more"
+            detail = f"made to look like {device.device_profile}; the device can do more"
             fix = "unset VKMNN_DEVICE_PROFILE to use all of it"
             yield Check(_VULKAN, "device profile", Status.WARNING, detail, fix)
         yield from _wider_vectors(device)
@@ -179,7 +179,7 @@ def _devices() -> Iterator[Check]:
 def _wider_vectors(device: DeviceInfo) -> Iterator[Check]:
     """Mesa's software device uses 256 bits of a processor's vectors, and 512 when asked to."""
     if device.driver_name == "llvmpipe" and device.subgroup_size == 8 and "avx512f" in processor():
-        detail = "256 of the 512 bits that this processor has are used"
+        detail = "uses 256 of the 512 bits of this processor's vectors"
         fix = (
             "LP_NATIVE_VECTOR_WIDTH=512 makes transformers up to 1.27 times faster, and "
             f"convolutional networks slower; measure yours ({page('performance')})"
@@ -188,7 +188,7 @@ def _wider_vectors(device: DeviceInfo) -> Iterator[Check]:
 
 
 def check_shaders() -> Iterator[Check]:
-    """Every shader of the manifest is there and unchanged."""
+    """Every shader in the manifest is present and unchanged."""
     from vkmnn.shaders import all_shaders
 
     fix = "install vkmnn again; in a checkout: python -m vkmnn.codegen"
@@ -222,7 +222,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def check_plugins() -> Iterator[Check]:
-    """Every plug-in can be loaded, and what it brings."""
+    """Every plug-in can be loaded; says what it registers."""
     from vkmnn.discovery import survey
 
     for name, where, error in survey():
@@ -234,7 +234,7 @@ def check_plugins() -> Iterator[Check]:
 
 
 def check_cache() -> Iterator[Check]:
-    """The folder in which compiled pipelines are kept can be written."""
+    """The folder for compiled pipelines is writable."""
     from vkmnn.cache_files import cache_dir
 
     folder = cache_dir()
@@ -243,8 +243,8 @@ def check_cache() -> Iterator[Check]:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        detail = f"{folder} cannot be written: {error.strerror}; every start compiles anew"
-        fix = "set VKMNN_CACHE_DIR to a folder of yours"
+        detail = f"{folder} cannot be written to: {error.strerror}; every start compiles anew"
+        fix = "set VKMNN_CACHE_DIR to a folder of your own"
         yield Check(_ENGINE, "cache folder", Status.WARNING, detail, fix)
         return
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -252,7 +252,7 @@ def check_cache() -> Iterator[Check]:
 
 
 def check_glslang() -> Iterator[Check]:
-    """The compiler of the shader generator; users never need it."""
+    """The shader generator's compiler; users never need it."""
     from vkmnn.codegen.compilers import find_compiler
 
     try:
@@ -263,7 +263,7 @@ def check_glslang() -> Iterator[Check]:
 
 
 def check_by_running() -> Iterator[Check]:
-    """A small network gives the same on every device as on numpy."""
+    """A small network gives the same results on every device as on numpy."""
     from vkmnn.cli.selftest import run_apart
 
     answers = [(device, run_apart(device.index)) for device in vkmnn.devices()]
@@ -276,7 +276,7 @@ def check_by_running() -> Iterator[Check]:
             yield Check(_TESTS, name, Status.OK, detail)
         else:
             detail = f"{device.name}: {answer['error']}"
-            fix = "update the device's driver; choose another device with VKMNN_DEVICE meanwhile"
+            fix = "update the device's driver; meanwhile, choose another device with VKMNN_DEVICE"
             yield Check(_TESTS, name, Status.WARNING if any_works else Status.FAILED, detail, fix)
 
 

@@ -1,4 +1,4 @@
-"""`vkmnn devices`: what there is to run on."""
+"""`vkmnn devices`: the devices that networks can run on."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def why_none(driver: str | None) -> tuple[str, str]:
 
 
 def automatic(found: list[DeviceInfo]) -> tuple[int | str, str]:
-    """Return the index of the device that "auto" means ("cpu" for the numpy backend), and why."""
+    """Return the index of the device that "auto" selects ("cpu" for numpy), and why."""
     selector = environment.device_selector()
     if selector == CPU_DEVICE:
         return CPU_DEVICE, "VKMNN_DEVICE says so"
@@ -104,7 +104,7 @@ def _mark(chosen: bool) -> Text:
 
 
 def type_text(device: DeviceInfo | DeviceProfile) -> str:
-    """Return the device's type as people say it."""
+    """Return the device's type in everyday words."""
     return "software" if device.type is DeviceType.CPU else device.type.value
 
 

@@ -1,4 +1,4 @@
-"""`vkmnn doctor`: is everything here that a network needs, and what to do when not."""
+"""`vkmnn doctor`: does this machine have all that a network needs, and what to do if not."""
 
 from __future__ import annotations
 

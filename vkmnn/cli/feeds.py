@@ -1,4 +1,4 @@
-"""The inputs of `vkmnn run` and its like: files, or made-up values, of shapes that fit."""
+"""Inputs for `vkmnn run` and similar commands: files, or made-up values of fitting shapes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FILLERS: Mapping[str, Filler] = {
 
 @dataclass(slots=True)
 class Sizes:
-    """What the user says about shapes: of whole inputs, and of symbolic dimensions."""
+    """What the user says about shapes: those of whole inputs, and of symbolic dimensions."""
 
     inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     symbols: dict[str, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def parse_sizes(texts: Sequence[str], inputs: Mapping[str, Dims | None]) -> Size
         if any(dim < 0 for dim in dims):
             raise InvalidInputError(
                 f"--shape {text}: '{value}' is not a list of sizes",
-                hint="write for example --shape x=1,3,224,224, or --shape N=4",
+                hint="for example --shape x=1,3,224,224 or --shape N=4",
             )
         if name in inputs:
             sizes.inputs[name] = dims
@@ -130,7 +130,7 @@ def make_feeds(
         seed: of random values.
 
     Raises:
-        InvalidInputError: an option cannot be understood, or a file not be read.
+        InvalidInputError: an option makes no sense, or a file cannot be read.
     """
     inputs = {arg.name: arg.shape for arg in args}
     chosen = _parse_values(texts, inputs)
@@ -184,7 +184,7 @@ def _parse_values(texts: Sequence[str], inputs: Mapping[str, object]) -> dict[st
             values[next(iter(inputs))] = _read_npy(Path(text))
         else:
             _check_names([text.partition("=")[0]], inputs)
-            raise InvalidInputError(f"--input {text} cannot be understood", hint=_USAGE)
+            raise InvalidInputError(f"cannot make sense of --input {text}", hint=_USAGE)
     return values
 
 
@@ -198,7 +198,7 @@ def _check_names(names: Sequence[str] | Mapping[str, Array], inputs: Mapping[str
 
 def _array_for(name: str, path: Path) -> Array:
     if path.suffix not in (".npy", ".npz"):
-        raise InvalidInputError(f"--input {name}={path} cannot be understood", hint=_USAGE)
+        raise InvalidInputError(f"cannot make sense of --input {name}={path}", hint=_USAGE)
     if path.suffix == ".npy":
         return _read_npy(path)
     arrays = _read_npz(path)

@@ -1,4 +1,4 @@
-"""`vkmnn info`: what is in a model, and whether vkmnn can run it."""
+"""`vkmnn info`: what a model contains, and whether vkmnn can run it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Value:
 
 
 def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
-    """Print all about a model; False when vkmnn cannot run it."""
+    """Print a description of a model; False when vkmnn cannot run it."""
     proto = read_model(path).proto
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [_value(info) for info in proto.graph.input if info.name not in weights]
@@ -139,7 +139,7 @@ def _resolved(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Resolved |
         if info.name not in shapes:
             return f"input {info.name} {shape_text(info.shape)} has no fixed shape; give --shape"
     if len(cut(graph)) > 1 or any(op.type == HOST_GRAPH for op in graph.ops):
-        return "some shapes are known at run time only"
+        return "some shapes are known only at run time"
     content = content_inputs(graph)
     if content:
         return f"shapes depend on the content of {', '.join(sorted(content))}"
@@ -166,7 +166,7 @@ def _operations(resolved: Resolved | str, shapes: Mapping[str, tuple[int, ...]])
     )
     given = ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
     number, _, unit = number_text(total).partition(" ")
-    return f"{number} {unit}FLOP a run with {given}"
+    return f"{number} {unit}FLOP per run with {given}"
 
 
 def _show_tensors(graph: Graph, resolved: Resolved | str) -> None:

@@ -21,9 +21,9 @@ from vkmnn.vulkan.executions import load_all
 
 _LEGEND = {
     "Vulkan": "by shaders",
-    "geometry": "as copies of regions and simpler operators, or at no cost",
-    "host": "when shapes are computed, before the network runs",
-    "numpy": "on the CPU backend, with copies; in brackets what runs there when not all does",
+    "geometry": "as copies of regions and simpler operators, or for free",
+    "host": "while shapes are computed, before the network runs",
+    "numpy": "on the CPU backend, with copies; brackets name what runs there if not all of it",
 }
 _NEWEST = 1 << 30
 _CONVERTERS = "vkmnn.converter.onnx"

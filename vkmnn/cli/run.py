@@ -1,4 +1,4 @@
-"""`vkmnn run`: one model, once or more, and what comes out."""
+"""`vkmnn run`: run one model one or more times, and show what comes out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MAX_CLASSES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Where and on what a model runs; `inputs` and `shapes` as the options are written."""
+    """Where a model runs and on what data; `inputs` and `shapes` are the options as typed."""
 
     device: str
     driver: str | None
@@ -54,7 +54,7 @@ class RunOptions:
 
 @dataclass(slots=True)
 class Opened:
-    """A session that has run once: on which inputs, what came out, and the seconds that it took."""
+    """A session that has run once: its inputs, its outputs, and the seconds that the run took."""
 
     session: InferenceSession
     feeds: dict[str, Array]
@@ -63,7 +63,7 @@ class Opened:
     assumed: list[str]
 
     def run(self) -> float:
-        """Run again and return the seconds that it took."""
+        """Run again and return the seconds it took."""
         start = time.perf_counter()
         self.session.run(None, self.feeds)
         return time.perf_counter() - start
@@ -73,7 +73,7 @@ class Opened:
 def opened(
     model: Path, options: RunOptions, feeds: dict[str, Array] | None = None
 ) -> Iterator[Opened]:
-    """Open a session and run it once, with a bar while pipelines are compiled.
+    """Open a session and run it once, showing progress while pipelines are compiled.
 
     Args:
         model: an ONNX file.
@@ -173,7 +173,7 @@ def _statistics(array: Array) -> tuple[str, str, str]:
 
 
 def _show_classes(name: str, array: Any) -> None:
-    """Print the highest values of an output that looks like scores of classes."""
+    """Print the highest values of an output that looks like class scores."""
     # A batch of rows; axes of size 1 may follow the classes.
     if (
         not isinstance(array, np.ndarray)
@@ -226,7 +226,7 @@ def _save(results: Mapping[str, Array], output: Path) -> None:
 
 
 def _save_npz(results: Mapping[str, Array], path: Path) -> None:
-    """Do what numpy.savez does; that takes names as keywords, and `file` is one of its own."""
+    """Do what numpy.savez does, which takes names as keywords and keeps `file` for itself."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in results.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -234,7 +234,7 @@ def _save_npz(results: Mapping[str, Array], path: Path) -> None:
 
 
 def _file_names(names: Sequence[str] | Mapping[str, Array], folder: Path) -> dict[str, Path]:
-    """Return a path for each name; names may hold what paths may not."""
+    """Return a path for each name; names may contain characters that paths may not."""
     paths: dict[str, Path] = {}
     for name in names:
         stem = re.sub(r"[^\w.-]", "_", name).lstrip(".") or "output"
@@ -259,13 +259,13 @@ def _show_difference(
         mark = Text("✓", style="bold green") if ok else Text("✗", style="bold red")
         rows.add_row(mark, Text(name), f"{largest:.3g}", f"{relative:.1e}")
     out.print()
-    heading(f"Difference to {device} (allowed: {tolerance:g} of the range)")
+    heading(f"Difference from {device} (allowed: {tolerance:g} of the range)")
     show(rows)
     return all_ok
 
 
 def difference(have: Array, want: Array) -> tuple[float, float]:
-    """Return the largest absolute difference, and the same as a part of the range of `want`.
+    """Return the largest absolute difference, and the same as a fraction of the range of `want`.
 
     Infinity where only one of the two has no finite value, or the shapes differ.
     """

@@ -27,11 +27,11 @@ def tune_model(model: Path, options: RunOptions) -> None:
         with trials() as progress:
             tuning = here.session.tune(here.feeds, options.repeat, progress)
     if not tuning.choices:
-        note("there is no choice between kernels in this model on this device")
+        note("this model offers no choice between kernels on this device")
         return
     _show(tuning.changed)
     kept = len(tuning.choices) - len(tuning.changed)
-    out.print(Text(f"{len(tuning.changed)} choices changed, {kept} stay as the rules have them"))
+    out.print(Text(f"{len(tuning.changed)} choices changed, {kept} stay as the rules rank them"))
     if not tuning.before_us:
         out.print(Text("kept: these are the kernels that were in use before"))
         return
