@@ -155,7 +155,7 @@ def test_a_damaged_limit(name: str) -> None:
 
 
 def test_no_object() -> None:
-    with pytest.raises(DeviceProfileError, match="no object"):
+    with pytest.raises(DeviceProfileError, match="is not an object"):
         parse_profile("damaged", [])
 
 
