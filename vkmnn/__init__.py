@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vkmnn.interpreter import Interpreter, Session, SessionTensor
     from vkmnn.model import Model, load
     from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.session_state import SessionState
     from vkmnn.shader_function import ShaderFunction, shader
 
 __version__ = "0.1.0"
@@ -70,6 +71,7 @@ __all__ = [
     "RunFuture",
     "ScheduleConfig",
     "Session",
+    "SessionState",
     "SessionTensor",
     "ShaderError",
     "ShaderFunction",
@@ -99,6 +101,7 @@ _LAZY = {
     "RunFuture": "vkmnn.core.futures",
     "ScheduleConfig": "vkmnn.schedule_config",
     "Session": "vkmnn.interpreter",
+    "SessionState": "vkmnn.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
     "load": "vkmnn.model",

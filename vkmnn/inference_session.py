@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds, check_shape
+from vkmnn.arguments import check_feeds, check_shape, fed_array
 from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
@@ -31,6 +31,7 @@ from vkmnn.schedule_config import (
     ScheduleConfig,
     Unsupported,
 )
+from vkmnn.session_state import SessionState, matched_pairs
 
 if TYPE_CHECKING:
     import onnx
@@ -289,6 +290,44 @@ class InferenceSession:
         elif outputs is not None:
             places = dict.fromkeys(self._wanted(outputs))
         return BoundRun(self._session.core, self._session.core.bind(tensors, places))
+
+    def state(
+        self,
+        pairs: Mapping[str, str],
+        capacity: int | None = None,
+        initial: Mapping[str, Array] | None = None,
+    ) -> SessionState:
+        """Return runs whose outputs become inputs of the next run, without passing the host.
+
+        State of one size is swapped. Caches that grow by a Concat of old and new rows, as decoders
+        have them, lie in memory with room to grow, and new rows are appended in place: plans are
+        made for rooms of a power of two, not for every length. Where a network does something with
+        its caches that is not known to be safe so, the log says it once, and every length is
+        planned.
+
+        Args:
+            pairs: outputs by the inputs that they become; `*` stands for any text:
+                {"past_key_values.*": "present.*"}.
+            capacity: how many rows caches may have at most; None for no limit.
+            initial: what inputs begin with; otherwise caches begin empty, and all else with zeros.
+
+        Raises:
+            InvalidInputError: a name is not known, or a value does not fit.
+        """
+        if capacity is not None and capacity < 1:
+            raise InvalidInputError(f"a state cannot have room for {capacity} rows")
+        matched = matched_pairs(pairs, self._inputs, self._outputs)
+        first = {}
+        for name, array in (initial or {}).items():
+            if name not in matched:
+                raise InvalidInputError(
+                    f"'{name}' is no input that is state", hint=f"these are: {', '.join(matched)}"
+                )
+            first[name] = fed_array(self._inputs[name], array)
+        fed = {name: info for name, info in self._inputs.items() if name not in matched}
+        core = self._session.core
+        made = core.new_state(matched, capacity, first)
+        return SessionState(core, made, matched, lambda feeds: check_feeds(fed, feeds, self._types))
 
     def another(self) -> InferenceSession:
         """Return a second session of the same network: on a device, weights are there once.

@@ -55,14 +55,15 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "budget", "threads", "ir", "discovery", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan", "schedule_config", "host"),
     },
-    "bound_run": {"core"},  # a handle that the faces hand out
+    "bound_run": {"core"},  # handles that the faces hand out
+    "session_state": {"errors", "ir", "core"},
     # The faces stand side by side on `opening`; they do not know each other.
     "interpreter": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
     },
     "inference_session": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        "bound_run",
+        *("bound_run", "session_state"),
     },
     "model": {
         *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -154,7 +154,10 @@ class Segment(ABC):
         raise NotImplementedError
 
     def bound(
-        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+        self,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+        resident: Collection[str] = (),
     ) -> Segment | None:
         """Return the segment prepared once more, to read and write these tensors where they lie.
 
@@ -163,6 +166,7 @@ class Segment(ABC):
         Args:
             inputs: what the host provides.
             outputs: what the host reads.
+            resident: of these, what the host leaves as it is when it begins and ends a run.
 
         Returns:
             None where it cannot: a tensor has another form on the device, or lies elsewhere.
@@ -189,11 +193,12 @@ class Backend(ABC):
     """One session's use of a device (MNN Backend).
 
     `type` names it in placements ("VULKAN", "CPU"); `uses_geometry` says that data movement is to
-    be lowered to Raster before executions are made.
+    be lowered to Raster before executions are made; `records` that segments can be `bound`.
     """
 
     type: str
     uses_geometry: bool
+    records: bool = False
 
     @abstractmethod
     def on_create(

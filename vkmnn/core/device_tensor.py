@@ -31,6 +31,13 @@ class Storage(ABC):
     def write(self, array: Array) -> None:
         """Take the elements of an array of the same shape and type."""
 
+    def write_rows(self, other: Storage, axis: int, count: int) -> bool:
+        """Take the first `count` rows along an axis without the host; False where that cannot be.
+
+        The two differ in the size of that axis alone.
+        """
+        return False
+
     def write_from(self, other: Storage) -> bool:
         """Take the elements of another storage without the host; False where that cannot be."""
         return False
@@ -141,6 +148,14 @@ class DeviceTensor:
             self.storage.write(source)
         elif not self.storage.write_from(source.storage):
             self.storage.write(source.numpy())
+
+    def copy_rows_from(self, source: DeviceTensor, axis: int, count: int) -> None:
+        """Take the first `count` rows along `axis` of a tensor that differs in its size alone."""
+        if not self.storage.write_rows(source.storage, axis, count):
+            rows = (*[slice(None)] * axis, slice(count))
+            array = self.numpy()
+            array[rows] = source.numpy()[rows]
+            self.storage.write(array)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the elements as numpy asks for them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -143,20 +143,24 @@ class Plan:
             inputs: a tensor for each input of the network.
             outputs: one for each output.
         """
-        segment = self._bound_segment(inputs, outputs)
+        segment = self.bound_segment(inputs, outputs)
         if segment is None:
             return None
         for name, constant in self._constant_outputs().items():
             outputs[name].copy_from(constant)
         return BoundPlan(self, segment, inputs, outputs)
 
-    def _bound_segment(
-        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+    def bound_segment(
+        self,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+        resident: Collection[str] = (),
     ) -> Segment | None:
+        """Return the plan's only segment on these tensors; see `Segment.bound`."""
         made = {out.name for command in self.commands for out in command.outputs}
         if len(self._segments) != 1 or not made | self._constants.keys() >= set(self._outputs):
             return None
-        return self._segments[0].bound(inputs, outputs)
+        return self._segments[0].bound(inputs, outputs, resident)
 
     def _constant_outputs(self) -> dict[str, Array]:
         return {name: self._constants[name] for name in self._outputs if name in self._constants}
@@ -175,7 +179,7 @@ class Plan:
 
     def _new_lane(self, inputs: Iterable[str]) -> Lane | None:
         new, infos = self._main_backend.new_tensor, self.infos
-        segment = self._bound_segment(
+        segment = self.bound_segment(
             {name: new(infos[name].dims, infos[name].dtype, "upload") for name in inputs},
             {name: new(infos[name].dims, infos[name].dtype, "readback") for name in self._outputs},
         )
@@ -208,7 +212,7 @@ class Plan:
     def _new_keeper(self, inputs: Iterable[str]) -> tuple[Segment, dict[str, DeviceTensor]] | None:
         new, infos = self._main_backend.new_tensor, self.infos
         places = {name: new(infos[name].dims, infos[name].dtype) for name in self._outputs}
-        segment = self._bound_segment(
+        segment = self.bound_segment(
             {name: new(infos[name].dims, infos[name].dtype, "upload") for name in inputs}, places
         )
         for name, constant in self._constant_outputs().items():
@@ -247,6 +251,11 @@ class Plan:
             for owner, segment in self.owned_segments
             for timing in segment.timings()
         ]
+
+    @property
+    def output_names(self) -> Sequence[str]:
+        """The outputs of the network."""
+        return self._outputs
 
     @property
     def segments(self) -> Sequence[Segment]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.budget import Meter
-from vkmnn.core.backend import MemoryUse, Tuning
+from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, CopyingRun
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.host_part import HostPart as HostPart
@@ -126,6 +126,21 @@ class Program:
                 named,
                 more,
             )
+
+    @property
+    def whole(self) -> Plans | None:
+        """The plans of the network where it is one stage."""
+        return self._whole
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The network's outputs."""
+        return self._outputs
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that is asked first."""
+        return self._planner.main
 
     # --- plans -----------------------------------------------------------------------------------
 

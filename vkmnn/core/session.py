@@ -25,6 +25,7 @@ from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
 from vkmnn.core.stages import cut
+from vkmnn.core.state import State
 from vkmnn.errors import (
     DeviceLostError,
     IntegerRangeError,
@@ -98,7 +99,7 @@ class Session:
         self._lock = threading.RLock()
         self._closed = False
         self._submitter: Submitter | None = None
-        self._bound: weakref.WeakSet[Bound] = weakref.WeakSet()
+        self._bound: weakref.WeakSet[Bound | State] = weakref.WeakSet()
         self._process = os.getpid()
 
     @property
@@ -233,8 +234,28 @@ class Session:
         """Do a bound run; see `Bound.run`."""
         self._call(bound.run)
 
-    def release_bound(self, bound: Bound) -> None:
-        """Close a bound run, unless the session did."""
+    def call(self, work: Callable[[], T]) -> T:
+        """Work as a call of the session: alone, and while nobody may close it."""
+        return self._call(work)
+
+    def new_state(
+        self, pairs: Mapping[str, str], capacity: int | None, initial: Mapping[str, Array]
+    ) -> State:
+        """Return state that is kept between runs; see `State`."""
+
+        def make() -> State:
+            state = State(self._program, pairs, capacity, initial)
+            self._bound.add(state)
+            return state
+
+        return self._call(make)
+
+    def run_state(self, state: State, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        """Do a run of a state; see `State.run`."""
+        return self._call(lambda: state.run(feeds))
+
+    def release_bound(self, bound: Bound | State) -> None:
+        """Close a bound run or a state, unless the session did."""
         self._refuse_inherited()
         with self._lock:
             bound.close()

@@ -113,7 +113,7 @@ def _fewer(factors: Sequence[_Factor], plan: EinsumPlan) -> list[_Factor]:
 def _attention(op: Op[AttentionAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
     q, k, v = (required(inputs, index) for index in range(3))
-    return [_attend(q, k, v, optional(inputs, 3), attrs)]
+    return [_attend(q, k, v, optional(inputs, 3), attrs, optional(inputs, 4))]
 
 
 def _attend(
@@ -122,7 +122,13 @@ def _attend(
     v: AnyArray,
     mask: AnyArray | None,
     attrs: AttentionAttrs | StridedAttentionAttrs,
+    length: AnyArray | None,
 ) -> AnyArray:
+    if length is not None:
+        there = max(1, min(int(length.reshape(())), k.shape[-2]))
+        k, v = k[..., :there, :], v[..., :there, :]
+        if mask is not None and mask.ndim and mask.shape[-1] > 1:
+            mask = mask[..., :there]
     kept, dtype = q.dtype, sum_dtype(q, k, v)
     q, k, v = (item.astype(dtype) for item in (q, k, v))
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(attrs.scale)
@@ -165,7 +171,7 @@ def _strided_attention(
     assert v is not None
     result = np.empty(outputs[0].dims, outputs[0].dtype.numpy)
     target = _matrices(result, attrs.result, attrs.batch, attrs.queries, attrs.width)
-    target[...] = _attend(q, k, v, mask, attrs)
+    target[...] = _attend(q, k, v, mask, attrs, optional(inputs, 4))
     return [result]
 
 

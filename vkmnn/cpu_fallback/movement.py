@@ -8,6 +8,7 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optiona
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import (
+    AppendAttrs,
     AxisAttrs,
     BlockAttrs,
     PadAttrs,
@@ -195,3 +196,13 @@ def _trilu(op: Op[TriluAttrs], inputs: Inputs) -> list[AnyArray]:
     # Beyond the matrix nothing changes, and numpy takes no offset of 2^63.
     k = min(max(k, -rows - 1), columns + 1)
     return [np.triu(x, k) if op.attrs.upper else np.tril(x, k)]
+
+
+@cpu_execution("Append")
+def _append(op: Op[AppendAttrs], inputs: Inputs) -> list[AnyArray]:
+    whole, rows = required(inputs, 0).copy(), required(inputs, 1)
+    axis, first = op.attrs.axis, int(required(inputs, 2).reshape(()))
+    there = max(0, min(rows.shape[axis], whole.shape[axis] - first))
+    target, source = np.moveaxis(whole, axis, 0), np.moveaxis(rows, axis, 0)
+    target[first : first + there] = source[:there]
+    return [whole]

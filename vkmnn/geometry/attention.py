@@ -59,7 +59,11 @@ def _attention(ctx: GeometryContext[AttentionAttrs]) -> None:
         causal=attrs.causal,
         zero_fully_masked=attrs.zero_fully_masked,
     )
-    ctx.emit("StridedAttention", [tensor.name for tensor in tensors], lowered, output)
+    names = [tensor.name for tensor in tensors]
+    length = ctx.optional_input(4)
+    if length is not None:
+        names += [*([] if mask is not None else [""]), length.name]
+    ctx.emit("StridedAttention", names, lowered, output)
 
 
 def _matrix(tensor: TensorInfo) -> tuple[int, int]:

@@ -462,6 +462,18 @@ class AxisAttrs(OpAttrs):
     axis: int = 0
 
 
+@op_type("Append", inputs=3, flops=0, host=COPY)
+@dataclass(frozen=True, slots=True)
+class AppendAttrs(OpAttrs):
+    """The first input with the second in it along `axis`, from where the third says.
+
+    The third is one integer. On a device the first input is written where it lies, so nobody else
+    may read it. Nothing is written behind its end.
+    """
+
+    axis: int
+
+
 @op_type("GatherND", inputs=2, flops=0, host=INDEXED)
 @dataclass(frozen=True, slots=True)
 class GatherNDAttrs(OpAttrs):
@@ -576,7 +588,9 @@ class EinsumAttrs(OpAttrs):
 class AttentionAttrs(OpAttrs):
     """softmax(scale · q kᵀ + mask) v.
 
-    q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent.
+    q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent. A
+    fifth input, one integer, is how many of the S keys there are, one at least: what lies behind
+    them, in the mask as well, is not read.
 
     With `causal`, query i sees keys 0..i only. With `zero_fully_masked`, a query whose keys are all
     masked gets zeros (ONNX Attention 24); without it, the softmax over -inf alone gives NaN.
@@ -604,7 +618,7 @@ class StridedAttentionAttrs(OpAttrs):
     A view addresses element (b0, b1, b2, row, column) of a tensor in plain order; it leaves out
     the stride of the column, which is 1. Rows and columns are queries·depth (q), keys·depth (k),
     keys·width (v), queries·keys (the mask, which is added) and queries·width (the result, whose
-    view covers the output).
+    view covers the output). The fifth input is that of Attention.
     """
 
     batch: tuple[int, int, int]

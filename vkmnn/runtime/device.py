@@ -292,9 +292,14 @@ class Device:
 
     def copy(self, source: BufferRange, target: BufferRange) -> None:
         """Copy bytes on the device; returns when they are there."""
+        self.copy_all([(source, target)])
+
+    def copy_all(self, pairs: Iterable[tuple[BufferRange, BufferRange]]) -> None:
+        """Copy the bytes of each first range to the second; returns when all are there."""
         self.raise_unusable()
         recorder = CommandRecorder(self, timestamps=False)
-        recorder.copy(source, target)
+        for source, target in pairs:
+            recorder.copy(source, target)
         with recorder.finish() as commands:
             commands.run()
 

@@ -231,6 +231,65 @@ class Unary(IntEnum):
     NOT = 44
 
 
+AppendLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_APPEND = struct.Struct("<IIII")
+
+
+class AppendParams(Params):
+    """Push constants of `append`: 16 bytes."""
+
+    __slots__ = (
+        "count",
+        "inner",
+        "rows",
+        "capacity",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        inner: int,
+        rows: int,
+        capacity: int,
+    ) -> None:
+        self.count: Final = count
+        self.inner: Final = inner
+        self.rows: Final = rows
+        self.capacity: Final = capacity
+
+    def pack(self) -> bytes:
+        try:
+            return _APPEND.pack(
+                self.count,
+                self.inner,
+                self.rows,
+                self.capacity,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _APPEND, error) from None
+
+
+def append(
+    *,
+    load: AppendLoad,
+) -> Shader:
+    """Return a variant of `append`.
+
+    y[outer][length + j][inner] = x[outer][j][inner], in place, as far as y reaches; words are
+    moved whatever their type.
+    """
+    return _find(
+        "append",
+        {
+            "load": load,
+        },
+    )
+
+
 ArgReduceSource: TypeAlias = Literal[
     "f32",
     "i32",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
-from vkmnn.ir.ops import AxisAttrs, GatherNDAttrs, ScatterElementsAttrs, ScatterNDAttrs
+from vkmnn.ir.ops import AppendAttrs, AxisAttrs, GatherNDAttrs, ScatterElementsAttrs, ScatterNDAttrs
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -147,3 +147,17 @@ def _named_one_hot(op: Op[AxisAttrs], facts: Facts) -> list[Found]:
     axis = normalize_axis(op.attrs.axis, len(indices) + 1)
     size = depth[0] if depth else None
     return [(facts.dtype(op, 2), (*indices[:axis], size, *indices[axis:]))]
+
+
+@size_computer("Append")
+def _append(op: Op[AppendAttrs], inputs: Infos, values: Values) -> Outputs:
+    whole, rows, axis = shape_of(inputs, 0), shape_of(inputs, 1), op.attrs.axis
+    same_dtype(inputs, 0, 1)
+    if len(whole) != len(rows) or not 0 <= axis < len(whole):
+        raise ShapeError(f"{rows} cannot be appended to {whole} along axis {axis}")
+    if (*whole[:axis], *whole[axis + 1 :]) != (*rows[:axis], *rows[axis + 1 :]):
+        raise ShapeError(f"{rows} and {whole} differ beside axis {axis}")
+    return [(dtype_of(inputs, 0), whole)]
+
+
+shape_rule("Append")(like_first)

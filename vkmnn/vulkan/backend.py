@@ -67,6 +67,7 @@ class VulkanBackend(TunableBackend):
 
     type = "VULKAN"
     uses_geometry = True
+    records = True
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from vkmnn.core.device_tensor import DeviceTensor, Storage
@@ -62,6 +64,27 @@ class VulkanStorage(Storage):
             np.copyto(target, source)
         elif self._nbytes:
             self.vulkan.copy(other.place, self.place)
+        return True
+
+    def write_rows(self, other: Storage, axis: int, count: int) -> bool:
+        """Copy rows on the device; see `Storage`."""
+        if not isinstance(other, VulkanStorage) or other.vulkan is not self.vulkan:
+            return False
+        target, source = self._stored(), other._stored()
+        if target is not None and source is not None:
+            rows = (*[slice(None)] * axis, slice(count))
+            np.copyto(target[rows], source[rows])
+            return True
+        dims, theirs = self._info.dims, other._info.dims
+        row = prod(dims[axis + 1 :]) * self._word.itemsize
+        with self.vulkan.gate.visit():
+            self.vulkan.copy_all(
+                (
+                    BufferRange(other.place.buffer, n * theirs[axis] * row, count * row),
+                    BufferRange(self.place.buffer, n * dims[axis] * row, count * row),
+                )
+                for n in range(prod(dims[:axis]) if count * row else 0)
+            )
         return True
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -81,6 +81,7 @@ class VulkanSegment(Segment):
         self._command = command
         self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in edges.uploads]
         self._downloads = [(tensor, at, _view(tensor, at)) for tensor, at in edges.downloads]
+        self._written, self._read_back = self._uploads, self._downloads
 
     def run(self, host: dict[str, Array]) -> None:
         """Run the segment on the arrays in `host` and add what it produces for the host."""
@@ -110,7 +111,10 @@ class VulkanSegment(Segment):
             self._read(host)
 
     def bound(
-        self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
+        self,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+        resident: Collection[str] = (),
     ) -> Segment | None:
         """Return the segment on other places; see `Segment`."""
         again = self._again
@@ -123,12 +127,20 @@ class VulkanSegment(Segment):
                 if not device:
                     return None
                 places[tensor.name] = device
-        return again.bound(places)
+        segment = again.bound(places)
+        if segment is not None:
+            segment.leave(resident)
+        return segment
+
+    def leave(self, resident: Collection[str]) -> None:
+        """Let the host neither write nor read these tensors from now on."""
+        self._written = [item for item in self._uploads if item[0].name not in resident]
+        self._read_back = [item for item in self._downloads if item[0].name not in resident]
 
     def _write(self, host: Mapping[str, Array | DeviceTensor]) -> None:
         if self._command is not None:
             self._command.settle()  # an interrupted run may still read its inputs
-        for tensor, place, view in self._uploads:
+        for tensor, place, view in self._written:
             given = host[tensor.name]
             for allowed in self._ranges.get(tensor.name, ()):
                 allowed.check(as_array(given), tensor.name)
@@ -145,7 +157,7 @@ class VulkanSegment(Segment):
                 )
 
     def _read(self, host: dict[str, Array]) -> None:
-        for tensor, place, view in self._downloads:
+        for tensor, place, view in self._read_back:
             self._memory.count_host_copy()
             if view is None:
                 raw = place.buffer.read(place.offset, _nbytes(tensor))
@@ -216,8 +228,8 @@ class VulkanSegment(Segment):
         if self._command is not None:
             self._command.destroy()
             self._command = None
-        self._uploads.clear()
-        self._downloads.clear()
+        for items in (self._uploads, self._downloads, self._written, self._read_back):
+            items.clear()
         for buffer in self._owned:
             buffer.destroy()
         if self._again is not None:

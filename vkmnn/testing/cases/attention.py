@@ -45,8 +45,20 @@ def _cases(variant: Variant) -> Iterator[Case]:
             hidden = np.where(floats(queries, keys, seed=4) > 1, np.float32(0), np.float32(-np.inf))
             hidden[3] = -np.inf
             yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden])
+        if number < 3:
+            yield _counted(operands, (mask, None, None)[number], keys)
     same = floats(3, sizes[0][4], seed=5)
     yield op_case("Attention", AttentionAttrs(0.5, zero_fully_masked=False), [same, same, same])
+
+
+def _counted(operands: list[AnyArray | None], mask: AnyArray | None, keys: int) -> Case:
+    """Return a case with fewer keys than there is room for; behind them lies what is no number."""
+    there = max(1, keys - 3) if keys < 50 else 33
+    poisoned = [np.array(operand) for operand in operands]
+    for operand in poisoned[1:]:
+        operand[..., there:, :] = np.nan
+    length = np.array([there], np.int64)
+    return op_case("Attention", AttentionAttrs(0.5), [*poisoned, mask, length])
 
 
 @shader_cases("attention_rotate")

@@ -10,6 +10,7 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array, Graph, Op, OpAttrs
 from vkmnn.ir.ops import (
+    AppendAttrs,
     AxisAttrs,
     GatherNDAttrs,
     ScatterElementsAttrs,
@@ -257,3 +258,21 @@ def one_hot(variant: Variant) -> Iterator[Case]:
         inputs = [index, np.array(5, np.int64), np.array([2.0, 3.0], np.float32)]
         with np.errstate(invalid="ignore"):
             yield op_case("OneHot", AxisAttrs(0), inputs, constant={1}, rtol=0, atol=0)
+
+
+@shader_cases("append")
+def append(variant: Variant) -> Iterator[Case]:
+    """Every axis, up to the end and beyond, nothing, and words of all kinds."""
+    sizes: tuple[tuple[Shape, Shape, int, int], ...] = (
+        ((5,), (2,), 0, 1), ((1,), (1,), 0, 0), ((2, 7, 3), (2, 1, 3), 1, 5),
+        ((2, 7, 3), (2, 4, 3), 1, 3), ((3, 4, 11), (3, 4, 5), 2, 2), ((4, 3), (2, 3), 0, 3),
+        ((4, 3), (1, 3), 0, 4), ((4, 3), (0, 3), 0, 1), ((0, 3, 2), (0, 1, 2), 1, 1),
+    )  # fmt: skip
+    for number, (shape, rows, axis, length) in enumerate(sizes):
+        for kind in (np.float32, np.int64, np.bool_)[: 1 + 2 * (number == 2)]:
+            whole, new = (
+                integers(*size, low=0, high=2, seed=n).astype(kind)
+                for n, size in ((0, shape), (1, rows))
+            )
+            inputs: list[Array | None] = [whole, new, np.array([length], np.int64)]
+            yield op_case("Append", AppendAttrs(axis), inputs, rtol=0, atol=0)

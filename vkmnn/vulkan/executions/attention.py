@@ -26,7 +26,7 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     8: (16, 8),
     16: (32, 16),
 }
-MASK = 3  # number of the input
+MASK, LENGTH = 3, 4  # numbers of inputs
 TILE_INVOCATIONS = 128
 # Waits for loads and barriers for as many keys as a kernel takes at a time.
 ROUNDS = 4
@@ -86,7 +86,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         """Record the dispatch."""
         attrs, output = self.attrs, self.output
         q, k, v = (self.operand(index) for index in range(3))
-        mask = self.optional(MASK)
+        mask, length = self.optional(MASK), self.optional(LENGTH)
         if 0 in output.shape:
             return
         views = (*attrs.views, attrs.result)
@@ -120,6 +120,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             "MASK": 0 if mask is None else 2 if seen.strides[3] else 1,
             "CAUSAL": attrs.causal,
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
+            "COUNTED": length is not None,
         }
         groups = (
             ceil_div(attrs.queries, kernel.rows),
@@ -127,7 +128,8 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             ceil_div(attrs.width, COLUMNS),
         )
         # A binding that the specialization leaves out still needs a buffer; any will do.
-        encoder.dispatch(shader, [q, k, v, mask or q, output], params, groups, spec)
+        tensors = [q, k, v, mask or q, length or q, output]
+        encoder.dispatch(shader, tensors, params, groups, spec)
         encoder.expect(_expected(attrs, kernel.rows, prod(groups), encoder))
 
 

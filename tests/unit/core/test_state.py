@@ -1,0 +1,306 @@
+"""Outputs that feed the next run: swapped, appended in place, or planned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import vkmnn
+from tests.networks.decoders import decoder
+from tests.unit.core.models import model, value
+from vkmnn.core import state as state_module
+from vkmnn.runtime.device import enumerate_devices
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+PAIRS = {"past.*": "present.*"}
+
+
+@pytest.fixture(params=["cpu", "auto"])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both kinds of device."""
+    if request.param == "auto" and not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    return request.param
+
+
+@pytest.fixture
+def vulkan() -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+
+
+class Oracle:
+    """The same network in onnxruntime, with caches that it joins itself."""
+
+    def __init__(self, proto: bytes, batch: int = 1) -> None:
+        self._session = onnxruntime.InferenceSession(proto)
+        self._pasts = [i for i in self._session.get_inputs() if i.name.startswith("past")]
+        self._batch = batch
+        self.reset()
+
+    def reset(self) -> None:
+        self.past = {
+            i.name: np.zeros((self._batch, i.shape[1], 0, i.shape[3]), np.float32)
+            for i in self._pasts
+        }
+
+    def run(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        logits, *presents = self._session.run(None, {**feeds, **self.past})
+        self.past = dict(zip(self.past, presents, strict=True))
+        return np.asarray(logits)
+
+
+def feeds_of(ids: np.ndarray, past: int) -> dict[str, np.ndarray]:
+    mask = np.ones((len(ids), past + ids.shape[1]), np.int64)
+    if past + ids.shape[1] > 3:
+        mask[:, 2] = 0  # padding in the middle
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def poison(state: vkmnn.SessionState, names: list[str]) -> None:
+    for name in names:
+        memory = state.memory(name)
+        array = memory.numpy().copy()
+        array[:, :, state.length :] = np.nan
+        memory.copy_from(array)
+
+
+def check_step(state: vkmnn.SessionState, oracle: Oracle, ids: np.ndarray) -> np.ndarray:
+    feeds = feeds_of(ids, state.length)
+    want = oracle.run(feeds)
+    (got,) = state.run(None, feeds)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    return want
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_decoder_plans_nothing_after_its_first_steps(vulkan: None, fused: bool) -> None:
+    proto = decoder(fused=fused)
+    session, oracle = vkmnn.InferenceSession(proto), Oracle(proto)
+    state = session.state(PAIRS, capacity=80)
+    ids = np.array([[3, 1, 4, 1, 5]])
+    before = {}
+    for step in range(64):
+        logits = check_step(state, oracle, ids)
+        ids = logits[:, -1:].argmax(-1)
+        if step == 2:
+            before = session.counters()
+        if step > 2:
+            poison(state, list(oracle.past))
+    after = session.counters()
+    for name in ("plans", "recordings", "allocations", "pipelines"):
+        assert after[name] == before[name], name
+    assert state.length == 68
+    for name, want in oracle.past.items():
+        np.testing.assert_allclose(state.value(name).numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_it_grows_by_powers_of_two(vulkan: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "MIN_ROWS", 8)
+    proto = decoder(layers=1)
+    session, oracle = vkmnn.InferenceSession(proto), Oracle(proto)
+    state = session.state(PAIRS)
+    rooms = []
+    ids = np.array([[7, 2, 9]])
+    for _ in range(32):
+        ids = check_step(state, oracle, ids)[:, -1:].argmax(-1)
+        rooms.append(state.memory("past.0.key").shape[2])
+        poison(state, list(oracle.past))
+    assert sorted(set(rooms)) == [8, 16, 32, 64]
+    assert session.counters()["plans"] == 1 + 4
+
+
+def test_batches_chunks_and_new_sequences(vulkan: None) -> None:
+    proto = decoder(layers=1, seed=3)
+    session, oracle = vkmnn.InferenceSession(proto), Oracle(proto, batch=2)
+    state = session.state(PAIRS, capacity=64)
+    rng = np.random.default_rng(0)
+    for prompt in (4, 1, 9):
+        state.reset()
+        oracle.reset()
+        assert state.length == 0
+        for size in (prompt, 1, 3, 1, 1, 5, 1):
+            check_step(state, oracle, rng.integers(0, 61, (2, size)))
+    made = session.counters()["plans"]
+    state.reset()
+    oracle.reset()
+    for size in (9, 1, 3, 5):
+        check_step(state, oracle, rng.integers(0, 61, (2, size)))
+    assert session.counters()["plans"] == made
+
+
+def test_several_states_of_a_session(vulkan: None) -> None:
+    proto = decoder(layers=1)
+    session = vkmnn.InferenceSession(proto)
+    states = [session.state(PAIRS, capacity=32) for _ in range(2)]
+    oracles = [Oracle(proto) for _ in range(2)]
+    for step in range(6):
+        for number, (state, oracle) in enumerate(zip(states, oracles, strict=True)):
+            check_step(state, oracle, np.array([[step * 7 + number]]))
+
+
+def test_a_full_state_says_so(device: str) -> None:
+    proto = decoder(layers=1)
+    state = vkmnn.InferenceSession(proto, device).state(PAIRS, capacity=6)
+    state.run(None, feeds_of(np.array([[1, 2, 3, 4]]), 0))
+    state.run(None, feeds_of(np.array([[1, 2]]), 4))
+    for _ in range(2):
+        with pytest.raises(vkmnn.InvalidInputError, match="full: it holds 6 of 6 rows"):
+            state.run(None, feeds_of(np.array([[1]]), 6))
+    state.reset()
+    state.run(None, feeds_of(np.array([[1, 2]]), 0))
+    state.run(None, feeds_of(np.array([[1]]), 2))
+    with pytest.raises(vkmnn.VkmnnError):  # a mask that does not fit
+        state.run(None, feeds_of(np.array([[1]]), 5))
+    state.run(None, feeds_of(np.array([[1]]), 3))
+
+
+def test_state_is_read_when_it_is_asked_for(device: str) -> None:
+    proto = decoder(layers=1)
+    oracle = Oracle(proto)
+    state = vkmnn.InferenceSession(proto, device).state(PAIRS)
+    for past in (0, 2, 3):
+        feeds = feeds_of(np.array([[5, 6]] if past == 0 else [[7]]), past)
+        want = oracle.run(feeds)
+        present, logits = state.run(["present.0.value", "logits"], feeds)
+        np.testing.assert_allclose(logits, want, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(present, oracle.past["past.0.value"], rtol=1e-4, atol=1e-4)
+    with pytest.raises(vkmnn.InvalidInputError, match="no output 'z'"):
+        state.run(["z"], feeds_of(np.array([[7]]), 4))
+
+
+def unsafe() -> Any:
+    """Return rows joined, then sorted: nothing that memory with room could hold."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("CumSum", ["present", "axis"], ["sums"], reverse=1),
+        helper.make_node("ReduceSum", ["sums", "axes"], ["y"], keepdims=0),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array(0), "axis"),
+        numpy_helper.from_array(np.array([0]), "axes"),
+    ]
+    inputs = [value("past", ["p", 3]), value("x", ["s", 3])]
+    return model(nodes, inputs, [value("y", [3]), value("present", ["t", 3])], constants)
+
+
+def test_what_cannot_grow_in_place_is_planned_anew(
+    device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = vkmnn.InferenceSession(unsafe(), device).state({"past": "present"})
+    rows = np.zeros((0, 3), np.float32)
+    for number in range(5):
+        x = np.full((1 + number % 2, 3), number + 1, np.float32)
+        rows = np.concatenate([rows, x])
+        (y,) = state.run(None, {"x": x})
+        np.testing.assert_allclose(y, np.cumsum(rows[::-1], 0)[::-1].sum(0), rtol=1e-5)
+        np.testing.assert_array_equal(state.value("past").numpy(), rows)
+    assert caplog.text.count("planned anew") == (device == "auto")
+
+
+def sums() -> Any:
+    """Return sums over rows, in every way that replaces a tail: sum, largest, product, softmax."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["present"], axis=0),
+        helper.make_node("ReduceSum", ["present", "axes"], ["sum"], keepdims=0),
+        helper.make_node("ReduceMax", ["present"], ["max"], axes=[0], keepdims=1),
+        helper.make_node("ReduceMin", ["present"], ["min"], axes=[0], keepdims=1),
+        helper.make_node("ReduceProd", ["present"], ["prod"], axes=[0], keepdims=1),
+        helper.make_node("Softmax", ["present"], ["soft"], axis=0),
+        helper.make_node("Transpose", ["present"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["turned", "soft"], ["mixed"]),
+        helper.make_node("Exp", ["turned"], ["all"]),
+    ]
+    constants = [numpy_helper.from_array(np.array([0]), "axes")]
+    inputs = [value("past", ["p", 3]), value("x", ["s", 3])]
+    outputs = [value(name, [None] * rank) for name, rank in
+               (("sum", 1), ("max", 2), ("min", 2), ("prod", 2), ("mixed", 2), ("all", 2),
+                ("present", 2))]  # fmt: skip
+    return model(nodes, inputs, outputs, constants)
+
+
+def test_sums_over_rows_leave_the_tail_out(device: str) -> None:
+    state = vkmnn.InferenceSession(sums(), device).state({"past": "present"}, capacity=40)
+    rng = np.random.default_rng(1)
+    rows = np.zeros((0, 3), np.float32)
+    for number in range(7):
+        x = rng.standard_normal((1 + number % 3, 3)).astype(np.float32)
+        rows = np.concatenate([rows, x])
+        names = ["sum", "max", "min", "prod", "mixed", "all"]
+        got = dict(zip(names, state.run(names, {"x": x}), strict=True))
+        soft = np.exp(rows) / np.exp(rows).sum(0)
+        want = {
+            "sum": rows.sum(0),
+            "max": rows.max(0, keepdims=True),
+            "min": rows.min(0, keepdims=True),
+            "prod": rows.prod(0, keepdims=True),
+            "mixed": rows.T @ soft,
+            "all": np.exp(rows.T),
+        }
+        for name in names:
+            np.testing.assert_allclose(got[name], want[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        if device == "auto" and number > 0:
+            memory = state.memory("past")
+            assert memory.shape == (40, 3)
+            memory.numpy()[state.length :] = np.nan
+
+
+def detector() -> Any:
+    """Return a state of fixed size, as networks for voice activity have it: h = tanh(h + x)."""
+    nodes = [
+        helper.make_node("Add", ["h", "x"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["hn"]),
+        helper.make_node("Add", ["c", "hn"], ["cn"]),
+        helper.make_node("ReduceMax", ["hn"], ["y"], keepdims=0),
+    ]
+    inputs = [value("x", ["b", 5]), value("h", ["b", 5]), value("c", ["b", 5])]
+    return model(nodes, inputs, [value("y", []), value("hn", ["b", 5]), value("cn", ["b", 5])])
+
+
+def test_state_of_fixed_size_is_swapped(device: str) -> None:
+    session = vkmnn.InferenceSession(detector(), device)
+    rng = np.random.default_rng(2)
+    first = rng.standard_normal((2, 5)).astype(np.float32)
+    state = session.state({"h": "hn", "c": "cn"}, initial={"h": first})
+    counts = {}
+    for _ in range(2):
+        h, c = first, np.zeros((2, 5), np.float32)
+        for step in range(9):
+            x = rng.standard_normal((2, 5)).astype(np.float32)
+            h = np.tanh(h + x)
+            c = c + h
+            (y,) = state.run(None, {"x": x})
+            np.testing.assert_allclose(y, h.max(), rtol=1e-4)
+            if step == 2:
+                counts = session.counters()
+        np.testing.assert_allclose(state.value("c").numpy(), c, rtol=1e-4, atol=1e-5)
+        after = session.counters()
+        assert after.get("recordings") == counts.get("recordings")
+        state.reset()
+
+
+def test_names_are_checked(device: str) -> None:
+    session = vkmnn.InferenceSession(decoder(layers=1), device)
+    with pytest.raises(vkmnn.InvalidInputError, match="no input is called like"):
+        session.state({"cache.*": "present.*"})
+    with pytest.raises(vkmnn.InvalidInputError, match=r"no output 'future\.0\.key'"):
+        session.state({"past.*": "future.*"})
+    with pytest.raises(vkmnn.InvalidInputError, match="no input that is state"):
+        session.state(PAIRS, initial={"x": np.zeros(1)})
+    with pytest.raises(vkmnn.InvalidInputError, match="room for 0 rows"):
+        session.state(PAIRS, capacity=0)
+    state = session.state(PAIRS)
+    with pytest.raises(vkmnn.InvalidInputError, match="before the first run"):
+        state.value("past.0.key")
+    with pytest.raises(vkmnn.InvalidInputError, match="no input that is state"):
+        state.value("x")
+    with pytest.raises(vkmnn.InvalidInputError, match=r"no input 'past\.0\.key'"):
+        state.run(None, {"past.0.key": np.zeros(1)})
+    state.close()
+    with pytest.raises(vkmnn.InvalidInputError, match="closed"):
+        state.run(None, feeds_of(np.array([[1]]), 0))

@@ -1,0 +1,413 @@
+"""Outputs that feed the next run: they stay on the device, swapped, or appended to in place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from vkmnn.core.backend import Segment
+from vkmnn.core.device_tensor import DeviceTensor, as_array
+from vkmnn.core.growing import CannotGrowError, Grown, Growth, grow, padded
+from vkmnn.core.plan import Plan
+from vkmnn.core.plans import Plans
+from vkmnn.core.program import Program
+from vkmnn.core.resolve import resolve
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, DType, TensorInfo
+
+_log = logging.getLogger(__name__)
+
+MIN_ROWS = 256
+"""Room that caches have at first: what is not there yet costs little."""
+
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A plan that reads and writes the state where it lies: two of them where it is swapped."""
+
+    plan: Plan
+    segments: tuple[Segment, ...]
+    grown: Grown | None
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+        self.plan.close()
+
+
+class State:
+    """What one sequence of runs hands on from run to run.
+
+    Args:
+        program: the network; a device's plans serve it best when it is one stage.
+        pairs: inputs, with the outputs that become them.
+        capacity: rows that caches may have at most; None for no limit.
+        initial: values to begin with; without, caches begin empty and all else with zeros.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        pairs: Mapping[str, str],
+        capacity: int | None,
+        initial: Mapping[str, Array],
+    ) -> None:
+        self._program = program
+        self._pairs = dict(pairs)
+        self._capacity = capacity
+        self._initial = dict(initial)
+        self._values: dict[str, DeviceTensor] = {}
+        self._axes: dict[str, int] = {}  # of inputs that grow
+        self._caches: dict[str, DeviceTensor] = {}
+        self._swapped: dict[str, tuple[DeviceTensor, DeviceTensor]] = {}
+        self._turn = 0
+        self._room = 0
+        self._tails: dict[str, int] | None = None
+        self._rows: dict[tuple[object, ...], int] = {}
+        self._loops: dict[tuple[object, ...], _Loop] = {}
+        self._in_place = (
+            program.backend.records and program.whole is not None and not program.whole.content
+        )
+        self.length = 0
+        self.closed = False
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once; return the outputs that are no state, as arrays.
+
+        Raises:
+            InvalidInputError: it is closed or full, or what is fed does not fit.
+        """
+        if self.closed:
+            raise InvalidInputError("the state has been closed", hint="make a new one")
+        if self._in_place and self._values and (not self._axes or self.length):
+            try:
+                return self._run_in_place(feeds)
+            except CannotGrowError as error:
+                _log.warning("the state is planned anew for every length: %s", error)
+                self._leave_place()
+        return self._run_anew(feeds)
+
+    def _run_anew(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run on the plan for the present shapes; the state is replaced by the outputs."""
+        for name, axis in self._axes.items():
+            if name in self._caches and self.length:
+                self._values[name] = self._rows_of(name, axis)
+        given = {name: self._values.get(name) for name in self._pairs}
+        for name, value in given.items():
+            if value is None:
+                given[name] = self._first(name, feeds)
+        names = list(self._program.outputs)
+        results = self._program.run_on_device({**feeds, **given}, names)
+        made = {name: self._on_device(results[name]) for name in self._pairs.values()}
+        held = self.length
+        self._note_growth({n: v.shape for n, v in given.items() if v is not None}, made)
+        if self._capacity is not None and self.length > self._capacity:
+            total, self.length = self.length, held
+            raise self._full(total)
+        for name, output in self._pairs.items():
+            self._values[name] = made[output]
+        self._caches_take_over()
+        states = set(self._pairs.values())
+        return {name: np.array(as_array(results[name])) for name in names if name not in states}
+
+    def _on_device(self, value: Any) -> DeviceTensor:
+        if isinstance(value, DeviceTensor):
+            return value
+        tensor = self._program.backend.new_tensor(value.shape, DType.from_numpy(value.dtype))
+        tensor.copy_from(value)
+        return tensor
+
+    def _first(self, name: str, feeds: Mapping[str, Any]) -> Any:
+        """Return what an input begins with."""
+        if name in self._initial:
+            return self._initial[name]
+        infos = {info.name: info for info in self._program.graph.inputs}
+        info = infos[name]
+        sizes = {
+            dim: size
+            for other, value in feeds.items()
+            if other in infos
+            for dim, size in zip(infos[other].shape or (), value.shape, strict=False)
+            if isinstance(dim, str)
+        }
+        shape = [dim if isinstance(dim, int) else sizes.get(dim or "") for dim in info.shape or ()]
+        if info.shape is None or shape.count(None) > 1:
+            raise InvalidInputError(
+                f"the shape that '{name}' begins with is not known: {info.shape}",
+                hint="pass its first value: initial={name: array}",
+            )
+        return np.zeros([0 if size is None else size for size in shape], info.dtype.numpy)
+
+    def _note_growth(self, before: Mapping[str, Shape], made: Mapping[str, DeviceTensor]) -> None:
+        axes = {}
+        for name, output in self._pairs.items():
+            old, new = before[name], made[output].shape
+            if old == new:
+                continue
+            axis = [n for n, sizes in enumerate(zip(old, new, strict=False)) if len(set(sizes)) > 1]
+            if len(old) != len(new) or len(axis) != 1:
+                self._in_place = False
+                return
+            axes[name] = axis[0]
+        if self._axes and axes != self._axes:
+            self._in_place = False
+        self._axes = self._axes or axes
+        lengths = {made[self._pairs[name]].shape[axis] for name, axis in axes.items()}
+        if len(lengths) > 1:
+            self._in_place = False
+        self.length = max(lengths, default=0)
+
+    # --- state that stays where it is ------------------------------------------------------------
+
+    def _run_in_place(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        past = self.length
+        rows = self._new_rows(feeds) if self._axes else 0
+        total = past + rows
+        if self._axes:
+            self._make_room(total)
+        tails = self._tails or {}
+        for name, axis in tails.items():
+            if feeds[name].shape[axis] != total:
+                raise InvalidInputError(
+                    f"input '{name}' has {feeds[name].shape[axis]} rows, but the state {total}",
+                    hint=f"it holds {past} rows, and {rows} are new",
+                )
+        shapes = {
+            name: _with(value.shape, tails.get(name), self._room) for name, value in feeds.items()
+        }
+        key = (self._room, rows, *sorted(shapes.items()))
+        loop = self._loops.get(key)
+        if loop is None:
+            loop = self._loops[key] = self._new_loop(shapes, rows)
+        host: dict[str, Any] = {
+            name: padded(as_array(value), shapes[name]) if name in tails else value
+            for name, value in feeds.items()
+        }
+        if loop.grown is not None:
+            host |= loop.grown.feeds(past, total, self._plans.planner.evaluate)
+        segment = loop.segments[self._turn]
+        segment.begin(host)
+        results: dict[str, Any] = {}
+        segment.end(results)
+        self.length = total
+        if self._swapped:
+            self._turn = 1 - self._turn
+        ends = loop.grown.tails if loop.grown is not None else {}
+        return {
+            name: _cut(array, ends[name], total) if name in ends else array
+            for name, array in results.items()
+        }
+
+    @property
+    def _plans(self) -> Plans:
+        assert self._program.whole is not None
+        return self._program.whole
+
+    def _new_rows(self, feeds: Mapping[str, Any]) -> int:
+        """Return how many rows the run appends."""
+        if self._tails:
+            name, axis = next(iter(self._tails.items()))
+            return int(feeds[name].shape[axis]) - self.length
+        shapes = tuple(sorted((name, value.shape) for name, value in feeds.items()))
+        if shapes not in self._rows:
+            self._rows[shapes] = self._resolved_rows(dict(shapes))
+        if self._tails is None:
+            self._tails = self._find_tails(feeds, self.length + self._rows[shapes])
+        return self._rows[shapes]
+
+    def _resolved_rows(self, shapes: Mapping[str, Shape]) -> int:
+        graph, planner = self._plans.graph, self._plans.planner
+        infos = {}
+        for info in graph.inputs:
+            shape = shapes.get(info.name)
+            if info.name in self._axes:
+                shape = _with(self._caches[info.name].shape, self._axes[info.name], self.length)
+            elif shape is None:
+                shape = self._values[info.name].shape
+            infos[info.name] = replace(info, shape=shape)
+        resolved = resolve(graph, infos, {}, planner.evaluate, planner.meter())
+        name, axis = next(iter(self._axes.items()))
+        return resolved.infos[self._pairs[name]].dims[axis] - self.length
+
+    def _find_tails(self, feeds: Mapping[str, Any], total: int) -> dict[str, int]:
+        """Return the inputs with an axis as long as the caches after the run."""
+        infos = {info.name: info for info in self._plans.graph.inputs}
+        other = {
+            dim
+            for name, axis in self._axes.items()
+            for place, dim in enumerate(infos[name].shape or ())
+            if place != axis
+        }
+        found = {}
+        for name, value in feeds.items():
+            declared = infos[name].shape or (None,) * len(value.shape)
+            axes = [
+                axis
+                for axis, (dim, size) in enumerate(zip(declared, value.shape, strict=True))
+                if size == total and not isinstance(dim, int) and (dim is None or dim not in other)
+            ]
+            if len(axes) > 1:
+                raise CannotGrowError(f"the input '{name}' grows along several axes")
+            found.update(dict.fromkeys([name], axes[0]) if axes else {})
+        return found
+
+    def _make_room(self, total: int) -> None:
+        """Let the caches have room; they grow by powers of two."""
+        if self._capacity is not None and total > self._capacity:
+            raise self._full(total)
+        if total > self._room:
+            self._grow_to(total)
+
+    def _full(self, total: int) -> InvalidInputError:
+        return InvalidInputError(
+            f"the state is full: it holds {self.length} of {self._capacity} rows, and "
+            f"{total - self.length} would be added",
+            hint="make it with more capacity, or reset it",
+        )
+
+    def _grow_to(self, total: int) -> None:
+        room = max(MIN_ROWS, 1 << max(total - 1, 0).bit_length())
+        room = min(room, self._capacity or room)
+        for loop in self._loops.values():
+            loop.close()
+        self._loops.clear()
+        new = self._program.backend.new_tensor
+        for name, axis in self._axes.items():
+            old = self._caches.get(name) or self._values[name]
+            shape = _with(old.shape, axis, room)
+            cache = self._caches[name] = new(shape, DType.from_numpy(old.dtype))
+            cache.copy_rows_from(old, axis, self.length)
+        self._room = room
+
+    def _caches_take_over(self) -> None:
+        """Hand what a run made to the memory where the state stays."""
+        if not self._in_place:
+            return
+        if self._axes:
+            if self.length > self._room:
+                self._grow_to(self.length)
+            else:
+                for name, axis in self._axes.items():
+                    self._caches[name].copy_rows_from(self._values[name], axis, self.length)
+        fixed = [name for name in self._pairs if name not in self._axes]
+        for name in fixed:
+            value = self._values[name]
+            if name not in self._swapped:
+                other = self._program.backend.new_tensor(value.shape, DType.from_numpy(value.dtype))
+                self._swapped[name] = value, other
+            else:
+                self._swapped[name][self._turn].copy_from(value)
+
+    def _new_loop(self, shapes: Mapping[str, Shape], rows: int) -> _Loop:
+        plans, planner = self._plans, self._plans.planner
+        graph, grown = plans.graph, None
+        infos = {}
+        for info in graph.inputs:
+            shape = shapes.get(info.name)
+            if info.name in self._axes:
+                room = self._room - rows
+                shape = _with(self._caches[info.name].shape, self._axes[info.name], room)
+            elif shape is None:
+                shape = self._swapped[info.name][0].shape
+            infos[info.name] = replace(info, shape=shape)
+        meter = planner.meter()
+        if self._axes:
+            caches = {name: (self._pairs[name], axis) for name, axis in self._axes.items()}
+            growth = Growth(caches, self._tails or {}, self._room)
+            grown = grow(graph, infos, growth, planner.evaluate, meter)
+            graph, infos = grown.graph, {info.name: info for info in grown.graph.inputs}
+        plans.made += 1
+        plan = Plan(graph, infos, {}, planner.main, planner.backup, planner.evaluate, meter)
+        segments = []
+        for turn in range(2 if self._swapped else 1):
+            segment = self._bound(plan, infos, turn)
+            if segment is None:
+                plan.close()
+                raise CannotGrowError("the network is not one plan of the device")
+            segments.append(segment)
+        return _Loop(plan, tuple(segments), grown)
+
+    def _bound(self, plan: Plan, infos: Mapping[str, TensorInfo], turn: int) -> Segment | None:
+        new = self._program.backend.new_tensor
+        inputs: dict[str, DeviceTensor] = {}
+        for name, info in infos.items():
+            if name in self._axes:
+                inputs[name] = self._caches[name]
+            elif name in self._swapped:
+                inputs[name] = self._swapped[name][turn]
+            else:
+                inputs[name] = new(info.dims, info.dtype, "upload")
+        outputs = {}
+        for name in plan.output_names:
+            info = plan.infos[name]
+            outputs[name] = new(info.dims, info.dtype, "readback")
+        for name, pair in self._swapped.items():
+            outputs[self._pairs[name]] = pair[1 - turn]
+        resident = {*self._pairs, *self._pairs.values()}
+        return plan.bound_segment(inputs, outputs, resident)
+
+    def _leave_place(self) -> None:
+        """Go on with plans for every length."""
+        self._values = {name: self.value(name) for name in self._pairs}
+        self._in_place = False
+        self._drop()
+
+    # --- what it holds ---------------------------------------------------------------------------
+
+    def value(self, name: str) -> DeviceTensor:
+        """Return what an input will be in the next run: a tensor of its own for a cache."""
+        if name in self._axes and name in self._caches:
+            return self._rows_of(name, self._axes[name])
+        if name in self._swapped:
+            return self._swapped[name][self._turn]
+        if name not in self._values:
+            raise InvalidInputError(f"there is no '{name}' before the first run")
+        return self._values[name]
+
+    def memory(self, name: str) -> DeviceTensor:
+        """Return the memory of a cache, with its room; that of other state as `value`."""
+        return self._caches[name] if name in self._caches else self.value(name)
+
+    def _rows_of(self, name: str, axis: int) -> DeviceTensor:
+        cache = self._caches[name]
+        shape = _with(cache.shape, axis, self.length)
+        tensor = self._program.backend.new_tensor(shape, DType.from_numpy(cache.dtype))
+        tensor.copy_rows_from(cache, axis, self.length)
+        return tensor
+
+    def reset(self) -> None:
+        """Begin anew; memory and plans stay."""
+        self._values.clear()
+        self.length = 0
+
+    def close(self) -> None:
+        """Release memory and plans."""
+        self.closed = True
+        self._values.clear()
+        self._drop()
+
+    def _drop(self) -> None:
+        for loop in self._loops.values():
+            loop.close()
+        self._loops.clear()
+        self._caches.clear()
+        self._swapped.clear()
+        self._room = self._turn = 0
+
+
+def _with(shape: Shape, axis: int | None, size: int) -> Shape:
+    return shape if axis is None else (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _cut(array: Array, axis: int, rows: int) -> Array:
+    """Return the rows that are there."""
+    cut: Array = np.moveaxis(np.moveaxis(array, axis, 0)[:rows], 0, axis)
+    return cut

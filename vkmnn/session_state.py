@@ -1,0 +1,142 @@
+"""What `InferenceSession.state` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.session import Session
+from vkmnn.core.state import State
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Check = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class SessionState:
+    """Runs of a session that hand outputs on to the next run's inputs, on the device.
+
+    Made by `InferenceSession.state`. One sequence of runs: several make one each.
+    """
+
+    def __init__(self, session: Session, state: State, pairs: Mapping[str, str], check: Check):
+        self._session = session
+        self._state = state
+        self._pairs = dict(pairs)
+        self._check = check
+
+    @property
+    def length(self) -> int:
+        """How many rows the caches hold; 0 where nothing grows."""
+        return self._state.length
+
+    def run(
+        self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
+    ) -> list[Array]:
+        """Run the network once, on the state and on what is fed.
+
+        Args:
+            output_names: which outputs to return; None, or an empty list, for those that are no
+                state. State is copied to the host only when it is asked for.
+            feeds: as for `InferenceSession.run`, but for the inputs that are state.
+
+        Raises:
+            InvalidInputError: as `InferenceSession.run`; or the state is full, or closed.
+        """
+        given = self._check(feeds)
+        wanted = None if not output_names else list(output_names)
+        made = self._session.run_state(self._state, given)
+        inputs = {output: name for name, output in self._pairs.items()}
+        for name in wanted or ():
+            if name not in made and name not in inputs:
+                raise InvalidInputError(
+                    f"the network has no output '{name}'",
+                    hint=f"outputs: {', '.join([*made, *inputs])}",
+                )
+        return [
+            made[name] if name in made else np.array(self.value(inputs[name]))
+            for name in (made if wanted is None else wanted)
+        ]
+
+    def value(self, name: str) -> DeviceTensor:
+        """Return what a state input will read in the next run.
+
+        Raises:
+            InvalidInputError: it is no state, or there is none before the first run.
+        """
+        self._known(name)
+        return self._session.call(lambda: self._state.value(name))
+
+    def memory(self, name: str) -> DeviceTensor:
+        """Return the memory of a cache: more rows than `length` where it has room to grow."""
+        self._known(name)
+        return self._session.call(lambda: self._state.memory(name))
+
+    def _known(self, name: str) -> None:
+        if name not in self._pairs:
+            raise InvalidInputError(
+                f"'{name}' is no input that is state", hint=f"these are: {', '.join(self._pairs)}"
+            )
+
+    def reset(self) -> None:
+        """Begin a new sequence; memory and plans stay."""
+        self._session.call(self._state.reset)
+
+    def close(self) -> None:
+        """Release the state's memory and plans; the session stays."""
+        self._session.release_bound(self._state)
+
+    def __enter__(self) -> Self:
+        """Return the state itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+def matched_pairs(
+    pairs: Mapping[str, str], inputs: Iterable[str], outputs: Iterable[str]
+) -> dict[str, str]:
+    """Return inputs with outputs by name, where `*` stands for any text, the same in both.
+
+    Raises:
+        InvalidInputError: a name is not there, or two inputs would take one output.
+    """
+    ins, outs = list(inputs), list(outputs)
+    found: dict[str, str] = {}
+    for source, target in pairs.items():
+        head, star, tail = source.partition("*")
+        names = [source] if not star else [n for n in ins if _between(n, head, tail) is not None]
+        for name in names:
+            output = target.replace("*", _between(name, head, tail) or "", 1) if star else target
+            for one, known, what in ((name, ins, "input"), (output, outs, "output")):
+                if one not in known:
+                    raise InvalidInputError(
+                        f"the network has no {what} '{one}'", hint=f"{what}s: {', '.join(known)}"
+                    )
+            found[name] = output
+        if not names:
+            raise InvalidInputError(
+                f"no input is called like '{source}'", hint=f"inputs: {', '.join(ins)}"
+            )
+    if len(set(found.values())) < len(found):
+        raise InvalidInputError("an output becomes two inputs", hint="give each its own")
+    return found
+
+
+def _between(name: str, head: str, tail: str) -> str | None:
+    fits = len(name) >= len(head) + len(tail) and name.startswith(head) and name.endswith(tail)
+    return name[len(head) : len(name) - len(tail)] if fits else None
