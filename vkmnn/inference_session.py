@@ -321,7 +321,8 @@ class InferenceSession:
         for name, array in (initial or {}).items():
             if name not in matched:
                 raise InvalidInputError(
-                    f"'{name}' is no input that is state", hint=f"these are: {', '.join(matched)}"
+                    f"'{name}' is not an input that is state",
+                    hint=f"these are: {', '.join(matched)}",
                 )
             first[name] = fed_array(self._inputs[name], array)
         fed = {name: info for name, info in self._inputs.items() if name not in matched}

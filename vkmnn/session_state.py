@@ -43,7 +43,7 @@ class SessionState:
         """Run the network once, on the state and on what is fed.
 
         Args:
-            output_names: which outputs to return; None, or an empty list, for those that are no
+            output_names: which outputs to return; None, or an empty list, for those that are not
                 state. State is copied to the host only when it is asked for.
             feeds: as for `InferenceSession.run`, but for the inputs that are state.
 
@@ -69,7 +69,7 @@ class SessionState:
         """Return what a state input will read in the next run.
 
         Raises:
-            InvalidInputError: it is no state, or there is none before the first run.
+            InvalidInputError: it is not state, or there is none before the first run.
         """
         self._known(name)
         return self._session.call(lambda: self._state.value(name))
@@ -82,7 +82,8 @@ class SessionState:
     def _known(self, name: str) -> None:
         if name not in self._pairs:
             raise InvalidInputError(
-                f"'{name}' is no input that is state", hint=f"these are: {', '.join(self._pairs)}"
+                f"'{name}' is not an input that is state",
+                hint=f"these are: {', '.join(self._pairs)}",
             )
 
     def reset(self) -> None:

@@ -80,7 +80,7 @@ class State:
     # --- runs ------------------------------------------------------------------------------------
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run once; return the outputs that are no state, as arrays.
+        """Run once; return the outputs that are not state, as arrays.
 
         Raises:
             InvalidInputError: it is closed or full, or what is fed does not fit.

@@ -468,7 +468,7 @@ class AppendAttrs(OpAttrs):
     """The first input with the second in it along `axis`, from where the third says.
 
     The third is one integer. On a device the first input is written where it lies, so nobody else
-    may read it. Nothing is written behind its end.
+    may read it. Nothing is written past its end.
     """
 
     axis: int
@@ -589,7 +589,7 @@ class AttentionAttrs(OpAttrs):
     """softmax(scale · q kᵀ + mask) v.
 
     q [..., L, D], k [..., S, D], v [..., S, E]; the mask broadcasts to [..., L, S] or is absent. A
-    fifth input, one integer, is how many of the S keys there are, one at least: what lies behind
+    fifth input, one integer, is how many of the S keys there are, one at least: what follows
     them, in the mask as well, is not read.
 
     With `causal`, query i sees keys 0..i only. With `zero_fully_masked`, a query whose keys are all

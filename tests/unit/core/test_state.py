@@ -290,14 +290,14 @@ def test_names_are_checked(device: str) -> None:
         session.state({"cache.*": "present.*"})
     with pytest.raises(vkmnn.InvalidInputError, match=r"no output 'future\.0\.key'"):
         session.state({"past.*": "future.*"})
-    with pytest.raises(vkmnn.InvalidInputError, match="no input that is state"):
+    with pytest.raises(vkmnn.InvalidInputError, match="not an input that is state"):
         session.state(PAIRS, initial={"x": np.zeros(1)})
     with pytest.raises(vkmnn.InvalidInputError, match="room for 0 rows"):
         session.state(PAIRS, capacity=0)
     state = session.state(PAIRS)
     with pytest.raises(vkmnn.InvalidInputError, match="before the first run"):
         state.value("past.0.key")
-    with pytest.raises(vkmnn.InvalidInputError, match="no input that is state"):
+    with pytest.raises(vkmnn.InvalidInputError, match="not an input that is state"):
         state.value("x")
     with pytest.raises(vkmnn.InvalidInputError, match=r"no input 'past\.0\.key'"):
         state.run(None, {"past.0.key": np.zeros(1)})

@@ -52,7 +52,7 @@ def _cases(variant: Variant) -> Iterator[Case]:
 
 
 def _counted(operands: list[AnyArray | None], mask: AnyArray | None, keys: int) -> Case:
-    """Return a case with fewer keys than there is room for; behind them lies what is no number."""
+    """Return a case with fewer keys than there is room for; what follows them is not a number."""
     there = max(1, keys - 3) if keys < 50 else 33
     poisoned = [np.array(operand) for operand in operands]
     for operand in poisoned[1:]:
