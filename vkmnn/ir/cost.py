@@ -60,10 +60,12 @@ def _unfolded_row(inputs: Inputs, output: Shape) -> int:
 def convolution_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     """Count the padded image, what is unfolded of it at a time, weights and sums."""
     x, w, y = _dims(inputs, 0), _dims(inputs, 1), outputs[0]
-    strides, extents = _filled(attrs.strides, len(x) - 2), _extents(w[2:], attrs.dilations)
+    axes, extents = len(x) - 2, _extents(w[2:], attrs.dilations)
+    pads = [sum(attrs.pads[axis::axes]) if attrs.pads else e - 1 for axis, e in enumerate(extents)]
+    spans = zip(x[2:], y[2:], _filled(attrs.strides, axes), extents, pads, strict=True)
     padded = prod(x[:2])
-    for size, count, stride, extent in zip(x[2:], y[2:], strides, extents, strict=True):
-        padded *= max(size, count * stride + extent - 1)
+    for size, count, stride, extent, pad in spans:
+        padded *= max(size, min(size + pad, count * stride + extent - 1))
     row = _unfolded_row(inputs, y)
     unfolded = 2 * min(max(CHUNK, row), row * y[2])
     return padded + unfolded + prod(w) + 2 * prod(y)

@@ -55,7 +55,7 @@ class _WishedDevice(Device):
         )
 
     def _runnable(self, shader: Shader) -> Shader:
-        if not shader.subgroup_size or self._real.supports(shader) is None:
+        if not shader.subgroup_size or lacking(self._real, shader) is None:
             return shader
         return next(
             stand_in(library, shader.name)
@@ -87,11 +87,24 @@ def stand_in(library: ShaderLibrary, name: str) -> Shader:
     return shader_from_entry(name, entry, lambda: spirv)
 
 
+def lacking(device: Device, shader: Shader) -> str | None:
+    """Say why a kernel cannot run as it is: features, limits, or sizes of matrices; None if it can.
+
+    Sizes are an axis of the kernels for cooperative matrices; shaders do not declare them.
+    """
+    reason = device.supports(shader)
+    if reason or "cooperative_matrix" not in shader.requires:
+        return reason
+    sizes = _matrix_of(shader.name)
+    listed = any((s.m, s.n, s.k) == sizes for s in device.info.cooperative_matrices)
+    return None if listed else f"{shader.name} needs matrices of {sizes}, which are not listed"
+
+
 def bench_for(variant: Variant, device: Device) -> Bench | str:
     """Return where to test a variant, or why it cannot run on the device."""
     shader = variant.library.load(variant.name)
     info, emulated = device.info, False
-    reason = device.supports(shader)
+    reason = lacking(device, shader)
     if reason and not shader.subgroup_size:
         return reason
     if variant.fp16 and "storage16" not in info.features:
@@ -125,12 +138,16 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
     )
 
 
+def _matrix_of(name: str) -> tuple[int, ...]:
+    """Return m, n and k of the matrices of a variant, as its axis `tile` names them."""
+    found = _MATRIX.search(name)
+    large = (COOPMAT_SHAPE.m, COOPMAT_SHAPE.n, COOPMAT_SHAPE.k)
+    return tuple(map(int, found.groups())) if found else large
+
+
 def _with_coopmat(info: DeviceInfo, variant: Variant) -> DeviceInfo:
-    """Return a device that has the matrices of a variant, as its axis `tile` names them."""
-    found = _MATRIX.search(str(variant.axes["tile"]))
-    m, n, k = (
-        map(int, found.groups()) if found else (COOPMAT_SHAPE.m, COOPMAT_SHAPE.n, COOPMAT_SHAPE.k)
-    )
+    """Return a device that has the matrices of a variant."""
+    m, n, k = _matrix_of(variant.name)
     shared = max(SHARED_MEMORY, info.limits.max_shared_memory)
     return replace(
         info,
