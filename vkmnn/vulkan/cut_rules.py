@@ -22,6 +22,7 @@ from vkmnn.ir.ops import (
     LayerNormAttrs,
     MatMulAttrs,
     PoolingAttrs,
+    RecurrentAttrs,
     ReductionAttrs,
     SoftmaxAttrs,
     StridedAttentionAttrs,
@@ -346,6 +347,18 @@ def _group_norm(op: Op[GroupNormAttrs], inputs: Operands, outputs: Outputs) -> l
 def _lrn(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     axes = [axis for axis in range(len(outputs[0].shape)) if axis != 1]
     return _every_axis(op, inputs, outputs, axes)
+
+
+@CUTS.register("Recurrent")
+def _recurrent(op: Op[RecurrentAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
+    """Sequences; but parts number their outputs, so that none may be left out before another."""
+    if "" in op.outputs[: len(outputs)]:
+        return []
+    axis = 0 if op.attrs.batch_first else 1
+    every = 0 if op.attrs.batch_first else 2
+    reads = [axis, None, None, 0, axis, axis, None]
+    makes = [every, axis, axis][: len(outputs)]
+    return [cut_along(op, inputs, outputs, reads, makes)]
 
 
 @CUTS.register("Interp")

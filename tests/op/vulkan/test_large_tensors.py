@@ -17,7 +17,7 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import OutOfDeviceMemoryError, PlacementError
-from vkmnn.ir import Array, DType, OpAttrs
+from vkmnn.ir import Activation, Array, DType, OpAttrs
 from vkmnn.ir import ops as o
 from vkmnn.runtime import Device
 from vkmnn.runtime.memory import Buffer, MemoryKind
@@ -205,6 +205,15 @@ ROWS = {
     "Pad": Row(o.PadAttrs(), [floats(30, 50), np.array([1, 2, 3, 4]), np.float32(9)], (1, 2)),
     "Pad: reflected": Row(o.PadAttrs("reflect"), [floats(30, 50), np.array([1, 2, 3, 4])], (1,)),
     "Expand": Row(OpAttrs(), [floats(1, 60), np.array([40, 60])], (1,)),
+    "Recurrent": Row(
+        o.RecurrentAttrs("LSTM", (Activation("TANH"),) * 3),
+        [floats(5, 40, 28), floats(1, 28, 7)], (1,), 3,
+    ),
+    "Recurrent: batch first": Row(
+        o.RecurrentAttrs("GRU", (Activation("TANH"),) * 4, "BIDIRECTIONAL", batch_first=True),
+        [floats(37, 4, 42), floats(2, 21, 7), None, np.arange(37, dtype=np.int32) % 5,
+         floats(37, 2, 7)], (1,), 2,
+    ),
     "Attention": Row(HEADS, [floats(2, 4, 40, 8), floats(2, 4, 40, 8), floats(2, 4, 40, 8)]),
     "Attention: mask": Row(
         HEADS,
