@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -17,12 +18,13 @@ from vkmnn.ir.ops import (
     ScatterNDAttrs,
     UnaryAttrs,
 )
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
 Shape = tuple[int, ...]
 
 _OUTSIDE = "outside"
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
 # Data, indices and axis, by the words that move at a time.
 _GATHERS: dict[int, tuple[tuple[Shape, Shape, int], ...]] = {
     1: (((1,), (), 0), ((7,), (5,), 0), ((5, 3), (2, 2), 0), ((5, 3), (4,), 1),
@@ -104,6 +106,72 @@ def _exact(op_type: str, attrs: OpAttrs, inputs: Sequence[Array | None]) -> Case
     return op_case(op_type, attrs, inputs, rtol=0, atol=0)
 
 
+@op_cases
+def gathers() -> Iterator[Case]:
+    """Every axis, indices from both ends; scalars, none; bools and narrow integers."""
+    for shape, axis in product(((5, 7, 8), (3, 11, 13), (5, 5, 1)), (0, 1, 2, -1)):
+        yield _exact("Gather", AxisAttrs(axis), [floats(*shape), _indices(shape[axis], 2, 6)])
+    for where in (3, [3], [], [[0], [-1]]):
+        yield _exact("Gather", AxisAttrs(0), [floats(5), np.array(where, np.int64)])
+    swapped = np.array([1, 0], np.int64)
+    for data in (np.array([True, False]), np.array([[7], [250]], np.uint8)):
+        yield _exact("Gather", AxisAttrs(0), [data, swapped])
+
+
+@op_cases
+def gathers_of_elements() -> Iterator[Case]:
+    """Indices over part of the data; eight axes, there and back; tuples of indices."""
+    for axis in (0, 1, 2):
+        index = _indices(5, 3, 4, 5)
+        yield _exact("GatherElements", AxisAttrs(axis), [floats(5, 7, 8), index])
+    for axis in (0, 3, 7, -1):
+        shape = [2, 3, 1, 2, 2, 1, 3, 2]
+        data, size = floats(*shape), shape[axis]
+        shape[axis] = 1
+        index = _indices(size, *shape)
+        yield _exact("GatherElements", AxisAttrs(axis), [data, index])
+        attrs = ScatterElementsAttrs(axis, "add")
+        yield op_case("ScatterElements", attrs, [data, index, floats(*shape, seed=1)])
+    index = _indices(2, 1, 2, 1, 2, 1, 2, 1)
+    yield _exact("GatherElements", AxisAttrs(0), [floats(2, 3, 2, 3, 2, 3, 2), index])
+    tuples: tuple[tuple[int, Shape, Shape], ...] = (
+        (0, (5, 7, 8), (3, 2)), (1, (3, 7, 8), (3, 4, 1)), (0, (5, 7, 8), (3, 3)), (0, (5,), (1,)),
+    )  # fmt: skip
+    for batch, data_shape, indices in tuples:
+        low = min(data_shape[batch : batch + indices[-1]])
+        inputs = [floats(*data_shape), _indices(low, *indices)]
+        yield _exact("GatherND", GatherNDAttrs(batch), inputs)
+
+
+@op_cases
+def scatters() -> Iterator[Case]:
+    """Every reduction, repeated places where they are defined; more updates than a loop counts."""
+    for reduction, dtype in product(_REDUCTIONS, (np.float32, np.int32)):
+        rows = [[1, 2], [3, -1], [0, 0]] if reduction == "none" else [[1, 2]] * 2 + [[0, 0], [1, 2]]
+        data, updates = (10 * floats(5, 7, 8)).astype(dtype), 10 * floats(len(rows), 8)
+        inputs: list[Array | None] = [data, np.array(rows, np.int64), updates.astype(dtype)]
+        yield op_case("ScatterND", ScatterNDAttrs(reduction), inputs)
+    rng = np.random.default_rng(0)
+    for reduction in _REDUCTIONS:
+        index = np.array([[rng.permutation(7)[:4] - 3 for _ in range(6)] for _ in range(3)])
+        index = np.ascontiguousarray(index.swapaxes(1, 2), np.int64)
+        inputs = [floats(5, 7, 8), index, floats(3, 4, 6)]
+        yield op_case("ScatterElements", ScatterElementsAttrs(1, reduction), inputs)
+    index = integers(70_001, 1, low=0, high=2).astype(np.int64)
+    inputs = [np.zeros(3, np.int32), index, np.ones(70_001, np.int32)]
+    yield _exact("ScatterND", ScatterNDAttrs("add"), inputs)
+
+
+@op_cases
+def one_hots() -> Iterator[Case]:
+    """Every axis, indices outside, depths as numbers and as lists of one."""
+    index = np.array([[1, -1], [9, 0]], np.int64)
+    for axis in (-1, 0, 1):
+        for depth, values in ((5, floats(2)), ([5], np.array([2, 7], np.int64))):
+            inputs = [index, np.array(depth, np.int64), values]
+            yield op_case("OneHot", AxisAttrs(axis), inputs, constant={1})
+
+
 @shader_cases("gather")
 def gather(variant: Variant) -> Iterator[Case]:
     """Indices that are fed, constant, or computed and then checked on the device."""
@@ -152,9 +220,6 @@ def gather_nd(variant: Variant) -> Iterator[Case]:
     yield case
     for place, bad in ((0, 3), (0, -4), (1, 5), (3, -6), (2, 900)):
         yield _refused(case, place, bad)
-
-
-_REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
 def _updates(reduction: str, dtype: str, *shape: int, seed: int) -> AnyArray:
