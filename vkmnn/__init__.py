@@ -111,13 +111,13 @@ _LAZY = {
 
 
 def devices(driver: str | None = None) -> list[DeviceInfo]:
-    """List the Vulkan devices that a session can use; `device="cpu"` is there besides, always.
+    """List the Vulkan devices that a session can use; `device="cpu"` always works as well.
 
     Args:
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
 
     Returns:
-        Nothing where there is no Vulkan loader or driver; `vkmnn doctor` says what to install.
+        An empty list without a Vulkan loader or driver; `vkmnn doctor` says what to install.
     """
     from vkmnn.runtime.device import enumerate_devices
 

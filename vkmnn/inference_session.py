@@ -63,25 +63,25 @@ class InferenceSession:
         driver: the Vulkan binding.
         validation: run under the Khronos validation layer; its messages become errors.
         require_device: raise PlacementError instead of running an op on the CPU backend.
-        progress: called with (done, all) while pipelines are compiled.
-        budget: memory, nodes and time that loading and planning the model may take; None takes
+        progress: called with (done, total) while pipelines are compiled.
+        budget: memory, nodes and time that loading and planning the model may take; None uses
             `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
         on_device_lost: "raise" DeviceLostError, or "rebuild" the session and run once more; see
             `ScheduleConfig`.
-        sess_options: onnxruntime's; refused, with a hint, as `providers` and `provider_options`.
+        sess_options: onnxruntime's; refused with a hint, as are the next two.
         providers: refused; `vkmnn.onnxruntime` takes it.
         provider_options: refused.
-        unsupported: "cpu": nodes that have neither a kernel nor a numpy execution run on the host,
-            in onnxruntime where it is installed, else in the onnx package's evaluator, and
-            `placement` shows them; "raise" refuses the model, as is right for one that is not
-            trusted.
+        unsupported: "cpu": nodes with neither a kernel nor a numpy execution run on the host, in
+            onnxruntime if it is installed, otherwise in the onnx package's evaluator, and
+            `placement` shows them; "raise" refuses the model, which is right for models that
+            are not trusted.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
         BudgetError: the model takes more than the budget.
-        UnsupportedOpError: operators that nothing runs, or, with "raise", that vkmnn does not
-            know; all of them are listed.
-        DeviceNotFoundError: the device asked for is not there.
+        UnsupportedOpError: it has operators that nothing can run or, with "raise", that vkmnn
+            does not know; all of them are listed.
+        DeviceNotFoundError: the requested device does not exist.
     """
 
     def __init__(
@@ -126,15 +126,15 @@ class InferenceSession:
 
     @property
     def precision(self) -> Precision:
-        """What the session runs with: "high" where the device has no 16-bit storage."""
+        """The precision in use; always "high" on devices without 16-bit storage."""
         return self._session.precision
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that `run` wants."""
+        """Return the inputs that `run` expects."""
         return [_node_arg(info, self._types) for info in self._inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
-        """Return the outputs that `run` gives."""
+        """Return the outputs that `run` returns."""
         return [_node_arg(info, self._types) for info in self._output_infos]
 
     def run(
@@ -144,13 +144,13 @@ class InferenceSession:
 
         Args:
             output_names: which outputs to return; None, or an empty list, for all.
-            feeds: one array per input, of the input's dtype and a shape that fits, or a
-                DeviceTensor, or what has `__array__` or `__dlpack__`; a list for a sequence,
-                None for an empty optional, arrays of objects for strings.
+            feeds: one value per input: an array of the input's dtype and a matching shape, a
+                DeviceTensor, or anything with `__array__` or `__dlpack__`; a list for a
+                sequence, None for an empty optional, arrays of objects for strings.
 
         Raises:
             InvalidInputError: an unknown or missing name, a wrong dtype, shape or value.
-            ShapeError: the shapes do not fit the network.
+            ShapeError: the shapes do not match the network.
             PlacementError: with `require_device`, an op of the new plan would run off the device.
             HostError: a node on the host cannot be computed.
         """
@@ -182,23 +182,23 @@ class InferenceSession:
     def submit(
         self, feeds: Mapping[str, Any], output_names: list[str] | tuple[str, ...] | None = None
     ) -> RunFuture[list[Array]]:
-        """Ask for a run, and return at once: while the device computes, the next is uploaded.
+        """Start a run and return at once: while the device computes, the next run is uploaded.
 
-        Runs are done in the order in which they were asked for. Networks that need the host in
-        between take turns, as runs do.
+        Runs take place in the order in which they were submitted. Networks that need the host in
+        between run one after the other.
 
         Args:
             feeds: as for `run`; the arrays must stay as they are until the run is done.
             output_names: as for `run`.
 
         Returns:
-            A `concurrent.futures.Future` of what `run` returns; `await` works, too. `cancel` takes
-            back a run that has not begun. `close` waits for those that have, and the others fail
-            with InvalidInputError.
+            A `concurrent.futures.Future` of what `run` returns; `await` works too. `cancel`
+            withdraws a run that has not started. `close` waits for those that have; the others
+            fail with InvalidInputError.
 
         Raises:
-            InvalidInputError: what is fed does not fit, or the session has been closed. All other
-                errors of `run` come with the future.
+            InvalidInputError: the feeds are not valid, or the session has been closed. All other
+                errors of `run` are raised by the future.
         """
         arrays = check_feeds(self._inputs, feeds, self._types)
         wanted = self._wanted(output_names)
@@ -225,12 +225,12 @@ class InferenceSession:
         """Return a new tensor of zeros on the device, for an input or an output.
 
         Args:
-            name: whose element type, and shape, it has.
-            shape: its sizes, where the network leaves them open.
+            name: the input or output that gives the element type and the shape.
+            shape: the sizes, where the network leaves them open.
 
         Raises:
-            InvalidInputError: an unknown name, sizes that do not fit or are not known, or elements
-                that devices do not hold.
+            InvalidInputError: an unknown name, sizes that are unknown or do not match, or
+                elements that devices cannot hold.
         """
         known = {info.name: info for info in self._output_infos} | self._inputs
         info = self._info_of(name, known, "input or output")
@@ -267,17 +267,17 @@ class InferenceSession:
     ) -> BoundRun:
         """Return a run on tensors at fixed places: `bound()` copies and allocates nothing.
 
-        That holds for networks that run on the device as one plan; others run as ever, between
-        copies (`BoundRun.copies`).
+        This applies to networks that run on the device as a single plan; others run as usual,
+        between copies (`BoundRun.copies`).
 
         Args:
-            inputs: a DeviceTensor for every input, or an array, for which one is made.
-            outputs: a DeviceTensor for each wanted output, or None to have one made; or names; None
-                for all.
+            inputs: for every input, a DeviceTensor, or an array for which one is made.
+            outputs: for each wanted output, a DeviceTensor, or None to have one made; or just
+                the names; None for all outputs.
 
         Raises:
-            InvalidInputError: a name, element type or shape does not fit, or an output would lie
-                where an input lies.
+            InvalidInputError: a name, element type or shape does not match, or an output would
+                overlap an input.
         """
         fed = check_feeds(self._inputs, inputs, self._types)
         tensors = {

@@ -1,4 +1,4 @@
-"""From a model to a session that runs: load, optimise, open the device. Every face stands on it."""
+"""From a model to a session: load, optimise, open the device. Every face is built on this."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ CPU_DEVICE = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """Stands where a DeviceInfo would when the numpy backend is the device."""
+    """Takes the place of a DeviceInfo when the numpy backend is the device."""
 
     name: str = "CPU (numpy backend)"
 
@@ -89,7 +89,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:
-    """A backend, what it runs on, and the precision that it has."""
+    """A backend, the device it runs on, and its precision."""
 
     backend: Backend
     info: DeviceInfo | CpuInfo
@@ -98,14 +98,14 @@ class OpenDevice:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A network on a device: `core` runs it."""
+    """A network opened on a device; `core` runs it."""
 
     core: Session
     device: DeviceInfo | CpuInfo
     precision: Precision
 
     def plan_ahead(self) -> None:
-        """Plan now where the model fixes every shape, so that the first run finds a plan."""
+        """Plan now if the model fixes every shape, so that the first run finds a plan."""
         inputs = self.core.graph.inputs
         if all(info.is_static for info in inputs) and not self.core.content_inputs:
             self.core.resize({info.name: info.dims for info in inputs}, {})
@@ -121,7 +121,7 @@ def open_model(
     optimised: bool = True,
     unsupported: Unsupported = "cpu",
 ) -> tuple[Network, OpenSession]:
-    """Load a model and open a session of it; the driver is loaded while the model is.
+    """Load a model and open a session on it; the driver is loaded at the same time.
 
     Args:
         model: as for `load_network`, like the other arguments that are not named here.
@@ -168,13 +168,13 @@ def load_network(
             value, which the caller wants to feed. Others become constants.
         sizes: sizes of named dimensions, which are fixed before the network is optimised.
         optimised: False runs no pass: every node of the file is an op, or several.
-        unsupported: "cpu" lets an evaluator of ONNX on the host run nodes that cannot be
-            converted, where one does; "raise" refuses the model.
+        unsupported: "cpu" lets an ONNX evaluator on the host run nodes that cannot be
+            converted, if it can; "raise" refuses the model.
 
     Raises:
         ModelError: the file is missing, damaged or not a model.
         BudgetError: the model takes more than the budget.
-        UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
+        UnsupportedOpError: the model has operators that nothing can run or, with "raise", that
             vkmnn does not know; all are listed.
         InvalidInputError: `unsupported` is neither.
     """
@@ -199,7 +199,7 @@ def load_network(
 
 
 def _host_check(names: Sequence[str]) -> HostCheck:
-    """Return what says whether the host runs a node, imported when a model has such nodes."""
+    """Return the check whether the host can run a node; imported when a model needs it."""
 
     def check(
         model: onnx.ModelProto, untyped: Collection[str]
@@ -214,7 +214,7 @@ def _host_check(names: Sequence[str]) -> HostCheck:
 def _converted(
     model: Any, meter: Meter, as_inputs: frozenset[str], host: HostCheck | None
 ) -> Graph:
-    """Return the graph of a model, by the front end that recognises it."""
+    """Return the graph of a model, read by the front end that recognises it."""
     from vkmnn.converter.front_end import Conversion, find_front_end
     from vkmnn.converter.onnx import OnnxFrontEnd
 
@@ -233,7 +233,7 @@ def _converted(
 def open_session(
     network: Network, config: ScheduleConfig, device: OpenDevice | None = None
 ) -> OpenSession:
-    """Open a session of a network; its plans are made when shapes are known.
+    """Open a session on a network; plans are made once shapes are known.
 
     Args:
         network: what to run.
@@ -280,7 +280,7 @@ def _open_on_host(
     seconds: float,
     budget: Budget,
 ) -> Sequence[HostPart]:
-    """Return what runs ops on the host, imported when a network has such ops."""
+    """Return what runs ops on the host; imported when a network needs it."""
     from vkmnn.host import open_on_host
 
     room = host_memory() // 2 if budget.bytes is None else budget.bytes
@@ -288,7 +288,7 @@ def _open_on_host(
 
 
 def _open_branches(op: Op, constants: Mapping[str, Array], budget: Budget) -> Branches | None:
-    """Return the branches of an If that is worth it as networks; None where the host runs it."""
+    """Return the branches of an If as networks if that pays; None where the host runs it."""
     from vkmnn.host import branch_models
 
     found = branch_models(op, constants)
@@ -335,7 +335,7 @@ def _on_cpu(config: ScheduleConfig) -> OpenDevice:
 
 
 def _precision(config: ScheduleConfig, has_fp16: bool, device: str) -> Precision:
-    """Return the precision to run with, and warn where it is not the one that was asked for."""
+    """Return the precision to run with, and warn if it is not the requested one."""
     wanted = PRECISIONS[precision_name(config.precision)]
     if wanted == "normal" and not has_fp16:
         _log.warning(
@@ -350,7 +350,7 @@ def _precision(config: ScheduleConfig, has_fp16: bool, device: str) -> Precision
 
 
 def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
-    """Return the graph with further outputs."""
+    """Return the graph with additional outputs."""
     if not names:
         return graph
     produced = graph.producers()

@@ -37,20 +37,20 @@ class ScheduleConfig:
     """How a session runs (MNN ScheduleConfig).
 
     Args:
-        device: "auto" (`VKMNN_DEVICE`, or else the best Vulkan device, or else the CPU backend
-            with a warning), an index, part of a name, a UUID, or "cpu" for the numpy backend.
+        device: "auto" (`VKMNN_DEVICE`, otherwise the best Vulkan device, otherwise the CPU
+            backend, with a warning), an index, part of a name, a UUID, or "cpu" for numpy.
         precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
-            stored as float16 where their range allows it, and computed in float32; "low" as
-            "normal". Where the device has no 16-bit storage, and on the CPU backend, "normal" is
-            "high", which a warning and `Session.precision` tell.
+            stored as float16 where their range allows it, and computed in float32; "low" is the
+            same as "normal". On devices without 16-bit storage, and on the CPU backend, "normal"
+            runs as "high"; a warning and `Session.precision` say so.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
-        save_tensors: names of intermediate tensors that are kept as further outputs.
+        save_tensors: names of intermediate tensors to keep as additional outputs.
         require_device: raise PlacementError when an op would run off the device.
-        max_plans: how many input shapes stay planned.
-        progress: called with (done, all) while pipelines are compiled.
-        on_device_lost: "raise" DeviceLostError, after which the session is to be closed; or
-            "rebuild": open the device anew, plan and upload anew, and run once more. A second
+        max_plans: for how many input shapes plans are kept.
+        progress: called with (done, total) while pipelines are compiled.
+        on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
+            "rebuild": reopen the device, plan and upload again, and run once more. A second
             loss in the same call raises.
     """
 

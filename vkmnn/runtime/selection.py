@@ -1,4 +1,4 @@
-"""Which of the devices a selector means."""
+"""Which device a selector selects."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _INDEX = re.compile(r"-?[0-9]{1,9}")
 
 
 def select(devices: Sequence[DeviceInfo], selector: str | int) -> tuple[DeviceInfo, str]:
-    """Return the device and the reason why it is the one.
+    """Return the selected device and the reason for the choice.
 
     Args:
         devices: what was found.
-        selector: "auto", an index (a whole number, as text too), a UUID, or a part of the name
-            (case does not matter).
+        selector: "auto", an index (an integer, or its text), a UUID, or part of the name (in
+            upper or lower case).
 
     Raises:
         DeviceNotFoundError: nothing fits.
@@ -53,7 +53,7 @@ def describe(devices: Sequence[DeviceInfo]) -> str:
 
 
 _HINT = (
-    'a selector is "auto", an index, a part of a name or a UUID; `vkmnn devices` lists what there '
-    "is. Drivers come with the GPU vendor's package or with Mesa (Debian, Ubuntu: `apt install "
+    'a selector is "auto", an index, part of a name or a UUID; `vkmnn devices` lists the devices '
+    "found. Drivers come with the GPU vendor's package or with Mesa (Debian, Ubuntu: `apt install "
     "mesa-vulkan-drivers`, which also brings a software device)"
 )
