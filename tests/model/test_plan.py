@@ -229,6 +229,17 @@ def test_no_kernel_idles_where_a_split_pays(name: str) -> None:
     assert seen
 
 
+def test_weights_beyond_a_binding_are_cut_on_gpus_with_texel_buffers() -> None:
+    """They load from buffers, which bind less than texel buffers would."""
+    model = load_network(transformer("head", 4, 768, 12, before=True, columns=50_257))
+    x = {"x": np.zeros((1, 4, 768), np.float32)}
+    plan = plan_for(model, "adreno-740", "high", x, places=False)
+    assert not plan.placement.off_device
+    limit = load_profile("adreno-740").limits.max_storage_buffer_range
+    assert limit < 50_257 * 768 * 4
+    assert all(step.nbytes <= 2 * limit for step in plan.forecast.steps)
+
+
 def weight_bytes(name: str) -> int:
     return sum(array.nbytes for array in network(name).graph.constants.values())
 

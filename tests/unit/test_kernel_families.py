@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.device_infos import LARGE_GPU
+from tests.device_infos import COOPMAT_GPU, LARGE_GPU
 from vkmnn.errors import PluginError
 from vkmnn.registry import Snapshot
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -21,9 +21,11 @@ from vkmnn.vulkan.gemm.family import (
     conv_family,
     matmul_family,
     rank_matmul,
+    spread,
 )
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.tuning import MAX_CANDIDATES
 
 families.load_all()
 PROBLEM = MatMulProblem((), (), (), 64, 64, 64)
@@ -53,6 +55,23 @@ def test_place_comes_before_cost() -> None:
     matmul_family(Whole)
     ranked = rank_matmul(PROBLEM, Target(LARGE_GPU))
     assert ranked == [Whole(1), Whole(0), *before, Whole(2)]
+
+
+def test_who_measures_meets_every_family() -> None:
+    """Of the first eight kernels, three at most are of one family; the first stays the first."""
+    large = MatMulProblem((), (), (), 197, 768, 3072)
+    ranked = rank_matmul(large, Target(COOPMAT_GPU, fp16=True))
+    found = spread(ranked)
+    assert found[0] == ranked[0]
+    assert sorted(map(repr, found)) == sorted(map(repr, ranked))
+    before = [kernel.family for kernel in ranked[:MAX_CANDIDATES]]
+    after = [kernel.family for kernel in found[:MAX_CANDIDATES]]
+    assert set(before) == {"coop"}
+    assert set(after) == {"coop", "shared", "tile"}
+    assert max(after.count(family) for family in after) == 3
+    for family in set(after):
+        same = [kernel for kernel in ranked if kernel.family == family]
+        assert [kernel for kernel in found if kernel.family == family] == same
 
 
 @pytest.mark.usefixtures("registrations")

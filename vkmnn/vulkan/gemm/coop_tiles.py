@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Any, Literal, cast
 
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
@@ -249,7 +250,8 @@ def timed_coop(
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
-    is offered. `needed` are the multiplications of the problem, where `gemm` is filled up.
+    is offered, as if it took forever. `needed` are the multiplications of the problem, where
+    `gemm` is filled up.
     """
     matrix = matrix_of(info)
     if matrix is None or gemm.k == 0:
@@ -267,10 +269,13 @@ def timed_coop(
         offered.append(timed(CoopKernel(tile)))
         if not tile.splits:
             continue
-        shared = [timed(CoopKernel(tile, parts)) for parts in parts_of(tile.steps(gemm.k), gemm.k)]
-        offered += sorted(shared, key=lambda pair: pair[0])[:1]
-        if not shared and tile.steps(gemm.k) > 1:
-            spare.append(timed(CoopKernel(tile, used_parts(tile.steps(gemm.k), 3))))
+        steps = tile.steps(gemm.k)
+        shared = [timed(CoopKernel(tile, parts)) for parts in parts_of(steps, gemm.k)]
+        best = sorted(shared, key=lambda pair: pair[0])[:1]
+        offered += best
+        three = CoopKernel(tile, used_parts(steps, 3))
+        if steps > 1 and three not in [kernel for _, kernel in best]:
+            spare.append((inf, three))
     return [*sorted(offered, key=lambda pair: pair[0]), *spare]
 
 

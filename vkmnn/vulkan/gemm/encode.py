@@ -6,7 +6,7 @@ import logging
 
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
-from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_matmul
+from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_matmul, spread
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 
 _log = logging.getLogger(__name__)
@@ -22,21 +22,27 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     problem = job.problem
     if 0 in (problem.pixels, problem.channels):
         return
-    candidates = rank_convolution(problem, Target.of(encoder))
+    target = Target.of(encoder)
+    candidates = rank_convolution(problem, target)
+    if target.gpu:
+        candidates = spread(candidates)
     kernel = encoder.choose("convolution", problem, candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
-        encoder.expect(kernel.predict(problem, Target.of(encoder)))
+        encoder.expect(kernel.predict(problem, target))
 
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
-    candidates = rank_matmul(job.problem, Target.of(encoder))
+    target = Target.of(encoder)
+    candidates = rank_matmul(job.problem, target)
+    if target.gpu:
+        candidates = spread(candidates)
     kernel = encoder.choose("matmul", job.problem, candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
-        encoder.expect(kernel.predict(job.problem, Target.of(encoder)))
+        encoder.expect(kernel.predict(job.problem, target))

@@ -7,7 +7,8 @@ measures and the shader tests walk through, by their `repr`. It lives in a modul
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from inspect import isabstract
@@ -27,6 +28,9 @@ from vkmnn.vulkan.gemm.problem import ConvProblem, Grouping, MatMulProblem
 from vkmnn.vulkan.gemm.weights import pack_panels
 
 K = TypeVar("K", covariant=True)
+
+# Kernels of a family that come before the rest where they are to be measured.
+OF_A_FAMILY = 3
 
 
 class Place(IntEnum):
@@ -162,6 +166,8 @@ class MatMulKernel(ABC):
         """Record the dispatches."""
 
 
+F = TypeVar("F", ConvKernel, MatMulKernel)
+
 CONV_FAMILIES: Registry[str, type[ConvKernel]] = Registry("kernel family for convolutions")
 MATMUL_FAMILIES: Registry[str, type[MatMulKernel]] = Registry("kernel family for products")
 
@@ -214,6 +220,19 @@ def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     families = (MATMUL_FAMILIES[name] for name in MATMUL_FAMILIES)
     fitting = (family for family in families if problem.dtype in family.dtypes)
     return _ordered(bid for family in fitting for bid in family.rank(problem, target))
+
+
+def spread(ranked: Sequence[F]) -> list[F]:
+    """Return kernels with a few of each family before the rest, the likely fastest still first.
+
+    Who measures the first ones so meets every family: a prediction may be wrong about all of one.
+    """
+    taken: Counter[str] = Counter()
+    late: list[bool] = []
+    for kernel in ranked:
+        taken[kernel.family] += 1
+        late.append(taken[kernel.family] > OF_A_FAMILY)
+    return [ranked[place] for place in sorted(range(len(ranked)), key=late.__getitem__)]
 
 
 def _ordered(bids: Iterable[Bid[K]]) -> list[K]:

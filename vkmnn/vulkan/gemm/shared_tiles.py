@@ -7,6 +7,7 @@ docs/decisions/gemm-families.md says where the numbers come from.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, cast
 
 from vkmnn.runtime.device_info import DeviceInfo
@@ -152,7 +153,7 @@ def timed_shared(
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
-    is offered.
+    is offered, as if it took forever.
     """
     if gemm.k == 0:
         return []  # there is nothing to load a first step from
@@ -171,9 +172,11 @@ def timed_shared(
             continue
         steps = tile.steps(gemm.k)
         shared = [timed(SharedKernel(tile, parts)) for parts in parts_of(steps, gemm.k)]
-        offered += sorted(shared, key=lambda pair: pair[0])[:1]
-        if not shared and steps > 1:
-            spare.append(timed(SharedKernel(tile, used_parts(steps, 3))))
+        best = sorted(shared, key=lambda pair: pair[0])[:1]
+        offered += best
+        three = SharedKernel(tile, used_parts(steps, 3))
+        if steps > 1 and three not in [kernel for _, kernel in best]:
+            spare.append((inf, three))
     return [*sorted(offered, key=lambda pair: pair[0]), *spare]
 
 

@@ -67,17 +67,17 @@ def gemv_sizes(
     gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
 ) -> Iterator[tuple[kernels.MatmulGemvRows, int, int]]:
     """Yield rows, width and local of the fastest kernel for few rows, when a product has few."""
-    for _, sizes in timed_gemv(gemm, info, element_bytes, cold):
+    for _, sizes in timed_gemv(gemm, info, element_bytes, cold)[:1]:
         yield sizes
 
 
 def timed_gemv(
     gemm: Gemm, info: DeviceInfo, element_bytes: int = 4, cold: bool = False
-) -> Iterator[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
-    """Yield the same with the microseconds that it is expected to take."""
+) -> list[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
+    """Return the fastest with the microseconds that it is expected to take, and the narrowest."""
     limits = info.limits
     if gemm.rows > ROWS[-1] or gemm.batches > limits.max_workgroup_count[2]:
-        return
+        return []
     rows = next(count for count in ROWS if gemm.rows <= count)
     room = min(
         limits.max_workgroup_invocations,
@@ -91,7 +91,7 @@ def timed_gemv(
         local = next((n for n in (256, 128) if n <= room and n <= useful), 64)
         cost = gemv_cost(gemm, (rows, width, local), info, element_bytes, cold)
         timed.append((cost.total, (rows, width, local)))
-    yield min(timed, key=lambda pair: pair[0])
+    return list(dict.fromkeys((min(timed, key=lambda pair: pair[0]), timed[0])))
 
 
 def gemv_cost(
@@ -130,7 +130,7 @@ def gemv_cost(
 
 def _timed(
     gemm: Gemm, target: Target
-) -> Iterator[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
+) -> list[tuple[float, tuple[kernels.MatmulGemvRows, int, int]]]:
     return timed_gemv(gemm, target.info, target.element_bytes, target.cold)
 
 
