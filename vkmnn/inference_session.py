@@ -390,7 +390,7 @@ class InferenceSession:
         Args:
             feeds: as for `run`.
             runs: how often each candidate runs; the least time counts.
-            progress: called with (done, all) after every trial; `all` may grow.
+            progress: called with (done, total) after every trial; `total` may grow.
 
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.

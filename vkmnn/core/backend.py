@@ -68,9 +68,10 @@ class TunedChoice:
 class Tuning:
     """What tuning a network found.
 
-    `choices` are empty where no op has a choice. `before_us` and `after_us` are microseconds of
-    whole runs, medians of as many in turns: with the kernels that were in use, and with those that
-    measured fastest op by op; both 0 where these are the same. `kept`: the latter are in use now.
+    `choices` is empty where no op has a choice. `before_us` and `after_us` are the median times of
+    whole runs, taken in turns, in microseconds: with the kernels that were in use, and with those
+    that measured fastest op by op; both are 0 where these are the same. `kept`: the latter are in
+    use now.
     """
 
     choices: tuple[TunedChoice, ...] = ()
@@ -147,7 +148,7 @@ class Segment(ABC):
         self.run(host)
 
     def end(self, host: dict[str, Array] | None) -> None:  # noqa: B027 - most never wait
-        """Finish what `begin` began; without `host`, what was produced stays where it lies."""
+        """Finish what `begin` started; without `host`, results stay where they are."""
 
     def replay(self) -> None:
         """Run a segment that `bound` returned, on what its tensors hold."""
@@ -161,7 +162,7 @@ class Segment(ABC):
     ) -> Segment | None:
         """Return the segment prepared once more, to read and write these tensors where they lie.
 
-        It shares the memory of this one, which is to be closed after it.
+        It shares the memory of this one, which must be closed after it.
 
         Args:
             inputs: what the host provides.
@@ -210,8 +211,8 @@ class Backend(ABC):
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Take the whole plan's commands before segments are built; may insert conversions.
 
-        Here alone may a backend change forms of tensors: those of the results of its own commands,
-        by `Tensor.take_form`. They are final when it returns.
+        This is the only place where a backend may change the forms of tensors, by
+        `Tensor.take_form`: those of its own commands' results. They are final when it returns.
         """
 
     @abstractmethod
@@ -249,23 +250,23 @@ class Backend(ABC):
         progress: Callable[[int, int], None] | None,
         limit_s: float = math.inf,
     ) -> Tuning:
-        """Measure the kernels that a plan could use, and use them where the whole run gains.
+        """Measure the kernels that a plan could use, and use them if the whole run gets faster.
 
         Args:
             make_plan: makes the plan on a backend.
             feeds: arrays to run it on.
             runs: how often each candidate runs.
             limit_s: seconds after which no further candidate is tried.
-            progress: called with (done, all) after every trial; `all` may grow.
+            progress: called with (done, total) after every trial; `total` may grow.
 
         Returns:
-            What was settled, where there was a choice.
+            The outcome of every choice.
         """
         return Tuning()
 
     @property
     def tunes_new_plans(self) -> bool:
-        """Whether a plan is to be tuned when it is made first."""
+        """Whether new plans are to be tuned."""
         return False
 
     def new_tensor(
@@ -280,7 +281,7 @@ class Backend(ABC):
 
         Raises:
             InvalidInputError: the backend has no such elements.
-            OutOfDeviceMemoryError: the memory is not there.
+            OutOfDeviceMemoryError: there is not enough memory.
         """
         return DeviceTensor(shape, dtype, HostStorage(np.zeros(shape, dtype.numpy)))
 

@@ -29,12 +29,12 @@ class Execution(Generic[AttrsT]):
     """One op bound to a backend, and to its tensors.
 
     Shapes, element types and contents of constants are final at construction. Layouts and widths
-    are not: the backend negotiates them, and calls `bind` with the tensors that came of it.
+    are not: the backend negotiates them, and then calls `bind` with the resulting tensors.
 
     Args:
         op: what is run.
         inputs: its operands, None where one is absent.
-        outputs: its results, those that are wanted.
+        outputs: those of its results that are wanted.
 
     Raises:
         Rejection: the op cannot run here.
@@ -48,7 +48,7 @@ class Execution(Generic[AttrsT]):
         self.outputs = list(outputs)
 
     def bind(self, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        """Take the tensors in other forms; shapes and contents stay the same."""
+        """Take the tensors in their final forms; shapes and contents stay the same."""
         self.inputs = list(inputs)
         self.outputs = list(outputs)
 
@@ -76,7 +76,7 @@ class Execution(Generic[AttrsT]):
 
     @property
     def operands(self) -> list[Tensor]:
-        """The inputs, without absent ones."""
+        """The inputs that are present."""
         return [tensor for tensor in self.inputs if tensor is not None]
 
     @property
@@ -85,7 +85,7 @@ class Execution(Generic[AttrsT]):
         return self.outputs[0]
 
     def result(self, index: int) -> Tensor | None:
-        """Return output `index` as the op numbers them, or None when nobody wants it."""
+        """Return output `index`, in the op's numbering, or None when nobody wants it."""
         names = self.op.outputs
         if index >= len(names) or not names[index]:
             return None

@@ -39,9 +39,9 @@ class Plan:
 
     Raises:
         BudgetError: the plan would take more memory, pieces or time than the meter allows.
-        ShapeError: the shapes do not fit the network.
-        UnsupportedOpError: neither backend runs some op.
-        DeviceError: a tensor cannot be brought from one backend to the other.
+        ShapeError: the shapes do not match the network.
+        UnsupportedOpError: neither backend can run some op.
+        DeviceError: a tensor cannot be moved from one backend to the other.
     """
 
     def __init__(

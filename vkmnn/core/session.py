@@ -46,12 +46,12 @@ T = TypeVar("T")
 class Session:
     """Plans of one network on one pair of backends; safe to use from several threads.
 
-    Calls exclude each other. `close` waits for the call that another thread is in; what comes
-    after it is refused. A session belongs to the process that made it: in a forked child it does
-    nothing but refuse.
+    Only one call runs at a time. `close` waits for a call that another thread is in; later calls
+    are refused. A session belongs to the process that made it: in a forked child, it refuses all
+    calls.
 
-    A network that holds what only the host runs, or shapes that depend on what is computed, is cut
-    into stages, which run one after the other ([why](docs/decisions/host-nodes.md)).
+    A network with ops that only the host can run, or with shapes that depend on computed values,
+    is cut into stages, which run one after the other ([why](docs/decisions/host-nodes.md)).
 
     Args:
         graph: the optimised network.
@@ -62,13 +62,13 @@ class Session:
             goes first.
         require_main: refuse plans that put an op on the backup.
         meter: makes a meter of what one load or plan may take; None has no limits.
-        rebuild: when the device is lost, open it anew, plan anew and do what was asked once more.
-        open_host: opens what runs ops of the type HostGraph.
-        open_branches: makes networks of the branches of an If; None lets the host run them all.
+        rebuild: when the device is lost, reopen it, plan again and repeat the call once.
+        open_host: opens what runs ops of type HostGraph.
+        open_branches: makes networks of an If's branches; None lets the host run them all.
 
     Raises:
-        PlacementError: `require_main` is set, and only the host runs some op.
-        UnsupportedOpError: nothing runs some op.
+        PlacementError: `require_main` is set, and some op can only run on the host.
+        UnsupportedOpError: nothing can run some op.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class Session:
         Args:
             feeds: as for `run`.
             runs: how often each candidate runs.
-            progress: called with (done, all) after every trial; `all` may grow.
+            progress: called with (done, total) after every trial; `total` may grow.
 
         Raises:
             InvalidInputError: `runs` is below 1, or the device cannot measure time.

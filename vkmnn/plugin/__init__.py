@@ -1,9 +1,10 @@
 """All that the author of an operator imports.
 
 An operator is registered by decorators, in any module that is loaded as a plug-in: its attributes
-(`op_type`), its output's shape (`size_computer`), what it computes (`cpu_execution`), how a device
-runs it (`vulkan_execution`, or `geometry` for data movement), and which ONNX node means it
-(`converter`). vkmnn's own operators use the same ones. docs/extending/operator.md has an example.
+(`op_type`), the shape of its output (`size_computer`), what it computes (`cpu_execution`), how a
+device runs it (`vulkan_execution`, or `geometry` for data movement), and which ONNX node stands for
+it (`converter`). vkmnn's own operators use the same decorators; docs/extending/operator.md has an
+example.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class VulkanBackend(TunableBackend):
 
     Args:
         device: an opened device; shared, not closed with the backend.
-        progress: called with (done, all) while pipelines are made.
+        progress: called with (done, total) while pipelines are made.
         timestamps: record GPU time per dispatch, for profiles.
         chooser: decides between kernels that do the same; None for what `VKMNN_TUNE` says.
         fp16: store floats in 16 bits where ops have kernels for that and range does not forbid it;
