@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vkmnn.ir import OP_TYPES
-
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
@@ -22,8 +20,3 @@ def test_folders_and_files_exist() -> None:
 def test_every_folder_of_the_package_is_named() -> None:
     folders = {path.parent for path in (ROOT / "vkmnn").glob("*/__init__.py")}
     assert [path.name for path in sorted(folders) if f"{path.name}/" not in TEXT] == []
-
-
-def test_the_number_of_op_types() -> None:
-    own = [name for name in OP_TYPES if OP_TYPES[name].attrs.__module__.startswith("vkmnn.ir")]
-    assert f"\n{len(own)} op types" in TEXT

@@ -196,6 +196,7 @@ CASES = [
     case("GatherND", Given((50, 60, 8)), Given(("N", "L", 2), DType.INT64), out=SAME),
     case("ScatterND", X, Given((1, 1), DType.INT64), Given((1, "L", 8)), out=SAME),
     case("ScatterElements", X, Given(SAME, DType.INT64), X, out=SAME, axis=1),
+    case("Append", X, Given(("N", 1, 8)), Given((1,), DType.INT64), out=SAME, axis=1),
     case("OneHot", Given(("N", "L"), DType.INT64), one(8), Given((2,)), out=SAME, axis=-1),
     case("OneHot", Given(("N",), DType.INT64), ints("L"), Given((2,)), out=("L", "N")),
     case("Transpose", X, out=("L", "N", 8), perm=(1, 0, 2)),
