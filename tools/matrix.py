@@ -62,18 +62,23 @@ class Result:
             say(f"{name}: FAILED, {reason}")
 
 
-def run(names: Sequence[str], *, short: bool, more: Sequence[str] = ()) -> Result:
+def run(
+    names: Sequence[str], *, short: bool, more: Sequence[str] = (), record: Path | None = None
+) -> Result:
     """Run the tests on each driver, one after the other.
 
     Args:
         names: as `drivers.chosen` takes them.
         short: the parts that show most in little time.
         more: further arguments for pytest.
+        record: the page whose table gets a driver's results as soon as they are there.
     """
     result = Result()
     for name in names:
         try:
             result.reports.append(_run_one(name, short, more))
+            if record:
+                page.record(result.reports[-1:], record)
         except CannotError as error:
             result.missing[name] = str(error)
         except TaskError as error:
@@ -131,11 +136,10 @@ def main(args: Sequence[str]) -> int:
     if options.refresh:
         for driver in chosen:
             shutil.rmtree(process.cache_folder() / "drivers" / driver.name, ignore_errors=True)
-    result = run(names, short=options.short, more=more)
+    result = run(names, short=options.short, more=more, record=PAGE if options.record else None)
     if options.results and result.reports:
         suites.save(result.reports[0], Path(options.results))
     if options.record:
-        page.record(result.reports, PAGE)
         say(f"written into {PAGE}")
     return result.status or (CANNOT if result.missing else 0)
 

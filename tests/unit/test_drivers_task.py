@@ -340,6 +340,26 @@ def test_the_page_keeps_rows_of_drivers_that_were_not_run(tmp_path: Path) -> Non
     assert text.endswith("\nafter\n")
 
 
+def test_results_are_recorded_driver_by_driver(
+    ran: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is ended in the middle has not run in vain."""
+    path = tmp_path / "drivers.md"
+    path.write_text(f"{page.BEGIN}\n{page.END}\n")
+    monkeypatch.setattr(matrix, "PAGE", path)
+    own = suites.run
+
+    def ended(driver: str, *rest: Any) -> Report:
+        if driver == "system":
+            raise KeyboardInterrupt
+        return own(driver, *rest)
+
+    monkeypatch.setattr(suites, "run", ended)
+    with pytest.raises(KeyboardInterrupt):
+        matrix.main(["own", "system", "--record"])
+    assert "| own | llvmpipe |" in path.read_text()
+
+
 def test_a_page_without_a_place_for_the_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("nothing")
     with pytest.raises(TaskError, match="has no lines"):
