@@ -82,6 +82,37 @@ def function(name: str, body: onnx.NodeProto) -> onnx.FunctionProto:
     return helper.make_function("my", name, ["a"], ["b"], [body], imports)
 
 
+def doubling(depth: int) -> list[onnx.FunctionProto]:
+    """Return functions that call the next one twice."""
+    imports = [helper.make_opsetid("", 18), helper.make_opsetid("my", 1)]
+    made = []
+    for level in range(depth):
+        names = (f"f{level}" if level else "f", f"f{level + 1}")
+        body = [helper.make_node(names[1], [a], [b], domain="my") for a, b in ("at", "tb")]
+        if level == depth - 1:
+            body = [helper.make_node("Neg", ["a"], ["b"])]
+        made.append(helper.make_function("my", names[0], ["a"], ["b"], body, imports))
+    return made
+
+
+def looped(functions: Sequence[onnx.FunctionProto]) -> Model:
+    """Return a model that calls a function in a Loop of two turns."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("f", ["s"], ["t"], domain="my"),
+        ],
+        "body",
+        [info("i", (), TensorProto.INT64), info("go", (), TensorProto.BOOL), info("s")],
+        [info("on", (), TensorProto.BOOL), info("t")],
+    )
+    loop = helper.make_node("Loop", ["m", "", "x"], ["y"], name="here", body=body)
+    made = model([loop], constants={"m": np.array(2)})
+    made.functions.extend(functions)
+    made.opset_import.add(domain="my", version=1)
+    return made
+
+
 def nested_ifs(depth: int, constant: bool) -> Model:
     """Return a model of an If in an If in an If …, whose innermost branch is Relu."""
     graph = helper.make_graph(
@@ -244,6 +275,11 @@ RIGHT = {
         lambda: nested_ifs(20, False),
         {"x": X, "c": np.array(True)},
         [np.maximum(X, 0)],
+    ),
+    "a function in the body of a Loop": (
+        lambda: looped([function("f", helper.make_node("Neg", ["a"], ["b"]))]),
+        {"x": X},
+        [X],
     ),
     "a function in a function": (
         lambda: called([call("g")], function("g", helper.make_node("Neg", ["a"], ["b"]))),
@@ -429,6 +465,20 @@ REFUSED = {
         "ModelError",
         "nests too deeply",
         "here",
+    ),
+    "2^60 calls in the body of a Loop": (
+        lambda: looped(doubling(60)),
+        {"x": X},
+        "BudgetError",
+        "more than",
+        "",
+    ),
+    "a function that calls itself in the body of a Loop": (
+        lambda: looped([function("f", call("f"))]),
+        {"x": X},
+        "ModelError",
+        "calls itself",
+        "op f",
     ),
     "Einsum beyond all memory": (
         lambda: model(

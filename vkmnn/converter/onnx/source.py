@@ -144,6 +144,15 @@ def _cycle_error(
     )
 
 
+def _endless(domain: str, op: str, name: str) -> ModelError:
+    return ModelError(
+        f"function {domain or 'ai.onnx'}::{op} calls itself or nests too deeply",
+        op=op,
+        node=name,
+        hint="functions of a model must not be recursive; the file may be malicious",
+    )
+
+
 def expand_call(
     node: SourceNode,
     function: onnx.FunctionProto,
@@ -162,12 +171,7 @@ def expand_call(
 
     key = (node.domain, node.op)
     if key in node.calls or len(node.calls) >= _MAX_DEPTH:
-        raise ModelError(
-            f"function {node.domain or 'ai.onnx'}::{node.op} calls itself or nests too deeply",
-            op=node.op,
-            node=node.name,
-            hint="functions of a model must not be recursive; the file may be malicious",
-        )
+        raise _endless(node.domain, node.op, node.name)
     attributes = {attribute.name: attribute for attribute in defaults}
     attributes.update((attribute.name, attribute) for attribute in node.proto.attribute)
     actual_inputs: dict[str, str] = dict(
@@ -286,13 +290,26 @@ class LocalFunctions:
                 stack.extend(expand_call(node, called, called.attribute_proto, names)[::-1])
         return flat
 
-    def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...]) -> int:
-        """Return how many nodes a node stands for; recursion counts as 1 and is found later."""
+    def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...], inner: bool = False) -> int:
+        """Return how many nodes a node stands for, those of its inner graphs included.
+
+        Recursion counts as 1, and is found when calls are replaced.
+
+        Raises:
+            ModelError: a call in an inner graph, which stays a call, has no end.
+        """
+        count = sum(
+            self._size(each, callers, True) for graph in inner_graphs(node) for each in graph.node
+        )
         key = _function_key(node.domain, node.op_type, node.overload)
         function = self._table.get(key)
-        if function is None or key in callers or len(callers) >= _MAX_DEPTH:
-            return 1
+        if function is None:
+            return 1 + count
+        if key in callers or len(callers) >= _MAX_DEPTH:
+            if inner:
+                raise _endless(node.domain, node.op_type, node.name or "".join(node.output[:1]))
+            return 1 + count
         if key not in self._sizes:
-            inner = (*callers, key)
-            self._sizes[key] = sum(self._size(each, inner) for each in function.node)
-        return self._sizes[key]
+            now = (*callers, key)
+            self._sizes[key] = sum(self._size(each, now, inner) for each in function.node)
+        return self._sizes[key] + count

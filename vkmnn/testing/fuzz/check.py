@@ -121,14 +121,21 @@ def _compare(
         expected = oracle.evaluate(case.model, feeds)
     except OracleError as error:
         return Verdict(UNSETTLED, f"the oracle cannot compute it: {error.message}")
-    found = _unexplained(case, feeds, outputs, expected, oracle, RUNTIME)
-    if found is None:
-        return None
-    name, difference = found
-    op = _producer(case.model, name)
-    other = _second_opinion(case, feeds, outputs, oracle)
+    verdict: Verdict | None = None
+    for name, difference in _unexplained(case, feeds, outputs, expected, oracle, RUNTIME).items():
+        verdict = _judge(case, feeds, name, outputs[name], difference, oracle)
+        if verdict.failed:
+            break
+    return verdict
+
+
+def _judge(
+    case: Case, feeds: Feeds, name: str, output: Array, difference: str, oracle: Oracle
+) -> Verdict:
+    """Return the verdict on an output that differs from the first oracle's."""
+    other = _second_opinion(case, feeds, name, output, oracle)
     if other is None:
-        return Verdict(WRONG, f"{name}: {difference}", op)
+        return Verdict(WRONG, f"{name}: {difference}", _producer(case.model, name))
     node, inputs = other
     reason = reason_of(node, inputs)
     if reason is None:
@@ -144,15 +151,15 @@ def _unexplained(
     expected: Mapping[str, Array],
     oracle: Oracle,
     prefer: str,
-) -> tuple[str, str] | None:
-    """Return the first output that differs by more than rounding errors do, and how; or None."""
+) -> dict[str, str]:
+    """Return the outputs that differ by more than rounding errors do, and how."""
     differences = _differences(case.precision, outputs, expected)
     for count in TRIALS:
         if not differences:
-            return None
+            break
         trials = noisy(case.model, feeds, oracle, case.precision, prefer, count)
         differences = _differences(case.precision, outputs, expected, trials)
-    return next(iter(differences.items()), None)
+    return differences
 
 
 def _differences(
@@ -176,9 +183,11 @@ def _producer(model: onnx.ModelProto, name: str) -> str:
 
 
 def _second_opinion(
-    case: Case, feeds: Feeds, outputs: Mapping[str, Array], oracle: Oracle
+    case: Case, feeds: Feeds, name: str, output: Array, oracle: Oracle
 ) -> tuple[onnx.NodeProto, list[Array | None]] | None:
-    """Return the first node that the oracles compute differently, if the second one agrees.
+    """Return the first node before an output that the oracles compute differently.
+
+    None if the second one does not agree with the output, either.
 
     Its inputs come with it.
     """
@@ -186,16 +195,26 @@ def _second_opinion(
         other = oracle.evaluate(case.model, feeds, REFERENCE)
     except OracleError:
         return None
-    if _unexplained(case, feeds, outputs, other, oracle, REFERENCE):
+    if _unexplained(case, feeds, {name: output}, other, oracle, REFERENCE):
         return None
     opsets = {entry.domain: entry.version for entry in case.model.opset_import}
-    for node in case.model.graph.node:
-        inputs = [other[name] if name else None for name in read_names(node)]
+    for node in _before(case.model, name):
+        inputs = [other[read] if read else None for read in read_names(node)]
         first = oracle.node(node, opsets, inputs, RUNTIME)
         second = oracle.node(node, opsets, inputs, REFERENCE)
         if any(agree(a, b, case.precision) for a, b in zip(first, second, strict=True)):
             return node, inputs
     return None
+
+
+def _before(model: onnx.ModelProto, name: str) -> list[onnx.NodeProto]:
+    """Return the nodes that a tensor depends on, in their order."""
+    needed, nodes = {name}, []
+    for node in reversed(model.graph.node):
+        if needed & set(node.output):
+            nodes.append(node)
+            needed.update(read_names(node))
+    return nodes[::-1]
 
 
 def describe(case: Case) -> str:
@@ -216,6 +235,8 @@ def _attribute(attribute: onnx.AttributeProto) -> str:
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, onnx.TensorProto):
         return _text(onnx.numpy_helper.to_array(value))
+    if isinstance(value, onnx.GraphProto):
+        return f"{{{', '.join(node.op_type for node in value.node)}}}"
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

@@ -55,7 +55,7 @@ class Report:
         lines = [
             f"seed {seed}: {models} models in {seconds:.0f} s, {rate:.1f} a second",
             f"  {agree} agree, {refused} refused, {disputed} disputed, {failed_count} failed",
-            f"  {len(self.ops)} of {len(RECIPES)} operators",
+            f"  {len(self.ops.keys() & set(RECIPES))} of {len(RECIPES)} operators",
         ]
         if missing:
             lines[-1] += f"; not: {', '.join(missing)}"
