@@ -132,6 +132,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pnnx": ("vkmnn.bench.engines",),
     "pytest": ("vkmnn.testing",),
     "numpy": ("vkmnn",),
+    "ml_dtypes": ("vkmnn.ir",),  # comes with onnx; without it the host has these types
 }
 
 

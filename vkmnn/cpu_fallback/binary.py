@@ -9,7 +9,7 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required, widen
 from vkmnn.cpu_fallback.unary import activate, unary
 from vkmnn.errors import InvalidInputError
-from vkmnn.ir import Op
+from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, DType, Op
 from vkmnn.ir.ops import COMPARISON_KINDS, BinaryAttrs, CastAttrs, ElementwiseAttrs, ScaleAttrs
 
 
@@ -111,17 +111,53 @@ def _elementwise(op: Op[ElementwiseAttrs], inputs: Inputs) -> list[AnyArray]:
     return [result.astype(required(inputs, 0).dtype, copy=False)]
 
 
-def cast(x: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:
+def cast(x: AnyArray, to: DType, saturate: bool = True, round_mode: str = "up") -> AnyArray:
     """Convert as ONNX Cast does; integers that do not fit wrap around."""
+    dtype = to.numpy
+    if x.dtype == dtype:
+        return x
+    source = DType.from_numpy(x.dtype)
+    if source.is_narrow:
+        x = x.astype(np.float32 if source.is_float else np.int32)
+    if to is DType.FLOAT8E8M0:
+        return _power_of_two(x, saturate, round_mode)
+    if to in NARROW_FLOATS:
+        return _narrow_float(x, to, saturate)
+    if to in NARROW_INTEGERS:
+        return (x.astype(np.int64) if x.dtype.kind == "f" else x).astype(dtype)
     if x.dtype.kind == "f" and dtype.kind in "iu" and dtype.itemsize < 8:
         # Straight from float to a small type is undefined in C; through int64 it wraps everywhere.
         return x.astype(np.int64).astype(dtype)
     return x.astype(dtype, copy=False)
 
 
+def _narrow_float(x: AnyArray, to: DType, saturate: bool) -> AnyArray:
+    """Round to the nearest number of a format, ties to even."""
+    if saturate and to is not DType.BFLOAT16:
+        largest = NARROW_FLOATS[to].largest
+        x = np.clip(x, -largest, largest)
+    return x.astype(to.numpy)
+
+
+def _power_of_two(x: AnyArray, saturate: bool, mode: str) -> AnyArray:
+    """Return the exponents of floats as FLOAT8E8M0, whatever their signs; infinity gives NaN."""
+    bits = x.astype(np.float32).view(np.uint32)
+    exponent, fraction = bits >> 23 & 0xFF, bits & 0x7FFFFF
+    if mode == "nearest":
+        half = np.uint32(0x400000)
+        up = (fraction > half) | ((fraction == half) & (exponent > 0))
+    else:
+        up = (fraction > 0) & (mode == "up")
+    highest = 0xFE if saturate else 0xFF
+    rounded = np.minimum(exponent + up, highest)
+    codes = np.where(exponent == 0xFF, 0xFF, rounded).astype(np.uint8)
+    return codes.view(DType.FLOAT8E8M0.numpy)
+
+
 @cpu_execution("Cast")
 def _cast(op: Op[CastAttrs], inputs: Inputs) -> list[AnyArray]:
-    return [cast(required(inputs, 0), op.attrs.to.numpy)]
+    attrs = op.attrs
+    return [cast(required(inputs, 0), attrs.to, attrs.saturate, attrs.round_mode)]
 
 
 @cpu_execution("Scale")

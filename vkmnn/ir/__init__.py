@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from vkmnn.ir.dtype import DType
+from vkmnn.ir.dtype import (
+    NARROW_FLOATS,
+    NARROW_INTEGERS,
+    DType,
+    FloatFormat,
+    has_narrow_types,
+)
 from vkmnn.ir.graph import Array, AttrsT, Dim, Graph, ModelMetadata, Op, TensorInfo, check_attrs
 from vkmnn.ir.host import HOST_GRAPH, HostGraphAttrs
 from vkmnn.ir.layout import Layout, storage_elements
@@ -12,12 +18,15 @@ from vkmnn.ir.regions import Region, View
 
 __all__ = [
     "HOST_GRAPH",
+    "NARROW_FLOATS",
+    "NARROW_INTEGERS",
     "OP_TYPES",
     "Activation",
     "Array",
     "AttrsT",
     "DType",
     "Dim",
+    "FloatFormat",
     "Graph",
     "HostGraphAttrs",
     "Layout",
@@ -29,6 +38,7 @@ __all__ = [
     "TensorInfo",
     "View",
     "check_attrs",
+    "has_narrow_types",
     "op_type",
     "storage_elements",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +25,28 @@ class DType(enum.Enum):
     INT64 = "int64"
     UINT64 = "uint64"
     BOOL = "bool"
+    BFLOAT16 = "bfloat16"
+    FLOAT8E4M3FN = "float8_e4m3fn"
+    FLOAT8E4M3FNUZ = "float8_e4m3fnuz"
+    FLOAT8E5M2 = "float8_e5m2"
+    FLOAT8E5M2FNUZ = "float8_e5m2fnuz"
+    FLOAT8E8M0 = "float8_e8m0fnu"
+    FLOAT4E2M1 = "float4_e2m1fn"
+    INT4 = "int4"
+    UINT4 = "uint4"
+    INT2 = "int2"
+    UINT2 = "uint2"
     OBJECT = "object"
     """What only the host holds: strings, sequences, optionals, elements of other types."""
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """Return the numpy dtype."""
+        """Return the numpy dtype; ml_dtypes has those that numpy lacks."""
+        if self.is_narrow:
+            import ml_dtypes
+
+            found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, self.value))
+            return found
         return np.dtype(self.value)
 
     @property
@@ -39,12 +57,26 @@ class DType(enum.Enum):
     @property
     def is_float(self) -> bool:
         """True for the floating-point types."""
-        return self.value.startswith("float")
+        return "float" in self.value
 
     @property
     def is_integer(self) -> bool:
         """True for signed and unsigned integers, not for bool."""
         return "int" in self.value
+
+    @property
+    def is_narrow(self) -> bool:
+        """True for types that numpy lacks: they are stored and cast; few operators take them."""
+        return self in NARROW_FLOATS or self in NARROW_INTEGERS or self is DType.FLOAT8E8M0
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Return the least and the greatest number of an integer type."""
+        if self in NARROW_INTEGERS:
+            bits, signed = NARROW_INTEGERS[self]
+            return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        found = np.iinfo(self.value)
+        return int(found.min), int(found.max)
 
     @classmethod
     def from_numpy(cls, dtype: npt.DTypeLike) -> DType:
@@ -56,4 +88,56 @@ class DType(enum.Enum):
         return cls(np.dtype(dtype).name)
 
 
-_ONNX_NAMES = {"float32": "float", "float64": "double"}
+@dataclass(frozen=True, slots=True)
+class FloatFormat:
+    """How a float narrower than float16 differs from float32, which holds all of its numbers.
+
+    Attributes:
+        mantissa: bits behind the point.
+        smallest: exponent of the smallest normal number.
+        largest: the largest number.
+        overflow: what a larger one becomes where casts do not saturate.
+        saturates: what is too large becomes the largest number, whatever a cast says.
+        signed_zero: zero has a sign.
+    """
+
+    mantissa: int
+    smallest: int
+    largest: float
+    overflow: float = np.nan
+    saturates: bool = False
+    signed_zero: bool = True
+
+
+NARROW_FLOATS = {
+    DType.BFLOAT16: FloatFormat(7, -126, float.fromhex("0x1.fep127"), np.inf),
+    DType.FLOAT8E4M3FN: FloatFormat(3, -6, 448.0),
+    DType.FLOAT8E4M3FNUZ: FloatFormat(3, -7, 240.0, signed_zero=False),
+    DType.FLOAT8E5M2: FloatFormat(2, -14, 57344.0, np.inf),
+    DType.FLOAT8E5M2FNUZ: FloatFormat(2, -15, 57344.0, signed_zero=False),
+    DType.FLOAT4E2M1: FloatFormat(1, 0, 6.0, saturates=True),
+}
+NARROW_INTEGERS = {
+    DType.INT4: (4, True),
+    DType.UINT4: (4, False),
+    DType.INT2: (2, True),
+    DType.UINT2: (2, False),
+}
+"""Integers of less than a byte: bits, and whether they are signed."""
+
+
+def has_narrow_types() -> bool:
+    """True where ml_dtypes is installed, as it is with onnx from 1.19 on."""
+    return find_spec("ml_dtypes") is not None
+
+
+_ONNX_NAMES = {
+    "float32": "float",
+    "float64": "double",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0",
+    "float4_e2m1fn": "float4e2m1",
+}

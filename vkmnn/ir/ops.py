@@ -287,9 +287,15 @@ class ElementwiseAttrs(OpAttrs):
 @op_type("Cast")
 @dataclass(frozen=True, slots=True)
 class CastAttrs(OpAttrs):
-    """y = x converted to `to`: float to int truncates toward zero, to bool is x != 0."""
+    """y = x converted to `to`: float to int truncates toward zero, to bool is x != 0.
+
+    To floats of 8 bits, what is too large becomes the largest number where it saturates; to
+    FLOAT8E8M0 the mode, up, down or nearest, says which power of two stands for x (ONNX Cast).
+    """
 
     to: DType
+    saturate: bool = True
+    round_mode: str = "up"
 
 
 @op_type("Reduction", inputs=(1, 2), content=(1,), flops=per_input(1), host=SUMS)

@@ -93,6 +93,15 @@ class Pool(IntEnum):
     LP = 2
 
 
+class PowerMode(IntEnum):
+    """The numbers `POWERMODE_…` of GLSL."""
+
+    NONE = 0
+    UP = 1
+    DOWN = 2
+    NEAREST = 3
+
+
 class Reduce(IntEnum):
     """The numbers `REDUCE_…` of GLSL."""
 
@@ -757,6 +766,7 @@ CastSource: TypeAlias = Literal[
 CastDest: TypeAlias = Literal[
     "f32",
     "f16",
+    "narrow",
     "i32",
     "bool",
 ]
@@ -806,8 +816,8 @@ def cast(
 ) -> Shader:
     """Return a variant of `cast`.
 
-    y = x converted to another element type; int8 to uint16 live in 32-bit words, float16 in
-    float32.
+    y = x converted to another element type; int8 to uint16 live in 32-bit words, float16 and
+    narrower floats in float32.
     """
     return _find(
         "cast",

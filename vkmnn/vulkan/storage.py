@@ -16,7 +16,7 @@ import numpy.typing as npt
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import IntegerRangeError
-from vkmnn.ir import Array, DType, storage_elements
+from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, Array, DType, storage_elements
 
 ELEMENT_BYTES = 4
 FP16_BYTES = 2
@@ -35,11 +35,16 @@ _KERNEL_DTYPES = {
     DType.INT64: "i32",
     DType.UINT64: "i32",
     DType.BOOL: "i32",
+    DType.FLOAT8E8M0: "f32",
+    **dict.fromkeys(NARROW_FLOATS, "f32"),
+    **dict.fromkeys(NARROW_INTEGERS, "i32"),
 }
 _STORAGE = {"f32": np.dtype(np.float32), "i32": np.dtype(np.int32)}
 _INT32 = np.iinfo(np.int32)
 FP16_MAX = 65504.0
 FP16_MIN_NORMAL = 2.0**-14  # smaller numbers have fewer digits
+
+_WIDE_RANGE = (DType.BFLOAT16.value, DType.FLOAT8E8M0.value)  # that of float32
 
 
 FloatElement = Literal["f32", "f16"]
@@ -152,6 +157,8 @@ def fits_fp16(array: Array, *, clamped: bool = False) -> bool:
         array: the operand.
         clamped: what is too large may become the largest fp16 number.
     """
+    if array.dtype.name in _WIDE_RANGE:
+        return False
     if array.dtype.kind != "f" or array.size == 0:
         return True
     size = np.abs(array[np.isfinite(array)])

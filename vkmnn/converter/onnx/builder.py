@@ -22,6 +22,7 @@ from vkmnn.converter.onnx.host_nodes import (
 )
 from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile, metadata_of, node_count
 from vkmnn.converter.onnx.names import Names
+from vkmnn.converter.onnx.narrow import is_rounding, rounded
 from vkmnn.converter.onnx.node import (
     ExpandError,
     NodeContext,
@@ -150,6 +151,10 @@ class GraphBuilder:
         self.graph.ops.append(op)
         self._learn(op)
         return outputs[0]
+
+    def new_tensor(self, name: str) -> str:
+        """Take a name for a tensor that is not the model's own."""
+        return self._tensors.new(name)
 
     def info(self, name: str) -> TensorInfo | None:
         """Return what is known of a tensor: what follows from its op, else what the model says."""
@@ -387,6 +392,12 @@ class GraphBuilder:
         if schema is not None:
             check_node(node, schema)
             check_types(node, schema, self.info)
+            narrow = {n: i.dtype for n in node.proto.input if n and (i := self.info(n))}
+            if is_rounding(node, narrow.values()):
+                rough = [name for name, dtype in narrow.items() if dtype is DType.BFLOAT16]
+                nodes = rounded(node, schema, rough, self._tensors, self._ops)
+                self.read_tensors.update(name for one in nodes for name in one.proto.input)
+                return nodes
         if is_if(node.proto):
             return self._inline(node)
         if any(attribute.type in GRAPH_ATTRIBUTES for attribute in node.proto.attribute):

@@ -116,12 +116,22 @@ def _cast(node: NodeContext) -> None:
     dtype = DTYPES.get(code)
     if dtype is None:
         raise node.unsupported(f"casting to {type_name(code)} is not supported")
-    node.finish("Cast", node.inputs, CastAttrs(dtype))
+    node.finish("Cast", node.inputs, _cast_attrs(node, dtype))
 
 
 @converter("CastLike", since=15)
 def _cast_like(node: NodeContext) -> None:
-    node.finish("Cast", node.inputs[:1], CastAttrs(node.dtype(node.inputs[1])))
+    node.finish("Cast", node.inputs[:1], _cast_attrs(node, node.dtype(node.inputs[1])))
+
+
+def _cast_attrs(node: NodeContext, to: DType) -> CastAttrs:
+    """Return what decides a cast; most types know no choice."""
+    if not (to.is_narrow and to.is_float):
+        return CastAttrs(to)
+    mode = "up"
+    if to is DType.FLOAT8E8M0:
+        mode = node.choice("round_mode", "up", ("up", "down", "nearest"))
+    return CastAttrs(to, node.bool("saturate", True), mode)
 
 
 @converter("Dropout", since=7)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they register
     activation,
     attention,
+    compaction,
     composed,
     contrib,
     conv,
@@ -19,4 +20,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     reduce,
     resize,
     shape_ops,
+    signal,
+    training,
+    unfold,
 )

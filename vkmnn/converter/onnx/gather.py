@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
 from vkmnn.ir.ops import (
     AxisAttrs,
+    BinaryAttrs,
     CastAttrs,
+    ConstantOfShapeAttrs,
     GatherNDAttrs,
     GridSampleAttrs,
+    OpAttrs,
+    ReshapeAttrs,
     ScatterElementsAttrs,
     ScatterNDAttrs,
+    ShapeAttrs,
 )
 
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -75,3 +82,55 @@ def _grid_sample(node: NodeContext) -> None:
         node.bool("align_corners"),
     )
     node.finish("GridSample", node.inputs, attrs)
+
+
+@converter("TensorScatter", since=24)
+def _tensor_scatter(node: NodeContext) -> None:
+    """Scatter along the axis, from where each sample says; a ring begins anew at its end."""
+    past, update, starts = node.input(0), node.input(1), node.input(2)
+    rank = node.rank(past)
+    axis = node.axis("axis", -2, rank)
+    mode = node.choice("mode", "linear", ("linear", "circular"))
+    if axis == 0:
+        raise node.unsupported("the axis of samples")
+    extent = node.emit("Shape", [update], ShapeAttrs(axis, axis + 1))
+    end = node.emit("Squeeze", [extent, node.ints_constant([0])], OpAttrs())
+    places = node.emit("Range", [node.constant(np.int64(0)), end, node.constant(np.int64(1))])
+    along = node.ints_constant([-1, *(1,) * (rank - axis - 1)])
+    places = node.emit("Reshape", [places, along], ReshapeAttrs())
+    if starts:
+        first = node.ints_constant([-1, *(1,) * (rank - 1)])
+        starts = node.emit("Reshape", [starts, first], ReshapeAttrs())
+        places = node.emit("BinaryOp", [starts, places], BinaryAttrs("ADD"))
+    if mode == "circular":
+        room = node.emit("Shape", [past], ShapeAttrs(axis, axis + 1))
+        places = node.emit("BinaryOp", [places, room], BinaryAttrs("MOD"))
+    shape = node.emit("Shape", [update], ShapeAttrs())
+    places = node.emit("Expand", [places, shape])
+    node.finish("ScatterElements", [past, places, update], ScatterElementsAttrs(axis))
+
+
+@converter("MaxUnpool", since=9)
+def _max_unpool(node: NodeContext) -> None:
+    """Write each maximum where it came from; indices count in the flat result."""
+    x, index = node.inputs[:2]
+    if node.input(2):
+        raise node.unsupported("output_shape is given; engines disagree about indices then")
+    kernel = node.ints("kernel_shape")
+    count = len(kernel)
+    strides = node.ints("strides", (1,) * count)
+    pads = node.ints("pads", (0,) * 2 * count)
+    extra = [kernel[i] - strides[i] - pads[i] - pads[count + i] for i in range(count)]
+    sizes = node.emit("Shape", [x], ShapeAttrs(2))
+    sizes = node.emit("BinaryOp", [sizes, node.ints_constant(strides)], BinaryAttrs("MUL"))
+    sizes = node.emit("BinaryOp", [sizes, node.ints_constant(extra)], BinaryAttrs("ADD"))
+    lead = node.emit("Shape", [x], ShapeAttrs(0, 2))
+    shape = node.emit("Concat", [lead, sizes], AxisAttrs(0))
+    zeros = node.emit("ConstantOfShape", [shape], ConstantOfShapeAttrs(0.0, node.dtype(x)))
+    flat = node.ints_constant([-1])
+    rows = node.ints_constant([-1, 1])
+    zeros = node.emit("Reshape", [zeros, flat], ReshapeAttrs())
+    values = node.emit("Reshape", [x, flat], ReshapeAttrs())
+    index = node.emit("Reshape", [index, rows], ReshapeAttrs())
+    filled = node.emit("ScatterND", [zeros, index, values], ScatterNDAttrs())
+    node.finish("Reshape", [filled, shape], ReshapeAttrs())

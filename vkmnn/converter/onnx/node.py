@@ -68,6 +68,8 @@ class Building(Protocol):
 
     def constant(self, array: Array) -> str: ...
 
+    def new_tensor(self, name: str) -> str: ...
+
     def set_constant(self, name: str, array: Array) -> None: ...
 
     def info(self, name: str) -> TensorInfo | None: ...
@@ -333,6 +335,10 @@ class NodeContext:
         `outputs` None makes one new tensor; pass `self.outputs` to write the node's own.
         """
         return self._builder.emit(self._source, op_type, inputs, attrs or OpAttrs(), outputs)
+
+    def new(self, name: str) -> str:
+        """Return a name for a tensor within the node: one of several outputs of an op."""
+        return self._builder.new_tensor(f"{self.name}/{name}")
 
     def finish(self, op_type: str, inputs: Sequence[str], attrs: OpAttrs | None = None) -> None:
         """Add the op that writes the node's output 0."""

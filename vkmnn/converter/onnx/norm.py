@@ -8,6 +8,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
+from vkmnn.converter.onnx.training import batch_statistics
 from vkmnn.ir import DType
 from vkmnn.ir.ops import (
     ArgReduceAttrs,
@@ -34,7 +35,8 @@ def _batch_norm(node: NodeContext) -> None:
     the most precise one, is computed in.
     """
     if node.opset >= 14 and node.bool("training_mode"):
-        raise node.unsupported("training_mode is on; export the model for inference")
+        batch_statistics(node)
+        return
     if any(node.is_read(index) for index in range(1, len(node.outputs))):
         raise node.unsupported("it returns running statistics; export the model for inference")
     x, scale, bias, mean, var = node.inputs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from vkmnn.converter.onnx.conv import convolution_attrs
@@ -22,6 +24,9 @@ from vkmnn.ir.ops import (
 
 _MICROSOFT = "com.microsoft"
 _F32 = DType.FLOAT32
+_EXACT = 1 << 24
+"""Integers up to this size are exact in float32."""
+_LARGEST_PRODUCT = 255 * 255  # of bytes less their zero points
 
 
 def _cast(node: NodeContext, name: str, to: DType) -> str:
@@ -100,17 +105,22 @@ def _quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
     NaN becomes the lower limit, as in onnxruntime: calibrated transformers have softmax rows of
     nothing but -inf, and go on with what the runtime made of them.
     """
+    if to.is_narrow and to.is_float:
+        if zero and to is DType.FLOAT4E2M1:
+            steps = _binary(node, "ADD", steps, zero)
+        node.finish("Cast", [steps], CastAttrs(to, node.bool("saturate", True)))
+        return
     if not to.is_integer:
         raise node.unsupported(f"quantizing to {to.value} is not supported")
     rounded = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
     if zero:
         rounded = _binary(node, "ADD", rounded, zero)
-    limits = np.iinfo(to.value)
-    low = node.constant(limits.min, _F32)
+    lowest, highest = to.limits
+    low = node.constant(lowest, _F32)
     # A comparison that NaN fails, in steps that are fused with what stands before them.
     above = _binary(node, "GREATER", rounded, low)
     raised = node.emit("Select", [above, rounded, low])
-    clipped = _binary(node, "MIN", raised, node.constant(limits.max, _F32))
+    clipped = _binary(node, "MIN", raised, node.constant(highest, _F32))
     node.finish("Cast", [clipped], CastAttrs(to))
 
 
@@ -209,4 +219,12 @@ def _matmul_integer(node: NodeContext) -> None:
 def _conv_integer(node: NodeContext) -> None:
     x = _shifted(node, node.input(0), node.input(2), 1)
     w = _shifted(node, node.input(1), node.input(3), 0)
-    node.finish("Convolution", [x, w], convolution_attrs(node, node.input(1)))
+    attrs = convolution_attrs(node, node.input(1))
+    shape = node.shape(node.input(1))
+    terms = prod(dim if isinstance(dim, int) else _EXACT for dim in shape[1:])
+    if terms * _LARGEST_PRODUCT > _EXACT:
+        node.finish("Convolution", [x, w], attrs)
+        return
+    wide = [node.emit("Cast", [name], CastAttrs(_F32)) for name in (x, w)]
+    sums = node.emit("Convolution", wide, attrs)
+    node.finish("Cast", [sums], CastAttrs(DType.INT32))

@@ -10,16 +10,12 @@ from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
 
-_DATA_DEPENDENT = "its output shape depends on data; compute it outside the network"
 _CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
 _RANDOM = "random numbers are not supported; feed them as an input"
 _NOT_TENSORS = "only dense tensors are supported, no sequences, optionals or strings"
 
 _ALTERNATIVES: Mapping[str, str] = {
     "NonMaxSuppression": "its output shape depends on data; run it after the network",
-    "NonZero": "its output shape depends on data; masks with Where keep shapes fixed",
-    "Compress": "its output shape depends on data; Gather with known indices does not",
-    "Unique": _DATA_DEPENDENT,
     "If": "control flow is not supported unless its condition is constant; export the branch",
     "Loop": _CONTROL_FLOW,
     "Scan": _CONTROL_FLOW,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, type_name
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import ConversionError, ModelError
-from vkmnn.ir import Array, DType
+from vkmnn.ir import NARROW_INTEGERS, Array, DType
 
 if TYPE_CHECKING:
     import onnx
@@ -33,6 +33,8 @@ _FIELDS: dict[DType, str] = {
     DType.UINT64: "uint64_data",
 }
 _DEFAULT_FIELD = "int32_data"
+_PACKED_BITS = {dtype: bits for dtype, (bits, _) in NARROW_INTEGERS.items()} | {DType.FLOAT4E2M1: 4}
+"""Of types of which a byte holds several."""
 
 
 def array_from_tensor(
@@ -151,10 +153,36 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
     return little
 
 
+def _stored_bytes(dtype: DType, count: int) -> int:
+    """Return how many bytes a file takes for so many elements; small ones lie packed."""
+    return (
+        -(-count * _PACKED_BITS[dtype] // 8)
+        if dtype in _PACKED_BITS
+        else (count * dtype.numpy.itemsize)
+    )
+
+
+def _unpacked(data: npt.NDArray[np.uint8], dtype: DType, count: int) -> Array:
+    """Return what bytes stand for, of a type that numpy lacks; the lowest bits come first."""
+    if dtype not in _PACKED_BITS:
+        words = data.view(np.dtype("<u2")).astype(np.uint16) if dtype is DType.BFLOAT16 else data
+        return words.view(dtype.numpy)
+    bits = _PACKED_BITS[dtype]
+    places = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (data[:, None] >> places & ((1 << bits) - 1)).reshape(-1)[:count]
+    if dtype.is_float:
+        return codes.view(dtype.numpy)
+    low, high = dtype.limits
+    numbers = codes.astype(np.int8)
+    return np.where(numbers > high, numbers + 2 * low, numbers).astype(dtype.numpy)
+
+
 def _from_raw(data: bytes | Bytes, name: str, dtype: DType, count: int) -> Array:
-    expected = count * dtype.numpy.itemsize
+    expected = _stored_bytes(dtype, count)
     if len(data) != expected:
         raise _damaged(name, f"{len(data)} bytes of data, its shape asks for {expected}")
+    if dtype.is_narrow:
+        return _unpacked(np.frombuffer(data, np.uint8), dtype, count)
     flat = np.frombuffer(data, _little_endian(dtype)).astype(dtype.numpy, copy=False)
     return _checked_bool(flat, dtype)
 
@@ -166,8 +194,13 @@ def _checked_bool(flat: Array, dtype: DType) -> Array:
 
 def _from_field(tensor: onnx.TensorProto, name: str, dtype: DType, count: int) -> Array:
     values = getattr(tensor, _FIELDS.get(dtype, _DEFAULT_FIELD))
-    if len(values) != count:
-        raise _damaged(name, f"{len(values)} values, its shape asks for {count}")
+    expected = _stored_bytes(dtype, count) if dtype in _PACKED_BITS else count
+    if len(values) != expected:
+        raise _damaged(name, f"{len(values)} values, its shape asks for {expected}")
+    if dtype.is_narrow:
+        word = "<u2" if dtype is DType.BFLOAT16 else "u1"
+        bytes_ = np.array(values, np.int64).astype(word).view(np.uint8)
+        return _unpacked(bytes_, dtype, count)
     if dtype is DType.FLOAT16:  # stored as the bits of the float16 numbers
         return np.array(values, np.int64).astype(np.uint16).view(np.float16)
     if dtype.is_float:
@@ -182,7 +215,7 @@ def _read_external(
 ) -> Array:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _external_path(entries.get("location", ""), name, folder)
-    expected = count * dtype.numpy.itemsize
+    expected = _stored_bytes(dtype, count)
     offset = _size(entries.get("offset", "0"), name, "offset")
     length = _size(entries.get("length", str(expected)), name, "length")
     if length != expected:
@@ -193,6 +226,8 @@ def _read_external(
             name, f"external data at {offset}+{length}, but '{path.name}' has {available} bytes"
         )
     with _reading(name, path.name):
+        if dtype.is_narrow:
+            return _unpacked(np.fromfile(path, np.uint8, expected, offset=offset), dtype, count)
         flat = np.fromfile(path, _little_endian(dtype), count, offset=offset)
     return _checked_bool(flat.astype(dtype.numpy, copy=False), dtype)
 

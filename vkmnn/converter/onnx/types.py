@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vkmnn.errors import ModelError
-from vkmnn.ir import Dim, DType, TensorInfo
+from vkmnn.ir import Dim, DType, TensorInfo, has_narrow_types
 from vkmnn.shape.registry import MAX_RANK
 
 if TYPE_CHECKING:
@@ -26,6 +26,20 @@ DTYPES: dict[int, DType] = {
     12: DType.UINT32,
     13: DType.UINT64,
 }
+if has_narrow_types():
+    DTYPES |= {
+        16: DType.BFLOAT16,
+        17: DType.FLOAT8E4M3FN,
+        18: DType.FLOAT8E4M3FNUZ,
+        19: DType.FLOAT8E5M2,
+        20: DType.FLOAT8E5M2FNUZ,
+        21: DType.UINT4,
+        22: DType.INT4,
+        23: DType.FLOAT4E2M1,
+        24: DType.FLOAT8E8M0,
+        25: DType.UINT2,
+        26: DType.INT2,
+    }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 TEXT_TYPES: dict[str, int] = {

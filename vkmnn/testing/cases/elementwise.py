@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir import Activation, DType, Op
+from vkmnn.ir import NARROW_FLOATS, Activation, DType, Op
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs, CastAttrs, OpAttrs
 from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
@@ -286,6 +286,7 @@ _DESTS = {
     "f16": ("float16",),
     "bool": ("bool",),
     "i32": ("int32", "int8", "uint8", "int16", "uint16", "int64", "uint32"),
+    "narrow": (*(dtype.value for dtype in NARROW_FLOATS), DType.FLOAT8E8M0.value),
 }
 
 
@@ -318,7 +319,7 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
             yield np.array([2047, 2049, 2051, 4095, 4097, 4098, 16777217, 16777219], source)
 
 
-_WIDE = {"f32": "float32", "f16": "float32", "i32": "int64"}
+_WIDE = {"f32": "float32", "f16": "float32", "narrow": "float32", "i32": "int64"}
 
 
 def _widened(case: Case, dtype: str) -> Case:
@@ -336,10 +337,65 @@ def _widened(case: Case, dtype: str) -> Case:
     return replace(case, graph=replace(graph, ops=[*graph.ops, widen], outputs=[result]))
 
 
+def _around(dtype: DType) -> AnyArray:
+    """Return floats on, beside and halfway between the numbers of a format, and special ones."""
+    bits = 16 if dtype is DType.BFLOAT16 else 8
+    codes = np.arange(0, 1 << bits, 1 if bits == 8 else 97)
+    if dtype is DType.FLOAT4E2M1:
+        codes = np.arange(16)
+    numbers = codes.astype(f"u{bits // 8}").view(dtype.numpy).astype(np.float32)
+    numbers = np.sort(np.abs(numbers[np.isfinite(numbers)]))
+    middles = numbers[1:] / np.float32(2) + numbers[:-1] / np.float32(2)
+    exact = np.concatenate([numbers, middles])
+    beside = np.concatenate([np.nextafter(exact, np.float32(9e9)), np.nextafter(exact, f32([0]))])
+    # What lies between zero and the smallest normal number a device may take for zero.
+    found = np.concatenate([exact, beside])
+    found = found[(found == 0) | (found >= np.float32(2**-126))]
+    found = np.concatenate([found, found[-1:] * np.float32(1.001), f32([1e9, 3e38, np.inf])])
+    return np.concatenate([found, -found, f32([] if dtype is DType.FLOAT4E2M1 else [np.nan])])
+
+
+def _narrow(source: str) -> Iterator[Case]:
+    """Floats of one byte and less: every number, ties, what is too large or too small."""
+    for name in _DESTS["narrow"]:
+        dtype = DType(name)
+        modes = ("up", "down", "nearest") if dtype is DType.FLOAT8E8M0 else ("up",)
+        for saturate, mode in product((True, False), modes):
+            attrs = CastAttrs(dtype, saturate, mode)
+            x = integers(3, 211, low=-70_000, high=70_000)
+            if source == "f32":
+                x = _around(dtype)
+                if dtype is DType.FLOAT8E8M0:
+                    x = np.append(np.abs(floats(257, scale=9)), np.abs(x))
+            for kind in _SOURCES[source][:1]:
+                case = op_case("Cast", attrs, [x.astype(kind)], rtol=0, atol=0)
+                yield _widened(case, "float32")
+        for shape in SHAPES:
+            attrs = CastAttrs(dtype)
+            x = np.abs(floats(*shape, scale=9) if source == "f32" else integers(*shape))
+            yield op_case("Cast", attrs, [x], rtol=0, atol=0)
+
+
+def _small_integers() -> Iterator[Case]:
+    """Integers of less than a byte: higher bits fall away."""
+    for name in ("int4", "uint4", "int2", "uint2"):
+        x = np.arange(-20, 37, dtype=np.int32)
+        case = op_case("Cast", CastAttrs(DType(name)), [x], rtol=0, atol=0)
+        yield _widened(case, "int32")
+        few = x.astype(DType(name).numpy)
+        for dest in (DType.INT8, DType.FLOAT32):
+            yield op_case("Cast", CastAttrs(dest), [few], rtol=0, atol=0)
+
+
 @shader_cases("cast")
 def cast(variant: Variant) -> Iterator[Case]:
     """All pairs of element types that the kernel serves."""
     source, dest = str(variant.axes["source"]), str(variant.axes["dest"])
+    if dest == "narrow":
+        yield from _narrow(source)
+        return
+    if source == "i32" and dest == "i32":
+        yield from _small_integers()
     with np.errstate(all="ignore"):
         for index, (first, second) in enumerate(product(_SOURCES[source], _DESTS[dest])):
             if first == second:

@@ -55,6 +55,10 @@ def _fractional_length(node: onnx.NodeProto, inputs: Inputs) -> bool:
     return any(a.s in modes for a in node.attribute) and len(node.input) == 3
 
 
+def _is_flat(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return inputs[1] is not None and inputs[1].size != 2
+
+
 def _is_tied(node: onnx.NodeProto, inputs: Inputs) -> bool:
     x, scales = inputs[0], inputs[min(2, len(inputs) - 1)]
     nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
@@ -106,6 +110,11 @@ DISPUTES: tuple[Dispute, ...] = (
         "Resize",
         "onnxruntime divides by scales in float32, where 1.5 / 0.6 is 2.5 and not a little less",
         _is_tied,
+    ),
+    Dispute(
+        "Col2Im",
+        "onnxruntime mistakes the places of blocks unless images have two axes",
+        _is_flat,
     ),
     Dispute(
         "InstanceNormalization",

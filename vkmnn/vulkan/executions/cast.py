@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from vkmnn.core.execution import Layouts
-from vkmnn.ir import DType, storage_elements
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, DType, storage_elements
 from vkmnn.ir.ops import CastAttrs
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -13,6 +16,7 @@ from vkmnn.vulkan.storage import kernel_dtype, storage_bytes
 
 # Integer types narrower than a device word: bits, and whether they are signed.
 _NARROW = {
+    **NARROW_INTEGERS,
     DType.INT8: (8, True),
     DType.UINT8: (8, False),
     DType.INT16: (16, True),
@@ -36,7 +40,8 @@ class CastExecution(VulkanExecution[CastAttrs]):
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the operand from one float type to another: fp16 is rounded already."""
-        return self.by_rule(self.fp16_rule if is_float(self.output) else Fp16Rule.FULL)
+        exact = is_float(self.output) and not _is_coarse(self.operand(0), self.output)
+        return self.by_rule(self.fp16_rule if exact else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch or the view."""
@@ -44,9 +49,7 @@ class CastExecution(VulkanExecution[CastAttrs]):
         if _same_values(source.dtype, dest) or (source.fp16 and output.fp16):
             encoder.alias(output, source)
             return
-        spec: dict[str, int | bool] = {}
-        if dest in _NARROW:
-            spec["BITS"], spec["SIGNED"] = _NARROW[dest]
+        spec = _format(self.attrs)
         shader = kernels.cast(
             source=kernel_dtype(source.dtype),  # type: ignore[arg-type]
             dest=_kernel_dest(dest),  # type: ignore[arg-type]
@@ -64,9 +67,43 @@ class CastExecution(VulkanExecution[CastAttrs]):
         encoder.dispatch_linear(shader, tensors, params, count, spec)
 
 
+def _format(attrs: CastAttrs) -> dict[str, int | bool]:
+    """Return how numbers of a type lie among those of a device word."""
+    if attrs.to in _NARROW:
+        bits, signed = _NARROW[attrs.to]
+        return {"BITS": bits, "SIGNED": signed}
+    if attrs.to is DType.FLOAT8E8M0:
+        mode = kernels.PowerMode[attrs.round_mode.upper()]
+        return {"POWER": mode, "SATURATE": attrs.saturate}
+    found = NARROW_FLOATS.get(attrs.to)
+    if found is None:
+        return {}
+    is_bfloat = attrs.to is DType.BFLOAT16  # its subnormal numbers are those of float32
+    saturates = found.saturates or (attrs.saturate and not is_bfloat)
+    return {
+        "MANTISSA": found.mantissa,
+        "SMALLEST": 0 if is_bfloat else found.smallest + 127 << 23,
+        "LARGEST": _bits(found.largest),
+        "OVERFLOW": _bits(found.largest if saturates else found.overflow),
+        "NOTHING": 0x80000000 if found.saturates else _bits(np.nan),
+        "SIGNED_ZERO": found.signed_zero,
+    }
+
+
+def _bits(number: float) -> int:
+    return int(np.float32(number).view(np.uint32))
+
+
+def _is_coarse(*tensors: Tensor) -> bool:
+    """True where one of these has a format that no half is kept in."""
+    return any(tensor.dtype.is_narrow for tensor in tensors)
+
+
 def _kernel_dest(dtype: DType) -> str:
     if dtype is DType.FLOAT16:
         return "f16"
+    if dtype.is_narrow and dtype.is_float:
+        return "narrow"
     return "bool" if dtype is DType.BOOL else str(kernel_dtype(dtype))
 
 

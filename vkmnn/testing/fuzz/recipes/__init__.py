@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkmnn.testing.fuzz.recipes import (
     attention,
+    compaction,
     contrib,
     control,
     elementwise,
@@ -16,6 +17,7 @@ from vkmnn.testing.fuzz.recipes import (
     recurrent,
     reduction,
     shapes,
+    signal,
     windows,
 )
 from vkmnn.testing.fuzz.recipes.table import EXCUSED, PATTERNS, RECIPES, Recipe, pattern, recipe
@@ -26,6 +28,7 @@ __all__ = [
     "RECIPES",
     "Recipe",
     "attention",
+    "compaction",
     "contrib",
     "control",
     "elementwise",
@@ -40,5 +43,6 @@ __all__ = [
     "recurrent",
     "reduction",
     "shapes",
+    "signal",
     "windows",
 ]

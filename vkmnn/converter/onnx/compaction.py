@@ -1,0 +1,181 @@
+"""Operators that keep some elements, in order: their sizes depend on data.
+
+Each kept element is written to its place, which a running sum says, in a tensor that has room for
+all. How many there are is read by the host; what follows is planned for that size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.ir import DType
+from vkmnn.ir.ops import (
+    AxisAttrs,
+    BinaryAttrs,
+    CastAttrs,
+    ConstantOfShapeAttrs,
+    CumSumAttrs,
+    OpAttrs,
+    ReductionAttrs,
+    ReshapeAttrs,
+    ScatterNDAttrs,
+    ShapeAttrs,
+    TopKAttrs,
+    UnaryAttrs,
+)
+
+
+def _binary(node: NodeContext, kind: str, a: str, b: str) -> str:
+    return node.emit("BinaryOp", [a, b], BinaryAttrs(kind))
+
+
+def _cast(node: NodeContext, name: str, to: DType) -> str:
+    return name if node.dtype(name) is to else node.emit("Cast", [name], CastAttrs(to))
+
+
+def _flat(node: NodeContext, name: str) -> str:
+    return node.emit("Reshape", [name, node.ints_constant([-1])], ReshapeAttrs())
+
+
+def _column(node: NodeContext, name: str) -> str:
+    return node.emit("Unsqueeze", [name, node.ints_constant([1])], OpAttrs())
+
+
+def _slice(node: NodeContext, name: str, start: str, end: str) -> str:
+    return node.emit("Slice", [name, start, end, node.ints_constant([0])], OpAttrs())
+
+
+def _size(node: NodeContext, name: str) -> str:
+    """Return the length of a vector as a vector of one element."""
+    return node.emit("Shape", [name], ShapeAttrs())
+
+
+def _numbers(node: NodeContext, count: str) -> str:
+    """Return 0, 1, … to count − 1, of a vector of one element."""
+    end = node.emit("Squeeze", [count, node.ints_constant([0])], OpAttrs())
+    return node.emit("Range", [node.constant(np.int64(0)), end, node.constant(np.int64(1))])
+
+
+def _spread(node: NodeContext, size: str, places: str, values: str) -> str:
+    """Return a vector of zeros with values at places; each place is taken once, or never read."""
+    zero = ConstantOfShapeAttrs(0, DType.INT64)
+    room = node.emit("ConstantOfShape", [size], zero)
+    return node.emit("ScatterND", [room, _column(node, places), values], ScatterNDAttrs())
+
+
+def kept_places(node: NodeContext, flags: str) -> str:
+    """Return the places of a bool vector that are true, in order, as int64."""
+    counted = _cast(node, flags, DType.INT32)
+    axis = node.constant(np.int64(0))
+    ranks = node.emit("CumSum", [counted, axis], CumSumAttrs(exclusive=True))
+    count = node.emit("Reduction", [counted], ReductionAttrs("SUM", keepdims=True))
+    count = _cast(node, count, DType.INT64)
+    size = _size(node, flags)
+    # What is not kept goes behind the last place.
+    target = node.emit("Select", [flags, _cast(node, ranks, DType.INT64), size])
+    room = _binary(node, "ADD", size, node.ints_constant([1]))
+    places = _spread(node, room, target, _numbers(node, size))
+    return _slice(node, places, node.ints_constant([0]), count)
+
+
+@converter("NonZero", since=9)
+def _non_zero(node: NodeContext) -> None:
+    """Turn places in the flat tensor into coordinates."""
+    x = node.input(0)
+    rank = node.rank(x)
+    if rank == 0:
+        raise node.unsupported("a scalar has no axes to count")
+    flags = _cast(node, _flat(node, x), DType.BOOL)
+    places = kept_places(node, flags)
+    rows = []
+    for axis in range(rank - 1, 0, -1):
+        extent = node.emit("Shape", [x], ShapeAttrs(axis, axis + 1))
+        rows.append(_binary(node, "MOD", places, extent))
+        places = _binary(node, "DIV", places, extent)
+    rows.append(places)
+    first = node.ints_constant([0])
+    rows = [node.emit("Unsqueeze", [row, first], OpAttrs()) for row in rows[::-1]]
+    node.finish("Concat", rows, AxisAttrs(0))
+
+
+@converter("Compress", since=9)
+def _compress(node: NodeContext) -> None:
+    """Gather what a condition keeps; it may be shorter than the axis."""
+    x, condition = node.inputs
+    axis = node.int("axis") if node.has("axis") else None
+    if axis is None:
+        x, axis = _flat(node, x), 0
+    else:
+        axis = node.axis("axis", 0, node.rank(x))
+    # What a condition says beyond the axis counts for nothing.
+    extent = node.emit("Shape", [x], ShapeAttrs(axis, axis + 1))
+    places = kept_places(node, _slice(node, condition, node.ints_constant([0]), extent))
+    node.finish("Gather", [x, places], AxisAttrs(axis))
+
+
+@converter("Unique", since=11)
+def _unique(node: NodeContext) -> None:
+    """Sort, keep what differs from what stands before it, and number the groups."""
+    x = node.input(0)
+    if node.has("axis") and node.rank(x) != 1:
+        raise node.unsupported("slices of more than one element are not sorted")
+    if node.dtype(x) is DType.BOOL:
+        raise node.unsupported("bools are not sorted")
+    flat = _flat(node, x)
+    size = _size(node, flat)
+    ordered, origins = _sorted(node, flat, size)
+    is_first = _differs(node, ordered, size)
+    groups = node.emit(
+        "CumSum", [_cast(node, is_first, DType.INT32), node.constant(np.int64(0))], CumSumAttrs()
+    )
+    groups = _binary(node, "SUB", _cast(node, groups, DType.INT64), node.ints_constant([1]))
+    starts = kept_places(node, is_first)
+    number = _size(node, starts)
+    values = node.emit("Gather", [ordered, starts], AxisAttrs(0))
+    firsts = node.emit("Gather", [origins, starts], AxisAttrs(0))
+    inverse = _spread(node, size, origins, groups)
+    ends = _slice(node, starts, node.ints_constant([1]), node.ints_constant([2**31 - 1]))
+    ends = node.emit("Concat", [ends, size], AxisAttrs(0))
+    # Of nothing there are no groups, but one end.
+    ends = _slice(node, ends, node.ints_constant([0]), number)
+    counts = _binary(node, "SUB", ends, starts)
+    results = [values, firsts, inverse, counts]
+    if not node.bool("sorted", True):
+        results = _as_they_come(node, results, number)
+    for result, output in zip(results, node.outputs, strict=False):
+        if output:
+            node.emit("Identity", [result], None, [output])
+
+
+def _sorted(node: NodeContext, vector: str, count: str) -> tuple[str, str]:
+    """Return a vector in rising order, and where its elements were; equal ones stay in order."""
+    attrs = TopKAttrs(axis=0, largest=False)
+    values, places = node.new("sorted"), node.new("order")
+    node.emit("TopK", [vector, count], attrs, [values, places])
+    return values, places
+
+
+def _differs(node: NodeContext, ordered: str, size: str) -> str:
+    """Say for each element of a sorted vector whether it is the first of its kind."""
+    zero, one = node.ints_constant([0]), node.ints_constant([1])
+    later = _slice(node, ordered, one, node.ints_constant([2**31 - 1]))
+    earlier = _slice(node, ordered, zero, node.ints_constant([-1]))
+    same = _binary(node, "EQUAL", later, earlier)
+    if node.dtype(ordered).is_float:
+        nothing = [node.emit("UnaryOp", [v], UnaryAttrs("ISNAN")) for v in (later, earlier)]
+        same = _binary(node, "OR", same, _binary(node, "AND", *nothing))
+    differs = node.emit("UnaryOp", [same], UnaryAttrs("NOT"))
+    differs = node.emit("Concat", [node.constant(np.array([True])), differs], AxisAttrs(0))
+    return _slice(node, differs, zero, size)
+
+
+def _as_they_come(node: NodeContext, results: list[str], number: str) -> list[str]:
+    """Bring groups into the order of their first elements."""
+    values, firsts, inverse, counts = results
+    _, order = _sorted(node, firsts, number)
+    moved = [node.emit("Gather", [one, order], AxisAttrs(0)) for one in (values, firsts, counts)]
+    rank_of = _spread(node, number, order, _numbers(node, number))
+    inverse = node.emit("Gather", [rank_of, inverse], AxisAttrs(0))
+    return [moved[0], moved[1], inverse, moved[2]]
