@@ -93,7 +93,7 @@ class FloatFormat:
     """How a float narrower than float16 differs from float32, which holds all of its numbers.
 
     Attributes:
-        mantissa: bits behind the point.
+        mantissa: bits of the fraction.
         smallest: exponent of the smallest normal number.
         largest: the largest number.
         overflow: what a larger one becomes where casts do not saturate.

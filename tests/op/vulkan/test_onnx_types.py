@@ -65,8 +65,9 @@ def retyped(case: Any, dtype: str) -> tuple[onnx.ModelProto, dict[str, Array]] |
     feeds = {}
     for info, value in zip(model.graph.input, case.data_sets[0][0], strict=True):
         array = as_array(value)
-        if array.dtype.kind == "f":
-            array = np.nan_to_num(array)  # NaN has no integer
+        if array.dtype.kind in "fV":  # NaN and infinity have no integer; V: types of ml_dtypes
+            wide = np.nan_to_num(array.astype(np.float64), posinf=4, neginf=-4)
+            array = wide.astype(array.dtype)
         if info.name in changed:
             # Small: products must stay in 32 bits.
             array = np.clip(np.rint(array.astype(np.float64) * 3), -4, 4)

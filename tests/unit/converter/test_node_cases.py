@@ -31,7 +31,7 @@ REFUSED_REASONS = re.compile(
     r"|only dense tensors|optional values|sequence values"
     r"|control flow|random"
     r"|its output shape depends on data"
-    r"|training_mode"
+    r"|training_mode|slices of more than one element"
     r"|domain 'ai\.onnx\.(ml|preview)"
 )
 # Operators without a kernel in the vocabulary.

@@ -81,17 +81,19 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def found_and_gathered() -> onnx.ModelProto:
-    """Positive elements: what stands behind NonZero has a shape that depends on data."""
+    """Positive elements, found on the host: what follows has a shape that depends on data."""
     nodes = [
         node("Relu", "x", "r"),
-        node("NonZero", "r", "z"),
+        node("Binarizer", "r", "b", domain="ai.onnx.ml", threshold=0.0),
+        node("NonZero", "b", "z"),
         node("Transpose", "z", "t"),
         node("GatherND", "x t", "g"),
         node("Exp", "g", "y"),
         node("Shape", "t", "s"),
         node("ConstantOfShape", "s", "o"),
     ]
-    return model(nodes, [value("x", F, ["a", "b"])], [value("y", F), value("o", F)])
+    inputs, outputs = [value("x", F, ["a", "b"])], [value("y", F), value("o", F)]
+    return model(nodes, inputs, outputs, ai_onnx_ml=1)
 
 
 def test_a_node_in_between(engine: str) -> None:
@@ -99,17 +101,24 @@ def test_a_node_in_between(engine: str) -> None:
     feeds = [{"x": X}, {"x": -X}, {"x": X[:, :2].copy()}, {"x": -abs(X)}]
     placement = check(found_and_gathered(), *feeds)
     away = [op for op in placement if op.backend in ("onnx", "onnxruntime")]
-    assert [op.type for op in away] == ["NonZero"]
+    assert [op.type for op in away] == ["ai.onnx.ml::Binarizer"]
     assert away[0].backend == ("onnx" if engine == "onnx" else "onnxruntime")
-    assert "depends on data" in away[0].reason
-    assert placement.copies == 2
+    assert "no converter" in away[0].reason
+    assert placement.copies > 2
     assert placement.off_device == tuple(away)
 
 
 def test_copies_are_counted() -> None:
-    placement = check(found_and_gathered(), {"x": np.ones((5, 6), np.float32)})
-    assert placement.copied_bytes == 4 * 30 + 8 * 2 * 30
-    assert "600 bytes" in str(placement)
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Binarizer", "r", "b", domain="ai.onnx.ml", threshold=0.0),
+        node("Neg", "b", "y"),
+    ]
+    proto = model(nodes, [value("x", F, ["a", "b"])], [value("y", F)], ai_onnx_ml=1)
+    placement = check(proto, {"x": np.ones((5, 6), np.float32)})
+    assert placement.copies == 2
+    assert placement.copied_bytes == 2 * 4 * 30
+    assert "240 bytes" in str(placement)
 
 
 def test_the_log_tells(caplog: pytest.LogCaptureFixture) -> None:
@@ -119,27 +128,27 @@ def test_the_log_tells(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_raise_and_require_device() -> None:
-    with pytest.raises(vkmnn.UnsupportedOpError, match="NonZero"):
+    with pytest.raises(vkmnn.UnsupportedOpError, match="Binarizer"):
         InferenceSession(found_and_gathered(), unsupported="raise")
-    with pytest.raises(vkmnn.PlacementError, match="NonZero"):
+    with pytest.raises(vkmnn.PlacementError, match="Binarizer"):
         InferenceSession(found_and_gathered(), require_device=True)
     with pytest.raises(vkmnn.InvalidInputError, match="cpu"):
         InferenceSession(found_and_gathered(), unsupported="no")  # type: ignore[arg-type]
 
 
 def test_plans_are_kept() -> None:
-    """Steps are planned once per shape: of NonZero's results there are as many as counts."""
+    """Steps are planned once per shape: NonZero's results have one for each count."""
     with InferenceSession(found_and_gathered()) as session:
         for row in ([1, 0], [0, 1], [1, 1], [1, 1]):
             session.run(None, {"x": np.float32([row])})
-        # one of the first part; behind NonZero one for each count
-        assert session._session.core.plan_count == 3
+        # one of the first part, one that finds places, and then one for each count
+        assert session._session.core.plan_count == 4
 
 
 def test_profile_tune_and_memory() -> None:
     with InferenceSession(found_and_gathered()) as session:
         profile = session.profile({"x": X}, 2)
-        assert {"NonZero", "GatherND", "UnaryOp"} <= {entry.type for entry in profile}
+        assert {"ai.onnx.ml::Binarizer", "GatherND", "UnaryOp"} <= {entry.type for entry in profile}
         assert profile.wall_us > 0
         steps = [span.step for span in profile.timeline if span.step is not None]
         assert max(steps) < len(profile.entries)

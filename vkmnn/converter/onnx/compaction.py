@@ -73,7 +73,7 @@ def kept_places(node: NodeContext, flags: str) -> str:
     count = node.emit("Reduction", [counted], ReductionAttrs("SUM", keepdims=True))
     count = _cast(node, count, DType.INT64)
     size = _size(node, flags)
-    # What is not kept goes behind the last place.
+    # What is not kept goes past the last place.
     target = node.emit("Select", [flags, _cast(node, ranks, DType.INT64), size])
     room = _binary(node, "ADD", size, node.ints_constant([1]))
     places = _spread(node, room, target, _numbers(node, size))
@@ -109,7 +109,7 @@ def _compress(node: NodeContext) -> None:
         x, axis = _flat(node, x), 0
     else:
         axis = node.axis("axis", 0, node.rank(x))
-    # What a condition says beyond the axis counts for nothing.
+    # What a condition says beyond the axis is ignored.
     extent = node.emit("Shape", [x], ShapeAttrs(axis, axis + 1))
     places = kept_places(node, _slice(node, condition, node.ints_constant([0]), extent))
     node.finish("Gather", [x, places], AxisAttrs(axis))

@@ -154,7 +154,7 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
 
 
 def _stored_bytes(dtype: DType, count: int) -> int:
-    """Return how many bytes a file takes for so many elements; small ones lie packed."""
+    """Return how many bytes a file takes for `count` elements; small ones are packed."""
     return (
         -(-count * _PACKED_BITS[dtype] // 8)
         if dtype in _PACKED_BITS
