@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds, check_shape, fed_array
+from vkmnn.arguments import check_feeds, check_shape, check_symbols, fed_array
 from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
@@ -329,6 +329,34 @@ class InferenceSession:
         core = self._session.core
         made = core.new_state(matched, capacity, first)
         return SessionState(core, made, matched, lambda feeds: check_feeds(fed, feeds, self._types))
+
+    def prepare(self, shapes: Iterable[Mapping[str, Any]]) -> None:
+        """Plan for input shapes ahead, so that no run with them has to.
+
+        Args:
+            shapes: for each plan, a shape or an array for every input: [{"x": (1, 3, 224, 224)}].
+                Inputs whose content decides shapes need arrays.
+
+        Raises:
+            InvalidInputError: a name is missing or not known, or a shape does not fit.
+            ShapeError: the shapes do not fit the network.
+        """
+        for each in shapes:
+            fed = {name: v for name, v in each.items() if hasattr(v, "shape")}
+            sizes = {
+                name: tuple(v.shape) if name in fed else tuple(int(size) for size in v)
+                for name, v in each.items()
+            }
+            for name, size in sizes.items():
+                check_shape(self._info_of(name, self._inputs, "input"), size)
+            missing = [name for name in self._inputs if name not in sizes]
+            if missing:
+                raise InvalidInputError(
+                    f"input '{missing[0]}' is missing", hint=f"inputs: {', '.join(self._inputs)}"
+                )
+            check_symbols(self._inputs.values(), sizes)
+            arrays = {name: fed_array(self._inputs[name], value) for name, value in fed.items()}
+            self._session.core.resize(sizes, arrays)
 
     def another(self) -> InferenceSession:
         """Return a second session of the same network: on a device, weights are there once.

@@ -47,7 +47,8 @@ class ScheduleConfig:
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
         save_tensors: names of intermediate tensors to keep as additional outputs.
         require_device: raise PlacementError when an op would run off the device.
-        max_plans: for how many input shapes plans are kept.
+        max_plans: for how many input shapes plans are kept; None keeps as many as 256 MiB of
+            device memory hold, and at least eight.
         progress: called with (done, total) while pipelines are compiled.
         on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
             "rebuild": reopen the device, plan and upload again, and run once more. A second
@@ -60,7 +61,7 @@ class ScheduleConfig:
     validation: bool | None = None
     save_tensors: tuple[str, ...] = ()
     require_device: bool = False
-    max_plans: int = 8
+    max_plans: int | None = None
     progress: Callable[[int, int], None] | None = None
     on_device_lost: OnDeviceLost = "raise"
 

@@ -28,6 +28,10 @@ Progress = Callable[[int, int], None] | None
 TUNING_RUNS = 5
 """How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
 
+FEWEST_PLANS, MOST_PLANS = 8, 128
+PLANS_BYTES = 256 << 20
+"""Where nothing says how many plans are kept: these numbers, and about so much device memory."""
+
 TUNING_SECONDS = 20.0
 """After how long no further candidate is tried then: whoever runs a network did not ask to wait."""
 
@@ -36,14 +40,15 @@ TUNING_SECONDS = 20.0
 class Planner:
     """What makes plans: the backends, and what a plan may take.
 
-    `require_main` refuses plans that put an op on the backup; `max_plans` are kept.
+    `require_main` refuses plans that put an op on the backup; `max_plans` are kept, or, where that
+    is None, as many as `PLANS_BYTES` hold.
     """
 
     main: Backend
     backup: Backend
     evaluate: Evaluator
     meter: Callable[[], Meter]
-    max_plans: int
+    max_plans: int | None
     require_main: bool
 
 
@@ -69,6 +74,7 @@ class Plans:
         self.content = content_inputs(graph)
         self.current: Plan | None = None
         self.made = 0
+        self._bytes: dict[PlanKey, int] = {}
         self._plans: OrderedDict[PlanKey, Plan] = OrderedDict()
 
     def __len__(self) -> int:
@@ -119,13 +125,22 @@ class Plans:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = make()
-            if len(self._plans) > self.planner.max_plans:
-                _, oldest = self._plans.popitem(last=False)
+            self._bytes[key] = _own_bytes(plan)
+            while self._too_many():
+                oldest_key, oldest = self._plans.popitem(last=False)
+                del self._bytes[oldest_key]
                 oldest.close()
         else:
             self._plans.move_to_end(key)
         self.current = plan
         return plan
+
+    def _too_many(self) -> bool:
+        count, most = len(self._plans), self.planner.max_plans
+        if most is not None:
+            return count > most
+        over = sum(self._bytes.values()) > PLANS_BYTES or count > MOST_PLANS
+        return over and count > FEWEST_PLANS
 
     def _key(self, shapes: Shapes, feeds: Mapping[str, Array]) -> PlanKey:
         content = tuple(
@@ -182,11 +197,18 @@ class Plans:
         """Close all plans but the one that was used last."""
         for key, plan in list(self._plans.items()):
             if plan is not self.current:
-                del self._plans[key]
+                del self._plans[key], self._bytes[key]
                 plan.close()
 
     def drop(self) -> None:
         """Close all plans."""
         self.current = None
+        self._bytes.clear()
         while self._plans:
             self._plans.popitem()[1].close()
+
+
+def _own_bytes(plan: Plan) -> int:
+    """Return the device memory that a plan shares with no other."""
+    use = plan.memory()
+    return use.activations + use.io

@@ -58,8 +58,8 @@ class Session:
         main: the backend asked first for every op; closed with the session.
         backup: takes what `main` rejects.
         evaluate: runs one op on arrays, for constant folding.
-        max_plans: how many input shapes are kept planned, for each stage; the least recently used
-            goes first.
+        max_plans: how many input shapes are kept planned, for each stage; None for as many as a
+            budget of memory holds. The least recently used goes first.
         require_main: refuse plans that put an op on the backup.
         meter: makes a meter of what one load or plan may take; None has no limits.
         rebuild: when the device is lost, reopen it, plan again and repeat the call once.
@@ -77,7 +77,7 @@ class Session:
         main: Backend,
         backup: Backend,
         evaluate: Evaluator,
-        max_plans: int = 8,
+        max_plans: int | None = None,
         require_main: bool = False,
         meter: Callable[[], Meter] = unlimited,
         rebuild: bool = False,

@@ -497,3 +497,28 @@ def test_forgotten_sessions_leave_nothing(vulkan: None) -> None:
     assert open_device("auto").stats().get("buffers", 0) == before + 1
     del tensor
     assert open_device("auto").stats().get("buffers", 0) == before
+
+
+def test_shapes_are_planned_ahead_and_kept(device: str) -> None:
+    session = vkmnn.InferenceSession(tanh_chain(["N", "M"]), device)
+    shapes = [(size, 3) for size in range(1, 21)]
+    session.prepare({"x": shape} for shape in shapes)
+    assert session.counters()["plans"] == 20
+    for shape in (*shapes, *shapes):
+        x = floats(*shape)
+        close(session.run(None, {"x": x})[0], -np.tanh(x))
+    assert session.counters()["plans"] == 20
+    session.prepare([{"x": floats(4, 4)}])
+    assert session.counters()["plans"] == 21
+    for wrong in ({}, {"z": (1, 2)}, {"x": (1,)}):
+        with pytest.raises(vkmnn.InvalidInputError):
+            session.prepare([wrong])
+
+
+def test_plans_are_kept_by_memory(vulkan: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkmnn.core.plans.PLANS_BYTES", 1 << 20)
+    session = vkmnn.InferenceSession(tanh_chain(["N"]))
+    session.prepare({"x": (size,)} for size in range(1, 21))
+    assert session._session.core.plan_count == 20
+    session.prepare([{"x": (1 << 20,)}])
+    assert session._session.core.plan_count == 8
