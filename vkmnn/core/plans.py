@@ -209,6 +209,6 @@ class Plans:
 
 
 def _own_bytes(plan: Plan) -> int:
-    """Return the device memory that a plan shares with no other."""
+    """Return the device memory that only this plan uses."""
     use = plan.memory()
     return use.activations + use.io
