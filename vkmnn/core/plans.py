@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None] | None
 TUNING_RUNS = 5
 """How often a candidate runs when a plan is tuned as `VKMNN_TUNE=on` asks."""
 
-FEWEST_PLANS, MOST_PLANS = 8, 128
+MIN_PLANS, MAX_PLANS = 8, 128
 PLANS_BYTES = 256 << 20
 """Where nothing says how many plans are kept: these numbers, and about so much device memory."""
 
@@ -139,8 +139,8 @@ class Plans:
         count, most = len(self._plans), self.planner.max_plans
         if most is not None:
             return count > most
-        over = sum(self._bytes.values()) > PLANS_BYTES or count > MOST_PLANS
-        return over and count > FEWEST_PLANS
+        over = sum(self._bytes.values()) > PLANS_BYTES or count > MAX_PLANS
+        return over and count > MIN_PLANS
 
     def _key(self, shapes: Shapes, feeds: Mapping[str, Array]) -> PlanKey:
         content = tuple(
