@@ -17,13 +17,14 @@ from vkmnn.shaders.library import BUILTIN
 
 ROOT = Path(__file__).resolve().parents[2]
 T = "tests/op/vulkan/test_"
+CASES = "vkmnn/testing/cases"
 EXECUTIONS = "vkmnn/vulkan/executions"
 _OP_LOOP_MERGE = 246
 
-# template -> the test that goes beyond the limit ("file::test"), the constant of the execution that
+# template -> the test or the cases that go beyond the limit ("file::test"), the constant of the execution that
 # refuses or splits such sizes ("file:NAME"), or why the number is small whatever the shapes are.
 SHORT_BECAUSE = {
-    "arg_reduce": f"{T}along_axis.py::test_arg_reduce_of_a_line_longer_than_a_loop_may_be",
+    "arg_reduce": f"{CASES}/along_axis.py::arg_reductions",
     "attention_rotate": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "attention_tile": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "binary": "one iteration per bit of an exponent",
@@ -33,7 +34,7 @@ SHORT_BECAUSE = {
     "conv_rotate": f"{T}convolution.py::test_split_covers_every_tap_once",
     "conv_shared": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",
     "conv_tile": f"{T}convolution.py::test_split_covers_every_tap_once",
-    "cum_sum": f"{T}along_axis.py::test_cum_sum_of_a_line_longer_than_a_loop_may_be",
+    "cum_sum": f"{CASES}/along_axis.py::cumulative_sums",
     "elementwise": "one iteration per lane",
     "gather_nd": "one iteration per axis",
     "grid_sample": "four taps along each of three axes",
@@ -46,18 +47,18 @@ SHORT_BECAUSE = {
     "matmul_shared": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",
     "matmul_tile": f"{EXECUTIONS}/matmul.py:MAX_K",
     "norm_rows": f"{T}layer_norm.py::test_long_rows",
-    "pool": f"{T}pooling.py::test_global_beyond_the_loop_limit",
-    "pool_index": f"{T}pooling.py::test_global_beyond_the_loop_limit",
+    "pool": f"{CASES}/windows.py::pooling_global",
+    "pool_index": f"{CASES}/windows.py::pooling_global",
     "reduce_columns": f"{T}reduction.py::test_long_lines",
-    "reduce_exact": f"{T}reduction.py::test_long_lines_of_integers",
+    "reduce_exact": f"{CASES}/reduction.py::reductions_of_integers",
     "reduce_rows": f"{T}reduction.py::test_long_lines",
     "scatter_elements": f"{EXECUTIONS}/scattering.py:MAX_LOOP_ROUNDS",
-    "scatter_nd": f"{T}gathering.py::test_scatter_adds_more_updates_than_one_invocation_may_loop",
+    "scatter_nd": f"{CASES}/gathering.py::scatters",
     "softmax_columns": f"{T}softmax.py::test_long_lines",
     "softmax_rows": f"{T}softmax.py::test_long_lines",
     "top_k_merge": "a binary search",
     "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
-    "top_k_rank": f"{T}along_axis.py::test_top_k_of_a_line_longer_than_a_loop_may_be",
+    "top_k_rank": f"{CASES}/along_axis.py::largest_and_smallest",
 }
 
 
