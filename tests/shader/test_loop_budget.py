@@ -21,8 +21,9 @@ CASES = "vkmnn/testing/cases"
 EXECUTIONS = "vkmnn/vulkan/executions"
 _OP_LOOP_MERGE = 246
 
-# template -> the test or the cases that go beyond the limit ("file::test"), the constant of the execution that
-# refuses or splits such sizes ("file:NAME"), or why the number is small whatever the shapes are.
+# template -> the test or the cases that go beyond the limit ("file::test"), the constant of the
+# execution that refuses or splits such sizes ("file:NAME"), or why the number is small whatever the
+# shapes are.
 SHORT_BECAUSE = {
     "arg_reduce": f"{CASES}/along_axis.py::arg_reductions",
     "attention_rotate": f"{T}attention.py::test_more_keys_than_loops_can_count",
