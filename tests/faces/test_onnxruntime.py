@@ -526,3 +526,33 @@ def test_outputs_bound_to_the_device_stay_there(dense: Path) -> None:
     np.testing.assert_allclose(result.numpy(), want, rtol=1e-6)
     (again,) = session.run_with_ort_values([outputs[0].name], {inputs[0].name: value})
     np.testing.assert_allclose(again.numpy(), doubled, rtol=1e-6)
+
+
+def test_nodes_on_the_host_run_in_onnxruntime_itself(tmp_path: Path) -> None:
+    """Its name is taken, for the program as for everything that the program imports."""
+    graph = helper.make_graph(
+        [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    (tmp_path / "program.py").write_text(
+        "import numpy as np, onnxruntime as ort\n"
+        "s = ort.InferenceSession('model.onnx')\n"
+        "(y,) = s.run(None, {'x': np.float32([0, 1, 2])})\n"
+        "import onnxruntime\n"
+        "print(y.tolist(), [op.backend for op in s._main.core.placement()], onnxruntime.__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "vkmnn.onnxruntime", "program.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[0.0, 1.0, 1.0] ['onnxruntime'] vkmnn.onnxruntime\n"

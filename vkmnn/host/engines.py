@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from importlib.util import find_spec
 from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +16,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.types import TEXT_TYPES
 from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
+from vkmnn.host.genuine import genuine_onnxruntime, is_installed
 from vkmnn.host.loop import loop_class
 from vkmnn.threads import Workers
 
@@ -111,8 +111,7 @@ class OnnxRuntime(HostEngine):
     name = "onnxruntime"
 
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
-        import onnxruntime
-
+        onnxruntime = genuine_onnxruntime()
         foreign = next((value.name for value in _values(model) if not _is_shared(value.type)), None)
         if foreign is not None:
             raise EngineError(f"'{foreign}' is of a type that numpy and onnxruntime do not share")
@@ -151,9 +150,7 @@ class OnnxRuntime(HostEngine):
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
         """Run in a thread, so that the end of the time, or Ctrl-C, ends the loop."""
-        import onnxruntime
-
-        options = onnxruntime.RunOptions()
+        options = genuine_onnxruntime().RunOptions()
         with Workers(1, "vkmnn-host") as workers:
             run = workers.submit(self._session.run, list(outputs), dict(feeds), options)
             try:
@@ -178,12 +175,7 @@ class OnnxRuntime(HostEngine):
 
     @staticmethod
     def installed() -> bool:
-        try:
-            spec = find_spec("onnxruntime")
-        except ValueError:  # a module that somebody put there
-            return False
-        # `vkmnn.onnxruntime` may stand in its place, and would ask for itself here.
-        return spec is not None and spec.name == "onnxruntime"
+        return is_installed()
 
 
 class Reference(HostEngine):
@@ -268,11 +260,10 @@ def _arena(
     options: onnxruntime.SessionOptions, model: onnx.ModelProto, room: int | None
 ) -> Iterator[None]:
     """Give the session that is made in the block an allocator of its own, which has an end."""
-    import onnxruntime
-
     if room is None:
         yield
         return
+    onnxruntime = genuine_onnxruntime()
     kinds = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType
     place = onnxruntime.OrtMemoryInfo("Cpu", kinds[0].ORT_ARENA_ALLOCATOR, 0, kinds[1].DEFAULT)
     # -1: as onnxruntime likes it
