@@ -299,7 +299,7 @@ CASES: dict[Callable[[], tuple[onnx.ModelProto, Feeds]], set[str]] = {
     merged_decoder: {"If"},
     search_with_beams: {"Loop"},
     selective_scan: {"Scan"},
-    ragged_batches: {"Compress", "SplitToSequence", "SequenceLength", "ConcatFromSequence"},
+    ragged_batches: {"SplitToSequence", "SequenceLength", "ConcatFromSequence"},
 }
 
 

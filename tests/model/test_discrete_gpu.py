@@ -98,8 +98,9 @@ def test_light_network(name: str, discrete: bool):
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
 
 
-# At most, with branches that run beside each other; in the order of the network it takes more.
-BARRIERS = {"inception_v1": 31, "inception_v2": 39, "resnet50": 53}
+# At most, with branches that run side by side; in the order of the network it takes more. On a device
+# of 16 cores, 3 x 3 convolutions are Winograd's, of three levels.
+BARRIERS = {"inception_v1": 45, "inception_v2": 70, "resnet50": 75}
 
 
 @pytest.mark.slow

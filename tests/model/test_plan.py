@@ -311,7 +311,8 @@ def test_json() -> None:
     assert facts["memory"]["constants"] > 0
 
 
-def test_tables_and_page(tmp_path: Path) -> None:
+def test_tables_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # names are cut where there is no room
     page = tmp_path / "plan.html"
     text = invoke(MODEL, "--as", "adreno-740", "--alone", "--html", str(page))
     assert "as adreno-740" in text

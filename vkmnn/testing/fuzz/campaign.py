@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from vkmnn.testing.fuzz import child as children
 from vkmnn.testing.fuzz.case import Case
-from vkmnn.testing.fuzz.check import CRASHED, HUNG, Verdict, check, describe
+from vkmnn.testing.fuzz.check import CRASHED, DISPUTED, HUNG, Verdict, check, describe
 from vkmnn.testing.fuzz.child import Child, ChildCrashedError, ChildHungError
 from vkmnn.testing.fuzz.options import Options
 from vkmnn.testing.fuzz.oracle import Oracle, runtime
@@ -79,7 +79,10 @@ def _batch(options: Options, first: int, start: float, report: Report, out: Cons
 
 
 def _lost(options: Options, number: int, verdict: Verdict) -> dict[str, Any]:
-    """Return the answer for a model that took its process with it, made smaller if possible."""
+    """Return the answer for a model that took its process with it, made smaller if possible.
+
+    One that cannot even be made again is the oracle's: vkmnn has not seen it.
+    """
     answer: dict[str, Any] = {"kind": verdict.kind, "detail": verdict.detail, "op": ""}
     answer |= {"number": number, "ops": {}}
     path = options.folder / f"seed{options.seed}-{number}.onnx"
@@ -88,7 +91,7 @@ def _lost(options: Options, number: int, verdict: Verdict) -> dict[str, Any]:
             command = {"start": number, "stop": number + 1, "save": str(path)}
             list(child.ask(command))
     except (ChildCrashedError, ChildHungError):
-        return answer | {"detail": f"{verdict.detail} (the oracle does, too)"}
+        return answer | {"kind": DISPUTED, "op": "oracle", "detail": verdict.detail}
 
     def fails(case: Case) -> bool:
         case.save(path)

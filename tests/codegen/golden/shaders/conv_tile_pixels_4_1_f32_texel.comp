@@ -255,7 +255,7 @@ vec4 activate(vec4 x)
 #define RESIDUAL_MUL_AFTER 2u
 layout(constant_id = 9) const uint RESIDUAL = 0u;
 
-// The residual meets the sum before the activation or behind it.
+// The residual is added before or after the activation.
 vec4 activate_with(vec4 sum, vec4 residual)
 {
     if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_BEFORE)
@@ -274,7 +274,7 @@ bvec4 live_lanes(uint block)
     return lessThan(4u * block + uvec4(0u, 1u, 2u, 3u), uvec4(pc.channels));
 }
 
-// Applies residual and activation, and clears the lanes behind the last channel. Kernels call this
+// Applies residual and activation, and clears the lanes past the last channel. Kernels call this
 // outside of any condition, where CPU devices read push constants cheaply.
 vec4 finish(vec4 sum, bvec4 live, uint index)
 {
