@@ -98,8 +98,8 @@ def test_light_network(name: str, discrete: bool):
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
 
 
-# At most, with branches that run side by side; in the order of the network it takes more. On a device
-# of 16 cores, 3 x 3 convolutions are Winograd's, of three levels.
+# At most, with branches that run side by side; in the order of the network it takes more. Devices
+# of 16 cores compute 3 x 3 convolutions by Winograd's way, in three levels.
 BARRIERS = {"inception_v1": 45, "inception_v2": 70, "resnet50": 75}
 
 
