@@ -1,4 +1,4 @@
-"""The abstract engine: backends, executions, pipelines, sessions; no Vulkan, no numpy kernels."""
+"""The backend-independent engine: sessions, plans, executions and the backend interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The abstract backend: creates executions and turns runs of commands into something to replay."""
+"""The backend interface: creates executions and prepares commands to be run repeatedly."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TensorPurpose = Literal["device", "upload", "readback"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Time of one step of a segment: name of the op ("" for a copy to the host), and its kernel.
+    """Time of one step of a segment, with its op ("" for a copy to the host) and its kernel.
 
-    `choice` tells who chose the kernel: "rule" or "tuned"; "" where there was no choice.
-    `start_us` is when the step began, by the clock of `time.perf_counter_ns`.
+    `choice` says how the kernel was chosen: "rule", "tuned", or "" if there was only one.
+    `start_us` is when the step started, on the clock of `time.perf_counter_ns`.
     """
 
     op: str
@@ -38,7 +38,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call of the host into the device, "submit" or "wait": microseconds as in `Timing`."""
+    """A host call to the device, "submit" or "wait"; times in microseconds, as in `Timing`."""
 
     name: str
     start_us: float
@@ -47,7 +47,7 @@ class HostCall:
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
-    """A choice between kernels that was settled by measurement.
+    """A choice between kernels, decided by measurement.
 
     `ops` are the ops that face it; `rule` is what the rules would take, both kernels with the name
     that people read. Times are those of one of the ops, in microseconds.
@@ -81,7 +81,7 @@ class Tuning:
 
     @property
     def changed(self) -> tuple[TunedChoice, ...]:
-        """The choices for which another kernel than the rules' was fastest."""
+        """The choices where the fastest kernel was not the one the rules pick."""
         return tuple(choice for choice in self.choices if choice.taken != choice.rule)
 
 
@@ -100,7 +100,7 @@ class MemoryUse:
 
 
 class TunablePlan(Protocol):
-    """What a backend may do with a plan that it tunes."""
+    """What a backend needs of a plan in order to tune it."""
 
     def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run it once."""
@@ -113,7 +113,7 @@ class TunablePlan(Protocol):
 
 
 class OpsRejectedError(VkmnnError):
-    """A backend cannot run ops that it accepted: it shows only when their kernels are known.
+    """A backend cannot run ops it had accepted; this only shows once their kernels are known.
 
     `reasons` says why, by name of op. The plan is made again without them.
     """
@@ -124,7 +124,7 @@ class OpsRejectedError(VkmnnError):
 
 
 class Segment(ABC):
-    """Consecutive commands of one backend, prepared to run again and again.
+    """Consecutive commands on one backend, prepared for repeated runs.
 
     `busy_us` is the part of the last run in microseconds that the backend itself took: submit and
     wait on a device, the executions on numpy. The rest of `run` is Python around it.
@@ -144,14 +144,14 @@ class Segment(ABC):
         """
 
     def begin(self, host: dict[str, Array]) -> None:
-        """Do of `run` what need not wait; `end` does the rest. Runs may overlap other segments'."""
+        """Do the part of `run` that need not wait; `end` does the rest. Segments may overlap."""
         self.run(host)
 
     def end(self, host: dict[str, Array] | None) -> None:  # noqa: B027 - most never wait
         """Finish what `begin` started; without `host`, results stay where they are."""
 
     def replay(self) -> None:
-        """Run a segment that `bound` returned, on what its tensors hold."""
+        """Run a segment returned by `bound` on the current contents of its tensors."""
         raise NotImplementedError
 
     def bound(
@@ -160,9 +160,9 @@ class Segment(ABC):
         outputs: Mapping[str, DeviceTensor],
         resident: Collection[str] = (),
     ) -> Segment | None:
-        """Return the segment prepared once more, to read and write these tensors where they lie.
+        """Return a second copy of the segment that reads and writes these tensors in place.
 
-        It shares the memory of this one, which must be closed after it.
+        It shares memory with this one and must be closed before it.
 
         Args:
             inputs: what the host provides.
@@ -170,7 +170,7 @@ class Segment(ABC):
             resident: of these, what the host leaves as it is when it begins and ends a run.
 
         Returns:
-            None where it cannot: a tensor has another form on the device, or lies elsewhere.
+            None if that is impossible: a tensor has another form on the device, or is not on it.
         """
         return None
 
@@ -179,7 +179,7 @@ class Segment(ABC):
         return []
 
     def calls(self) -> list[HostCall]:
-        """Return the calls into the device of the last run."""
+        """Return the host calls to the device in the last run."""
         return []
 
     def memory(self) -> MemoryUse:
@@ -205,7 +205,7 @@ class Backend(ABC):
     def on_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
-        """Return an execution for the op, or the reason why it cannot run here."""
+        """Return an execution for the op, or the reason it cannot run here."""
 
     @abstractmethod
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
@@ -250,7 +250,7 @@ class Backend(ABC):
         progress: Callable[[int, int], None] | None,
         limit_s: float = math.inf,
     ) -> Tuning:
-        """Measure the kernels that a plan could use, and use them if the whole run gets faster.
+        """Measure the kernels a plan could use; keep the fastest if the whole run gets faster.
 
         Args:
             make_plan: makes the plan on a backend.
@@ -286,18 +286,18 @@ class Backend(ABC):
         return DeviceTensor(shape, dtype, HostStorage(np.zeros(shape, dtype.numpy)))
 
     def counters(self) -> dict[str, int]:
-        """Return how often something was done that a run should do without; see `Session`."""
+        """Count the expensive operations that a run should avoid; see `Session.counters`."""
         return {}
 
     def trim(self) -> None:  # noqa: B027 - a backend may keep nothing
-        """Free what is only kept to be faster later."""
+        """Free everything that is cached only for speed."""
 
     def reopened(self) -> Backend:
-        """Return a backend like this one on its device, opened anew after a loss."""
+        """Return an equivalent backend after a device loss, on the same device reopened."""
         return self
 
     def use(self) -> AbstractContextManager[None]:
-        """Return what a `with` block holds while nobody may close the device."""
+        """Return a context manager that keeps the device open."""
         return nullcontext()
 
     def close(self) -> None:  # noqa: B027 - a backend may own nothing

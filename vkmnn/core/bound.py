@@ -1,4 +1,4 @@
-"""Runs whose inputs and outputs lie at fixed places, and runs that do not wait."""
+"""Runs on inputs and outputs in fixed memory, and runs that do not block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Run = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class Shared(Protocol):
-    """A plan that several use; it goes when each has closed it."""
+    """A plan with several users, released when the last one closes it."""
 
     def retain(self) -> None: ...
 
@@ -55,7 +55,7 @@ class Bound(ABC):
         self._run()
 
     def close(self) -> None:
-        """Release what it holds of the plan; the tensors stay."""
+        """Release its share of the plan; the tensors stay."""
         if not self.closed:
             self.closed = True
             self._close()
@@ -69,7 +69,7 @@ class Bound(ABC):
 
 
 class BoundPlan(Bound):
-    """A plan recorded once more, on the tensors themselves: a run is a submission and a wait."""
+    """A plan re-recorded on the tensors themselves: a run is one submit and one wait."""
 
     copies = False
 
@@ -94,7 +94,7 @@ class BoundPlan(Bound):
 
 
 class CopyingRun(Bound):
-    """A network of several steps, or off the device: it runs as ever, between copies."""
+    """A network with several steps or off the device: runs as usual, with copies either side."""
 
     copies = True
 
@@ -114,10 +114,10 @@ class CopyingRun(Bound):
 
 
 class Lane:
-    """A plan recorded once more, on inputs and outputs of its own: runs in two lanes overlap.
+    """A plan re-recorded on its own inputs and outputs, so that runs in two lanes can overlap.
 
     Args:
-        segment: of the plan, as recorded for the lane.
+        segment: the plan's segment, as recorded for the lane.
         constants: outputs that no run changes.
         names: the outputs.
     """
@@ -143,12 +143,12 @@ class Lane:
         }
 
     def close(self) -> None:
-        """Release it, after what is under way."""
+        """Release it once the run in progress has finished."""
         self._segment.close()
 
 
 class Begun:
-    """A run under way in a lane of a plan, which stays until it is over."""
+    """A run in progress in a lane; the plan stays open until it has finished."""
 
     def __init__(self, plan: Shared, lane: Lane, backend: Backend) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""If with branches that are worth the device: a network for each, planned when it is taken."""
+"""If on the device: each branch is a network of its own, planned when first taken."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkmnn.ir import Array, DType, Graph, Op
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The branches of an If as networks, by the condition.
+    """The branches of an If as networks, keyed by the condition.
 
     `names` says what they call the inputs of the op, in their order; their outputs are the op's.
     """
@@ -30,11 +30,11 @@ class Branches:
 
 
 OpenBranches = Callable[[Op, Mapping[str, Array]], "Branches | None"]
-"""Returns the branches of an op of the type HostGraph; None where the host is to run it."""
+"""Returns the branches of a HostGraph op, or None if the host should run it."""
 
 
 class BranchPart(NestedPart):
-    """One If; the condition is read on the host, and what it takes runs as any network does."""
+    """One If: the host reads the condition, and the branch taken runs like any network."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class BranchPart(NestedPart):
         self._taken: list[bool] = []
 
     def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return the outputs of the branch that the condition takes.
+        """Return the outputs of the branch that the condition selects.
 
         Raises:
             HostError: a value is not what the model says.
@@ -91,7 +91,7 @@ class BranchPart(NestedPart):
         return HostError(text, op="If", node=op.source or op.name)
 
     def use(self, planner: Planner) -> None:
-        """Make plans with another planner from now on."""
+        """Use another planner from now on."""
         for program in self._programs.values():
             program.use(planner)
 
@@ -101,7 +101,7 @@ class BranchPart(NestedPart):
             program.drop()
 
     def placed(self) -> list[PlacedOp]:
-        """Return where the ops run of the branches that were taken."""
+        """Return where the ops of the branches taken so far run."""
         (op,) = self.ops
         return [
             replace(one, name=f"{op.name}/{'then' if taken else 'else'}/{one.name}")
@@ -114,7 +114,7 @@ class BranchPart(NestedPart):
 def with_branches(
     open_host: OpenHost, open_branches: OpenBranches, planner: Planner, meter: Meter
 ) -> OpenHost:
-    """Return what opens Ifs by `open_branches`, and all else by `open_host`."""
+    """Return an opener that uses `open_branches` for Ifs and `open_host` for everything else."""
 
     def opened(
         ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]

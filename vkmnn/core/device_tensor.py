@@ -15,13 +15,13 @@ _DL_VULKAN = 7
 
 
 class Storage(ABC):
-    """Where the elements of a DeviceTensor lie; `device` names it."""
+    """The memory of a DeviceTensor; `device` names the device it is on."""
 
     device: str
 
     @abstractmethod
     def view(self) -> Array | None:
-        """Return the elements without a copy; None where the host does not see them as they are."""
+        """Return the elements without a copy, or None if the host cannot see them as they are."""
 
     @abstractmethod
     def read(self) -> Array:
@@ -29,17 +29,17 @@ class Storage(ABC):
 
     @abstractmethod
     def write(self, array: Array) -> None:
-        """Take the elements of an array of the same shape and type."""
+        """Copy in the elements of an array of the same shape and type."""
 
     def write_rows(self, other: Storage, axis: int, count: int) -> bool:
-        """Take the first `count` rows along an axis without the host; False where that cannot be.
+        """Copy the first `count` rows along an axis on the device; False if that is impossible.
 
         The two differ in the size of that axis alone.
         """
         return False
 
     def write_from(self, other: Storage) -> bool:
-        """Take the elements of another storage without the host; False where that cannot be."""
+        """Copy the elements of another storage on the device; False if that is impossible."""
         return False
 
 
@@ -65,7 +65,7 @@ class HostStorage(Storage):
 
 
 class DeviceTensor:
-    """A tensor in a device's memory: fed to runs, written by runs, read by the host when it asks.
+    """A tensor in device memory: runs read and write it, the host reads it on request.
 
     Sessions make them: `InferenceSession.tensor`, `upload`, `run_on_device` and `bind`. A tensor
     outlives the session that made it, and goes to other sessions; those on other devices copy it.
@@ -91,22 +91,22 @@ class DeviceTensor:
 
     @property
     def ndim(self) -> int:
-        """How many axes it has."""
+        """The number of axes."""
         return len(self._shape)
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return int(np.prod(self._shape, dtype=np.int64))
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its elements as an array; a device may store them wider."""
+        """The size of its elements in bytes as an array; a device may store them wider."""
         return self.size * self.dtype.itemsize
 
     @property
     def device(self) -> str:
-        """The name of the device that it lies on."""
+        """The name of the device that holds it."""
         return self.storage.device
 
     @property
@@ -123,20 +123,20 @@ class DeviceTensor:
         A view may be written, too, and keeps the memory alive.
 
         Raises:
-            DeviceLostError: the device does not work any more.
+            DeviceLostError: the device has been lost.
             InvalidInputError: the device has been closed.
         """
         view = self.storage.view()
         return self.storage.read() if view is None else view
 
     def copy_from(self, source: Array | DeviceTensor) -> None:
-        """Take the elements of an array, or of another tensor, of the same shape and type.
+        """Copy in the elements of an array or tensor of the same shape and type.
 
-        Between tensors of one device, nothing passes through the host.
+        Copies between tensors on the same device do not go through the host.
 
         Raises:
             InvalidInputError: another shape or element type.
-            IntegerRangeError: an integer that takes more than the 32 bits of the device.
+            IntegerRangeError: an integer does not fit in the 32 bits of the device.
         """
         if source.shape != self.shape or source.dtype != self.dtype:
             raise InvalidInputError(
@@ -150,7 +150,7 @@ class DeviceTensor:
             self.storage.write(source.numpy())
 
     def copy_rows_from(self, source: DeviceTensor, axis: int, count: int) -> None:
-        """Take the first `count` rows along `axis` of a tensor that differs in its size alone."""
+        """Copy the first `count` rows of a tensor that differs in size along `axis` only."""
         if not self.storage.write_rows(source.storage, axis, count):
             rows = (*[slice(None)] * axis, slice(count))
             array = self.numpy()
@@ -161,7 +161,7 @@ class DeviceTensor:
         """Return the elements as numpy asks for them.
 
         Raises:
-            ValueError: `copy` is False, and only a copy can be had.
+            ValueError: `copy` is False, but only a copy is possible.
         """
         view = self.storage.view()
         same = dtype is None or self.dtype == dtype
@@ -185,7 +185,7 @@ class DeviceTensor:
         """Return the memory as a DLPack capsule; it keeps the memory alive.
 
         Raises:
-            BufferError: the host does not see the memory, and no copy on the host was asked for.
+            BufferError: the host cannot see the memory, and a copy on the host was not requested.
         """
         view = self.storage.view()
         host = dl_device is not None and tuple(dl_device) == _DL_CPU
@@ -206,5 +206,5 @@ class DeviceTensor:
 
 
 def as_array(value: Any) -> Any:
-    """Return the elements of a DeviceTensor; all else as it is."""
+    """Return the elements of a DeviceTensor; anything else unchanged."""
     return value.numpy() if isinstance(value, DeviceTensor) else value

@@ -15,7 +15,7 @@ Layouts = tuple[list[Layout], list[Layout]]
 
 
 class Rejection(Exception):  # noqa: N818 - the outcome of an offer, not a failure
-    """Why a backend does not run an op; `session.placement()` shows it.
+    """The reason a backend does not run an op, as shown by `session.placement()`.
 
     Executions raise it while they are constructed; `Backend.on_create` returns it.
     """
@@ -32,9 +32,9 @@ class Execution(Generic[AttrsT]):
     are not: the backend negotiates them, and then calls `bind` with the resulting tensors.
 
     Args:
-        op: what is run.
+        op: the op to run.
         inputs: its operands, None where one is absent.
-        outputs: those of its results that are wanted.
+        outputs: the results that are needed.
 
     Raises:
         Rejection: the op cannot run here.
@@ -81,26 +81,26 @@ class Execution(Generic[AttrsT]):
 
     @property
     def output(self) -> Tensor:
-        """The first output that is wanted."""
+        """The first output that is needed."""
         return self.outputs[0]
 
     def result(self, index: int) -> Tensor | None:
-        """Return output `index`, in the op's numbering, or None when nobody wants it."""
+        """Return output `index`, in the op's numbering, or None if nothing needs it."""
         names = self.op.outputs
         if index >= len(names) or not names[index]:
             return None
         return self.outputs[sum(map(bool, names[:index]))]
 
     def layouts(self) -> Layouts:
-        """Return the layout wanted for each input and the one made for each output."""
+        """Return the layout required for each input and produced for each output."""
         return [Layout.NCHW] * len(self.inputs), [Layout.NCHW] * len(self.outputs)
 
 
 @dataclass(slots=True)
 class Command:
-    """An op of the plan with its tensors, the execution that runs it, and where and why there.
+    """An op of the plan with its tensors, its execution, its backend and the reason for it.
 
-    `owner` names the op of the network for whose sake a backend added this one; "" otherwise.
+    `owner` names the network op that a backend added this one for; "" otherwise.
     """
 
     op: Op

@@ -1,4 +1,4 @@
-"""Runs that are asked for now and done by and by."""
+"""Asynchronous runs: requested now, carried out later."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from vkmnn.threads import Workers
 T = TypeVar("T")
 
 IN_FLIGHT = 2
-"""Runs under way at once: while the device computes one, the host uploads the next."""
+"""Runs in flight: while the device computes one, the host uploads the next."""
 
 
 class RunFuture(Future[T], Generic[T]):
-    """The result of a run to come: a `concurrent.futures.Future` that can be awaited, too.
+    """The result of a future run: a `concurrent.futures.Future` that can also be awaited.
 
     `result` and `exception` wait, `done` asks, `add_done_callback` is told, in the thread that did
     the run. `cancel` takes back a run that has not begun; one that has ends as it would have.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Wait in an event loop; cancelling the task cancels a run that has not begun."""
+        """Wait in an event loop; cancelling the task cancels a run that has not started."""
         return asyncio.wrap_future(self).__await__()
 
 
 class Submitter:
-    """Does runs in the order in which they were asked for, two at a time."""
+    """Carries out runs in the order they were requested, two at a time."""
 
     def __init__(self) -> None:
         self._workers = Workers(IN_FLIGHT, "vkmnn-run")
@@ -40,10 +40,10 @@ class Submitter:
         self._closed = False
 
     def submit(self, begin: Callable[[], Callable[[], T]]) -> RunFuture[T]:
-        """Ask for a run.
+        """Request a run.
 
         Args:
-            begin: begins the run, and returns what waits for its result. Both may raise.
+            begin: starts the run and returns a function that waits for its result. Both may raise.
         """
         future: RunFuture[T] = RunFuture()
         self._waiting.append((future, begin))
@@ -51,7 +51,7 @@ class Submitter:
         return future
 
     def _next(self) -> None:
-        """Do the run that has waited longest; only its beginning excludes others."""
+        """Do the oldest queued run; only starting it is exclusive."""
         self._here.inside = True
         try:
             with self._turn:
@@ -79,7 +79,7 @@ class Submitter:
             return None
 
     def close(self) -> None:
-        """Refuse the runs that have not begun, and wait for those that have."""
+        """Refuse the runs that have not started, and wait for those that have."""
         self._closed = True
         if not getattr(self._here, "inside", False):  # else a callback closes: it cannot wait
             self._workers.close()

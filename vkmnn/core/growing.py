@@ -1,4 +1,4 @@
-"""A network whose caches grow, rewritten for caches of fixed size.
+"""Rewrite a network with growing caches for caches of fixed size.
 
 Where a network joins a cache with new rows, the rewritten one appends the rows to a tensor of the
 cache's full size, in place. What follows has a *tail* then: beyond the number of rows that are
@@ -76,7 +76,7 @@ class Grown:
     capacity: int
 
     def feeds(self, past: int, total: int, evaluate: Evaluator) -> dict[str, Array]:
-        """Return what the host feeds besides inputs of the network itself.
+        """Return what the host feeds in addition to the network's own inputs.
 
         Args:
             past: rows in the caches before the run.
@@ -98,7 +98,7 @@ class Grown:
 
 
 def padded(array: Array, shape: tuple[int, ...]) -> Array:
-    """Return the array with zeros at the ends of its axes, up to a shape."""
+    """Return the array padded with zeros at the end of each axis, up to a shape."""
     if array.shape == shape:
         return array
     result = np.zeros(shape, array.dtype)
@@ -172,7 +172,7 @@ class _Rewriter:
     appended: set[str] = field(default_factory=set)
 
     def result(self) -> Grown:
-        """Rewrite op after op."""
+        """Rewrite the network, op by op."""
         self.values.update(self.graph.constants)
         self.infos.update(self.inputs)
         for name, array in self.values.items():
@@ -186,10 +186,10 @@ class _Rewriter:
                 self._rewrite(op)
         return self._finish()
 
-    # --- what is known before the run ------------------------------------------------------------
+    # --- values known before the run -------------------------------------------------------------
 
     def _known(self, op: Op, folder: Folder) -> bool:
-        """Compute an op that needs no run; note those that depend on the length."""
+        """Compute an op that needs no run; note the ops that depend on the length."""
         shape_only = OP_TYPES[op.type].shape_only
         operands = [self.values.get(name) if name else None for name in op.inputs]
         shape: tuple[int, ...] = ()
@@ -271,7 +271,7 @@ class _Rewriter:
         self.ops.append(op)
 
     def _sized(self, op: Op, infos: Sequence[TensorInfo | None]) -> None:
-        """Note the tail of what has none yet, but gets one by the shape that it is given."""
+        """Note the tail of a result that gets one from the shape it is given."""
         if op.type != "Expand":
             raise CannotGrowError(f"the length decides what {op.type} '{op.name}' does")
         values = [self.shorter.get(name, self.values.get(name)) for name in op.inputs]
@@ -283,7 +283,7 @@ class _Rewriter:
         self.tails[op.outputs[0]] = differing[0]
 
     def _append(self, op: Op) -> Op | None:
-        """Return the op that appends where this one joins a cache with new rows."""
+        """Return an appending op if this one joins a cache with new rows."""
         cache = op.inputs[0] if op.inputs else ""
         if op.type != "Concat" or cache not in self.growth.caches:
             return None
@@ -310,12 +310,12 @@ class _Rewriter:
         return Op("Append", op.name, [cache, new, PAST], [output], AppendAttrs(axis), op.source)
 
     def total(self) -> str:
-        """Return the input that says how many rows there are."""
+        """Return the input that holds the number of rows."""
         self.extra[TOTAL] = TensorInfo(TOTAL, DType.INT64, (1,))
         return TOTAL
 
     def without_tail(self, name: str, fill: float, op: Op) -> str:
-        """Return a tensor with something else instead of its tail."""
+        """Return the tensor with its tail replaced by `fill`."""
         info, axis = self.infos[name], self.tails[name]
         self.extra[THERE] = TensorInfo(THERE, DType.BOOL, (self.growth.capacity,))
         after = len(info.dims) - 1 - axis
@@ -341,7 +341,7 @@ class _Rewriter:
         return name
 
     def tail_from_end(self, op: Op, names: Sequence[str]) -> int:
-        """Return where the tail is, counted from the last axis, in operands that broadcast."""
+        """Return the tail's axis, counted from the last, in operands that broadcast."""
         ends = {len(self.infos[n].dims) - self.tails[n] for n in names if n in self.tails}
         if len(ends) != 1:
             raise CannotGrowError(f"{op.type} '{op.name}' combines rows with rows")
@@ -413,7 +413,7 @@ def _needed(
     return [step for step in steps if id(step[0]) in live]
 
 
-# --- rules: where the tail of a result is, and what has to be done before -----------------------
+# --- rules: where the tail of a result is, and what has to happen first -------------------------
 
 _Rule = Callable[[_Rewriter, Op], Op]
 _SIZED = frozenset({"Reshape", "Expand", "Slice"})

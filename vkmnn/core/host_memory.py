@@ -1,4 +1,4 @@
-"""How much memory the ops of a plan hold on the numpy backend."""
+"""Limit the memory that the ops of a plan hold on the numpy backend."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def check_host_memory(
     """Refuse a plan in which the ops on the numpy backend hold too much at one time.
 
     Args:
-        commands: the plan in its order.
+        commands: the plan, in running order.
         backend: the type of the numpy backend.
         outputs: tensors that stay until the run is over.
         meter: what is allowed.
 
     Raises:
-        BudgetError: names the op at which it is too much.
+        BudgetError: names the op that exceeds the limit.
     """
     last: dict[str, int] = {}
     for step, command in enumerate(commands):

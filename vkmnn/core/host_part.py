@@ -25,7 +25,7 @@ class HostPart(Protocol):
 
     @property
     def engine(self) -> str:
-        """What runs them."""
+        """The engine that runs them."""
 
     def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the outputs by name."""
@@ -36,7 +36,7 @@ class NestedPart(ABC):
 
     @abstractmethod
     def use(self, planner: Planner) -> None:
-        """Make plans with another planner from now on."""
+        """Use another planner from now on."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -44,4 +44,4 @@ class NestedPart(ABC):
 
     @abstractmethod
     def placed(self) -> list[PlacedOp]:
-        """Return where the ops of the networks run that have run."""
+        """Return where the ops of the networks that have run are placed."""

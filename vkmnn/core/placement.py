@@ -1,4 +1,4 @@
-"""Where each op of a plan runs, and why there."""
+"""Where each op of a plan runs, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlacedOp:
-    """One op of the plan, the model's node, its backend, and the reason when not the main one."""
+    """An op of the plan, its node in the model, its backend, and why it is not the main one."""
 
     name: str
     type: str
