@@ -32,10 +32,10 @@ class Plan:
         graph: the network.
         inputs: static description of the graph's inputs.
         known: content of the inputs that shapes depend on.
-        main: the backend that is asked first for every op.
+        main: the backend that is offered every op first.
         backup: the backend that takes what `main` rejects; folds constants.
         evaluate: runs one op on arrays.
-        meter: what the plan may take; None has no limits.
+        meter: what the plan may use; None for no limits.
 
     Raises:
         BudgetError: the plan would take more memory, pieces or time than the meter allows.
@@ -126,8 +126,8 @@ class Plan:
         if name in self._constants:
             constant: Array = self._constants[name].copy()
             return constant
-        array = np.asarray(host[name])  # comparisons of numpy make scalars of arrays without axes
-        # An op that only renames may hand back its input; the caller must own what it gets.
+        array = np.asarray(host[name])  # numpy comparisons of 0-d arrays return scalars
+        # An op that only renames may return its input; the caller must own the result.
         if isinstance(host[name], DeviceTensor) or any(_shares(array, f) for f in feeds.values()):
             array = array.copy()
         return array
@@ -137,7 +137,7 @@ class Plan:
     def bound(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor]
     ) -> BoundPlan | None:
-        """Return the plan recorded once more, on these tensors; None where that cannot be.
+        """Return the plan re-recorded on these tensors, or None if that is impossible.
 
         Args:
             inputs: a tensor for each input of the network.
@@ -166,7 +166,7 @@ class Plan:
         return {name: self._constants[name] for name in self._outputs if name in self._constants}
 
     def begin(self, feeds: Mapping[str, Array]) -> Begun | None:
-        """Begin a run, which does not exclude others, and return; None where it has to wait."""
+        """Start a non-exclusive run without waiting; None if it would have to wait."""
         lane = self._lanes.pop() if self._lanes else self._new_lane(feeds.keys())
         if lane is None:
             return None
@@ -190,9 +190,9 @@ class Plan:
     def run_on_device(
         self, feeds: Mapping[str, Array], names: Sequence[str]
     ) -> dict[str, DeviceTensor] | None:
-        """Run once; return outputs in device memory, or None where the plan makes arrays.
+        """Run once; return outputs in device memory, or None if the plan produces arrays.
 
-        The plan writes to tensors of its own, whose content is copied on the device.
+        The plan writes to its own tensors, and their content is copied on the device.
         """
         if self._keeper is None:
             self._keeper = self._new_keeper(feeds.keys())
@@ -224,11 +224,11 @@ class Plan:
         self._lanes.append(lane)
 
     def retain(self) -> None:
-        """Let the plan stay until `close` has been called once more."""
+        """Keep the plan open until `close` has been called one more time."""
         self._users += 1
 
     def placement(self) -> Placement:
-        """Return where each op runs and why."""
+        """Return where each op runs, and why."""
         ops = tuple(
             PlacedOp(c.op.name, c.op.type, c.op.source, c.backend, c.reason) for c in self.commands
         )
@@ -269,7 +269,7 @@ class Plan:
         return list(zip(owners, self._segments, strict=True))
 
     def close(self) -> None:
-        """Release the plan's memory and command buffers, once nobody uses it any more."""
+        """Release the plan's memory and command buffers once it is no longer in use."""
         self._users -= 1
         if self._users:
             return
@@ -287,7 +287,7 @@ def _shares(array: Array, fed: Any) -> bool:
 
 
 def _settle(commands: Sequence[Command]) -> None:
-    """Let the forms of all tensors be final; see `Tensor`."""
+    """Make the forms of all tensors final; see `Tensor`."""
     for command in commands:
         for tensor in (*command.inputs, *command.outputs):
             if tensor is not None:
@@ -305,7 +305,7 @@ def _create_commands(
 ) -> list[Command]:
     """Ask the main backend, then the backup, for an execution of every op.
 
-    Ops that are named in `refused` go to the backup at once, for the reason given there.
+    Ops named in `refused` go straight to the backup, for the reason given there.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -359,7 +359,7 @@ def _unsupported(op: Op, reason: str) -> UnsupportedNode:
 def _crossings(
     commands: Sequence[Command], outputs: set[str], inputs: set[str]
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, dict[str, Tensor]], int]:
-    """Find, per backend, what the host takes from it, what the host gives it, and count copies."""
+    """Find what the host reads from and feeds to each backend, and count the copies."""
     owner = {out.name: command.backend for command in commands for out in command.outputs}
     kept: dict[str, dict[str, Tensor]] = {}
     provided: dict[str, dict[str, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Plans of one part of a network, kept by the shapes, and the deciding contents, of its inputs."""
+"""Plans of one part of a network, cached by input shapes and shape-deciding contents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLANS_BYTES = 256 << 20
 """Where nothing says how many plans are kept: these numbers, and about so much device memory."""
 
 TUNING_SECONDS = 20.0
-"""After how long no further candidate is tried then: whoever runs a network did not ask to wait."""
+"""When to stop trying candidates then: a user who runs a network did not ask to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Plans:
 
     Args:
         graph: a network, or a part of one that needs no step in between.
-        planner: what makes plans; exchanged when the device is.
+        planner: makes plans; replaced when the device is.
         meter: what folding constants may take.
 
     Attributes:
         graph: with its constants folded.
         planner: as above.
-        content: the inputs whose content decides a shape.
-        current: the plan that was used last.
+        content: the inputs whose content determines a shape.
+        current: the most recently used plan.
         made: how many plans were made.
     """
 
@@ -82,7 +82,7 @@ class Plans:
         return len(self._plans)
 
     def resize(self, shapes: Shapes, feeds: Mapping[str, Array]) -> Plan:
-        """Return the plan for these shapes of the inputs, making it when there is none.
+        """Return the plan for these input shapes, making it if necessary.
 
         Args:
             shapes: the shape of every input.
@@ -90,7 +90,7 @@ class Plans:
 
         Raises:
             ShapeError: the shapes do not fit the network.
-            PlacementError: the backup would have to run an op, which is not wanted.
+            PlacementError: the backup would have to run an op, but `require_main` is set.
             InvalidInputError: the content of an input is missing.
         """
 
@@ -102,9 +102,9 @@ class Plans:
         return self._kept(self._key(shapes, feeds), make)
 
     def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once, on the plan for the shapes of the inputs.
+        """Run once on the plan for the input shapes.
 
-        Integers beyond the 32 bits that a device computes with take the run to the backup.
+        A run with integers that do not fit in the 32 bits of the device goes to the backup.
         """
         shapes = {name: array.shape for name, array in feeds.items()}
         plan = self.resize(shapes, feeds)
@@ -121,7 +121,7 @@ class Plans:
         return plan.execute(feeds)
 
     def _kept(self, key: PlanKey, make: Callable[[], Plan]) -> Plan:
-        """Return the plan of a key; it is the current one then."""
+        """Return the plan for a key and make it the current one."""
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = make()
@@ -149,7 +149,7 @@ class Plans:
         return (*(shapes[info.name] for info in self.graph.inputs), *content)
 
     def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Plan:
-        """Return a new plan on a backend; arguments and errors as of `resize`."""
+        """Return a new plan on a backend; arguments and errors are those of `resize`."""
         missing = [name for name in sorted(self.content) if name not in feeds]
         if missing:
             raise InvalidInputError(
@@ -194,7 +194,7 @@ class Plans:
         )
 
     def trim(self) -> None:
-        """Close all plans but the one that was used last."""
+        """Close all plans except the most recently used."""
         for key, plan in list(self._plans.items()):
             if plan is not self.current:
                 del self._plans[key], self._bytes[key]

@@ -1,4 +1,4 @@
-"""Where the time of a network goes, op by op."""
+"""Where a network spends its time, op by op."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProfileEntry:
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """All steps of one op; `kernel` is that of the longest, for the rest see `ProfileEntry`."""
+    """All steps of one op; `kernel` is the longest step's; for the rest see `ProfileEntry`."""
 
     name: str
     type: str
@@ -68,7 +68,7 @@ class Profile:
         entries: every step in running order. On a device, the time of a step runs from the end of
             the one before to its own end, so it includes the wait at a barrier between them; a
             software device stops at every timestamp, so that short steps look longer.
-        main: the type of the backend that was asked first.
+        main: the type of the backend that was offered ops first.
         runs: how many runs were measured.
         gpu_us: all steps on the device together; 0 when the numpy backend runs everything.
         wall_us: one whole run without timestamps, from arrays to arrays.
@@ -152,10 +152,10 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
     """Profile a plan.
 
     Args:
-        plan: the plan as it runs always; whole runs are timed on it.
+        plan: the plan in normal use, on which whole runs are timed.
         timed: the same plan with backends that time their steps.
         feeds: one array per graph input.
-        runs: how many runs to measure, after one that is not.
+        runs: how many runs to measure, after one warm-up run.
     """
     walls, overheads = [], []
     plan.execute(feeds)
@@ -209,7 +209,7 @@ def measure_host(part: HostPart, values: Mapping[str, object], runs: int, main: 
 
     Args:
         part: the step.
-        values: what it reads.
+        values: its inputs.
         runs: how many runs to measure.
         main: the type of the backend that was asked first.
     """
@@ -226,7 +226,7 @@ def measure_host(part: HostPart, values: Mapping[str, object], runs: int, main: 
 
 
 def joined(profiles: Sequence[Profile]) -> Profile:
-    """Return one profile of steps that run one after the other."""
+    """Return one profile for steps that run in sequence."""
     if len(profiles) == 1:
         return profiles[0]
     entries: list[ProfileEntry] = []
@@ -263,7 +263,7 @@ def _flops(command: Command) -> int:
 
 
 def _nbytes(command: Command) -> int:
-    """Count what an op reads and writes; one that computes nothing reads no more than it writes."""
+    """Return the bytes an op reads and writes; a pure copy reads no more than it writes."""
     read = [_size(tensor) for tensor in dict.fromkeys(command.inputs) if tensor is not None]
     written = sum(map(_size, command.outputs))
     return written + (sum(read) if _flops(command) else min(sum(read), written))

@@ -1,4 +1,4 @@
-"""A network as the steps that run it: parts planned for the device, and steps of the host."""
+"""A network as a sequence of steps: parts planned for the device, and host steps."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op, TensorInfo
 _log = logging.getLogger(__name__)
 
 OpenHost = Callable[[Sequence[Op], Mapping[str, Array], Collection[str]], Sequence[HostPart]]
-"""Opens ops of the type HostGraph: gets them, constants, and what is read of their results."""
+"""Opens HostGraph ops; takes the ops, constants, and the results that are read."""
 
 
 def no_host(
     ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]
 ) -> Sequence[HostPart]:
-    """Refuse: there is nothing that runs such ops."""
+    """Refuse to open host ops: nothing here can run them."""
     raise UnsupportedOpError([_refused(op, "no evaluator is at hand") for op in ops])
 
 
@@ -61,7 +61,7 @@ def refuse_host_ops(stages: Sequence[Stage]) -> None:
 
 @dataclass(slots=True)
 class _Step:
-    """A stage with what runs it: plans of its graph, or parts for the host."""
+    """A stage and what runs it: plans of its graph, or parts for the host."""
 
     stage: Stage
     plans: Plans | None
@@ -74,10 +74,10 @@ class Program:
 
     Args:
         graph: the network.
-        stages: how it is cut.
-        planner: what makes plans.
+        stages: the stages it is cut into.
+        planner: makes the plans.
         meter: what folding constants may take.
-        open_host: opens what the host runs.
+        open_host: opens the parts that the host runs.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Program:
             self._tell()
 
     def _mark_dead(self) -> None:
-        """Note after which step each value is needed no more."""
+        """Note the last step that needs each value."""
         seen = set(self._outputs)
         for step in reversed(self._steps):
             names = {*step.stage.inputs, *step.stage.outputs}
@@ -129,7 +129,7 @@ class Program:
 
     @property
     def whole(self) -> Plans | None:
-        """The plans of the network where it is one stage."""
+        """The plans of the network, if it is a single stage."""
         return self._whole
 
     @property
@@ -139,14 +139,14 @@ class Program:
 
     @property
     def backend(self) -> Backend:
-        """The backend that is asked first."""
+        """The backend that is offered ops first."""
         return self._planner.main
 
     # --- plans -----------------------------------------------------------------------------------
 
     @property
     def content(self) -> frozenset[str]:
-        """The network's inputs whose content decides a shape."""
+        """The network's inputs whose content determines a shape."""
         names = {info.name for info in self.graph.inputs}
         return frozenset(name for plans in self._plans() for name in plans.content if name in names)
 
@@ -157,13 +157,13 @@ class Program:
 
     @property
     def planned(self) -> bool:
-        """True when there is something to tell of placements."""
+        """Whether there is any placement to report."""
         all_plans = list(self._plans())
         return not all_plans or any(plans.current is not None for plans in all_plans)
 
     @property
     def current(self) -> Plan | None:
-        """The plan that was used last, of the last stage that has one."""
+        """The most recently used plan of the last stage that has one."""
         found = [plans.current for plans in self._plans() if plans.current is not None]
         return found[-1] if found else None
 
@@ -174,7 +174,7 @@ class Program:
         return (part for step in self._steps for part in step.parts)
 
     def use(self, planner: Planner) -> None:
-        """Make plans with another planner from now on."""
+        """Use another planner from now on."""
         self._planner = planner
         for plans in self._plans():
             plans.planner = planner
@@ -188,7 +188,7 @@ class Program:
         return sum(plans.made for plans in self._plans())
 
     def trim(self) -> None:
-        """Close all plans but those used last."""
+        """Close all plans except the most recently used."""
         for plans in self._plans():
             plans.trim()
 
@@ -201,7 +201,7 @@ class Program:
                 part.drop()
 
     def resize(self, shapes: Shapes, feeds: Mapping[str, Value]) -> dict[str, TensorInfo]:
-        """Plan what can be planned; return the outputs whose shapes are known then."""
+        """Plan as much as possible; return the outputs whose shapes are then known."""
         found: dict[str, TensorInfo] = {}
         for plans in self._plans():
             names = [info.name for info in plans.graph.inputs]
@@ -227,13 +227,13 @@ class Program:
         return {name: self._owned(name, values, feeds) for name in self._outputs}
 
     def begin(self, feeds: Mapping[str, Value]) -> Begun | None:
-        """Begin a run that does not exclude others; None where that cannot be."""
+        """Start a non-exclusive run, or return None if that is impossible."""
         if self._whole is None or any(value is None for value in feeds.values()):
             return None
         return self._whole.resize(_shapes(feeds), feeds).begin(feeds)
 
     def run_on_device(self, feeds: Mapping[str, Value], names: Sequence[str]) -> dict[str, Value]:
-        """Run once; outputs of a network that is one plan of the device stay there."""
+        """Run once; if the whole network is one device plan, its outputs stay on the device."""
         if self._whole is not None:
             plan = self._whole.resize(_shapes(feeds), feeds)
             kept = plan.run_on_device(feeds, names)
@@ -245,11 +245,11 @@ class Program:
     def bind(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
     ) -> Bound:
-        """Return a run on these tensors; where an output has none, it gets a new one.
+        """Return a run on these tensors; outputs without one get a new tensor.
 
         Args:
             inputs: a tensor for each input.
-            outputs: those that the caller wants.
+            outputs: the outputs that the caller wants, each with a tensor or None.
 
         Raises:
             InvalidInputError: an output has another shape or element type, or lies where an input
@@ -301,12 +301,12 @@ class Program:
         return results
 
     def _count(self, made: Mapping[str, Value]) -> None:
-        """Count the bytes that a step hands to others."""
+        """Count the bytes that a step passes on to others."""
         handed = (value for name, value in made.items() if name not in self._outputs)
         self._bytes += sum(value.nbytes for value in handed if isinstance(value, np.ndarray))
 
     def _owned(self, name: str, values: Mapping[str, Value], feeds: Mapping[str, Value]) -> Value:
-        """Return an output that nobody else has."""
+        """Return an output that nothing else shares."""
         value = values[name] if name in values else self.graph.constants[name]
         if not isinstance(value, np.ndarray):
             return value
@@ -315,14 +315,14 @@ class Program:
         return value.copy() if shared else value
 
     def _watched(self, feeds: Mapping[str, Value]) -> Iterator[tuple[_Step, dict[str, Value]]]:
-        """Run once; yield each step, with what it reads, after it has run."""
+        """Run once; yield each step and its inputs after it has run."""
         values = {name: as_array(feed) for name, feed in feeds.items()}
         for step in self._steps:
             values.update(self._run_step(step, values))
             yield step, {name: values[name] for name in step.stage.inputs}
 
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
-        """Measure every step by itself."""
+        """Measure every step separately."""
         timed = self._planner.main.timed()
         profiles = []
         for step, given in self._watched(feeds):
@@ -342,7 +342,7 @@ class Program:
         return joined(profiles)
 
     def tune(self, feeds: Mapping[str, Value], runs: int, progress: Progress) -> Tuning:
-        """Tune every step by itself."""
+        """Tune every step separately."""
         settled = []
         if self._whole is not None:
             shapes = _shapes(feeds)
@@ -401,7 +401,7 @@ class Program:
         return Placement(tuple(ops), self._planner.main.type, copies, self._bytes)
 
     def _placed(self, plan: Plan) -> Placement:
-        """Return the placement of a plan, which may be one that the backup runs alone."""
+        """Return the placement of a plan, which may run entirely on the backup."""
         placed, main = plan.placement(), self._planner.main.type
         if placed.main == main:
             return placed
@@ -412,7 +412,7 @@ _EXACT = "integers beyond the 32 bits that the device computes with"
 
 
 def kind_of(op: Op) -> str:
-    """Return the operator that an op of the type HostGraph stands for."""
+    """Return the operator that a HostGraph op stands for."""
     return op.attrs.kind if isinstance(op.attrs, HostGraphAttrs) else op.type
 
 
@@ -430,7 +430,7 @@ def _info(name: str, array: Array) -> TensorInfo:
 
 
 def _checked(info: TensorInfo, tensor: DeviceTensor | None) -> DeviceTensor | None:
-    """Refuse a tensor that the output does not fit."""
+    """Refuse a tensor that does not match the output."""
     if tensor is not None and (tensor.shape, tensor.dtype) != (info.dims, info.dtype.numpy):
         raise InvalidInputError(
             f"output '{info.name}' is {info.dtype.value} {list(info.dims)}, the tensor for it "
@@ -464,10 +464,10 @@ def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def _arrays(
     infos: Sequence[TensorInfo], values: Mapping[str, Value], step: _Step
 ) -> dict[str, Array]:
-    """Return what a planned step reads, as the plan wants it.
+    """Return the inputs of a planned step in the form that the plan expects.
 
     Raises:
-        HostError: the host made something else.
+        HostError: the host produced something else.
     """
     arrays = {}
     for info in infos:

@@ -1,4 +1,4 @@
-"""Resolve a graph for concrete input shapes: every shape static, everything constant folded."""
+"""Resolve a graph for concrete input shapes: all shapes static, all constants folded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.shape import compute_shapes
 
-# Results of lowered ops above this size are computed in every run rather than kept.
+# Results of lowered ops larger than this are recomputed in every run instead of kept.
 FOLD_LIMIT_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
 class Resolved:
-    """Ops that are left to run, the static description of every tensor, and all known values."""
+    """The remaining ops, the static description of every tensor, and all known values."""
 
     ops: list[Op]
     infos: dict[str, TensorInfo]
@@ -28,7 +28,7 @@ class Resolved:
 
 
 def content_inputs(graph: Graph) -> frozenset[str]:
-    """Return the graph inputs whose *content* some shape depends on.
+    """Return the graph inputs whose *content* determines some shape.
 
     Found by walking back from the inputs that OP_TYPES marks as content; Shape and Size stop the
     walk.
@@ -53,13 +53,13 @@ def content_inputs(graph: Graph) -> frozenset[str]:
 
 
 def fold_constants(graph: Graph, evaluate: Evaluator, meter: Meter | None = None) -> Graph:
-    """Return the graph with every op evaluated that needs neither an input nor its shape.
+    """Return the graph with every op folded that depends on no input and no input's shape.
 
     Unlike the converter's pass this folds all that the budget allows: plans of different shapes
     share the results.
 
     Raises:
-        BudgetError: the results would take more than that.
+        BudgetError: the results would exceed the budget.
     """
     folder = Folder(evaluate, meter)
     values = dict(graph.constants)
@@ -80,18 +80,18 @@ def resolve(
     evaluate: Evaluator,
     meter: Meter | None = None,
 ) -> Resolved:
-    """Compute all shapes and fold all that is constant (MNN's shape computation, first loop).
+    """Compute all shapes and fold all constants (MNN's shape computation, first loop).
 
     Args:
         graph: the network.
         inputs: static description of every graph input.
         known: content of the inputs that `content_inputs` names.
         evaluate: runs one op on arrays; the backup backend's.
-        meter: what the values may take; None has no limits.
+        meter: what the values may use; None for no limits.
 
     Raises:
-        BudgetError: what is known already would take more memory or time than allowed.
-        ShapeError: shapes do not fit, or a shape depends on content that is not known.
+        BudgetError: the known values would take more memory or time than allowed.
+        ShapeError: shapes do not match, or a shape depends on unknown content.
     """
     meter = meter or unlimited()
     folder = Folder(evaluate, meter)
@@ -133,7 +133,7 @@ def lower(
     """Lower data movement to Raster, fold what became constant, collapse chains of copies.
 
     Raises:
-        BudgetError: it would take more pieces or time than the meter allows.
+        BudgetError: lowering would take more pieces or time than the meter allows.
     """
     meter = meter or unlimited()
     ops, infos, constants = lower_graph(resolved.ops, resolved.infos, resolved.constants, meter)

@@ -51,11 +51,11 @@ class Session:
     calls.
 
     A network with ops that only the host can run, or with shapes that depend on computed values,
-    is cut into stages, which run one after the other ([why](docs/decisions/host-nodes.md)).
+    is cut into stages, which run in sequence ([why](docs/decisions/host-nodes.md)).
 
     Args:
         graph: the optimised network.
-        main: the backend asked first for every op; closed with the session.
+        main: the backend that is offered every op first; closed with the session.
         backup: takes what `main` rejects.
         evaluate: runs one op on arrays, for constant folding.
         max_plans: how many input shapes are kept planned, for each stage; None for as many as a
@@ -63,8 +63,8 @@ class Session:
         require_main: refuse plans that put an op on the backup.
         meter: makes a meter of what one load or plan may take; None has no limits.
         rebuild: when the device is lost, reopen it, plan again and repeat the call once.
-        open_host: opens what runs ops of type HostGraph.
-        open_branches: makes networks of an If's branches; None lets the host run them all.
+        open_host: opens the parts that run ops of type HostGraph.
+        open_branches: turns the branches of an If into networks; None runs them all on the host.
 
     Raises:
         PlacementError: `require_main` is set, and some op can only run on the host.
@@ -104,13 +104,13 @@ class Session:
 
     @property
     def content_inputs(self) -> frozenset[str]:
-        """Inputs whose content decides a shape: a new content is a new plan."""
+        """Inputs whose content determines a shape: new content means a new plan."""
         return self._program.content
 
     def resize(
         self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]
     ) -> dict[str, TensorInfo]:
-        """Make the plan for these input shapes when there is none; later stages wait for data.
+        """Make the plan for these input shapes if there is none; later stages wait for data.
 
         Args:
             shapes: the shape of every graph input.
@@ -127,7 +127,7 @@ class Session:
         return self._call(lambda: self._program.resize(shapes, feeds))
 
     def _call(self, work: Callable[[], T]) -> T:
-        """Work alone, while nobody may close the session or its device."""
+        """Call `work` exclusively, keeping the session and its device open."""
         self._refuse_inherited()
         with self._lock:
             if self._closed:
@@ -143,7 +143,7 @@ class Session:
             return self._work(work)
 
     def _refuse_inherited(self) -> None:
-        if os.getpid() != self._process:  # where nobody would free the lock, had it been taken
+        if os.getpid() != self._process:  # nobody here would release a lock that was held
             raise InvalidInputError(
                 "the session belongs to the parent process",
                 hint="open sessions after the fork, or use the start method 'spawn'",
@@ -159,7 +159,7 @@ class Session:
                 raise unexpected_error(error, "planning or running the network") from error
 
     def _reopen(self) -> None:
-        """Exchange the lost device for a new one, which has no plans yet."""
+        """Replace the lost device with a new one, which has no plans yet."""
         self._close_bound()
         self._program.drop()
         lost, self._main = self._main, self._main.reopened()
@@ -168,7 +168,7 @@ class Session:
         lost.close()
 
     def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
-        """Run the network; plans first when the shapes are new.
+        """Run the network, planning first if the shapes are new.
 
         Args:
             feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
@@ -179,11 +179,11 @@ class Session:
     def submit(
         self, feeds: Mapping[str, Value], finish: Callable[[dict[str, Value]], T]
     ) -> RunFuture[T]:
-        """Ask for a run, and return at once.
+        """Request a run and return immediately.
 
         Args:
-            feeds: as for `run`; they must stay as they are until the run is done.
-            finish: makes the future's result of the outputs.
+            feeds: as for `run`; they must not change until the run is done.
+            finish: turns the outputs into the result of the future.
 
         Raises:
             InvalidInputError: the session has been closed, or belongs to another process.
@@ -191,7 +191,7 @@ class Session:
 
         def begin() -> Callable[[], T]:
             begun: Begun | None = None
-            with suppress(IntegerRangeError):  # `run` knows what to do then
+            with suppress(IntegerRangeError):  # `run` handles this case
                 begun = self._call(lambda: self._program.begin(feeds))
             if begun is None:
                 results = self.run(feeds)
@@ -207,7 +207,7 @@ class Session:
             return self._submitter.submit(begin)
 
     def _end(self, begun: Begun, feeds: Mapping[str, Value]) -> dict[str, Value]:
-        """Wait for a run that was begun; do it again where `run` would."""
+        """Wait for a run that was started; repeat it where `run` would."""
         try:
             return begun.end()
         except DeviceLostError:
@@ -220,7 +220,7 @@ class Session:
     def bind(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
     ) -> Bound:
-        """Return a run on tensors at fixed places; see `Program.bind`."""
+        """Return a run on fixed tensors; see `Program.bind`."""
         return self._call(lambda: self._bind(inputs, outputs))
 
     def _bind(
@@ -235,7 +235,7 @@ class Session:
         self._call(bound.run)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Work as a call of the session: alone, and while nobody may close it."""
+        """Call `work` exclusively, as a session call; the session cannot be closed meanwhile."""
         return self._call(work)
 
     def new_state(
@@ -255,7 +255,7 @@ class Session:
         return self._call(lambda: state.run(feeds))
 
     def release_bound(self, bound: Bound | State) -> None:
-        """Close a bound run or a state, unless the session did."""
+        """Close a bound run or a state, unless the session already has."""
         self._refuse_inherited()
         with self._lock:
             bound.close()
@@ -287,11 +287,11 @@ class Session:
         return self._call(lambda: self._main.new_tensor(shape, dtype))
 
     def upload(self, array: Array) -> DeviceTensor:
-        """Return a tensor on the session's device that holds what the array holds.
+        """Copy an array into a new tensor on the session's device.
 
         Raises:
             InvalidInputError: the device has no such elements.
-            IntegerRangeError: an integer takes more than the device's 32 bits.
+            IntegerRangeError: an integer does not fit in the device's 32 bits.
         """
         return self._call(lambda: self._upload(array))
 
@@ -301,7 +301,7 @@ class Session:
         return tensor
 
     def counters(self) -> dict[str, int]:
-        """Return how often something was done that runs are better without.
+        """Count the expensive operations that a run should avoid.
 
         "plans" were made by this session; "recordings" of command buffers, "allocations" of device
         memory, "pipelines" that were made and "host_copies" of tensors by all who use the device.
@@ -309,7 +309,7 @@ class Session:
         return {"plans": self._program.plans_made, **self._main.counters()}
 
     def trim(self) -> None:
-        """Free the memory of all plans but the latest, and what is kept for copies."""
+        """Free the memory of all plans but the latest, and the staging memory."""
         self._call(self._trim)
 
     def _trim(self) -> None:
@@ -336,7 +336,7 @@ class Session:
         runs: int,
         progress: Callable[[int, int], None] | None = None,
     ) -> Tuning:
-        """Measure the kernels that the network could use at these shapes; plans are made anew.
+        """Measure the kernels the network could use at these shapes; plans are rebuilt.
 
         Args:
             feeds: as for `run`.
@@ -360,7 +360,7 @@ class Session:
 
     @property
     def current(self) -> Plan | None:
-        """The plan that was used last, of the last stage."""
+        """The most recently used plan of the last stage."""
         return self._program.current
 
     def placement(self) -> Placement:

@@ -1,4 +1,4 @@
-"""How a network is cut into stages: parts for the device, each planned as one, and host steps.
+"""Cut a network into stages: device parts, each planned as a whole, and host steps.
 
 A stage ends where the host has to compute, or where a shape depends on what the stage computes:
 what follows is planned when that is known.
@@ -15,7 +15,7 @@ from vkmnn.ir import HOST_GRAPH, OP_TYPES, DType, Graph, Op, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Ops that run one after the other; `graph` is None for those of a host step.
+    """Ops that run in sequence; `graph` is None for a host step.
 
     `inputs` are what is read of the network's inputs and of earlier stages, `outputs` what later
     stages and the caller read.
@@ -110,7 +110,7 @@ def _groups(graph: Graph) -> list[list[Op]]:
 
 
 def _plannable(op: Op, made: Mapping[str, bool]) -> bool:
-    """True when nothing that decides the op's shapes is computed in the same stage."""
+    """Whether the op's shapes depend on nothing computed in the same stage."""
     content = OP_TYPES[op.type].content
     return all(made.get(op.inputs[index], True) for index in content if index < len(op.inputs))
 
@@ -118,9 +118,9 @@ def _plannable(op: Op, made: Mapping[str, bool]) -> bool:
 def _known_when_planned(
     op: Op, made: Mapping[str, bool], graph: Graph, infos: Mapping[str, TensorInfo]
 ) -> bool:
-    """True when planning may compute an op: from shapes, constants and inputs that are short.
+    """Whether planning may compute an op: from shapes, constants and short inputs.
 
-    What is computed from inputs makes a plan for every new content, and runs on numpy then.
+    Values computed from inputs run on numpy, and every new content requires a new plan.
     """
     if OP_TYPES[op.type].shape_only:
         return True

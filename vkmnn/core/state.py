@@ -1,4 +1,4 @@
-"""Outputs that feed the next run: they stay on the device, swapped, or appended to in place."""
+"""Outputs that feed the next run: kept on the device, and swapped or appended to in place."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from vkmnn.ir import Array, DType, TensorInfo
 _log = logging.getLogger(__name__)
 
 MIN_ROWS = 256
-"""Room that caches have at first: what is not there yet costs little."""
+"""Initial room in caches: unused rows cost little."""
 
 Shape = tuple[int, ...]
 
 
 @dataclass(slots=True)
 class _Loop:
-    """A plan that reads and writes the state where it lies: two of them where it is swapped."""
+    """A plan that reads and writes the state in place; swapped state takes two of them."""
 
     plan: Plan
     segments: tuple[Segment, ...]
@@ -42,13 +42,13 @@ class _Loop:
 
 
 class State:
-    """What one sequence of runs hands on from run to run.
+    """Data that a sequence of runs carries from one run to the next.
 
     Args:
-        program: the network; a device's plans serve it best when it is one stage.
-        pairs: inputs, with the outputs that become them.
-        capacity: rows that caches may have at most; None for no limit.
-        initial: values to begin with; without, caches begin empty and all else with zeros.
+        program: the network; this is fastest when it is a single stage on the device.
+        pairs: each input with the output that feeds it in the next run.
+        capacity: the maximum number of rows in a cache; None for no limit.
+        initial: initial values; by default caches are empty and everything else is zero.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class State:
         """Run once; return the outputs that are not state, as arrays.
 
         Raises:
-            InvalidInputError: it is closed or full, or what is fed does not fit.
+            InvalidInputError: the state is closed or full, or an input does not match.
         """
         if self.closed:
             raise InvalidInputError("the state has been closed", hint="make a new one")
@@ -96,7 +96,7 @@ class State:
         return self._run_anew(feeds)
 
     def _run_anew(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Run on the plan for the present shapes; the state is replaced by the outputs."""
+        """Run on the plan for the current shapes and replace the state with the outputs."""
         for name, axis in self._axes.items():
             if name in self._caches and self.length:
                 self._values[name] = self._rows_of(name, axis)
@@ -126,7 +126,7 @@ class State:
         return tensor
 
     def _first(self, name: str, feeds: Mapping[str, Any]) -> Any:
-        """Return what an input begins with."""
+        """Return the initial value of an input."""
         if name in self._initial:
             return self._initial[name]
         infos = {info.name: info for info in self._program.graph.inputs}
@@ -165,7 +165,7 @@ class State:
             self._in_place = False
         self.length = max(lengths, default=0)
 
-    # --- state that stays where it is ------------------------------------------------------------
+    # --- state kept in place ---------------------------------------------------------------------
 
     def _run_in_place(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         past = self.length
@@ -260,7 +260,7 @@ class State:
         return found
 
     def _make_room(self, total: int) -> None:
-        """Let the caches have room; they grow by powers of two."""
+        """Make room in the caches, which grow by powers of two."""
         if self._capacity is not None and total > self._capacity:
             raise self._full(total)
         if total > self._room:
@@ -288,7 +288,7 @@ class State:
         self._room = room
 
     def _caches_take_over(self) -> None:
-        """Hand what a run made to the memory where the state stays."""
+        """Move the results of a run into the memory that holds the state."""
         if not self._in_place:
             return
         if self._axes:
@@ -355,7 +355,7 @@ class State:
         return plan.bound_segment(inputs, outputs, resident)
 
     def _leave_place(self) -> None:
-        """Go on with plans for every length."""
+        """Fall back to a plan per length."""
         self._values = {name: self.value(name) for name in self._pairs}
         self._in_place = False
         self._drop()
@@ -363,7 +363,7 @@ class State:
     # --- what it holds ---------------------------------------------------------------------------
 
     def value(self, name: str) -> DeviceTensor:
-        """Return what an input will be in the next run: a tensor of its own for a cache."""
+        """Return an input's value in the next run; for a cache, a separate tensor."""
         if name in self._axes and name in self._caches:
             return self._rows_of(name, self._axes[name])
         if name in self._swapped:
@@ -373,7 +373,7 @@ class State:
         return self._values[name]
 
     def memory(self, name: str) -> DeviceTensor:
-        """Return the memory of a cache, with its room; that of other state as `value`."""
+        """Return the whole memory of a cache, spare room included; other state as `value`."""
         return self._caches[name] if name in self._caches else self.value(name)
 
     def _rows_of(self, name: str, axis: int) -> DeviceTensor:
@@ -384,7 +384,7 @@ class State:
         return tensor
 
     def reset(self) -> None:
-        """Begin anew; memory and plans stay."""
+        """Start again from the initial state, keeping memory and plans."""
         self._values.clear()
         self.length = 0
 
@@ -408,6 +408,6 @@ def _with(shape: Shape, axis: int | None, size: int) -> Shape:
 
 
 def _cut(array: Array, axis: int, rows: int) -> Array:
-    """Return the rows that are there."""
+    """Return the valid rows."""
     cut: Array = np.moveaxis(np.moveaxis(array, axis, 0)[:rows], 0, axis)
     return cut

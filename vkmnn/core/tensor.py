@@ -1,4 +1,4 @@
-"""Tensors of a planned network: static description plus where the data lies."""
+"""Tensors of a planned network: static description and location of the data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Usage(enum.Enum):
 
 @dataclass(slots=True, eq=False, frozen=True, init=False)
 class Tensor:
-    """A tensor of one plan: static shape, layout, usage, and its value when that is constant.
+    """A tensor of one plan: static shape, layout, usage, and its value if constant.
 
     `fp16` says that its floats take 16 bits on the device.
 
@@ -46,7 +46,7 @@ class Tensor:
         value: Array | None = None,
         fp16: bool = False,
     ) -> None:
-        # By the slots themselves: a plan makes thousands, and this is five times faster.
+        # Set the slots directly: a plan makes thousands of these, and this is five times faster.
         _set_info(self, info)
         _set_usage(self, usage)
         _set_layout(self, layout)
@@ -55,7 +55,7 @@ class Tensor:
         _set_settled(self, False)
 
     def take_form(self, layout: Layout, fp16: bool) -> None:
-        """Lie in another order or width on the device; see the class for when.
+        """Change the layout or width on the device; the class says when this is allowed.
 
         Raises:
             PluginError: the tensor is settled.
@@ -69,7 +69,7 @@ class Tensor:
         _set_fp16(self, fp16)
 
     def settle(self) -> None:
-        """Let the form be final."""
+        """Make the form final."""
         _set_settled(self, True)
 
     @property
@@ -79,7 +79,7 @@ class Tensor:
 
     @property
     def dtype(self) -> DType:
-        """The element type that ONNX gives the tensor; a backend may store it wider or narrower."""
+        """The ONNX element type of the tensor; a backend may store it wider or narrower."""
         return self.info.dtype
 
     @property

@@ -1,4 +1,4 @@
-"""What happened when in one run of a plan, and the trace that Perfetto shows of it."""
+"""The timeline of one run of a plan, and its trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALLS = "submit and wait"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time in a run, in microseconds from the start of the run.
+    """An interval of a run, in microseconds from the start of the run.
 
     `track` is who was busy: "Python", "submit and wait", or the type of a backend. `step` is the
     index of the step among the profile's entries; None for anything but a step.
@@ -29,18 +29,18 @@ class Span:
 
     @property
     def end_us(self) -> float:
-        """When it ended."""
+        """The end time."""
         return self.start_us + self.microseconds
 
 
 def timeline(
     segments: Sequence[tuple[str, Segment]], start_us: float, end_us: float
 ) -> tuple[Span, ...]:
-    """Return what happened in the last run of a plan, sorted by start time.
+    """Return the spans of the last run of a plan, sorted by start time.
 
     Args:
         segments: the plan's segments with the types of their backends, in running order.
-        start_us: when the run began, by the clock of `time.perf_counter_ns`.
+        start_us: when the run started, on the clock of `time.perf_counter_ns`.
         end_us: when it ended.
     """
     spans: list[Span] = []
@@ -76,7 +76,7 @@ def trace_events(
     Source: "Trace Event Format", complete ("X") and metadata ("M") events.
 
     Args:
-        spans: what happened.
+        spans: the spans of the run.
         details: what to show of each step; "type" is its category.
         device: the type of the backend whose steps run on the device.
     """

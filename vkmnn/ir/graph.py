@@ -59,7 +59,7 @@ class TensorInfo:
 class Op(Generic[AttrsT]):
     """One operator: type, attributes, input and output tensor names ("" = optional and absent).
 
-    What works on ops of one type takes `Op[ConvolutionAttrs]`; `Graph.validate` checks the class.
+    Code for ops of one type takes, say, `Op[ConvolutionAttrs]`; `Graph.validate` checks the class.
 
     `name` is unique in the graph; `source` says which nodes of the model it came from, for
     messages.
@@ -75,9 +75,9 @@ class Op(Generic[AttrsT]):
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model file says about itself; texts are empty where it says nothing.
+    """Metadata from a model file; strings the file does not provide are empty.
 
-    `properties` are the exporter's own: the names of classes, strides, the version of a tokenizer.
+    `properties` are exporter-specific: class names, strides, the version of a tokenizer.
     """
 
     producer: str = ""
@@ -90,7 +90,7 @@ class ModelMetadata:
 
 
 def check_attrs(op: Op) -> None:
-    """Check that an op carries the attributes that its type is declared with.
+    """Check that an op carries attributes of the class declared for its type.
 
     Raises:
         ModelError: they are of another class.
@@ -110,7 +110,7 @@ class Graph:
     """A network: ops in topological order over named tensors.
 
     `constants` maps tensor names to arrays; an op may read graph inputs, constants and outputs of
-    earlier ops. `infos` holds what the model says about intermediate tensors (may be empty),
+    earlier ops. `infos` holds what the model declares about intermediate tensors (may be empty),
     `overridable` the constants that the model offers as inputs with a default value, `types` the
     ONNX types of inputs and outputs whose element type is OBJECT: "seq(tensor(float))".
     """

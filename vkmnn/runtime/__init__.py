@@ -1,4 +1,4 @@
-"""The Vulkan runtime: devices, memory, pipelines, recording. It knows no operator."""
+"""The Vulkan runtime: devices, memory, pipelines, recording. It knows nothing of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding and opening devices, and what an opened device offers."""
+"""Find and open devices, and use an opened one."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Device:
     """An opened device, shared by everyone who opened it with the same arguments.
 
     All methods may be called from any thread. `timeout_s` bounds every run of a command buffer.
-    `gate` counts the calls in progress: `close` waits for them. Whoever does several things with a
-    device that must not be closed in between visits it.
+    `gate` counts the calls in progress: `close` waits for them. Code that makes
+    several calls without letting the device be closed in between holds `gate.visit()`.
 
     `counts` says how often something was done on it since it was opened: "allocations",
     "recordings", "pipelines", and the "host_copies" of those who write and read tensors.
@@ -114,7 +114,7 @@ class Device:
 
     @property
     def lost(self) -> str | None:
-        """Why the device does not work any more; None while it does."""
+        """Why the device was lost; None while it works."""
         return self._lost
 
     @property
@@ -131,7 +131,7 @@ class Device:
         """Allocate a buffer; its content is undefined.
 
         Raises:
-            OutOfDeviceMemoryError: the memory is not there.
+            OutOfDeviceMemoryError: there is not enough memory.
             InvalidInputError: `nbytes` is negative.
         """
         if nbytes < 0:
@@ -144,13 +144,13 @@ class Device:
             return buffer
 
     def supports(self, shader: Shader) -> str | None:
-        """Say why the shader cannot run here (missing features, limits); None when it can."""
+        """Return why the shader cannot run here (missing features, limits), or None if it can."""
         return missing(shader, self.info)
 
     def pipeline(self, shader: Shader, spec: SpecValues = _NO_SPEC) -> Pipeline:
         """Return the pipeline of a shader with some specialization constants set.
 
-        Made on first use and kept; constants not in `spec` have their defaults.
+        It is built on first use and kept; constants not in `spec` keep their defaults.
 
         Raises:
             ShaderError: the device cannot run the shader, or the driver refuses it.
@@ -170,7 +170,7 @@ class Device:
                 with self._lock:
                     if self._pipelines.get(key) is made:
                         del self._pipelines[key]
-                # Ctrl-C in one thread is not an error for those that wait for it.
+                # Ctrl-C in one thread is not an error for the threads waiting on it.
                 made.set_exception(error if isinstance(error, Exception) else _interrupted())
                 raise
             return future.result()
@@ -190,7 +190,7 @@ class Device:
         wanted: Iterable[tuple[Shader, SpecValues]],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Pipeline]:
-        """Build pipelines in parallel and return them in the order asked for.
+        """Build pipelines in parallel and return them in the requested order.
 
         Args:
             wanted: (shader, specialization constants) pairs.
@@ -202,11 +202,11 @@ class Device:
     def start_pipelines(
         self, wanted: Iterable[tuple[Shader, SpecValues]], *, warm_up: bool = False
     ) -> PipelineBatch:
-        """Begin to build pipelines in parallel, and return at once.
+        """Start building pipelines in parallel and return immediately.
 
         Args:
             wanted: (shader, specialization constants) pairs.
-            warm_up: also do what `warm_up` does, with each as soon as it is there.
+            warm_up: also call `warm_up` on each pipeline as soon as it is built.
         """
         pairs = list(wanted)
         new = sum(
@@ -219,7 +219,7 @@ class Device:
     def warm_up(self, pipelines: Sequence[Pipeline]) -> None:
         """Make a CPU device compile to machine code now, not in the first run.
 
-        Such devices compile when a pipeline is first dispatched; a dispatch of no workgroups is
+        Such devices compile on the first dispatch of a pipeline; one with zero workgroups is
         enough. Does nothing on other devices, where pipeline creation compiles.
         """
         cold = [pipeline for pipeline in pipelines if not pipeline.warm]
@@ -246,7 +246,7 @@ class Device:
             pipeline.warm = True
 
     def recorder(self, *, timestamps: bool = False) -> CommandRecorder:
-        """Begin to record; with `timestamps`, the commands' times can be read after a run.
+        """Start recording; with `timestamps`, the times of commands can be read after a run.
 
         Raises:
             InvalidInputError: the device has no timestamps.
@@ -291,11 +291,11 @@ class Device:
         return self._staging[kind]
 
     def copy(self, source: BufferRange, target: BufferRange) -> None:
-        """Copy bytes on the device; returns when they are there."""
+        """Copy bytes on the device; return once they have arrived."""
         self.copy_all([(source, target)])
 
     def copy_all(self, pairs: Iterable[tuple[BufferRange, BufferRange]]) -> None:
-        """Copy the bytes of each first range to the second; returns when all are there."""
+        """Copy the first range of each pair to the second; return when all copies are done."""
         self.raise_unusable()
         recorder = CommandRecorder(self, timestamps=False)
         for source, target in pairs:
@@ -304,7 +304,7 @@ class Device:
             commands.run()
 
     def trim(self) -> None:
-        """Free the memory that copies go through; the next copy allocates it again."""
+        """Free the staging memory; the next copy allocates it again."""
         with self.gate.visit(), self._staging_lock:
             self.raise_unusable()
             for buffer in self._staging.values():
@@ -312,7 +312,7 @@ class Device:
             self._staging.clear()
 
     def wait_idle(self) -> None:
-        """Wait until the device has nothing to do."""
+        """Wait until the device is idle."""
         with self.gate.visit():
             self.raise_unusable()
             self.driver_device.wait_idle()
@@ -331,16 +331,16 @@ class Device:
         except VkmnnError as error:
             log.warning("pipeline cache not saved: %s", error.message)
             return
-        # A driver without a cache of its own returns its 32-byte header alone.
+        # A driver without a pipeline cache returns just the 32-byte header.
         if len(data) > max(32, self._saved_size):
             self._cache_file.store(data)
             self._saved_size = len(data)
 
     def close(self) -> None:
-        """Free the device with everything made from it, for all who share it. Safe to call twice.
+        """Free the device and everything made from it, for all its users. Safe to call twice.
 
-        Calls that other threads are in end first, for which `timeout_s` is the limit; calls that
-        come later are refused. Neither buffers nor command buffers may be used afterwards.
+        Waits up to `timeout_s` for calls in progress in other threads; later calls are
+        refused. Neither buffers nor command buffers may be used afterwards.
 
         Raises:
             InvalidInputError: a call of the same thread uses the device (`close` in a callback).
@@ -355,11 +355,11 @@ class Device:
         self.end(self.timeout_s)
 
     def end(self, wait_s: float, *, park: bool = False) -> bool:
-        """Close once other threads have left their calls; say whether they did in time.
+        """Close once other threads have finished their calls; return whether they did in time.
 
         Args:
-            wait_s: seconds to wait at most; then the device is left as it is.
-            park: the interpreter ends; see `Gate.shut`.
+            wait_s: maximum wait in seconds; after that the device is left as it is.
+            park: the interpreter is exiting; see `Gate.shut`.
         """
         if self not in _unwanted:
             _unwanted.append(self)  # until it is gone: an interruption may come before
@@ -374,11 +374,11 @@ class Device:
         return True
 
     def open_again(self) -> Device:
-        """Return a further device like this one, shared with nobody; to be closed by `discard`."""
+        """Return another, unshared device like this one; close it with `discard`."""
         return Device(self._open_again(), self.info, self._open_again)
 
     def successor(self) -> Device:
-        """Return the device that takes the place of this one, which was lost: all get the same."""
+        """Return the device that replaces this lost one; all callers get the same device."""
         assert self._key is not None
         return _shared(self._key, self.info, self._open_again, "it was lost")
 
@@ -397,7 +397,7 @@ class Device:
         self._closed = True
 
     def mark_lost(self, reason: str, hung: bool = False) -> None:
-        """Refuse all further work; `open_device` will open the device anew."""
+        """Refuse all further work; `open_device` will reopen the device."""
         if self._lost is None:
             log.error("%s is lost: %s", self.info.name, reason)
             self._lost = reason
@@ -408,9 +408,9 @@ class Device:
             _unwanted.append(self)
 
     def retire(self) -> None:
-        """Free a lost device, once sessions have freed all that they had on it; or end `close`.
+        """Free a lost device once sessions have released everything on it; or finish `close`.
 
-        What may still run on it (`mark_lost` with `hung`) ends before.
+        Waits first for work that may still be running on it (`mark_lost` with `hung`).
         """
         with self._lock:
             if self.inherited or not self.gate.empty:
@@ -426,7 +426,7 @@ class Device:
             _unwanted.remove(self)
 
     def raise_unusable(self) -> None:
-        """Raise when the device is closed or lost."""
+        """Raise if the device is closed or lost."""
         if self.inherited:
             raise InvalidInputError(
                 "the device belongs to the parent process",
@@ -438,12 +438,12 @@ class Device:
             raise _closed()
 
     def _refuse(self) -> None:
-        """Raise what a call to a closed device raises."""
+        """Raise the error for calls to a closed device."""
         self.raise_unusable()
         raise _closed()
 
     def raise_messages(self) -> None:
-        """Raise what the validation layer has reported since the last call."""
+        """Raise any errors that the validation layer has reported since the last call."""
         messages = self.driver_device.messages
         if messages:
             text = "\n".join(messages)
@@ -460,9 +460,9 @@ def _interrupted() -> DeviceError:
 
 
 class PipelineBatch:
-    """Pipelines that are being built by other threads; made by `Device.start_pipelines`.
+    """Pipelines being built by other threads; returned by `Device.start_pipelines`.
 
-    The end of a `with` block waits for what has begun and leaves out the rest.
+    Leaving the `with` block waits for builds that have started and skips the rest.
     """
 
     def __init__(
@@ -485,7 +485,7 @@ class PipelineBatch:
             return self._device.pipeline(shader, spec)
 
     def result(self, progress: Callable[[int, int], None] | None = None) -> list[Pipeline]:
-        """Wait for all and return them in the order asked for.
+        """Wait for all of them and return them in the requested order.
 
         Args:
             progress: called with (done, total) after each, from the calling thread.
@@ -523,7 +523,7 @@ FLOOR_FEATURES = frozenset(
         *("rgba16f", "rgba16i", "rgba16ui", "rgba8", "rgba8_snorm", "rgba8i", "rgba8ui"),
     )
 )
-"""What every Vulkan 1.1 device has (Vulkan specification, "Required Format Support")."""
+"""Supported by every Vulkan 1.1 device (Vulkan specification, "Required Format Support")."""
 
 _DeviceKey = tuple[str, bool, str, frozenset[str], str]
 _devices: dict[_DeviceKey, Device] = {}
@@ -538,7 +538,7 @@ def enumerate_devices(driver: str | None = None) -> list[DeviceInfo]:
         driver: name of the driver, `VKMNN_DRIVER` or "vulkan" where None.
 
     Returns:
-        Nothing where there is no loader or no driver: the reason is logged, not raised.
+        An empty list if there is no loader or no driver; the reason is logged, not raised.
     """
     try:
         return _listed(get_driver(driver or environment.driver()))
@@ -553,7 +553,7 @@ def open_device(
     driver: str | None = None,
     validation: bool | None = None,
 ) -> Device:
-    """Open a device, or return it when it is open already.
+    """Open a device, or return it if it is already open.
 
     Args:
         selector: "auto" (`VKMNN_DEVICE`, or else the best kind: discrete, integrated, virtual,
@@ -562,7 +562,7 @@ def open_device(
         validation: whether to run under the validation layer; `VKMNN_VALIDATION` where None.
 
     Raises:
-        DeviceNotFoundError: nothing fits; says what was found and what to install.
+        DeviceNotFoundError: no device matches; says what was found and what to install.
         ValidationLayerError: validation is asked for and the layer is not installed.
     """
     if selector == "auto":
@@ -594,7 +594,7 @@ def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozens
 
 
 def open_profile(name: str) -> Device:
-    """Return a device that only plans, as a device profile describes it; nobody shares it.
+    """Return an unshared, planning-only device as described by a device profile.
 
     Raises:
         InvalidInputError: there is no profile of that name.
@@ -610,7 +610,7 @@ def open_profile(name: str) -> Device:
 def _shared(
     key: _DeviceKey, info: DeviceInfo, opens: Callable[[], DriverDevice], reason: str
 ) -> Device:
-    """Return the open device of this key; open it when there is none."""
+    """Return the open device with this key, opening it if necessary."""
     retire_unwanted()
     with _devices_lock:
         device = _devices.get(key)
@@ -633,7 +633,7 @@ def _open_driver(
 
 
 def _listed(driver: Driver) -> list[DeviceInfo]:
-    """List a driver's devices, each once, as the device profile in force shows them."""
+    """List a driver's devices, each once, as seen through the active device profile."""
     found = _unique(driver.enumerate())
     name = environment.device_profile()
     if not name:
@@ -643,7 +643,7 @@ def _listed(driver: Driver) -> list[DeviceInfo]:
 
 
 def _unique(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """Drop devices that a second driver shows again."""
+    """Drop devices that a second driver reports again."""
     found: dict[str, DeviceInfo] = {}
     for device in devices:
         first = found.setdefault(device.uuid, device)
@@ -664,7 +664,7 @@ def _key(shader: Shader, values: SpecValues) -> tuple[Shader, tuple[int | float 
 
 
 def retire_unwanted() -> None:
-    """Free the lost devices that nobody holds anything of, and those not closed to the end."""
+    """Free the lost devices no longer in use, and those only partly closed."""
     for device in _unwanted.copy():
         device.retire()
 
@@ -688,7 +688,7 @@ def _register_handlers() -> None:
 
 
 def _close_all() -> None:
-    """Close at exit. Daemon threads that are in a call may finish it; others wait for the end."""
+    """Close at exit: daemon threads may finish the call they are in; others are parked."""
     ended = [device.end(_EXIT_WAIT_S, park=True) for device in [*_devices.values(), *_unwanted]]
     if all(ended):
         close_drivers()

@@ -56,13 +56,13 @@ class VulkanBackend(TunableBackend):
 
     Args:
         device: an opened device; shared, not closed with the backend.
-        progress: called with (done, total) while pipelines are made.
+        progress: called with (done, total) while pipelines are built.
         timestamps: record GPU time per dispatch, for profiles.
-        chooser: decides between kernels that do the same; None for what `VKMNN_TUNE` says.
-        fp16: store floats in 16 bits where ops have kernels for that and range does not forbid it;
-            the device has 16-bit storage.
-        fp16_inputs: what the host provides is converted at once, so that no op is float32 only
-            because its operands come from there: for tests of the kernels.
+        chooser: decides between equivalent kernels; None follows `VKMNN_TUNE`.
+        fp16: store floats in 16 bits where the op has a kernel for it and the range allows it; the
+            device must have 16-bit storage.
+        fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
+            because its operands come from the host; for testing kernels.
     """
 
     type = "VULKAN"
@@ -96,7 +96,7 @@ class VulkanBackend(TunableBackend):
     def on_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
-        """Return an execution, or why the op cannot run on this device."""
+        """Return an execution, or the reason the op cannot run on this device."""
         execution = EXECUTIONS.get(op.type)
         if execution is None:
             return Rejection(f"no Vulkan execution for {op.type}")
@@ -117,7 +117,7 @@ class VulkanBackend(TunableBackend):
             return rejection
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
-        """Assign layouts, insert conversions, and cut what is too large to bind."""
+        """Assign layouts, insert conversions, and split whatever is too large to bind."""
         weight_bytes = _constant_bytes([commands])
 
         read_elsewhere = {
@@ -196,7 +196,7 @@ class VulkanBackend(TunableBackend):
     def _reject_constants(
         self, segments: Sequence[Sequence[Command]], recording: Recording, memory: PlanMemory
     ) -> None:
-        """Give up the ops with constants that are too large now that they are packed."""
+        """Reject the ops whose constants, once packed, are too large."""
         info = self.device.info
         largest = max((storage.range.nbytes for storage in memory.constants), default=0)
         if largest <= info.limits.max_storage_buffer_range:
@@ -213,21 +213,21 @@ class VulkanBackend(TunableBackend):
             raise
 
     def encode_in_order(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
-        """Return the dispatches in running order, and where those of each segment end.
+        """Return the dispatches in running order, and where each segment ends.
 
         Raises:
-            OpsRejectedError: the device does not take some of them.
+            OpsRejectedError: the device cannot run some of them.
         """
         recording, ends = self.encode(segments)
         _reject_faulty(segments, find_faults(recording.dispatches, self.device.info))
         if is_gpu(self.device.info):
-            # A CPU device runs one dispatch after the other anyway.
+            # A CPU device runs dispatches sequentially anyway.
             schedule(recording, ends)
         self.choices = recording.choices
         return recording, ends
 
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
-        """Let the executions record; return the dispatches, and where those of each segment end."""
+        """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
         ends = []
         for commands in segments:
@@ -247,13 +247,13 @@ class VulkanBackend(TunableBackend):
         return encoder.recording, ends
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
-        """Return what the executions of a plan record into; the plan's constants take so much."""
+        """Return the encoder of a plan whose constants take about `weight_bytes`."""
         return VulkanEncoder(self.device.info, self._chooser, weight_bytes=weight_bytes)
 
     def place(
         self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]
     ) -> PlanMemory:
-        """Decide where every tensor of a plan lies; arguments as of `plan_memory`."""
+        """Place every tensor of a plan in memory; for the arguments see `plan_memory`."""
         return plan_memory(self.device, self._constants, recording, kept, provided)
 
     def timed(self) -> VulkanBackend:
@@ -269,7 +269,7 @@ class VulkanBackend(TunableBackend):
         return self._sibling(True, self._chooser)
 
     def with_preferences(self, table: Mapping[str, str]) -> VulkanBackend:
-        """Return a backend that takes these kernels and shares this one's constants."""
+        """Return a backend that prefers these kernels and shares this one's constants."""
         return self._sibling(self._timestamps, Preferences(table))
 
     def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
@@ -281,7 +281,7 @@ class VulkanBackend(TunableBackend):
 
     @property
     def preferences(self) -> Mapping[str, str]:
-        """The kernels that were measured to be fastest, by choice."""
+        """The kernels measured to be fastest, by choice."""
         return self._chooser.table if isinstance(self._chooser, Preferences) else {}
 
     @property
@@ -297,13 +297,13 @@ class VulkanBackend(TunableBackend):
         progress: Callable[[int, int], None] | None,
         limit_s: float = inf,
     ) -> Tuning:
-        """Measure the kernels that a plan could use; what makes runs faster is kept on disk."""
+        """Measure the kernels a plan could use; save those that make runs faster to disk."""
         table, tuning = tune(self, make_plan, feeds, runs, progress, limit_s)
         if tuning.kept:
             before = self.preferences
             self._chooser = Preferences(table)
             if self._mode != "off":
-                # What was known before may have been measured anew by others meanwhile.
+                # Others may have re-measured known choices in the meantime.
                 self._tuning_file().store(
                     {key: taken for key, taken in table.items() if before.get(key) != taken}
                 )
@@ -312,7 +312,7 @@ class VulkanBackend(TunableBackend):
     def choices_of(
         self, make_plan: Callable[[Backend], TunablePlan], table: Mapping[str, str]
     ) -> list[Choice]:
-        """Return the choices that a plan faces when these kernels are preferred."""
+        """Return the choices that arise in a plan when these kernels are preferred."""
         backend = self.with_preferences(table)
         make_plan(backend).close()
         return backend.choices
@@ -334,17 +334,17 @@ class VulkanBackend(TunableBackend):
     def new_tensor(
         self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"
     ) -> DeviceTensor:
-        """Return a tensor of zeros in memory of its own; see `Backend`."""
+        """Return a tensor of zeros in its own memory; see `Backend`."""
         if kernel_dtype(dtype) is None:
             raise InvalidInputError(f"{dtype.value} tensors cannot be stored on the device")
         return new_tensor(self.device, shape, dtype, MemoryKind(purpose))
 
     def counters(self) -> dict[str, int]:
-        """Return the device's counts, which all who use it share; see `Backend`."""
+        """Return the device's counters, shared by all its users; see `Backend`."""
         return dict(self.device.counts)
 
     def trim(self) -> None:
-        """Free the device's memory for copies."""
+        """Free the device's staging memory."""
         self.device.trim()
 
     def use(self) -> AbstractContextManager[None]:
@@ -356,7 +356,7 @@ class VulkanBackend(TunableBackend):
 
 
 def _reject_faulty(segments: Sequence[Sequence[Command]], faults: Iterable[Fault]) -> None:
-    """Give up the ops of the network whose dispatches the device does not take.
+    """Reject the network ops whose dispatches the device cannot run.
 
     Raises:
         OpsRejectedError: there are some.
@@ -368,7 +368,7 @@ def _reject_faulty(segments: Sequence[Sequence[Command]], faults: Iterable[Fault
 
 
 def _constant_bytes(segments: Sequence[Sequence[Command]]) -> int:
-    """Return the bytes that the constants of all commands take, each counted once."""
+    """Return the total size in bytes of all commands' constants, each counted once."""
     tensors = (t for commands in segments for command in commands for t in command.inputs)
     constants = {t.name: t for t in tensors if t is not None and t.value is not None}
     return sum(storage_bytes(tensor) for tensor in constants.values())

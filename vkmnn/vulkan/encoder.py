@@ -1,4 +1,4 @@
-"""Collects the dispatches of a plan; what they read and write decides memory and barriers."""
+"""Collects the dispatches of a plan; memory and barriers follow from their accesses."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from vkmnn.vulkan.storage import (
 
 T = TypeVar("T")
 
-# Shorter texel buffers do not hold ordinary tensors: Vulkan asks for 65,536 texels only.
+# Texel buffers below this limit cannot hold ordinary tensors; Vulkan guarantees 65,536 texels.
 MIN_TEXELS = 1 << 26
-# Indices below this are divided exactly by a product of floats.
+# Below this, an index can be divided exactly by a floating-point multiplication.
 EXACT_QUOTIENTS = 1 << 20
 TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
 FP16_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
 
 Load = Literal["buffer", "texel"]
-"""How kernels load: their axis `load`."""
+"""How kernels load: the template axis `load`."""
 
 
 class Params(Protocol):
@@ -54,25 +54,25 @@ class Params(Protocol):
 
 
 ShaderCall = tuple[Shader, Callable[..., Params]]
-"""What a kernel dispatches: a shader, and the type of its parameters."""
+"""What a kernel needs for a dispatch: a shader and the type of its parameters."""
 
 
 class VulkanEncoder:
-    """What executions call to say which dispatches do their work.
+    """The interface through which executions record their dispatches.
 
-    It tells them about the device and the op at hand, and writes all they say into `recording`,
-    which is for those who make the plan.
+    It describes the device and the current op to them, and collects their dispatches in
+    `recording`, which the code that makes the plan reads.
 
     Args:
         info: the device.
-        chooser: decides between kernels that do the same.
-        fp16: the op at hand works on floats of 16 bits; see `begin`.
-        weight_bytes: about what all constants of the plan take on the device.
+        chooser: decides between kernels that compute the same result.
+        fp16: the current op works on 16-bit floats; see `begin`.
+        weight_bytes: approximate device memory of all constants of the plan.
 
     Attributes:
         info: the device.
         weight_bytes: as above.
-        recording: all that was recorded.
+        recording: everything recorded so far.
     """
 
     __slots__ = ("_chooser", "_fp16", "_label", "_scratch", "info", "recording", "weight_bytes")
@@ -94,27 +94,27 @@ class VulkanEncoder:
         self._scratch = 0
 
     def begin(self, op: str, tensors: Iterable[Tensor | None]) -> None:
-        """Begin an op; what is recorded from now on belongs to it.
+        """Start an op; everything recorded from now on belongs to it.
 
         Args:
             op: its name.
-            tensors: what it reads and writes; one that is stored in 16 bits makes `fp16` true.
+            tensors: the tensors it reads and writes; if any is stored in 16 bits, `fp16` is true.
         """
         self._label = op
         self._fp16 = any(tensor is not None and tensor.fp16 for tensor in tensors)
 
     @property
     def label(self) -> str:
-        """The name of the op at hand."""
+        """The name of the current op."""
         return self._label
 
     @property
     def fp16(self) -> bool:
-        """Whether the op at hand works on floats of 16 bits."""
+        """Whether the current op works on 16-bit floats."""
         return self._fp16
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the one of `candidates` to use; the likely fastest comes first (see `Chooser`)."""
+        """Return the candidate to use; list the likely fastest first (see `Chooser`)."""
         if self.fp16 and what not in NOT_TUNED:
             problem = ("fp16", problem)
         taken = self._chooser(what, problem, candidates)
@@ -126,26 +126,26 @@ class VulkanEncoder:
 
     @property
     def load(self) -> Load:
-        """How kernels load: through texel buffers on CPU devices, several times faster there."""
+        """How kernels load: through texel buffers on CPU devices, where that is much faster."""
         return self.choose("load", (), self.loads)
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """How kernels may load what the op at hand works on, the faster way first."""
+        """The ways in which kernels can load the data of the current op, fastest first."""
         return loads_of(self.info, self.fp16)
 
     @property
     def element(self) -> FloatElement:
-        """What floats of the op at hand are in memory: kernels' axis `element`."""
+        """How the current op's floats are stored: the template axis `element`."""
         return "f16" if self.fp16 else "f32"
 
     def element_of(self, tensor: Tensor) -> Element:
-        """Return what elements of a tensor's type are in memory, for the op at hand."""
+        """Return how elements of the tensor's type are stored for the current op."""
         return "i32" if kernel_dtype(tensor.dtype) == "i32" else self.element
 
     @contextmanager
     def in_full(self) -> Iterator[None]:
-        """Record parts of an op that keep floats of 32 bits."""
+        """Record part of an op with floats kept in 32 bits."""
         before, self._fp16 = self._fp16, False
         try:
             yield
@@ -153,12 +153,12 @@ class VulkanEncoder:
             self._fp16 = before
 
     def check(self, op: Op, message: str, hint: str) -> tuple[Tensor, int]:
-        """Add a check that a kernel of `op` makes.
+        """Add a check to be made by a kernel of `op`.
 
         Args:
-            op: the op, to be named when the check fails.
-            message: what is wrong then.
-            hint: what to do then.
+            op: the op to name when the check fails.
+            message: what is wrong when it fails.
+            hint: what the user can do about it.
 
         Returns:
             The plan's status tensor, for the kernel's binding `status`, and the check's number, for
@@ -168,11 +168,11 @@ class VulkanEncoder:
         return self._status(), len(self.recording.checks)
 
     def unchecked(self) -> tuple[Tensor, int]:
-        """Return what a kernel binds that could check but has nothing to."""
+        """Return the bindings for a kernel that can check but has nothing to check."""
         return self._status(), 0
 
     def check_overflow(self, op: Op, output: Tensor) -> tuple[Tensor, int]:
-        """Check results whose type is wider than the int32 that the device computes them with.
+        """Check results of a type wider than int32, in which the device computes them.
 
         Narrower integers wrap by definition.
         """
@@ -182,10 +182,10 @@ class VulkanEncoder:
         return self.check(op, message + "that the device computes with", OVERFLOW_HINT)
 
     def check_range(self, tensor: Tensor, low: int, high: int, op: Op) -> tuple[Tensor, int]:
-        """Check that indices lie in `low` to `high`: on the host where it has them.
+        """Check that indices are in the range `low` to `high`, on the host if it has them.
 
         Raises:
-            InvalidInputError: `tensor` is constant and holds an index outside.
+            InvalidInputError: `tensor` is constant and holds an index out of range.
         """
         root = self.root(tensor)
         allowed = IndexRange(low, high, op.type, op.source or op.name)
@@ -200,7 +200,7 @@ class VulkanEncoder:
         return self.check(op, message, INDEX_HINT)
 
     def check_indices(self, op: Op, tensor: Tensor) -> tuple[Tensor, int]:
-        """Check tuples of indices on the device, wherever they come from."""
+        """Check tuples of indices on the device, regardless of their origin."""
         return self.check(op, f"'{tensor.name}' holds an index outside its axis", INDEX_HINT)
 
     def _status(self) -> Tensor:
@@ -220,13 +220,13 @@ class VulkanEncoder:
 
         Args:
             shader: a variant from `vkmnn.shaders.kernels`.
-            tensors: one per binding, in binding order; which are read and written, the shader says.
+            tensors: one per binding, in order; the shader says which are read and written.
             params: the parameter block declared by the shader's template.
-            groups: workgroup counts; a zero makes the dispatch vanish.
+            groups: workgroup counts; if one is zero, nothing is recorded.
             spec: values of specialization constants by name.
 
         Raises:
-            ShaderError: the number of tensors is not the number of bindings.
+            ShaderError: the number of tensors differs from the number of bindings.
         """
         if len(tensors) != len(shader.bindings):
             raise ShaderError(
@@ -251,7 +251,7 @@ class VulkanEncoder:
         )
 
     def expect(self, expected: Expected | None) -> None:
-        """Say what the last dispatch is expected to take."""
+        """Note the expected cost of the last dispatch."""
         if self.recording.dispatches:
             self.recording.dispatches[-1].expected = expected
 
@@ -267,7 +267,7 @@ class VulkanEncoder:
     ) -> None:
         """Record a dispatch of at least `count` invocations numbered by `global_index()`.
 
-        The kernel divides no index beyond the larger one of `count` and `reach`.
+        The kernel divides no index greater than the larger of `count` and `reach`.
         """
         spec = {**(spec or {}), **index_spec(shader, max(count, reach))}
         local = int(spec.get("local_size_x", shader.local_size[0]))
@@ -283,8 +283,8 @@ class VulkanEncoder:
             source: a tensor with a constant value.
             key: names the packing; the same key on the same constant shares one upload.
             pack: makes a float32 or int32 array of any shape.
-            full: what it makes are words of 32 bits, whatever the floats of the op at hand are:
-                floats to be kept exact, or integers that floats were packed into.
+            full: the result is 32-bit words, whatever the current op's floats are: either floats
+                to be kept exact, or integers with floats packed into them.
         """
         assert source.value is not None
         fp16 = self.fp16 and not full and kernel_dtype(source.dtype) == "f32"
@@ -302,9 +302,9 @@ class VulkanEncoder:
         return tensor
 
     def scratch(self, elements: int, dtype: DType = DType.FLOAT32, *, full: bool = False) -> Tensor:
-        """Return a temporary that lives from its first to its last dispatch.
+        """Return a temporary that is live from its first dispatch to its last.
 
-        Its floats are stored as those of the op at hand, or in 32 bits when `full`.
+        Its floats are stored like those of the current op, or in 32 bits if `full`.
         """
         self._scratch += 1
         info = TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,))
@@ -313,24 +313,24 @@ class VulkanEncoder:
     def counter(self, count: int) -> Tensor:
         """Return `count` words that are zero before the first run; kernels must leave them so.
 
-        They keep their content between runs, so no other tensor takes their place.
+        They keep their content between runs, so no other tensor shares their memory.
         """
         name = f"{self.label}:counter{len(self.recording.counters)}"
         self.recording.counters.append(Tensor(TensorInfo(name, DType.INT32, (count,))))
         return self.recording.counters[-1]
 
     def alias(self, tensor: Tensor, storage: Tensor, offset: int = 0) -> None:
-        """Let `tensor` lie in the storage of another: a view costs no dispatch.
+        """Place `tensor` in the storage of another: a view costs no dispatch.
 
         Args:
             tensor: a result that is the other's content, or a part of what the other will hold.
-            storage: the other.
-            offset: where `tensor` begins, in bytes: a multiple of `part_alignment`.
+            storage: the other tensor.
+            offset: where `tensor` starts, in bytes; a multiple of `part_alignment`.
         """
         self.recording.aliases[tensor] = (storage, offset)
 
     def placement(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """Return the tensor that owns the storage of `tensor`, and the byte where that begins."""
+        """Return the tensor that owns the storage of `tensor`, and the byte offset into it."""
         return self.recording.placement(tensor)
 
     def root(self, tensor: Tensor) -> Tensor:
@@ -342,12 +342,12 @@ class VulkanEncoder:
         return tensor in self.recording.written
 
     def writes(self, tensor: Tensor) -> None:
-        """Say that a tensor is written by what was recorded: by dispatches into its parts."""
+        """Mark a tensor as written by recorded dispatches, namely those into its parts."""
         self.recording.written.add(tensor)
 
     @property
     def part_alignment(self) -> int | None:
-        """Bytes that the offset of a part is a multiple of; None where parts cannot be bound."""
+        """Required alignment of a part's offset in bytes; None if parts cannot be bound."""
         limits = self.info.limits
         if limits.whole_buffers:
             return None
@@ -355,11 +355,11 @@ class VulkanEncoder:
 
 
 def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:
-    """Return how kernels can load on this device, the faster way first.
+    """Return the ways in which kernels can load on this device, fastest first.
 
     Args:
         info: the device.
-        fp16: what is loaded are floats of 16 bits.
+        fp16: the data are 16-bit floats.
     """
     needed = FP16_TEXEL_LOADS if fp16 else TEXEL_LOADS
     if not info.features >= needed or info.limits.max_texel_buffer_elements < MIN_TEXELS:
