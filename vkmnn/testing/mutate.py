@@ -47,7 +47,7 @@ def main(
     count: Annotated[int, typer.Option("--sample", help="Mutants of each variant; 0 for all.")] = 0,
     seed: Annotated[int, typer.Option(help="Which sample.")] = 0,
     device: Annotated[str, typer.Option(help="Device to run on.")] = "auto",
-    least: Annotated[float, typer.Option(help="Percent that must be caught, over all.")] = 95.0,
+    minimum: Annotated[float, typer.Option(help="Percent that must be caught, over all.")] = 95.0,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables to this file.")] = None,
 ) -> None:
     """Break kernels, one operator at a time, and see whether their cases notice."""
@@ -78,7 +78,7 @@ def main(
     if markdown:
         markdown.write_text("\n".join(_markdown(results)) + "\n", encoding="utf-8")
     everything = [outcome for outcomes in results.values() for outcome in outcomes]
-    raise typer.Exit(int(failed or 100 * caught_part(everything) < least))
+    raise typer.Exit(int(failed or 100 * caught_part(everything) < minimum))
 
 
 def _progress() -> Progress:
