@@ -90,10 +90,10 @@ def test_storms_of_ctrl_c_leave_the_commands_usable(
     old = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         thread.start()
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
+        start = time.monotonic()
+        while time.monotonic() < start + (1.0 if interrupts > 10 else 30.0):
             try:
-                while time.monotonic() < end:
+                while time.monotonic() < start + (1.0 if interrupts > 10 else 30.0):
                     try:
                         while True:
                             commands.run()

@@ -311,14 +311,13 @@ def test_json() -> None:
     assert facts["memory"]["constants"] > 0
 
 
-def test_tables_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")  # names are cut where there is no room
+def test_tables_and_page(tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     text = invoke(MODEL, "--as", "adreno-740", "--alone", "--html", str(page))
     assert "as adreno-740" in text
-    assert "conv_shared" in text
     assert "levels" in text
     html = page.read_text("utf-8")
+    assert "conv_shared" in html  # a narrow terminal cuts names
     assert html.count("<tr>") > 30
     assert "adreno-740" in html
     assert "Predicted, not measured" in html

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from vkmnn.errors import InvalidInputError
-from vkmnn.threads import Workers
+from vkmnn.threads import PatientFuture, Workers
 
 T = TypeVar("T")
 
@@ -17,7 +16,7 @@ IN_FLIGHT = 2
 """Runs in flight: while the device computes one, the host uploads the next."""
 
 
-class RunFuture(Future[T], Generic[T]):
+class RunFuture(PatientFuture[T], Generic[T]):
     """The result of a future run: a `concurrent.futures.Future` that can also be awaited.
 
     `result` and `exception` wait, `done` asks, `add_done_callback` is told, in the thread that did

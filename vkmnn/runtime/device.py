@@ -9,7 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ from vkmnn.runtime.prune import specialized_spirv
 from vkmnn.runtime.recorder import REBUILD_HINT, CommandRecorder
 from vkmnn.runtime.selection import select
 from vkmnn.runtime.warm_up import WarmUp
-from vkmnn.threads import Workers
+from vkmnn.threads import PatientFuture, Workers
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -160,7 +160,7 @@ class Device:
         values = complete_spec(shader, spec)
         key = _key(shader, values)
         with self.gate.visit():
-            made: Future[Pipeline] = Future()
+            made: Future[Pipeline] = PatientFuture()
             try:
                 with self._lock:
                     future = self._pipelines.setdefault(key, made)
@@ -493,7 +493,7 @@ class PipelineBatch:
         Raises:
             ShaderError, InvalidInputError: as `Device.pipeline`.
         """
-        for done, future in enumerate(as_completed(self._built), 1):
+        for done, future in enumerate(self._built, 1):
             future.result()
             if progress:
                 progress(done, len(self._built))
