@@ -23,7 +23,7 @@ _LOOK_UP_S = 0.05
 class PatientFuture(Future[T]):
     """A future whose waiters may be interrupted at any point.
 
-    Ctrl-C between the two halves of `Condition.__enter__` keeps the condition locked, and the
+    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and the
     thread that has the result would wait for it for good. So waiters wait for a plain lock, and
     touch the condition only once the result is there.
     """
