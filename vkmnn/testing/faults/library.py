@@ -91,14 +91,11 @@ class Library:
             if answers or self._fault is Fault.INTERRUPT:
                 hit = self._hit(name, device, answers, waits)
                 if hit is Fault.INTERRUPT:
-                    result = real(*args)
-                    self._note(name, args, result, device)
+                    self._called(name, real, args, device)
                     raise KeyboardInterrupt
                 if hit is not None:
                     return hit.result
-            result = real(*args)
-            self._note(name, args, result, device)
-            return result
+            return self._called(name, real, args, device)
 
         return call
 
@@ -129,6 +126,18 @@ class Library:
             if fault is Fault.HANG:
                 self._hung.add(device)
             return fault
+
+    def _called(
+        self, name: str, real: Callable[..., Any], args: tuple[Any, ...], device: int
+    ) -> Any:
+        """Call, and keep the book."""
+        if name.startswith(("vkDestroy", "vkFree")):
+            # What is given back may at once be given out again, in another thread.
+            self._note(name, args, None, device)
+            return real(*args)
+        result = real(*args)
+        self._note(name, args, result, device)
+        return result
 
     def _device(self, args: tuple[Any, ...]) -> int:
         """Return the address of the device that a call is for, 0 where it is for none."""
