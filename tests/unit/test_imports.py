@@ -83,6 +83,7 @@ ALLOWED: dict[str, set[str]] = {
             "host",
             "registry",
             "ir",
+            "shape",
             "core",
             "cpu_fallback",
             "runtime",

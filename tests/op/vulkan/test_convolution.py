@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.op.vulkan.harness import check, device, run_graph
+from tests.op.vulkan.harness import check, check_case, device, run_graph
 from vkmnn.core.tensor import Tensor, Usage
-from vkmnn.cpu_fallback import run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceType
+from vkmnn.testing.cases.convolution_shapes import conv_case
 from vkmnn.vulkan import encoder
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -54,38 +54,8 @@ def random(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def compare(
-    conv: ConvolutionAttrs, *inputs: Array | None, constant: set[int] | None = None
-) -> None:
-    """Values of a long sum are as exact as its terms: the tolerance is relative to the largest."""
-    op = Op(
-        "Convolution",
-        "op",
-        [f"in{i}" if a is not None else "" for i, a in enumerate(inputs)],
-        ["y"],
-        conv,
-    )
-    largest = float(np.abs(run_op(op, inputs)[0]).max(initial=1))
-    check(
-        "Convolution",
-        conv,
-        inputs,
-        constant={1, 2} if constant is None else constant,
-        rtol=1e-4,
-        atol=2e-5 * largest,
-    )
-
-
-@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (5, 5), (7, 7), (1, 7), (2, 3)])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_kernels_and_strides(kernel: tuple[int, int], stride: int) -> None:
-    pads = (kernel[0] // 2, kernel[1] // 2) * 2
-    compare(
-        attrs(strides=(stride, stride), pads=pads),
-        random(2, 7, 13, 11),
-        random(37, 7, *kernel, seed=1),
-        random(37, seed=2),
-    )
+def compare(conv: ConvolutionAttrs, *inputs: Array | None) -> None:
+    check_case(conv_case(conv, *inputs))
 
 
 @pytest.mark.parametrize(
@@ -120,38 +90,6 @@ def test_every_tile(
     compare(conv, x, w, bias, residual)
 
 
-@pytest.mark.parametrize(
-    ("group", "channels", "outputs"),
-    [(5, 5, 5), (8, 8, 8), (5, 5, 15), (4, 4, 8), (3, 9, 6), (2, 10, 4), (2, 16, 8)],
-)
-@pytest.mark.parametrize("constant", [{1, 2}, set()], ids=["constant", "computed"])
-def test_groups(group: int, channels: int, outputs: int, constant: set[int]) -> None:
-    # A lower bound above zero shows lanes behind the last channel that were not cleared.
-    conv = attrs(
-        strides=(2, 1), pads=(1, 1, 1, 2), group=group, activation=Activation("CLIP", 0.5, 2.0)
-    )
-    w = random(outputs, channels // group, 3, 2, seed=1)
-    compare(conv, random(2, channels, 13, 11), w, random(outputs), constant=constant)
-
-
-@pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("width", [7, 8, 17])
-@pytest.mark.parametrize("dilation", [1, 2])
-def test_depthwise(size: int, stride: int, width: int, dilation: int) -> None:
-    conv = attrs(
-        strides=(stride, stride),
-        dilations=(dilation, dilation),
-        pads=(1, 2, 2, 1),
-        group=6,
-        activation=Activation("HARD_SWISH"),
-    )
-    x, w = random(2, 6, 13, width), random(6, 1, size, size, seed=1)
-    compare(conv, x, w, random(6))
-    shape = run_op(Op("Convolution", "op", ["x", "w"], ["y"], conv), [x, w])[0].shape
-    compare(conv, x, w, None, random(*shape))
-
-
 def test_tail_lanes_are_zero() -> None:
     # Every lane of the first result is infinite. The second convolution multiplies the lanes behind
     # channel 4 by zero: were they infinite too, its result would be NaN.
@@ -168,42 +106,6 @@ def test_tail_lanes_are_zero() -> None:
     )
     (y,) = run_graph(graph, {"x": x})
     np.testing.assert_array_equal(y, np.full((1, 2, 5, 7), np.inf, np.float32))
-
-
-@pytest.mark.parametrize("constant", [{1}, set()], ids=["constant", "computed"])
-def test_computed_weights_are_packed_on_the_device(constant: set[int]) -> None:
-    x, w = random(2, 7, 13, 11), random(35, 7, 3, 2, seed=1)
-    compare(attrs(pads=(1, 1, 1, 2)), x, w, random(35), constant=constant)
-
-
-def test_constant_input_and_residual() -> None:
-    x, w = random(2, 7, 5, 3), random(35, 7, 1, 1, seed=1)
-    compare(attrs(), x, w, None, random(2, 35, 5, 3), constant={0, 3})
-
-
-@pytest.mark.parametrize("constant", [{1}, set()], ids=["constant", "computed"])
-def test_one_axis(constant: set[int]) -> None:
-    conv = attrs(1, strides=(3,), pads=(2, 1))
-    compare(conv, random(2, 7, 53), random(35, 7, 5, seed=1), constant=constant)
-
-
-def test_three_axes() -> None:
-    conv = attrs(3, strides=(1, 2, 1), pads=(1, 0, 1, 1, 1, 0))
-    compare(conv, random(2, 7, 5, 6, 7), random(35, 7, 2, 3, 3, seed=1))
-
-
-@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
-def test_auto_pad(auto_pad: str) -> None:
-    conv = attrs(strides=(2, 3), auto_pad=auto_pad)
-    compare(conv, random(2, 7, 13, 17), random(9, 7, 4, 3, seed=1))
-
-
-def test_empty_batch() -> None:
-    compare(attrs(), random(0, 7, 13, 17), random(9, 7, 4, 3), random(9))
-
-
-def test_one_element() -> None:
-    compare(attrs(), random(1, 1, 1, 1), random(1, 1, 1, 1, seed=1))
 
 
 def test_more_workgroups_than_an_axis_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,26 +232,6 @@ def test_winograd_weights_of_many_channels() -> None:
     transformed = transform_weights(w, 4).reshape(6, 6, 72, -1)
     np.testing.assert_allclose(transformed[:, :, :70], want, rtol=1e-5, atol=1e-6)
     assert not transformed[:, :, 70:].any()
-
-
-def test_half_precision() -> None:
-    inputs = [random(1, 3, 15, 14), random(5, 3, 3, 3, seed=1), random(5)]
-    conv = attrs(pads=(1, 1, 1, 1))
-    halves = [array.astype(np.float16) for array in inputs]
-    check("Convolution", conv, halves, constant={1, 2}, rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize("constant", [{1}, set()], ids=["constant", "computed"])
-def test_more_taps_than_loop_iterations(constant: set[int]) -> None:
-    x = np.linspace(-1, 1, 70_001, dtype=np.float32).reshape(1, 1, -1)
-    w = random(3, 1, 70_001)
-    compare(attrs(1), x, w, constant=constant)
-
-
-@pytest.mark.parametrize(("group", "outputs"), [(1, 3), (3, 3), (3, 6)])
-def test_kernel_of_an_image(group: int, outputs: int) -> None:
-    x, w = random(1, 3, 260, 261), random(outputs, 3 // group, 258, 259, seed=1)
-    compare(attrs(group=group), x, w, random(outputs))
 
 
 def test_four_spatial_axes_run_on_the_backup() -> None:

@@ -1,21 +1,17 @@
-"""Cases of `pool`, `pool_index`, `interp` and `grid_sample`."""
+"""Cases of pooling: `pool`, `pool_strip` and `pool_index`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
 
-from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs, PoolingAttrs
-from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
+from vkmnn.ir.ops import PoolingAttrs
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.shapes import f32, floats, integers, whole
 
 Ints = tuple[int, ...]
-
-MODES = ("nearest", "linear", "cubic")
-GRID_PADDING_MODES = ("zeros", "border", "reflection")
 
 # Shape, kernel, strides, dilations, pads: batches, asymmetric pads, one to three axes.
 WINDOWS: tuple[tuple[Ints, Ints, Ints, Ints, Ints], ...] = (
@@ -179,98 +175,3 @@ def pool_index(variant: Variant) -> Iterator[Case]:
         yield op_case("Pooling", attrs, [special], outputs=2, rtol=0, atol=0)
     else:
         yield op_case("Pooling", attrs, [integers(1, 3, 4, 7, low=0).astype(np.uint8)], outputs=2)
-
-
-def _resized(
-    attrs: InterpAttrs, x: AnyArray, sizes: Sequence[int], roi: Sequence[float] = ()
-) -> Case:
-    region = np.array(roi, np.float32) if roi else None
-    inputs = [x, region, None, np.array(sizes, np.int64)]
-    exact = attrs.mode == "nearest" or x.dtype.kind != "f"
-    # The extrapolation value is as large as it is so that it would show in a sum.
-    rtol, atol = (0.0, 0.0) if exact else (2e-6, 2e-6)
-    return op_case("Interp", attrs, inputs, constant=[1, 3], rtol=rtol, atol=atol)
-
-
-@shader_cases("interp")
-def interp(variant: Variant) -> Iterator[Case]:
-    """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
-    inner = int(variant.axes["width"])  # elements after the resized axes
-    outside = 3.25 if variant.fp16 else 1e30
-    for mode in MODES:
-        two = InterpAttrs(mode, axes=(1, 3))
-        yield _resized(two, floats(3, 5, 3, 7, inner), (11, 4))
-        yield _resized(two, floats(2, 5, 1, 7, 2 * inner), (3, 13))
-        yield _resized(InterpAttrs(mode, axes=(0,)), floats(5, inner), (67,))
-        yield _resized(InterpAttrs(mode, axes=(0, 1)), floats(0, 1, inner), (0, 3))
-        crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=outside, axes=(1, 2))
-        yield _resized(crop, floats(2, 13, 17, inner), (3, 7), (0.4, -0.2, 0.6, 1.3))
-    yield _resized(InterpAttrs("linear"), floats(3, 2, 4, 3 * inner), (2, 3, 5, 4 * inner))
-    for exclude in (False, True):
-        smooth = InterpAttrs("cubic", antialias=True, exclude_outside=exclude, axes=(1, 2))
-        yield _resized(smooth, floats(2, 11, 17, inner), (4, 5))
-    for dtype, mode in (("uint8", "linear"), ("int8", "cubic"), ("int64", "nearest"),
-                        ("bool", "nearest"), ("int16", "linear"), ("uint16", "cubic")):  # fmt: skip
-        limits = np.iinfo("int32" if dtype in ("int64", "bool") else dtype)
-        x = np.random.default_rng(0).choice([limits.min, limits.max, 3], (1, 9, 15, inner))
-        crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=1.0, axes=(1, 2))
-        yield _resized(crop, x.astype(dtype), (4, 3), (0.4, -0.2, 0.6, 1.3))
-        if dtype in ("int8", "int16"):
-            smooth = InterpAttrs(mode, antialias=True, axes=(1, 2))
-            yield _resized(smooth, x.astype(dtype), (2, 5))
-    if inner == 4:
-        yield blocked_case(
-            "Interp",
-            InterpAttrs("linear", axes=(2, 3)),
-            [floats(2, 5, 3, 4), None, None, np.array([5, 7])],
-            constant=[3],
-            rtol=2e-6,
-            atol=2e-6,
-        )
-
-
-# Shapes and grids of one and of three axes, and of axes of one and two elements.
-_OTHER_AXES: tuple[tuple[Ints, Ints], ...] = (
-    ((2, 5, 7), (2, 11, 1)),
-    ((1, 3, 3, 1, 4), (1, 2, 3, 5, 3)),
-    ((1, 3, 1, 2), (1, 5, 7, 2)),
-)
-
-
-@shader_cases("grid_sample")
-def grid_sample(variant: Variant) -> Iterator[Case]:
-    """All modes and paddings; points at elements, between them, at the border and far outside."""
-    half_steps = np.arange(-9, 16) / 2
-    for mode, padding, align in product(MODES, GRID_PADDING_MODES, (False, True)):
-        attrs = GridSampleAttrs(mode, padding, align)
-        rtol, atol = (0.0, 0.0) if mode == "nearest" else (1e-5, 3e-6)
-        rows, columns = (
-            half_steps / (size - 1) * 2 - 1 if align else (2 * half_steps + 1) / size - 1
-            for size in (3, 4)
-        )
-        # Exact halves, which both sides round alike, and any points.
-        exact = np.stack(np.meshgrid(columns[::2], rows[::2]), -1)
-        points = np.random.default_rng(1).uniform(-2.3, 2.3, (2, 13, 13, 2))
-        points[0] = exact if mode != "nearest" else points[0]
-        yield op_case(
-            "GridSample",
-            attrs,
-            [floats(2, 6, 3, 4), points.astype(np.float32)],
-            rtol=rtol,
-            atol=atol,
-        )
-    for padding, align in product(GRID_PADDING_MODES, (False, True)):
-        for mode, (shape, size) in product(("linear", "nearest"), _OTHER_AXES):
-            attrs = GridSampleAttrs(mode, padding, align)
-            rtol, atol = (0.0, 0.0) if mode == "nearest" else (1e-5, 3e-6)
-            where = np.random.default_rng(1).uniform(-2.3, 2.3, size).astype(np.float32)
-            yield op_case("GridSample", attrs, [floats(*shape), where], rtol=rtol, atol=atol)
-    wild = f32([np.nan, np.inf, -np.inf, 1e30, -1e30, 0.1])
-    grid = np.stack(np.meshgrid(wild, wild), -1)[None]
-    nearest = GridSampleAttrs("nearest")
-    yield op_case("GridSample", nearest, [floats(1, 3, 5, 5), grid], rtol=0, atol=0)
-    where = np.random.default_rng(2).uniform(-1.2, 1.2, (1, 3, 5, 2)).astype(np.float32)
-    for dtype in ("int32", "int64", "uint8", "bool", "float16"):
-        image = integers(1, 5, 4, 3, low=0).astype(dtype)
-        yield op_case("GridSample", nearest, [image, where], rtol=0, atol=0)
-    yield op_case("GridSample", nearest, [floats(0, 3, 4, 3), where[:0]])
