@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vkmnn.interpreter import Interpreter, Session, SessionTensor
     from vkmnn.model import Model, load
     from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.saving import convert
     from vkmnn.session_state import SessionState
     from vkmnn.shader_function import ShaderFunction, shader
 
@@ -79,6 +80,7 @@ __all__ = [
     "UnsupportedOpError",
     "ValidationLayerError",
     "VkmnnError",
+    "convert",
     "devices",
     "load",
     "load_plugin",
@@ -104,6 +106,7 @@ _LAZY = {
     "SessionState": "vkmnn.session_state",
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
+    "convert": "vkmnn.saving",
     "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",
     "shader": "vkmnn.shader_function",

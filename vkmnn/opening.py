@@ -40,6 +40,7 @@ from vkmnn.threads import Workers
 if TYPE_CHECKING:
     import onnx
 
+    from vkmnn.converter.front_end import FrontEnd
     from vkmnn.converter.onnx import HostCheck
 
     Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
@@ -184,17 +185,20 @@ def load_network(
     host = _host_check(environment.host_engines()) if on_host else None
     with typed_memory_errors("loading the model"):
         meter = Meter(budget or environment.budget())
+        finished = False
         if isinstance(model, Graph):
             load_plugins()
             source = model
             source.validate()  # a front end validates what it makes
         else:
-            source = _converted(model, meter, frozenset(as_inputs), host)
+            source, finished = _converted(model, meter, frozenset(as_inputs), host)
         weights = sum(array.nbytes for array in source.constants.values())
         meter.weigh(weights, len(source.ops) if source is model else 0)
         if sizes:
             source = _with_sizes(source, sizes)
-        graph = optimize(source, run_op, passes=None if optimised else (), meter=meter)
+            finished = False  # the passes know more now
+        passes = None if optimised and not finished else ()
+        graph = optimize(source, run_op, passes=passes, meter=meter)
         return Network(source, graph, meter)
 
 
@@ -213,21 +217,38 @@ def _host_check(names: Sequence[str]) -> HostCheck:
 
 def _converted(
     model: Any, meter: Meter, as_inputs: frozenset[str], host: HostCheck | None
-) -> Graph:
-    """Return the graph of a model, read by the front end that recognises it."""
-    from vkmnn.converter.front_end import Conversion, find_front_end
-    from vkmnn.converter.onnx import OnnxFrontEnd
+) -> tuple[Graph, bool]:
+    """Return the graph of a model, read by the front end that recognises it.
 
-    found = find_front_end(model)
+    The second result is True where the graph has been optimised already.
+    """
+    from vkmnn.converter.front_end import Conversion
+
+    found = front_end_of(model)
     with Workers(1, "vkmnn-read") as workers:
         # The file is read while plug-ins, and with them most of vkmnn, are imported.
         reading = workers.submit(found.read, model) if found else None
         load_plugins()
         source = reading.result() if reading else None
     if found is None:  # unless a plug-in knows what it is, ONNX's reader says what it is not
-        found = find_front_end(model) or OnnxFrontEnd()
+        found = front_end_of(model) or _usual_front_end()
         source = found.read(model)
-    return found.convert(source, Conversion(meter, run_op, as_inputs, host))
+    graph = found.convert(source, Conversion(meter, run_op, as_inputs, host))
+    return graph, found.optimised
+
+
+def front_end_of(model: object) -> FrontEnd | None:
+    """Return the front end that recognises a model: vkmnn's own, or a loaded plug-in's."""
+    from vkmnn.converter import native, onnx  # noqa: F401 - these register their front ends
+    from vkmnn.converter.front_end import find_front_end
+
+    return find_front_end(model)
+
+
+def _usual_front_end() -> FrontEnd:
+    from vkmnn.converter.onnx import OnnxFrontEnd
+
+    return OnnxFrontEnd()
 
 
 def open_session(

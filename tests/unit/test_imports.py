@@ -24,10 +24,11 @@ ALLOWED: dict[str, set[str]] = {
     "cache_files": set(),
     "budget": {"errors"},
     "ir": {"errors", "registry"},
+    "schema": {"errors", "ir"},  # FlatBuffers, by the schemas of model files
     "shape": {"errors", "ir", "registry"},
     "folding": {"errors", "budget", "ir", "shape"},  # of constants: asked by passes and by plans
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
-    "converter": {"errors", "budget", "ir", "registry", "shape", "folding"},
+    "converter": {"errors", "budget", "ir", "registry", "shape", "folding", "schema"},
     "host": {
         "errors",
         "threads",
@@ -55,6 +56,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "budget", "threads", "ir", "discovery", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan", "schedule_config", "host"),
     },
+    "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening"},
     "bound_run": {"core"},  # handles that the faces hand out
     "session_state": {"errors", "ir", "core"},
     # The faces stand side by side on `opening`; they do not know each other.
@@ -95,7 +97,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
-        *("inference_session", "schedule_config", "bench", "cache_files", "opening"),
+        *("inference_session", "schedule_config", "bench", "cache_files", "opening", "saving"),
     },
 }
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli

@@ -39,7 +39,7 @@ class By(str, Enum):
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)
+    Path, typer.Argument(metavar="MODEL", help="An ONNX or .vkmnn file.", show_default=False)
 ]
 DeviceOption = Annotated[
     str,
@@ -187,6 +187,43 @@ def run(
     allowed = usual if tolerance is None else tolerance
     if not run_model(model, options, output, compare, allowed):
         raise typer.Exit(1)
+
+
+@app.command()
+def convert(
+    model: ModelArgument,
+    output: Annotated[
+        Path,
+        typer.Argument(metavar="OUTPUT", help="The .vkmnn file to write.", show_default=False),
+    ],
+    precision: Annotated[
+        str,
+        typer.Option("--precision", "-p", help='"normal" or "fp16" rounds weights to float16.'),
+    ] = "high",
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
+    ] = False,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--static-shapes",
+            metavar="NAME=SIZE",
+            help="Fix the size of a symbolic dimension: N=1 (repeatable).",
+        ),
+    ] = None,
+    unsupported: Annotated[
+        str,
+        typer.Option(
+            "--unsupported",
+            help='Ops without a kernel: "cpu" (default) keeps them for the host, "raise" fails.',
+        ),
+    ] = "cpu",
+) -> None:
+    """Write a model as a .vkmnn file, which opens faster: it is converted and optimised."""
+    from vkmnn.cli.convert import convert_model
+
+    options = (precision_name(precision), unsupported_name(unsupported))
+    convert_model(model, output, *options, external_data, sizes or [])
 
 
 @app.command()

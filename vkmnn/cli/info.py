@@ -23,7 +23,8 @@ from vkmnn.cli.console import (
     show_facts,
     table,
 )
-from vkmnn.cli.feeds import parse_sizes, settle
+from vkmnn.cli.feeds import Sizes, parse_sizes, settle
+from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
 from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
@@ -31,7 +32,7 @@ from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import UnsupportedOpError, VkmnnError
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
-from vkmnn.opening import load_network
+from vkmnn.opening import front_end_of, load_network
 from vkmnn.shape import flops
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Value:
 
 def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     """Print a description of a model; False when vkmnn cannot run it."""
+    if not isinstance(front_end_of(path), OnnxFrontEnd | None):
+        return _describe_graph(path, shapes, tensors)
     proto = read_model(path).proto
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = [_value(info) for info in proto.graph.input if info.name not in weights]
@@ -67,7 +70,32 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         out.print()
         _show_unsupported(error)
         return False
-    graph = net.graph
+    _show_network(net.graph, sizes, facts, tensors)
+    return True
+
+
+def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
+    """Print a description of a model that is not ONNX's."""
+    net = load_network(path)
+    source = net.source
+    heading(path.name)
+    producer = source.metadata.producer or "unknown"
+    show_facts({"graph": source.name or "without a name", "producer": producer})
+    values = [
+        [Value(info.name, info.dtype.value, info.shape) for info in infos]
+        for infos in (source.inputs, source.outputs)
+    ]
+    _show_values(*values)
+    arrays = source.constants.values()
+    count, size = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
+    facts = {"parameters": f"{count:,} ({bytes_text(size)})"}
+    sizes = parse_sizes(shapes, {info.name: info.shape for info in source.inputs})
+    _show_network(net.graph, sizes, facts, tensors)
+    return True
+
+
+def _show_network(graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool) -> None:
+    """Print what is known of a model, and what its graph consists of after the passes."""
     settled, _ = settle({info.name: info.shape for info in graph.inputs}, sizes)
     resolved = _resolved(graph, settled)
     facts["after passes"] = _count([op.type for op in graph.ops])
@@ -77,7 +105,6 @@ def describe(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     show_facts(facts)
     if tensors:
         _show_tensors(graph, resolved)
-    return True
 
 
 def _count(types: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from vkmnn.budget import Meter
 from vkmnn.folding import Evaluator
@@ -43,7 +43,13 @@ class Conversion:
 
 
 class FrontEnd(ABC):
-    """Turns one kind of model into graphs. It has no state."""
+    """Turns one kind of model into graphs. It has no state.
+
+    Attributes:
+        optimised: its graphs have been through the passes, which need not run again.
+    """
+
+    optimised: ClassVar[bool] = False
 
     @abstractmethod
     def recognises(self, model: object, start: bytes) -> bool:

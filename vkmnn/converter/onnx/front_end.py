@@ -11,6 +11,9 @@ from vkmnn.converter.onnx.model_file import ModelFile, check_oldest, read_model
 from vkmnn.converter.onnx.old_opsets import is_old, upgraded
 from vkmnn.ir import Graph
 
+_NATIVE = b"VKMN"
+"""What vkmnn's own files have after an offset that may begin with anything."""
+
 _IR_VERSION = b"\x08"
 """With its first field, `ir_version`, nearly every ONNX file begins."""
 
@@ -20,6 +23,8 @@ class OnnxFrontEnd(FrontEnd):
     """Reads paths, bytes and `onnx.ModelProto`."""
 
     def recognises(self, model: object, start: bytes) -> bool:
+        if start[4:8] == _NATIVE:
+            return False
         if isinstance(model, str | os.PathLike):
             named = os.fspath(model).lower().endswith(".onnx")
             return named or start.startswith(_IR_VERSION)

@@ -1,0 +1,46 @@
+"""`vkmnn convert`: write a model as a file of vkmnn's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from vkmnn.cli.console import bytes_text, note
+from vkmnn.errors import InvalidInputError
+from vkmnn.saving import convert
+from vkmnn.schedule_config import PrecisionName, Unsupported
+
+
+def convert_model(
+    model: Path,
+    output: Path,
+    precision: PrecisionName,
+    unsupported: Unsupported,
+    external: bool,
+    sizes: Sequence[str],
+) -> None:
+    """Convert a model, and print what was written; the arguments are the options as typed."""
+    convert(
+        model,
+        output,
+        precision=precision,
+        external_data=external,
+        sizes=_sizes(sizes),
+        unsupported=unsupported,
+    )
+    written = [output, output.with_name(f"{output.name}.data")] if external else [output]
+    for path in written:
+        note(f"{path}: {bytes_text(path.stat().st_size)}")
+
+
+def _sizes(texts: Sequence[str]) -> dict[str, int]:
+    sizes = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value.isdecimal():
+            raise InvalidInputError(
+                f"--static-shapes {text}: '{value}' is not the size of a dimension",
+                hint="for example --static-shapes N=1; without it, one file serves all sizes",
+            )
+        sizes[name] = int(value)
+    return sizes

@@ -1,0 +1,256 @@
+"""Writes graphs as model files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from vkmnn.converter.native.values import UnstorableError, encode
+from vkmnn.errors import ConversionError, InvalidInputError
+from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, DType, Graph, Op, TensorInfo
+from vkmnn.schema import load_schema, write
+from vkmnn.schema.writer import TooLargeError
+
+FORMAT = 1
+ALIGNMENT = 64
+"""Constants begin at multiples of this, so that maps of them are aligned for any element type."""
+
+_HALF_FROM = 256
+"""Weights of fewer elements stay in float32: biases and scales, which cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a model file is written.
+
+    Attributes:
+        half: weights of float32 are rounded to float16; sessions read them as float32.
+        external: constants go to a file of their own, named as the model with ".data" after it.
+        engine: who writes it: "vkmnn 0.1.0".
+    """
+
+    half: bool = False
+    external: bool = False
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A constant as it lies in the file; `kept` is the element type that it has there."""
+
+    name: str
+    dtype: DType
+    kept: DType
+    array: Array
+    at: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.at + self.array.nbytes
+
+
+def write_model(graph: Graph, path: Path, options: WriteOptions) -> None:
+    """Write a graph as a model file, whole or not at all.
+
+    Args:
+        graph: a valid graph.
+        path: the file.
+        options: how it is written.
+
+    Raises:
+        ConversionError: the graph holds something that the file cannot; the node is named.
+        InvalidInputError: the file cannot be written.
+    """
+    constants = list(_lay_out(graph, options.half))
+    end = constants[-1].end if constants else 0
+    external = f"{path.name}.data" if options.external else ""
+    model = _Names(graph).model(constants, options.engine) | {"data_size": end}
+    if external:
+        model["external"] = external
+    try:
+        head = _head(model, bool(external))
+    except TooLargeError as error:
+        raise ConversionError("the graph without its constants takes 2 GiB or more") from error
+    except UnicodeEncodeError as error:
+        raise ConversionError(f"a name in the graph is not text: {error.object!r}") from error
+    try:
+        if external:
+            _write_whole(path.with_name(external), b"", constants)
+            _write_whole(path, head, ())
+        else:
+            _write_whole(path, head, constants)
+    except OSError as error:
+        raise InvalidInputError(f"'{path}' cannot be written: {error.strerror or error}") from error
+
+
+def _head(model: dict[str, Any], external: bool) -> bytes:
+    """Return the FlatBuffer, filled up to where the constants begin."""
+    schema = load_schema("vkmnn")
+    if external:
+        return write(schema, model)
+    # Written twice: where the constants begin is in it, which changes nothing of its length.
+    size = len(write(schema, model | {"data": ALIGNMENT}))
+    start = size + -size % ALIGNMENT
+    return write(schema, model | {"data": start}).ljust(start, b"\0")
+
+
+def _write_data(file: IO[bytes], constants: Sequence[Stored]) -> None:
+    at = 0
+    for constant in constants:
+        file.write(bytes(constant.at - at))
+        file.write(constant.array.reshape(-1).view(np.uint8).data)
+        at = constant.end
+
+
+def _write_whole(path: Path, head: bytes, constants: Sequence[Stored]) -> None:
+    """Write a file under another name first, so that nobody maps half a file."""
+    number, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(head)
+            _write_data(file, constants)
+        mask = os.umask(0)
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
+    """Yield the constants with their places in the data."""
+    at = 0
+    for name, array in graph.constants.items():
+        try:
+            dtype = DType.from_numpy(array.dtype)
+        except ValueError as error:
+            raise ConversionError(f"constant '{name}' is of {array.dtype}") from error
+        if dtype is DType.OBJECT:
+            raise ConversionError(
+                f"constant '{name}' holds objects, which a model file cannot store"
+            )
+        stored = _as_half(array) if half and dtype is DType.FLOAT32 else array
+        little = np.ascontiguousarray(stored).reshape(stored.shape)
+        if little.dtype.kind in "iufb":
+            little = little.astype(little.dtype.newbyteorder("<"), copy=False)
+        else:
+            little = little.view(np.dtype(f"u{little.dtype.itemsize}"))
+        kept = DType.FLOAT16 if stored.dtype != array.dtype else dtype
+        yield Stored(name, dtype, kept, little, at)
+        at += little.nbytes + -little.nbytes % ALIGNMENT
+
+
+def _as_half(array: Array) -> Array:
+    """Return weights in float16, or as they are where they are few or too large for it."""
+    if array.size < _HALF_FROM:
+        return array
+    with np.errstate(over="ignore"):
+        rounded = array.astype(np.float16)
+    same = np.array_equal(np.isfinite(rounded), np.isfinite(array))
+    return rounded if same else array
+
+
+class _Names:
+    """Numbers of tensors, symbols, types and attributes, in the order of their first use."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.names: dict[str, int] = {}
+        self.symbols: dict[str, int] = {}
+        self.types: dict[str, int] = {}
+        self.attributes: dict[object, int] = {}
+        self.encoded: list[dict[str, Any]] = []
+
+    def model(self, constants: Sequence[Stored], engine: str) -> dict[str, Any]:
+        graph, metadata = self.graph, self.graph.metadata
+        tables = {
+            "name": graph.name,
+            "inputs": [self.tensor(info) for info in graph.inputs],
+            "outputs": [self.tensor(info) for info in graph.outputs],
+            "infos": [self.tensor(info) for info in graph.infos.values()],
+            "ops": [self.op(op) for op in graph.ops],
+            "constants": [self.constant(constant) for constant in constants],
+            "onnx_types": _pairs(graph.types),
+        }
+        tables["names"], tables["symbols"] = list(self.names), list(self.symbols)
+        tables["types"] = [_op_type(name) for name in self.types]
+        tables["attributes"] = self.encoded
+        fields = ("producer", "domain", "version", "description", "graph_name")
+        about = {name: getattr(metadata, name) for name in (*fields, "graph_description")}
+        about["properties"] = _pairs(metadata.properties)
+        return {"format": FORMAT, "engine": engine, "graph": tables, "metadata": about}
+
+    def name(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names)) if name else -1
+
+    def tensor(self, info: TensorInfo) -> dict[str, Any]:
+        fields: dict[str, Any] = {"name": self.name(info.name), "dtype": info.dtype.name}
+        if info.shape is not None:
+            fields |= {"ranked": True, "dims": [self.dim(dim) for dim in info.shape]}
+        return fields
+
+    def dim(self, dim: int | str | None) -> int:
+        if isinstance(dim, str):
+            return -2 - self.symbols.setdefault(dim, len(self.symbols))
+        return -1 if dim is None else int(dim)
+
+    def constant(self, constant: Stored) -> dict[str, Any]:
+        return {
+            "name": self.name(constant.name),
+            "dtype": constant.dtype.name,
+            "dims": constant.array.shape,
+            "at": constant.at,
+            "size": constant.array.nbytes,
+            "stored": None if constant.kept is constant.dtype else constant.kept.name,
+        }
+
+    def op(self, op: Op) -> dict[str, Any]:
+        key = (type(op.attrs), repr(op.attrs))  # 1, 1.0 and True are equal, but not the same
+        if key not in self.attributes:
+            try:
+                self.encoded.append(encode(op.attrs))
+            except UnstorableError as error:
+                raise ConversionError(
+                    f"its attributes cannot be stored in a model file: {error.message}",
+                    op=op.type,
+                    node=op.source or op.name,
+                    hint="attributes are numbers, texts, bytes, enumerations, dataclasses and "
+                    "tuples of them",
+                ) from error
+            self.attributes[key] = len(self.attributes)
+        return {
+            "type": self.types.setdefault(op.type, len(self.types)),
+            "name": op.name,
+            "inputs": [self.name(name) for name in op.inputs],
+            "outputs": [self.name(name) for name in op.outputs],
+            "attributes": self.attributes[key],
+            "source": op.source,
+        }
+
+
+def _op_type(name: str) -> dict[str, Any]:
+    """Return an op type with who declares it: the file of a plug-in's op says which it needs."""
+    provider = OP_TYPES[name].attrs.__module__
+    if name == HOST_GRAPH:
+        origin = "HOST"
+    else:
+        origin = "VKMNN" if provider.startswith("vkmnn.ir") else "PLUGIN"
+    numbers = load_schema("vkmnn").enums["Origin"]
+    return {
+        "name": name,
+        "origin": numbers[origin],
+        "provider": provider if origin == "PLUGIN" else None,
+    }
+
+
+def _pairs(texts: Any) -> list[dict[str, str]]:
+    return [{"key": str(key), "value": str(value)} for key, value in texts.items()]

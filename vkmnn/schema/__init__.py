@@ -1,0 +1,12 @@
+"""FlatBuffers by schema: a reader that checks every access, and a writer.
+
+The schemas are the `.fbs` files beside this module; they are read when a file of theirs is.
+"""
+
+from __future__ import annotations
+
+from vkmnn.schema.language import Field, Schema, load_schema
+from vkmnn.schema.reader import Buffer, Table
+from vkmnn.schema.writer import write
+
+__all__ = ["Buffer", "Field", "Schema", "Table", "load_schema", "write"]

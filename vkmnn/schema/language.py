@@ -1,0 +1,143 @@
+"""The part of the schema language of FlatBuffers that our schemas need.
+
+Tables, enums and unions; scalars, strings, tables, and vectors of them. Fields are numbered in
+their order, a union counts twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from vkmnn.errors import PluginError
+
+SCALARS = {
+    "bool": "?", "ubyte": "B", "byte": "b", "int8": "b", "ushort": "H", "short": "h",
+    "uint": "I", "uint32": "I", "int": "i", "int32": "i", "ulong": "Q", "long": "q",
+    "int64": "q", "float": "f", "double": "d",
+}  # fmt: skip
+"""Types of scalars, and how `struct` calls them."""
+
+Default = int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a table.
+
+    Attributes:
+        slot: its number in the table, which counts from 0.
+        code: how `struct` calls the scalar, or the elements of the vector; "" for others.
+        table: the type where it is a table or a vector of tables; of a union, the union's name.
+        form: scalar, text, table, union, or vector, texts, tables.
+        default: what a scalar is where it is absent.
+    """
+
+    name: str
+    slot: int
+    code: str
+    table: str
+    form: str
+    default: Default = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Tables by name, their fields by name; enums and unions with their members."""
+
+    tables: Mapping[str, Mapping[str, Field]]
+    enums: Mapping[str, Mapping[str, int]]
+    unions: Mapping[str, tuple[str, ...]]
+    root: str
+    identifier: bytes
+
+
+@cache
+def load_schema(name: str) -> Schema:
+    """Return one of the schemas beside this module."""
+    return parse_schema((files(__package__) / f"{name}.fbs").read_text("utf-8"))
+
+
+_BLOCK = re.compile(r"\b(table|enum|union)\s+(\w+)\s*(?::\s*(\w+)\s*)?\{([^}]*)\}")
+_FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*(\w+)\s*\]?\s*(?:=\s*([-\w.]+)\s*)?;")
+
+
+def parse_schema(text: str) -> Schema:
+    """Return the schema that a text describes.
+
+    Raises:
+        PluginError: a field is of a type that is not there.
+    """
+    text = re.sub(r"//[^\n]*", "", text)
+    blocks = [match.groups() for match in _BLOCK.finditer(text)]
+    enums = {name: _members(body) for kind, name, _, body in blocks if kind == "enum"}
+    bases = {name: base for kind, name, base, _ in blocks if kind == "enum"}
+    unions = {
+        name: ("", *re.findall(r"\w+", body)) for kind, name, _, body in blocks if kind == "union"
+    }
+    names = {name for kind, name, *_ in blocks if kind == "table"}
+    tables = {
+        name: _fields(name, body, names, unions, bases, enums)
+        for kind, name, _, body in blocks
+        if kind == "table"
+    }
+    root = re.search(r"root_type\s+(\w+)\s*;", text)
+    identifier = re.search(r'file_identifier\s+"(\w+)"\s*;', text)
+    return Schema(
+        tables,
+        enums,
+        unions,
+        root[1] if root else "",
+        identifier[1].encode() if identifier else b"",
+    )
+
+
+def _members(body: str) -> dict[str, int]:
+    members: dict[str, int] = {}
+    number = 0
+    for name, value in re.findall(r"(\w+)\s*(?:=\s*(-?\d+))?", body):
+        number = int(value) if value else number
+        members[name] = number
+        number += 1
+    return members
+
+
+def _fields(
+    table: str,
+    body: str,
+    tables: set[str],
+    unions: Mapping[str, tuple[str, ...]],
+    bases: Mapping[str, str],
+    enums: Mapping[str, Mapping[str, int]],
+) -> dict[str, Field]:
+    fields: dict[str, Field] = {}
+    slot = 0
+    for name, bracket, kind, default in _FIELD.findall(body):
+        code = SCALARS.get(bases.get(kind, kind), "")
+        value = _default(default, code, enums.get(kind, {}))
+        if code:
+            form = "vector" if bracket else "scalar"
+        elif kind == "string":
+            form = "texts" if bracket else "text"
+        elif kind in unions and not bracket:
+            form = "union"
+        elif kind in tables:
+            form = "tables" if bracket else "table"
+        else:
+            raise PluginError(f"field {table}.{name} is of type {kind}, which is not declared")
+        fields[name] = Field(name, slot, code, "" if code else kind, form, value)
+        slot += 2 if form == "union" else 1
+    return fields
+
+
+def _default(text: str, code: str, members: Mapping[str, int]) -> Default:
+    if not text:
+        return False if code == "?" else 0
+    if text in members:
+        return members[text]
+    if code == "?":
+        return text == "true"
+    return float(text) if code in ("f", "d") else int(text)
