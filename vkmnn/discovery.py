@@ -13,12 +13,12 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 from vkmnn.errors import PluginError, VkmnnError
+from vkmnn.records import dataclass
 from vkmnn.registry import Snapshot
 
 _LOG = logging.getLogger(__name__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from vkmnn.records import dataclass
 
 _LONGEST_LINE = 4000
 _LONGEST_NAME = 400

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from vkmnn.core.session import TUNING_RUNS
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import CpuInfo, open_model, open_session
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
     OnDeviceLost,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
@@ -24,6 +24,7 @@ from vkmnn.errors import (
     typed_memory_errors,
 )
 from vkmnn.ir import Array, Dim, Graph, Op, TensorInfo
+from vkmnn.records import dataclass
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from vkmnn.errors import InvalidInputError
@@ -86,6 +85,8 @@ class ScheduleConfig:
                 found[key] = value
             elif key not in _IGNORED:
                 known = sorted({*own, "backend", "saveTensors", *_IGNORED})
+                from difflib import get_close_matches
+
                 near = get_close_matches(str(key), known, 1)
                 hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
                 raise InvalidInputError(f"a session has no setting '{key}'", hint=hint)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from vkmnn.budget import Meter
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Graph
+from vkmnn.records import dataclass
 from vkmnn.registry import Registry
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, DType, Op
+from vkmnn.records import dataclass
 
 TensorPurpose = Literal["device", "upload", "readback"]
 """What the host does with a tensor besides feeding it."""

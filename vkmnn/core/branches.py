@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from vkmnn.core.program import OpenHost, Program
 from vkmnn.core.stages import cut
 from vkmnn.errors import HostError
 from vkmnn.ir import Array, DType, Graph, Op
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

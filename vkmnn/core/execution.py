@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ModelError
 from vkmnn.ir import AttrsT, Layout, Op
+from vkmnn.records import dataclass
 
 Layouts = tuple[list[Layout], list[Layout]]
 """The layout of each input and of each output."""

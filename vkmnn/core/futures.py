@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
@@ -25,6 +24,8 @@ class RunFuture(PatientFuture[T], Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait in an event loop; cancelling the task cancels a run that has not started."""
+        import asyncio  # of no use to those who never wait in a loop, and 20 ms to import
+
         return asyncio.wrap_future(self).__await__()
 
 

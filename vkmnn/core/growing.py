@@ -12,7 +12,7 @@ run, from the true shapes, and fed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
@@ -32,6 +32,7 @@ from vkmnn.ir.ops import (
     SplitAttrs,
     TransposeAttrs,
 )
+from vkmnn.records import dataclass
 from vkmnn.shape import compute_shapes
 
 PAST, TOTAL, THERE = "vkmnn:past", "vkmnn:total", "vkmnn:there"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

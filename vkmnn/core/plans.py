@@ -6,7 +6,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from vkmnn.core.resolve import content_inputs, fold_constants
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
+from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from math import prod
 from pathlib import Path
 from statistics import median
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vkmnn.core.backend import MemoryUse
 from vkmnn.core.timeline import Span, timeline, trace_events
 from vkmnn.ir import Array, HostGraphAttrs
+from vkmnn.records import dataclass
 from vkmnn.shape import flops
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from vkmnn.errors import (
     UnsupportedOpError,
 )
 from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op, TensorInfo
+from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

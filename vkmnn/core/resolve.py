@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from vkmnn.errors import ShapeError
 from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
+from vkmnn.records import dataclass
 from vkmnn.shape import compute_shapes
 
 # Results of lowered ops larger than this are recomputed in every run instead of kept.

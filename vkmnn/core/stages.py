@@ -7,10 +7,11 @@ what follows is planned when that is known.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vkmnn.errors import ModelError
 from vkmnn.ir import HOST_GRAPH, OP_TYPES, DType, Graph, Op, TensorInfo
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

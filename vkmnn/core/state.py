@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from vkmnn.core.program import Program
 from vkmnn.core.resolve import resolve
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
 

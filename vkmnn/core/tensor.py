@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vkmnn.errors import PluginError
 from vkmnn.ir import Array, DType, Layout, TensorInfo
+from vkmnn.records import dataclass
 
 
 class Usage(enum.Enum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from vkmnn.cpu_fallback.unary import unary
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Activation, Op
 from vkmnn.ir.ops import RECURRENT_ACTIVATIONS, RECURRENT_GATES, RecurrentAttrs
+from vkmnn.records import dataclass
 from vkmnn.shape.recurrent import LENGTHS
 
 _Function = Callable[[AnyArray], AnyArray]

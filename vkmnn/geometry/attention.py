@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -12,6 +11,7 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import DType, OpAttrs, TensorInfo, View
 from vkmnn.ir.ops import ATTENTION_AXES, AttentionAttrs, CastAttrs, StridedAttentionAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

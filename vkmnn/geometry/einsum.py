@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, combinations
 from math import prod
 
@@ -20,6 +19,7 @@ from vkmnn.geometry.regions import row_major
 from vkmnn.geometry.registry import GeometryContext, geometry
 from vkmnn.ir import DType, Region, TensorInfo, View
 from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs, ReductionAttrs
+from vkmnn.records import dataclass
 from vkmnn.shape.einsum import EinsumPlan, Label, parse_einsum
 
 

@@ -8,11 +8,12 @@ one region write the same element.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 from vkmnn.errors import ModelError
 from vkmnn.ir import Region, View
+from vkmnn.records import dataclass
 
 MAX_AXES = 6
 """Most axes that a region may have; what needs more is split into several regions."""

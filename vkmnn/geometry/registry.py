@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic
 
 from vkmnn.budget import Meter, unlimited
@@ -11,6 +11,7 @@ from vkmnn.errors import ShapeError, unexpected_error
 from vkmnn.geometry.regions import limit_axes, parts_of
 from vkmnn.ir import Array, AttrsT, DType, Op, OpAttrs, Region, TensorInfo
 from vkmnn.ir.ops import RasterAttrs
+from vkmnn.records import dataclass
 from vkmnn.registry import Registry
 from vkmnn.shape.common import has_input, info_of, int_list
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
+
+from vkmnn.records import dataclass
 
 
 class DType(enum.Enum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from vkmnn.errors import ModelError
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.op_type import OP_TYPES, OpAttrs
+from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar

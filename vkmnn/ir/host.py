@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vkmnn.ir.op_type import MANY, OpAttrs, op_type
+from vkmnn.records import dataclass
 
 HOST_GRAPH = "HostGraph"
 """The type of ops that are parts of the ONNX model, kept as they are."""

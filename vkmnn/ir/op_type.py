@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, TypeVar
 
 from vkmnn.errors import PluginError
+from vkmnn.records import dataclass
 from vkmnn.registry import Registry
 
 Shape = tuple[int, ...]
@@ -55,6 +56,9 @@ class HostWork:
     view: bool = False
 
 
+USUAL_WORK = HostWork()
+
+
 @dataclass(frozen=True, slots=True)
 class OpAttrs:
     """Base class of attributes; also the attributes of ops that have none."""
@@ -70,7 +74,7 @@ class OpType:
     content: tuple[int, ...] = ()
     shape_only: bool = False
     flops: Flops = field(default=lambda attrs, inputs, output: prod(output), repr=False)
-    host: HostWork = field(default=HostWork(), repr=False)
+    host: HostWork = field(default=USUAL_WORK, repr=False)
 
 
 OP_TYPES: Registry[str, OpType] = Registry("op type")
@@ -84,7 +88,7 @@ def op_type(
     content: tuple[int, ...] = (),
     shape_only: bool = False,
     flops: int | Flops = 1,
-    host: HostWork = HostWork(),
+    host: HostWork = USUAL_WORK,
 ) -> Callable[[type[_A]], type[_A]]:
     """Add an op to the vocabulary; decorates the class of its attributes.
 

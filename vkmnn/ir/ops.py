@@ -9,14 +9,13 @@ has one form only. All attributes are plain, hashable data. Operators of plug-in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vkmnn.ir import cost
 from vkmnn.ir.cost import COPY, VIEW
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.op_type import MANY, HostWork, numbers_of, op_type, per_input
 from vkmnn.ir.op_type import OpAttrs as OpAttrs  # the vocabulary's, too
 from vkmnn.ir.regions import Region, View
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, DType
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

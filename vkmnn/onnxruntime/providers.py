@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
 from vkmnn.onnxruntime.errors import InvalidArgument
 from vkmnn.opening import CPU_DEVICE
+from vkmnn.records import dataclass
 from vkmnn.schedule_config import ScheduleConfig, precision_name
 
 VULKAN = "VulkanExecutionProvider"

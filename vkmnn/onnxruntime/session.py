@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from vkmnn.onnxruntime.options import RunOptions, SessionOptions
 from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
 from vkmnn.onnxruntime.values import OrtValue, type_name
 from vkmnn.opening import Network, OpenSession, open_model
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 
 

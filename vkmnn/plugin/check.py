@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
@@ -41,6 +40,8 @@ def check_registrations(before: Snapshot) -> None:
     for other in _OTHERS:
         for name in before.names_added(other):
             if name not in OP_TYPES:
+                import difflib
+
                 near = difflib.get_close_matches(name, OP_TYPES, 1)
                 raise PluginError(
                     f"{other.what} {name}: there is no such op type",

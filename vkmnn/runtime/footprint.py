@@ -8,7 +8,9 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from vkmnn.records import dataclass
 
 # Numbers of the SPIR-V specification: "Instructions", "Decoration", "Storage Class", and others.
 _CAPABILITY, _EXECUTION_MODE, _EXECUTION_MODE_ID = 17, 16, 331

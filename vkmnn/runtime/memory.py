@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from vkmnn.errors import InvalidInputError
+from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     from types import TracebackType

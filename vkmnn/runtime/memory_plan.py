@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
 from vkmnn.errors import InvalidInputError
+from vkmnn.records import dataclass
 
 MAX_ATTEMPTS = 8
 

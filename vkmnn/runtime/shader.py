@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from vkmnn.errors import ShaderError
+from vkmnn.records import dataclass
 
 TEXEL_SIZES = {
     "rgba32f": 16,

@@ -5,7 +5,6 @@ The built-in shaders are one such folder; those of a plug-in package are another
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
@@ -61,6 +60,8 @@ class ShaderLibrary:
         if shader is None:
             entry = self._entry(name)
             if entry is None:
+                import difflib
+
                 near = difflib.get_close_matches(name, self._manifest["variants"], n=3)
                 raise ShaderError(
                     f"there is no shader variant '{name}' in {self.folder}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim, Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
+from vkmnn.records import dataclass
 from vkmnn.shape.common import (
     Infos,
     Outputs,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from vkmnn.ir import Array, DType, Op, TensorInfo
+from vkmnn.records import dataclass
 from vkmnn.shape.registry import compute_shapes
 from vkmnn.shape.working import working_bytes, working_seconds
 

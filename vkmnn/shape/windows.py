@@ -6,12 +6,12 @@ Formulas are those of the newest ONNX Conv, ConvTranspose and MaxPool/AveragePoo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim
 from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, PoolingAttrs
+from vkmnn.records import dataclass
 from vkmnn.shape.symbolic.dims import DimAlgebra
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
+from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 
 # Kinds with f(0) = 0, so that zero tail lanes of NC4HW4 stay zero.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import gt, truediv
 
 from vkmnn.core.tensor import Tensor
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline import max_range_bytes, missing
 from vkmnn.vulkan.recording import Dispatch, Recording

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from vkmnn.errors import IntegerRangeError, InvalidInputError
 from vkmnn.ir import Array, DType
+from vkmnn.records import dataclass
 from vkmnn.runtime.memory import BufferRange
 
 # Types that the device computes in int32 although they are wider.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, Op, OpAttrs, View
+from vkmnn.records import dataclass
 from vkmnn.registry import Registry
 
 Operands = Sequence["Tensor | None"]

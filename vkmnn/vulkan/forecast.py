@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -12,6 +11,7 @@ from vkmnn.core.backend import Segment
 from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.vulkan.backend import VulkanBackend

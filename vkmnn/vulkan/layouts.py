@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from vkmnn.core.execution import Command, Execution
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
+from vkmnn.records import dataclass
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.fp16 import is_float
 from vkmnn.vulkan.splitting import Divider, in_form

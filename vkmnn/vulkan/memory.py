@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
+from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline

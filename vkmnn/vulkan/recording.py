@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import Check, IndexRange
 from vkmnn.vulkan.choice import Choice

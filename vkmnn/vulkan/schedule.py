@@ -10,9 +10,10 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from vkmnn.core.tensor import Tensor
+from vkmnn.records import dataclass
 from vkmnn.vulkan.recording import Dispatch, Recording
 from vkmnn.vulkan.storage import storage_bytes
 

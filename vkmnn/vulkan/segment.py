@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from vkmnn.core.backend import HostCall, MemoryUse, Segment, Timing
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.runtime.memory import Buffer, BufferRange
 from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.vulkan.checks import IndexRange, Status

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from math import gcd, lcm, prod
 
@@ -19,6 +19,7 @@ from vkmnn.geometry.regions import row_major, simplify
 from vkmnn.ir import Array, Layout, Op, Region, TensorInfo, View
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.ops import RasterAttrs
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan import cut_rules  # noqa: F401 - fills CUTS
 from vkmnn.vulkan.bindable import Fault, find_faults, packed_bytes

@@ -10,13 +10,14 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from vkmnn.cache_files import locked, read_file, write_file
 from vkmnn.core.backend import Backend, Timing, TunablePlan, TunedChoice, Tuning
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.shaders.library import BUILTIN

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import Array, DType
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ A name in an inner graph means the graph's own tensor, or else one of the graph 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.errors import ModelError
+from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

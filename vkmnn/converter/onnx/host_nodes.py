@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +13,7 @@ from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import with_data
 from vkmnn.converter.onnx.types import DTYPES, TEXT_TYPES, tensor_info, type_text
 from vkmnn.ir import Array, DType, HostGraphAttrs, TensorInfo
+from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

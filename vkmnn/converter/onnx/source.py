@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from vkmnn.converter.onnx.branches import inner_graphs, reads, rename_reads
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.names import Names
 from vkmnn.errors import ModelError
+from vkmnn.records import dataclass
 
 if TYPE_CHECKING:
     import onnx

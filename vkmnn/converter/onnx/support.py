@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
+from vkmnn.records import dataclass
 
 _CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
 _RANDOM = "random numbers are not supported; feed them as an input"
@@ -145,5 +144,7 @@ def alternative(op: str, domain: str, opset: int) -> str:
         return _ALTERNATIVES[op]
     reason = f"no converter for this operator of domain '{domain}'" if domain else _NO_KERNEL
     standard = [name for other, name, _ in registered() if not other]
+    import difflib
+
     near = difflib.get_close_matches(op, standard, 1, 0.75)
     return f"{reason}; the nearest supported operator is {near[0]}" if near else reason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
     ScaleAttrs,
     UnaryAttrs,
 )
+from vkmnn.records import dataclass
 
 FusedAttrs = (
     ConvolutionAttrs | DeconvolutionAttrs | MatMulAttrs | BinaryAttrs | ScaleAttrs | GroupNormAttrs

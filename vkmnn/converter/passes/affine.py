@@ -7,7 +7,7 @@ Add of its own, and the scaling of a convolution's or matrix product's result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from vkmnn.ir.ops import (
     MatMulAttrs,
     ScaleAttrs,
 )
+from vkmnn.records import dataclass
 
 Vector = npt.NDArray[np.float64]
 Fit = Callable[[Array], "Vector | None"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vkmnn.converter.passes.affine import (
@@ -17,6 +15,7 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import ConvolutionAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

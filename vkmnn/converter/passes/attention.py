@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
@@ -16,6 +14,7 @@ from vkmnn.ir.ops import (
     SoftmaxAttrs,
     UnaryAttrs,
 )
+from vkmnn.records import dataclass
 
 VERY_NEGATIVE = -1e30
 """Below this a number swallows any score that is added to it in fp32: adding it is replacing."""

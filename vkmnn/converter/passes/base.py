@@ -6,12 +6,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Graph, Op
 from vkmnn.ir.ops import BinaryAttrs
+from vkmnn.records import dataclass
 
 log = logging.getLogger(__name__)
 

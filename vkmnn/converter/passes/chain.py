@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import copysign, isnan
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
@@ -23,6 +22,7 @@ from vkmnn.ir.ops import (
     Step,
     UnaryAttrs,
 )
+from vkmnn.records import dataclass
 
 _MAX_RANK = 6
 """Axes of the result: every kernel can tell this many apart."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import isclose, pi, sqrt
 
 from vkmnn.converter.passes.algebra import TOLERANCE, Expression, Polynomial, same_polynomial
@@ -11,6 +10,7 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, UnaryAttrs
+from vkmnn.records import dataclass
 
 _DEPTH = 6
 """How many ops below the last one a pattern's function may stand."""

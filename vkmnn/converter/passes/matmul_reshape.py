@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
@@ -11,6 +9,7 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.reshape import reshape_target
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import ReshapeAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
+from vkmnn.records import dataclass
 
 
 def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | NoMatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from vkmnn.converter.passes.transpose import Perm, permutation
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import AxisAttrs, MatMulAttrs, OpAttrs, ReshapeAttrs, TransposeAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

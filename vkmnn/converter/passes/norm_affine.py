@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
 from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs
+from vkmnn.records import dataclass
 
 _LONGEST_BRANCH = 16
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
@@ -10,6 +9,7 @@ from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import TransposeAttrs
+from vkmnn.records import dataclass
 
 Perm = tuple[int, ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass
@@ -11,6 +10,7 @@ from vkmnn.converter.passes.reshape import RESHAPES
 from vkmnn.converter.passes.transpose import Perm, permutation
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import TransposeAttrs
+from vkmnn.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +13,7 @@ from vkmnn.converter.passes.reshape import RESHAPES, reshape_target
 from vkmnn.converter.passes.transpose import Perm, compose, permutation
 from vkmnn.ir.graph import Dim, Op
 from vkmnn.ir.ops import ReshapeAttrs, TransposeAttrs
+from vkmnn.records import dataclass
 
 Shape = Sequence[Dim]
 

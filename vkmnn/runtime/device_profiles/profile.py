@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vkmnn.errors import DeviceProfileError
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import (
     CooperativeMatrixShape,
     DeviceType,
@@ -68,6 +67,8 @@ def load_profile(name: str) -> DeviceProfile:
     """
     names = profile_names()
     if name not in names:
+        import difflib
+
         near = difflib.get_close_matches(name, names)
         guess = f"did you mean {' or '.join(near)}? " if near else ""
         raise DeviceProfileError(

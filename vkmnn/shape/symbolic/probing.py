@@ -9,7 +9,6 @@ at a limit, the sets differ, and the dimension counts as unknown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import SupportsIndex
@@ -19,6 +18,7 @@ import numpy as np
 from vkmnn.errors import VkmnnError
 from vkmnn.ir.graph import Array, Dim, Op, TensorInfo
 from vkmnn.ir.op_type import OP_TYPES
+from vkmnn.records import dataclass
 from vkmnn.shape.registry import COMPUTERS, compute_shapes
 from vkmnn.shape.symbolic.dims import DimAlgebra
 from vkmnn.shape.symbolic.facts import MAX_ELEMENTS, Facts, Found, NamedShape

@@ -6,8 +6,9 @@ sheets, and for what these do not tell the measured row scaled by clock and widt
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 
 _NVIDIA, _AMD, _INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B

@@ -9,8 +9,7 @@ and never less than what it takes to stream weights that are in no cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import DeviceClass, class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost

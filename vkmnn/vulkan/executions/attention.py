@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 from vkmnn.core.execution import Rejection
 from vkmnn.ir import View
 from vkmnn.ir.ops import StridedAttentionAttrs
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.passes import Loop, loop_cost

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
 from vkmnn.ir.ops import TopKAttrs
+from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import int_scalar, normalize_axis

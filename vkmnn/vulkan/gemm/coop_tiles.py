@@ -6,11 +6,11 @@ says where the numbers come from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from typing import Any, Literal, cast
 
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of

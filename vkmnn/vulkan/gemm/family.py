@@ -9,13 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from inspect import isabstract
 from typing import ClassVar, Generic, TypeVar
 
 from vkmnn.errors import PluginError, page
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.cost.devices import class_of

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.records import dataclass
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.weights import Weights
 

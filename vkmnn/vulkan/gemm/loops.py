@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import bind_convolution
 from vkmnn.vulkan.gemm.family import ConvKernel

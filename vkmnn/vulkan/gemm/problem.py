@@ -5,10 +5,10 @@ The tuner keeps what it measured by their `repr`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.spatial import Triple
 

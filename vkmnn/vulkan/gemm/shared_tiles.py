@@ -6,10 +6,10 @@ docs/decisions/gemm-families.md says where the numbers come from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal, cast
 
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct as pystruct
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import (
     CooperativeMatrixShape,
     DeviceInfo,

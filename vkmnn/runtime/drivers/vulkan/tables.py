@@ -7,7 +7,8 @@ structures newer than the package `vulkan` need no support from it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from vkmnn.records import dataclass
 
 Version = tuple[int, int]
 

@@ -8,12 +8,12 @@ NC4HW4 as a plain vector does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.passes import Loop, loop_cost

@@ -6,9 +6,9 @@ Shared memory and barriers are emulated there and cost ten times as much.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
+from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost, Expected

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, index_spec
