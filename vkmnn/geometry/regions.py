@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import gcd, prod
 
 from vkmnn.errors import ModelError
@@ -79,6 +80,8 @@ def region_elements(region: Region) -> int:
     return prod(region.size)
 
 
+# Layers of a network repeat each other's regions.
+@lru_cache(maxsize=4096)
 def simplify(region: Region) -> Region:
     """Return the same copies in canonical form.
 
@@ -222,20 +225,26 @@ def compose(outer: Region, inner: Region, limit: int = MAX_REGIONS) -> list[Regi
         The regions (perhaps none), or None when they are more than `limit` or when inner's axes do
         not nest in the destination.
     """
+    found = _composed(outer, inner, limit)
+    return None if found is None else list(found)
+
+
+@lru_cache(maxsize=4096)
+def _composed(outer: Region, inner: Region, limit: int) -> tuple[Region, ...] | None:
     inner = simplify(inner)
     digits = _digits(inner)
     if digits is None:
         return None
     if not region_elements(outer) or not region_elements(inner):
-        return []
+        return ()
     read, written = bounds(outer.src, outer.size), bounds(inner.dst, inner.size)
     if read[0] > written[1] or read[1] < written[0]:
-        return []
+        return ()
     work = [_start(outer, inner.dst.offset)]
     found: list[Region] = []
     for _ in range(limit * _STEPS_PER_REGION):
         if not work:
-            return found
+            return tuple(found)
         result = _match(work.pop(), digits, inner)
         if isinstance(result, Region):
             found.extend(limit_axes(result))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import inf, prod
+from typing import Any
 
 from vkmnn.cache_files import cache_dir
 from vkmnn.core.backend import (
@@ -89,6 +90,7 @@ class VulkanBackend(TunableBackend):
         self._progress = progress
         self._timestamps = timestamps
         self._constants = constants_of(device)
+        self._known: dict[Hashable, Any] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
         self._max_elements = sum(heaps.values()) // width if heaps else inf
@@ -248,7 +250,9 @@ class VulkanBackend(TunableBackend):
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
         """Return the encoder of a plan whose constants take about `weight_bytes`."""
-        return VulkanEncoder(self.device.info, self._chooser, weight_bytes=weight_bytes)
+        return VulkanEncoder(
+            self.device.info, self._chooser, weight_bytes=weight_bytes, known=self._known
+        )
 
     def place(
         self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]

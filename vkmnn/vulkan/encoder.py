@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -42,6 +42,9 @@ EXACT_QUOTIENTS = 1 << 20
 TEXEL_LOADS = frozenset({"texel_r32f", "texel_r32i", "texel_rgba32f", "texel_rgba32i"})
 FP16_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_formats"}
 
+# What is remembered of earlier plans: a few hundred different problems, some megabytes.
+MAX_KNOWN = 4096
+
 Load = Literal["buffer", "texel"]
 """How kernels load: the template axis `load`."""
 
@@ -68,6 +71,7 @@ class VulkanEncoder:
         chooser: decides between kernels that compute the same result.
         fp16: the current op works on 16-bit floats; see `begin`.
         weight_bytes: approximate device memory of all constants of the plan.
+        known: what `once` has found out for earlier plans on the same device.
 
     Attributes:
         info: the device.
@@ -75,7 +79,10 @@ class VulkanEncoder:
         recording: everything recorded so far.
     """
 
-    __slots__ = ("_chooser", "_fp16", "_label", "_scratch", "info", "recording", "weight_bytes")
+    __slots__ = (
+        *("_chooser", "_fp16", "_label", "_known", "_scratch"),
+        *("info", "recording", "weight_bytes"),
+    )
 
     def __init__(
         self,
@@ -84,11 +91,13 @@ class VulkanEncoder:
         *,
         fp16: bool = False,
         weight_bytes: int = 0,
+        known: dict[Hashable, Any] | None = None,
     ) -> None:
         self.info = info
         self.weight_bytes = weight_bytes
         self.recording = Recording()
         self._chooser = chooser
+        self._known = {} if known is None else known
         self._fp16 = fp16
         self._label = ""
         self._scratch = 0
@@ -123,6 +132,20 @@ class VulkanEncoder:
                 Choice(self.label, what, problem, tuple(candidates), taken)
             )
         return taken
+
+    def once(self, key: Hashable, find: Callable[[], T]) -> T:
+        """Return what `find` returns, called once per session for each key.
+
+        Args:
+            key: all that the result depends on, besides the device; its first item says what it is.
+            find: finds it out; nobody may change what it returns.
+        """
+        found: T | None = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            found = self._known[key] = find()
+        return found
 
     @property
     def load(self) -> Load:

@@ -6,7 +6,15 @@ import logging
 
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
-from vkmnn.vulkan.gemm.family import Target, rank_convolution, rank_matmul, spread
+from vkmnn.vulkan.gemm.family import (
+    CONV_FAMILIES,
+    MATMUL_FAMILIES,
+    F,
+    Target,
+    rank_convolution,
+    rank_matmul,
+    spread,
+)
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 
 _log = logging.getLogger(__name__)
@@ -23,26 +31,43 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     if 0 in (problem.pixels, problem.channels):
         return
     target = Target.of(encoder)
-    candidates = rank_convolution(problem, target)
-    if target.gpu:
-        candidates = spread(candidates)
+    candidates = encoder.once(
+        ("convolutions", len(CONV_FAMILIES), problem, target.key),
+        lambda: _ordered(rank_convolution(problem, target), target),
+    )
     kernel = encoder.choose("convolution", problem, candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
-        encoder.expect(kernel.predict(problem, target))
+        encoder.expect(
+            encoder.once(
+                ("convolution", kernel, problem, target.key),
+                lambda: kernel.predict(problem, target),
+            )
+        )
 
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
     target = Target.of(encoder)
-    candidates = rank_matmul(job.problem, target)
-    if target.gpu:
-        candidates = spread(candidates)
-    kernel = encoder.choose("matmul", job.problem, candidates)
+    problem = job.problem
+    candidates = encoder.once(
+        ("products", len(MATMUL_FAMILIES), problem, target.key),
+        lambda: _ordered(rank_matmul(problem, target), target),
+    )
+    kernel = encoder.choose("matmul", problem, candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
-        encoder.expect(kernel.predict(job.problem, target))
+        encoder.expect(
+            encoder.once(
+                ("product", kernel, problem, target.key), lambda: kernel.predict(problem, target)
+            )
+        )
+
+
+def _ordered(ranked: list[F], target: Target) -> list[F]:
+    """Return the kernels in the order in which they are offered."""
+    return spread(ranked) if target.gpu else ranked

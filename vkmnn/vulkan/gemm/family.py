@@ -89,6 +89,11 @@ class Target:
         )
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """All of it but the device."""
+        return self.fp16, self.texels, self.prefers_texels, self.weight_bytes
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of a float in memory."""
         return 2 if self.fp16 else 4
