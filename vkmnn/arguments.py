@@ -169,14 +169,15 @@ def check_shape(info: TensorInfo, shape: tuple[int, ...]) -> None:
 
 
 def _fits(declared: tuple[Dim, ...] | None, shape: tuple[int, ...]) -> bool:
-    return declared is None or (
-        len(shape) == len(declared)
-        and all(dim >= 0 for dim in shape)
-        and all(
-            not isinstance(want, int) or want == have
-            for want, have in zip(declared, shape, strict=True)
-        )
-    )
+    if declared is None:
+        return True
+    if len(shape) != len(declared):
+        return False
+    # Every run asks: a loop takes half the time of two generators.
+    for want, have in zip(declared, shape, strict=True):
+        if have < 0 or (want != have and isinstance(want, int)):
+            return False
+    return True
 
 
 def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:

@@ -58,7 +58,7 @@ if not TYPE_CHECKING:
 
 
 def _same(base: Any, frozen: bool) -> bool:
-    """Return whether a base is no dataclass, or as frozen as the class itself."""
+    """Return whether a base is a plain class, or as frozen as the class itself."""
     params = getattr(base, "__dataclass_params__", None)
     return params is None or params.frozen is frozen
 

@@ -128,9 +128,11 @@ class Plan:
             return constant
         array = np.asarray(host[name])  # numpy comparisons of 0-d arrays return scalars
         # An op that only renames may return its input; the caller must own the result.
-        if isinstance(host[name], DeviceTensor) or any(_shares(array, f) for f in feeds.values()):
-            array = array.copy()
-        return array
+        shared = isinstance(host[name], DeviceTensor)
+        for feed in feeds.values():
+            given: Any = feed
+            shared = shared or (isinstance(given, np.ndarray) and np.may_share_memory(array, given))
+        return array.copy() if shared else array
 
     # --- runs on tensors at fixed places ---------------------------------------------------------
 
@@ -280,10 +282,6 @@ class Plan:
             self._keeper = None
         for segment in self._segments:
             segment.close()
-
-
-def _shares(array: Array, fed: Any) -> bool:
-    return isinstance(fed, np.ndarray) and np.may_share_memory(array, fed)
 
 
 def _settle(commands: Sequence[Command]) -> None:

@@ -40,15 +40,16 @@ class DType(enum.Enum):
     OBJECT = "object"
     """What only the host holds: strings, sequences, optionals, elements of other types."""
 
+    # Members are singletons, and every run looks some up; `Enum` hashes their names in Python.
+    __hash__ = object.__hash__
+
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """Return the numpy dtype; ml_dtypes has those that numpy lacks."""
-        if self.is_narrow:
-            import ml_dtypes
-
-            found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, self.value))
-            return found
-        return np.dtype(self.value)
+        found = _NUMPY.get(self)
+        if found is None:
+            found = _NUMPY[self] = _numpy_dtype(self)
+        return found
 
     @property
     def onnx(self) -> str:
@@ -87,6 +88,18 @@ class DType(enum.Enum):
             ValueError: numpy's type has no counterpart (strings, complex numbers).
         """
         return cls(np.dtype(dtype).name)
+
+
+_NUMPY: dict[DType, np.dtype[np.generic]] = {}
+
+
+def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:
+    if dtype.is_narrow:
+        import ml_dtypes
+
+        found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, dtype.value))
+        return found
+    return np.dtype(dtype.value)
 
 
 @dataclass(frozen=True, slots=True)
