@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from vkmnn.cpu_fallback import (
     binary,
+    boxes,
     convolution,
     erf,
     gathering,
@@ -34,6 +35,7 @@ __all__ = [
     "CpuBackend",
     "CpuExecution",
     "binary",
+    "boxes",
     "convolution",
     "cpu_execution",
     "erf",

@@ -259,3 +259,25 @@ def recurrent_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     """Count some thirty calls for each step of a direction."""
     steps: int = 30 * attrs.directions * _dims(inputs, 0)[1 if attrs.batch_first else 0]
     return steps
+
+
+# --- boxes ---------------------------------------------------------------------------------------
+
+BOX_FLOPS = 16
+"""Operations that compare two boxes."""
+
+
+def _per_class(outputs: Outputs, inputs: Inputs) -> int:
+    """Count the boxes that can be chosen of a class of an image."""
+    return outputs[0][0] // max(1, prod(_dims(inputs, 1)[:2]))
+
+
+def suppression_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: every score is looked at, and every box meets half of those that can be chosen."""
+    chosen = _per_class([output], inputs)
+    return _size(inputs[1]) * (1 + BOX_FLOPS * chosen // 2)
+
+
+def suppression_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the boxes that can be chosen, and the classes."""
+    return 12 * (outputs[0][0] + prod(_dims(inputs, 1)[:2]))

@@ -344,6 +344,28 @@ class TopKAttrs(OpAttrs):
     sorted: bool = True
 
 
+@op_type(
+    "NonMaxSuppression",
+    inputs=(3, 5),
+    content=(2,),
+    flops=cost.suppression_flops,
+    host=HostWork(numbers_of(inputs=4, outputs=1), cost.suppression_steps),
+)
+@dataclass(frozen=True, slots=True)
+class NonMaxSuppressionAttrs(OpAttrs):
+    """Choose boxes by falling score, leaving out those that overlap a chosen one too much.
+
+    Inputs: boxes [B, N, 4], scores [B, C, N], how many to choose at most of each class of each
+    image (content), the largest intersection over union that is kept (0 where absent), and the
+    score that the chosen ones exceed (any where absent). Boxes are two corners (y, x, y, x), or
+    with `center` a center and sizes (x, y, w, h). Outputs: rows of (image, class, box), as many as
+    there can be, zeros after the last; and how many there are, as a vector of one. Of boxes with
+    equal scores the first comes first (ONNX NonMaxSuppression; ties as in onnxruntime).
+    """
+
+    center: bool = False
+
+
 @op_type("CumSum", inputs=2, content=(1,), host=SUMS)
 @dataclass(frozen=True, slots=True)
 class CumSumAttrs(OpAttrs):

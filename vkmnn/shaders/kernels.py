@@ -3590,6 +3590,187 @@ def matmul_tile(
     )
 
 
+NmsChooseLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_NMS_CHOOSE = struct.Struct("<IIIII")
+
+
+class NmsChooseParams(Params):
+    """Push constants of `nms_choose`: 20 bytes."""
+
+    __slots__ = (
+        "rows",
+        "classes",
+        "size",
+        "most",
+        "rounds",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        classes: int,
+        size: int,
+        most: int,
+        rounds: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.classes: Final = classes
+        self.size: Final = size
+        self.most: Final = most
+        self.rounds: Final = rounds
+
+    def pack(self) -> bytes:
+        try:
+            return _NMS_CHOOSE.pack(
+                self.rows,
+                self.classes,
+                self.size,
+                self.most,
+                self.rounds,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _NMS_CHOOSE, error) from None
+
+
+def nms_choose(
+    *,
+    load: NmsChooseLoad,
+) -> Shader:
+    """Return a variant of `nms_choose`.
+
+    Second step of NonMaxSuppression: a workgroup goes through the sorted boxes of one class, as
+    many at a time as it has lanes. Each lane compares its box with those chosen before, then with
+    those of its own group that are chosen first. What does not fit one dispatch goes on in the
+    next: `state` holds how far a row is, and how many boxes it has.
+    """
+    return _find(
+        "nms_choose",
+        {
+            "load": load,
+        },
+    )
+
+
+NmsGatherLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_NMS_GATHER = struct.Struct("<III")
+
+
+class NmsGatherParams(Params):
+    """Push constants of `nms_gather`: 12 bytes."""
+
+    __slots__ = (
+        "rows",
+        "classes",
+        "most",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        classes: int,
+        most: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.classes: Final = classes
+        self.most: Final = most
+
+    def pack(self) -> bytes:
+        try:
+            return _NMS_GATHER.pack(
+                self.rows,
+                self.classes,
+                self.most,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _NMS_GATHER, error) from None
+
+
+def nms_gather(
+    *,
+    load: NmsGatherLoad,
+) -> Shader:
+    """Return a variant of `nms_gather`.
+
+    Last step of NonMaxSuppression: writes (image, class, box) of what was chosen of all rows, one
+    after the other, then zeros; and how many there are. A workgroup writes those of one row, and
+    a part of the zeros.
+    """
+    return _find(
+        "nms_gather",
+        {
+            "load": load,
+        },
+    )
+
+
+NmsSortWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+NmsSortLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_NMS_SORT = struct.Struct("<II")
+
+
+class NmsSortParams(Params):
+    """Push constants of `nms_sort`: 8 bytes."""
+
+    __slots__ = (
+        "rows",
+        "size",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        size: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.size: Final = size
+
+    def pack(self) -> bytes:
+        try:
+            return _NMS_SORT.pack(
+                self.rows,
+                self.size,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _NMS_SORT, error) from None
+
+
+def nms_sort(
+    *,
+    width: NmsSortWidth,
+    load: NmsSortLoad,
+) -> Shader:
+    """Return a variant of `nms_sort`.
+
+    First step of NonMaxSuppression: a workgroup sorts the boxes of one class whose scores exceed
+    a threshold by falling score; equal ones stay in order. Few boxes are counted: how many come
+    before each. Of many, lanes own pieces, so that sorting by four bits at a time (radix sort)
+    keeps their order. `order` and `spare` are [rows, size]; the result is in `order`. width 4:
+    rows are whole vec4s.
+    """
+    return _find(
+        "nms_sort",
+        {
+            "width": width,
+            "load": load,
+        },
+    )
+
+
 NormApplyForm: TypeAlias = Literal[
     "rows",
     "channels",

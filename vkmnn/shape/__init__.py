@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.shape import (
+    boxes,
     convolution,
     einsum,
     elementwise,
@@ -30,6 +31,7 @@ from vkmnn.shape.working import is_view, working_bytes, working_seconds
 __all__ = [
     "Cost",
     "SizeComputer",
+    "boxes",
     "compute_shapes",
     "convolution",
     "cost_of",

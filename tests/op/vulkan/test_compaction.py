@@ -107,6 +107,24 @@ def test_what_follows_takes_the_size() -> None:
     agree(proto, *({"x": sparse(11, 7, seed=seed)} for seed in range(3)), {"x": sparse(1, 7)})
 
 
+@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize(("images", "classes", "count"), [(1, 1, 1), (2, 3, 37), (1, 5, 1_001)])
+def test_suppression(images: int, classes: int, count: int, center: int) -> None:
+    rng = np.random.default_rng(count)
+    feeds = []
+    for levels in (9, 9_999):
+        low, sizes = rng.random((2, images, count, 2), np.float32) * np.float32(20)
+        boxes = np.concatenate([low, sizes if center else low + sizes], 2)
+        scores = rng.integers(0, levels, (images, classes, count)) / np.float32(levels)
+        feeds.append({"boxes": boxes, "scores": scores.astype(np.float32)})
+    for most, limit, least in ((7, 0.5, 0.3), (2**40, 0.1, 0.0), (count, 1.0, -1.0), (0, 0.5, 0.1)):
+        constants = {"most": np.array([most]), "limit": np.array([limit], np.float32)}
+        constants["least"] = np.array([least], np.float32)
+        proto = model("NonMaxSuppression", feeds[0], 1, constants, center_point_box=center)
+        agree(proto, *feeds)
+    agree(model("NonMaxSuppression", feeds[0], 1, {}, center_point_box=center), *feeds)
+
+
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 13])
 @pytest.mark.parametrize(
     ("parts", "inverse", "onesided"), [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 1, 0)]

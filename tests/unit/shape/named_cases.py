@@ -101,6 +101,13 @@ CASES = [
     case("TopK", X, ints(3), out=[("N", "L", 3)] * 2),
     case("TopK", X, ints("M"), out=[("N", "M", 8)] * 2, axis=1),
     case("CumSum", X, one(1), out=SAME),
+    case(
+        "NonMaxSuppression",
+        Given(("N", 7, 4)),
+        Given(("N", 3, 7)),
+        ints(5),
+        out=[("15*N", 3), (1,)],
+    ),
     case("LayerNorm", X, ROW, ROW, out=[SAME, ("N", "L", 1), ("N", "L", 1)]),
     case("GroupNorm", IMAGE, ROW, ROW, out=IMAGE.shape, groups=4),
     case("GroupNorm", Given(("N", 4, "L", 8)), None, None, out=("N", 4, "L", 8), groups=2),

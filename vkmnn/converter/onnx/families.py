@@ -5,6 +5,7 @@ from __future__ import annotations
 from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they register
     activation,
     attention,
+    boxes,
     compaction,
     composed,
     contrib,

@@ -14,7 +14,6 @@ _RANDOM = "random numbers are not supported; feed them as an input"
 _NOT_TENSORS = "only dense tensors are supported, no sequences, optionals or strings"
 
 _ALTERNATIVES: Mapping[str, str] = {
-    "NonMaxSuppression": "its output shape depends on data; run it after the network",
     "If": "control flow is not supported unless its condition is constant; export the branch",
     "Loop": _CONTROL_FLOW,
     "Scan": _CONTROL_FLOW,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkmnn.testing.fuzz.recipes import (
     attention,
+    boxes,
     compaction,
     contrib,
     control,
@@ -28,6 +29,7 @@ __all__ = [
     "RECIPES",
     "Recipe",
     "attention",
+    "boxes",
     "compaction",
     "contrib",
     "control",

@@ -200,20 +200,3 @@ def distinct(s: Sketch) -> None:
     x = s.pick(s.choose("int64", "int32") if in_order else "int64", min_rank=1, max_rank=3)
     axis = s.axis(x.rank) if in_order and s.chance(0.4) else None
     s.node("Unique", [x], s.choose(1, 4), axis=axis, sorted=in_order)
-
-
-@pattern
-def boxes(s: Sketch) -> None:
-    """NonMaxSuppression of boxes of one image or two."""
-    if not s.since(11):
-        raise Skip
-    batch, count, classes = s.choose(1, 2), s.choose(1, 3, 7, 16), s.choose(1, 2, 3)
-    corners = s.draws.integers(0, 16, (batch, count, 2)).astype(np.float32)
-    sizes = s.draws.integers(1, 8, (batch, count, 2)).astype(np.float32)
-    place = s.source(np.concatenate([corners, corners + sizes], 2), None, constant=0.4)
-    order = s.draws.permutation(batch * classes * count).reshape(batch, classes, count)
-    scores = s.source((order / order.size).astype(np.float32), None, constant=0.2)
-    most = s.parameter([s.choose(0, 1, 3, 100)])
-    overlap = s.parameter([s.choose(0.1, 0.45, 0.9)], "float32")
-    least = s.parameter([s.choose(0.013, 0.313)], "float32") if s.chance(0.5) else None
-    s.one("NonMaxSuppression", place, scores, most, overlap, least)

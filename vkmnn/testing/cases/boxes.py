@@ -1,0 +1,113 @@
+"""Cases of operators on boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Array
+from vkmnn.ir.ops import NonMaxSuppressionAttrs
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.shapes import f32
+
+
+def _corners(images: int, count: int, *, span: int = 40, flip: bool = False) -> AnyArray:
+    """Return boxes of whole numbers, a few of them empty; with `flip`, some upside down."""
+    rng = np.random.default_rng(count)
+    low = rng.integers(0, span, (images, count, 2))
+    high = low + rng.integers(0, 12, (images, count, 2))
+    boxes = np.concatenate([low, high], 2).astype(np.float32)
+    if flip:
+        turned = rng.random((images, count, 1)) < 0.5
+        boxes = np.where(turned, boxes[:, :, [2, 1, 0, 3]], boxes)
+    return boxes
+
+
+def _centers(images: int, count: int) -> AnyArray:
+    rng = np.random.default_rng(count)
+    places = rng.integers(0, 40, (images, count, 2))
+    sizes = rng.integers(0, 12, (images, count, 2))
+    return np.concatenate([places, sizes], 2).astype(np.float32)
+
+
+def _scores(*shape: int, levels: int = 7) -> AnyArray:
+    """Return scores among which many are equal, or few with many levels; both signs."""
+    made = np.random.default_rng(levels).integers(-levels, levels + 1, shape)
+    return f32(made / np.float32(levels))
+
+
+def _case(
+    boxes: Array,
+    scores: Array,
+    most: int,
+    limit: float | None = None,
+    least: float | None = None,
+    *,
+    center: bool = False,
+) -> Case:
+    numbers: list[Array | None] = [
+        None if value is None else np.array([value], np.float32) for value in (limit, least)
+    ]
+    inputs = [boxes, scores, np.array([most], np.int64), *numbers]
+    attrs = NonMaxSuppressionAttrs(center)
+    return op_case("NonMaxSuppression", attrs, inputs, constant={2}, outputs=2, rtol=0, atol=0)
+
+
+def suppressions() -> Iterator[Case]:
+    """Every input, both forms of boxes; ties, NaN, infinities, nothing; more boxes than lanes."""
+    for images, classes, count in (
+        (1, 1, 1),
+        (2, 3, 7),
+        (1, 5, 131),
+        (3, 2, 257),
+        (2, 1, 1_009),
+        (2, 2, 300),
+    ):
+        boxes, scores = _corners(images, count, flip=True), _scores(images, classes, count)
+        yield _case(boxes, scores, 5, 0.4)
+        yield _case(boxes, scores, 2**62, 0.25, 0.0)
+        yield _case(boxes, _scores(images, classes, count, levels=9_999), 11, None, -0.5)
+        yield _case(_centers(images, count), scores, 13, 0.3, 0.2, center=True)
+    boxes, scores = _corners(2, 19), _scores(2, 3, 19)
+    for most, least in ((0, None), (-3, None), (1, None), (4, 2.0), (18, -9.0)):
+        yield _case(boxes, scores, most, 0.5, least)
+    for images, classes, count in ((0, 2, 3), (2, 0, 3), (2, 3, 0)):
+        yield _case(_corners(images, count), _scores(images, classes, count), 3, 0.5)
+    odd = _scores(1, 2, 19)
+    odd[0, 0, [2, 7]], odd[0, 1, [0, 5]], odd[0, :, 11] = np.nan, -0.0, np.inf
+    odd[0, 1, 3] = -np.inf
+    yield _case(_corners(1, 19), odd, 19, 0.9)
+    yield _case(_corners(1, 19), odd, 19, 0.9, -np.inf)
+    # A third of each other's area: the limit itself is kept.
+    row = f32([[[0, 0, 2, 2], [0, 1, 2, 3], [0, 2, 2, 4], [0, 0, 2, 2]]])
+    for limit in (1 / 3, 0.33, 0.34, 0.0, 1.0):
+        yield _case(row, f32([[[0.9, 0.8, 0.7, 0.9]]]), 4, limit)
+
+
+@op_cases
+def non_max_suppressions() -> Iterator[Case]:
+    """The kernels' cases, and boxes of which none goes: several dispatches choose them."""
+    yield from suppressions()
+    count = 3_001
+    apart = np.arange(count, dtype=np.float32)[:, None] * 4 + f32([0, 0, 3, 3])
+    yield _case(apart[None], _scores(1, 2, count, levels=9_999), count, 0.5)
+
+
+@shader_cases("nms_sort")
+def nms_sort(variant: Variant) -> Iterator[Case]:
+    """Candidates of a row, in order."""
+    yield from suppressions()
+
+
+@shader_cases("nms_choose")
+def nms_choose(variant: Variant) -> Iterator[Case]:
+    """Boxes that suppress others, of their own group and of later ones."""
+    yield from suppressions()
+
+
+@shader_cases("nms_gather")
+def nms_gather(variant: Variant) -> Iterator[Case]:
+    """Rows of different lengths, one after the other; zeros after them."""
+    yield from suppressions()
