@@ -90,6 +90,26 @@ class SessionState:
         """Begin a new sequence; memory and plans stay."""
         self._session.call(self._state.reset)
 
+    def truncate(self, length: int) -> None:
+        """Forget all rows of the caches from `length` on: tokens that were not taken.
+
+        Raises:
+            InvalidInputError: there are fewer rows, or part of the state does not grow.
+        """
+        self._session.call(lambda: self._state.truncate(length))
+
+    def restore(self, rows: Mapping[str, Array]) -> None:
+        """Begin a new sequence with these rows in the caches, as `value` returned them before.
+
+        Args:
+            rows: an array for each cache, of the shape it has but for the number of rows.
+
+        Raises:
+            InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
+                the state does not grow.
+        """
+        self._session.call(lambda: self._state.restore(rows))
+
     def close(self) -> None:
         """Release the state's memory and plans; the session stays."""
         self._session.release_bound(self._state)

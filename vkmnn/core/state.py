@@ -88,13 +88,25 @@ class State:
         """
         if self.closed:
             raise InvalidInputError("the state has been closed", hint="make a new one")
-        if self._in_place and self._values and (not self._axes or self.length):
+        if self._in_place and (self._goes_on() or self._starts_in_place(feeds)):
             try:
                 return self._run_in_place(feeds)
             except CannotGrowError as error:
                 _log.warning("the state is planned anew for every length: %s", error)
                 self._leave_place()
         return self._run_anew(feeds)
+
+    def _goes_on(self) -> bool:
+        return self.length > 0 if self._axes else bool(self._values)
+
+    def _starts_in_place(self, feeds: Mapping[str, Any]) -> bool:
+        """Tell whether a new sequence fits the memory and the plans of an earlier one."""
+        if self.length or not self._caches or self._tails is None or self._swapped or self._initial:
+            return False
+        return all(
+            _with(self._first(name, feeds).shape, axis, self._room) == self._caches[name].shape
+            for name, axis in self._axes.items()
+        )
 
     def _run_anew(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run on the plan for the current shapes and replace the state with the outputs."""
@@ -293,6 +305,12 @@ class State:
         if not self._in_place:
             return
         if self._axes:
+            if any(
+                _with(self._values[name].shape, self._axes[name], self._room) != cache.shape
+                for name, cache in self._caches.items()
+            ):  # another batch, for example
+                self._caches.clear()
+                self._room = 0
             if self.length > self._room:
                 self._grow_to(self.length)
             else:
@@ -383,6 +401,81 @@ class State:
         tensor = self._program.backend.new_tensor(shape, DType.from_numpy(cache.dtype))
         tensor.copy_rows_from(cache, axis, self.length)
         return tensor
+
+    def truncate(self, length: int) -> None:
+        """Forget all rows of the caches from `length` on.
+
+        Raises:
+            InvalidInputError: there are fewer rows, or part of the state does not grow.
+        """
+        if not 0 <= length <= self.length:
+            raise InvalidInputError(
+                f"the state holds {self.length} rows and cannot keep {length}",
+                hint="keep between none and all of them",
+            )
+        if length == self.length:
+            return
+        if self._axes.keys() != self._pairs.keys():
+            fixed = next(name for name in self._pairs if name not in self._axes)
+            raise InvalidInputError(
+                f"the state '{fixed}' has no rows to forget", hint="reset it, and run again"
+            )
+        if length == 0:
+            self.reset()
+            return
+        self.length = length
+        if not self._caches:
+            self._values = {name: self._kept(name) for name in self._pairs}
+
+    def _kept(self, name: str) -> DeviceTensor:
+        value, axis = self._values[name], self._axes[name]
+        shape = _with(value.shape, axis, self.length)
+        tensor = self._program.backend.new_tensor(shape, DType.from_numpy(value.dtype))
+        tensor.copy_rows_from(value, axis, self.length)
+        return tensor
+
+    def restore(self, rows: Mapping[str, Array]) -> None:
+        """Begin a new sequence with these rows in the caches.
+
+        Raises:
+            InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
+                the state does not grow.
+        """
+        length = self._length_of(rows)
+        if self._capacity is not None and length > self._capacity:
+            raise self._full(length)
+        self.reset()
+        if self._caches and length > self._room:
+            self._grow_to(length)
+        self.length = length
+        for name, axis in self._axes.items():
+            tensor = self._on_device(rows[name])
+            if name in self._caches:
+                self._caches[name].copy_rows_from(tensor, axis, length)
+            self._values[name] = tensor
+
+    def _length_of(self, rows: Mapping[str, Array]) -> int:
+        if not self._axes or self._axes.keys() != self._pairs.keys():
+            raise InvalidInputError(
+                "the state cannot be restored", hint="only caches can, once something has run"
+            )
+        if rows.keys() != self._axes.keys():
+            raise InvalidInputError(
+                f"the caches are {', '.join(self._axes)}, got {', '.join(rows) or 'none'}"
+            )
+        lengths = set()
+        for name, axis in self._axes.items():
+            held, given = self._caches.get(name) or self._values[name], rows[name]
+            fits = given.ndim == len(held.shape) and given.dtype == held.dtype
+            if not fits or _with(given.shape, axis, 0) != _with(held.shape, axis, 0):
+                raise InvalidInputError(
+                    f"'{name}' holds {held.dtype} {list(held.shape)}, which cannot take "
+                    f"{given.dtype} {list(given.shape)}"
+                )
+            lengths.add(given.shape[axis])
+        if len(lengths) != 1 or 0 in lengths:
+            raise InvalidInputError(f"the caches have {sorted(lengths)} rows", hint="give all one")
+        return int(lengths.pop())
 
     def reset(self) -> None:
         """Start again from the initial state, keeping memory and plans."""

@@ -74,7 +74,7 @@ class Device:
     several calls without letting the device be closed in between holds `gate.visit()`.
 
     `counts` says how often something was done on it since it was opened: "allocations",
-    "recordings", "pipelines", and the "host_copies" of those who write and read tensors.
+    "recordings", "submits", "pipelines", and the "host_copies" of those who write and read tensors.
     """
 
     def __init__(

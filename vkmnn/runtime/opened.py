@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 class OpenDevice(Transfers, Protocol):
     """An opened device, as recordings and warming up see it; docstrings are those of `Device`."""
 
+    counts: Counter[str]
     driver_device: DriverDevice
     info: DeviceInfo
     gate: Gate

@@ -401,6 +401,7 @@ class CommandBuffer:
         for incoherent in self._incoherent:
             incoherent.flush()
         self._in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
+        self.device.counts["submits"] += 1
         try:
             commands.submit()
         except DeviceLostError as error:

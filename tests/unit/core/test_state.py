@@ -134,6 +134,70 @@ def test_batches_chunks_and_new_sequences(vulkan: None) -> None:
     assert session.counters()["plans"] == made
 
 
+def test_sequences_start_in_memory_that_is_there(vulkan: None) -> None:
+    proto = decoder(layers=2, seed=4)
+    session, oracle = vkmnn.InferenceSession(proto), Oracle(proto)
+    state = session.state(PAIRS, capacity=40)
+    rng = np.random.default_rng(1)
+    for size in (1, 1, 4):
+        check_step(state, oracle, rng.integers(0, 61, (1, size)))
+    before = session.counters()
+    for _ in range(3):
+        state.reset()
+        oracle.reset()
+        poison(state, list(oracle.past))
+        for size in (4, 1, 4, 1, 1):
+            check_step(state, oracle, rng.integers(0, 61, (1, size)))
+    after = session.counters()
+    for name in ("plans", "recordings", "allocations", "pipelines"):
+        assert after[name] == before[name], name
+    assert after["submits"] - before["submits"] == 15
+    state.reset()
+    oracle = Oracle(proto, batch=2)  # other memory
+    for size in (3, 1, 1):
+        check_step(state, oracle, rng.integers(0, 61, (2, size)))
+
+
+def test_rows_are_forgotten_and_restored(device: str) -> None:
+    proto = decoder(layers=1, seed=5)
+    session, oracle = vkmnn.InferenceSession(proto, device), Oracle(proto)
+    state = session.state(PAIRS, capacity=40)
+    rng = np.random.default_rng(2)
+    first = [rng.integers(0, 61, (1, size)) for size in (5, 3)]
+    for ids in first:
+        check_step(state, oracle, ids)
+    saved = {name: state.value(name).numpy().copy() for name in oracle.past}
+    state.run(None, feeds_of(np.array([[9, 9, 9]]), 8))
+    state.truncate(8)
+    assert state.length == 8
+    later = rng.integers(0, 61, (1, 2))
+    want = check_step(state, oracle, later)
+    with pytest.raises(vkmnn.InvalidInputError, match="holds 10 rows and cannot keep 11"):
+        state.truncate(11)
+    other = session.state(PAIRS, capacity=40)
+    with pytest.raises(vkmnn.InvalidInputError, match="only caches can, once something has run"):
+        other.restore(saved)
+    other.run(None, feeds_of(np.array([[1, 2]]), 0))
+    other.truncate(0)
+    assert other.length == 0
+    other.run(None, feeds_of(np.array([[1, 2]]), 0))
+    for name in saved:
+        with pytest.raises(vkmnn.InvalidInputError, match="cannot take"):
+            other.restore({**saved, name: saved[name][..., :1]})
+    other.restore(saved)
+    assert other.length == 8
+    np.testing.assert_allclose(other.run(None, feeds_of(later, 8))[0], want, rtol=1e-4, atol=1e-4)
+    assert other.length == 10
+
+
+def test_state_of_one_size_cannot_be_cut(device: str) -> None:
+    state = vkmnn.InferenceSession(detector(), device).state({"h": "hn", "c": "cn"})
+    state.run(None, {"x": np.zeros((1, 5), np.float32)})
+    assert state.length == 0
+    with pytest.raises(vkmnn.InvalidInputError, match="cannot be restored"):
+        state.restore({})
+
+
 def test_several_states_of_a_session(vulkan: None) -> None:
     proto = decoder(layers=1)
     session = vkmnn.InferenceSession(proto)

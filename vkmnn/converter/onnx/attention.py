@@ -48,13 +48,13 @@ def _attention(node: NodeContext) -> None:
     scale = node.float("scale", 1.0 / math.sqrt(q_width // q_heads if split else q_width))
     heads = (q_heads, k_heads, k_heads)
     operands = [
-        _by_head(node, name, count) if split else name
+        by_head(node, name, count) if split else name
         for name, count in zip((q, k, v), heads, strict=True)
     ]
     if q_heads != k_heads:
         for place, width in ((1, k_width), (2, v_width)):
             depth = width // k_heads if split else width
-            operands[place] = _repeated(node, operands[place], q_heads, q_heads // k_heads, depth)
+            operands[place] = repeated(node, operands[place], q_heads, q_heads // k_heads, depth)
     if mask:
         operands.append(_additive(node, mask, node.dtype(q)))
     attrs = AttentionAttrs(scale, node.bool("is_causal"))
@@ -82,13 +82,13 @@ def _ends_in(node: NodeContext, mask: str, keys: Dim) -> bool:
     return shape is not None and keys is not None and shape[-1:] == (keys,)
 
 
-def _by_head(node: NodeContext, name: str, heads: int) -> str:
+def by_head(node: NodeContext, name: str, heads: int) -> str:
     """[batch, length, heads · size] → [batch, heads, length, size]."""
     parts = node.emit("Reshape", [name, node.ints_constant([0, 0, heads, -1])], ReshapeAttrs())
     return node.emit("Transpose", [parts], _SWAP_HEADS)
 
 
-def _repeated(node: NodeContext, name: str, heads: int, times: int, depth: int) -> str:
+def repeated(node: NodeContext, name: str, heads: int, times: int, depth: int) -> str:
     """Repeat each head in turn until there are `heads` of them, with rows of `depth`."""
     apart = node.emit("Unsqueeze", [name, node.ints_constant([2])])
     more = node.emit("Expand", [apart, node.ints_constant([1, 1, times, 1, 1])])

@@ -9,6 +9,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     compaction,
     composed,
     contrib,
+    contrib_attention,
     conv,
     elementwise,
     gather,

@@ -232,7 +232,8 @@ def _rotary(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     shape = _array(inputs, 0).shape
     width, rest = divmod(shape[-1], attributes.get("num_heads", 1) if len(shape) == 3 else 1)
     turned = attributes.get("rotary_embedding_dim", 0) or width
-    return bool(rest or width % 2 or 2 * _array(inputs, 1).shape[-1] != turned)
+    table = _array(inputs, 2 if _array(inputs, 1).dtype.kind == "i" else 1)  # onnxruntime's, ONNX's
+    return bool(rest or width % 2 or 2 * table.shape[-1] != turned)
 
 
 def _range(attributes: Mapping[str, Any], inputs: Inputs) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vkmnn.testing.fuzz.recipes.table import recipe
-from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch
-from vkmnn.testing.fuzz.values import FINITE
+from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch, Value
+from vkmnn.testing.fuzz.values import FINITE, UNIT
 
 
 @recipe("Gelu", domain=MICROSOFT)
@@ -55,3 +55,67 @@ def _skip_norm(s: Sketch, op: str) -> None:
     if s.chance(0.5):
         inputs.append(s.weight(x.dtype, hidden, FINITE))
     s.node(op, inputs, 1, domain=MICROSOFT, epsilon=s.choose(None, 1e-5, 1e-3))
+
+
+@recipe("RotaryEmbedding", domain=MICROSOFT)
+def _rotary(s: Sketch, op: str) -> None:
+    batch, heads, length, half = s.choose(1, 2), s.choose(1, 3), s.size(5), s.choose(1, 2, 4)
+    flat = s.chance(0.4)
+    shape = [batch, length, heads * 2 * half] if flat else [batch, heads, length, 2 * half]
+    x = s.pick("float32", shape, spread=FINITE)
+    rows = length + s.size(5)
+    positions = s.draws.integers(0, rows, [batch, length])
+    if s.chance(0.3):
+        positions = s.draws.integers(0, rows - length + 1, [1])
+    tables = [s.weight("float32", [rows, half], UNIT) for _ in range(2)]
+    s.one(
+        op,
+        x,
+        s.parameter(positions, constant=0.4),
+        *tables,
+        domain=MICROSOFT,
+        interleaved=s.choose(None, 0, 1),
+    )
+
+
+@recipe("GroupQueryAttention", domain=MICROSOFT)
+def _group_query_attention(s: Sketch, op: str) -> None:
+    batch, shared, kv_heads, depth = s.choose(1, 2), s.choose(1, 2, 3), s.choose(1, 2), 16
+    past = s.choose(0, s.size(6))
+    length = 1 if past and batch > 1 else s.size(6)  # onnxruntime takes no others
+    heads, rotary = kv_heads * shared, s.chance(0.5)
+    widths = [heads * depth, kv_heads * depth, kv_heads * depth]
+    parts: list[Value | None] = [s.pick("float32", [batch, length, width], spread=UNIT)
+                                 for width in widths]  # fmt: skip
+    if s.chance(0.5):
+        parts = [s.pick("float32", [batch, length, sum(widths)], spread=UNIT), None, None]
+    caches = [s.pick("float32", [batch, kv_heads, past, depth], spread=UNIT) for _ in range(2)]
+    last = s.parameter([past + length - 1] * batch, "int32", constant=0.5)
+    total = s.parameter(past + length, "int32", constant=1.0)
+    tables = [s.weight("float32", [past + length, depth // 2], UNIT) for _ in range(2)]
+    s.node(
+        op,
+        [*parts, *caches, last, total, *(tables if rotary else [])],
+        3,
+        domain=MICROSOFT,
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        do_rotary=int(rotary),
+        rotary_interleaved=s.choose(0, 1) if rotary else None,
+        local_window_size=s.choose(None, None, s.size(6)),
+        softcap=s.choose(None, None, 2.0),
+        scale=s.choose(None, 0.5),
+    )
+
+
+@recipe("MultiHeadAttention", domain=MICROSOFT)
+def _multi_head_attention(s: Sketch, op: str) -> None:
+    batch, heads, length, keys, depth = s.choose(1, 2), s.choose(1, 3), s.size(6), s.size(6), 8
+    width = heads * depth
+    inputs: list[Value | None] = [
+        s.pick("float32", [batch, rows, width], spread=UNIT) for rows in (length, keys, keys)
+    ]
+    inputs.append(s.weight("float32", [3 * width], UNIT) if s.chance(0.5) else None)
+    inputs.append(None)
+    inputs.append(s.weight("float32", [1, heads, length, keys], UNIT) if s.chance(0.5) else None)
+    s.one(op, *inputs, domain=MICROSOFT, num_heads=heads, scale=s.choose(None, 0.5))
