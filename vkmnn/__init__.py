@@ -14,6 +14,7 @@ from vkmnn.errors import (
     HostError,
     IntegerRangeError,
     InvalidInputError,
+    MissingExtraError,
     ModelError,
     ModelFileError,
     OutOfDeviceMemoryError,
@@ -28,6 +29,7 @@ from vkmnn.errors import (
 )
 
 if TYPE_CHECKING:
+    from vkmnn import llm as llm
     from vkmnn.bound_run import BoundRun
     from vkmnn.budget import Budget
     from vkmnn.core.device_tensor import DeviceTensor
@@ -59,6 +61,7 @@ __all__ = [
     "IntegerRangeError",
     "Interpreter",
     "InvalidInputError",
+    "MissingExtraError",
     "Model",
     "ModelError",
     "ModelFileError",
@@ -129,6 +132,8 @@ def devices(driver: str | None = None) -> list[DeviceInfo]:
 
 def __getattr__(name: str) -> Any:
     """Import a name of the engine on first use (PEP 562)."""
+    if name == "llm":
+        return importlib.import_module("vkmnn.llm")
     if name not in _LAZY:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(_LAZY[name]), name)

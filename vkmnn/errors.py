@@ -81,6 +81,10 @@ class BudgetError(ModelError):
     """Loading or planning a model would take more memory, nodes or time than is allowed."""
 
 
+class MissingExtraError(VkmnnError, ImportError):
+    """A feature takes a package that is not installed; the hint names the extra."""
+
+
 class OutOfHostMemoryError(VkmnnError, MemoryError):
     """An allocation in the machine's own memory failed."""
 

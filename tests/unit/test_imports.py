@@ -78,6 +78,10 @@ ALLOWED: dict[str, set[str]] = {
     "onnxruntime": {
         *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
     },
+    "llm": {  # language models: text around a session's state
+        *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
+        *("session_state",),
+    },
     "bench": {"errors", "cache_files", "ir", "runtime"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
@@ -110,7 +114,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "kp": ("vkmnn.runtime.drivers",),
     "onnx": (
         *("vkmnn.converter.onnx", "vkmnn.onnx_backend", "vkmnn.onnxruntime"),
-        *("vkmnn.bench.engines", "vkmnn.testing.fuzz", "vkmnn.host"),
+        *("vkmnn.bench.engines", "vkmnn.testing.fuzz", "vkmnn.host", "vkmnn.llm"),
     ),
     "google": (
         "vkmnn.converter.onnx",

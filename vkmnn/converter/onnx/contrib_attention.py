@@ -75,12 +75,13 @@ def _part(node: NodeContext, x: str, start: int, end: int) -> str:
 
 
 def _turned(
-    node: NodeContext, x: str, cos: str, sin: str, depth: int, width: int, interleaved: bool
+    node: NodeContext, x: str, tables: Sequence[str], depth: int, width: int, interleaved: bool
 ) -> str:
-    """Turn pairs of columns of [batch, heads, length, depth]; cos and sin have `width` / 2 of them.
+    """Turn pairs of columns of [batch, heads, length, depth]; the tables have `width` / 2 of them.
 
-    Columns beyond `width` stay. Pairs are the halves of the others, or neighbours.
+    Columns beyond `width` stay. Pairs lie half of `width` apart, or side by side.
     """
+    cos, sin = tables
     head = x if width == depth else _part(node, x, 0, width)
     if interleaved:
         pairs = node.emit(
@@ -135,7 +136,7 @@ def _rotary(node: NodeContext) -> None:
         positions = node.emit("Unsqueeze", [_binary(node, "ADD", positions, rows),
                                             node.ints_constant([0])])  # fmt: skip
     tables = [_table_rows(node, table, positions) for table in (cos, sin)]
-    y = _turned(node, parts, *tables, depth, width, node.bool("interleaved"))
+    y = _turned(node, parts, tables, depth, width, node.bool("interleaved"))
     if not flat:
         node.emit("Identity", [y], None, node.outputs)
         return
@@ -225,7 +226,7 @@ def _group_query_attention(node: NodeContext) -> None:
         positions = node.input(9) or places
         width, turns = _rotated_width(node, node.input(7)), node.bool("rotary_interleaved")
         tables = [_table_rows(node, node.input(index), positions) for index in (7, 8)]
-        q, k = (_turned(node, x, *tables, depth, width, turns) for x in (q, k))
+        q, k = (_turned(node, x, tables, depth, width, turns) for x in (q, k))
     k, v = _with_past(node, node.input(3), k, 1), _with_past(node, node.input(4), v, 2)
     mask = _causal(node, places)
     if node.input(10):

@@ -236,6 +236,13 @@ def _rotary(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return bool(rest or width % 2 or 2 * table.shape[-1] != turned)
 
 
+def _group_query(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Lengths that do not add up: onnxruntime computes something."""
+    query, past, last, total = (_array(inputs, index) for index in (0, 3, 5, 6))
+    rows = past.shape[2] + query.shape[1]
+    return bool((total != rows).any() or (last != rows - 1).any())
+
+
 def _range(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return bool((_array(inputs, 2) == 0).any()) or _not_finite(attributes, inputs)
 
@@ -271,5 +278,6 @@ _RULES: Mapping[str, Rule] = {
     "RotaryEmbedding": _rotary,
     "Upsample": _not_finite,
     "GridSample": _not_finite,
+    "GroupQueryAttention": _group_query,
 }
 """By operator; NaN and infinity where comparisons or interpolation weights of 0 meet them."""

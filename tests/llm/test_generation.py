@@ -1,0 +1,178 @@
+"""Tiny models of several families and layouts: the same tokens as in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import vkmnn
+from tests.llm import tiny
+from vkmnn.llm import LanguageModel
+from vkmnn.runtime.device import enumerate_devices
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("tokenizers")
+pytest.importorskip("huggingface_hub")
+
+from tests.llm.oracle import greedy
+
+PROMPT = [5, 9, 200, 17, 33, 4, 4, 80, 3, 12, 250]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.genai_folder(tmp_path_factory.mktemp("genai"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[LanguageModel]:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    with vkmnn.llm.load(folder, capacity=250) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("layout", "family"),
+    [("optimum", "llama"), ("optimum", "qwen2"), ("optimum", "gemma"), ("optimum", "phi"),
+     ("genai", "qwen2"), ("merged", "llama")],
+)  # fmt: skip
+def test_tokens_are_those_of_onnxruntime(layout: str, family: str, tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    shape = tiny.FAMILIES[family]
+    if layout == "genai":
+        path = tiny.genai_folder(tmp_path, shape) / "model.onnx"
+    elif layout == "merged":
+        name = "onnx/decoder_model_merged.onnx"
+        path = tiny.optimum_folder(tmp_path, shape, make=tiny.merged_model, name=name) / name
+    else:
+        path = tiny.optimum_folder(tmp_path, shape) / "onnx" / "model.onnx"
+    with vkmnn.llm.load(tmp_path, capacity=250) as model:
+        made = model.generate(PROMPT, 60)
+    want = greedy(path, PROMPT, 60)
+    ends = want.index(319) if 319 in want else 60
+    assert made.tokens == want[:ends]
+    assert made.prompt_tokens == len(PROMPT)
+
+
+def test_two_hundred_tokens_without_planning(model: LanguageModel, folder: Path) -> None:
+    want = greedy(folder / "model.onnx", PROMPT, 200)
+    model.generate(PROMPT, 4)
+    before = model.counters()
+    made = model.generate([7, *PROMPT], 40)
+    after = model.counters()
+    for name in ("plans", "recordings", "allocations", "pipelines"):
+        assert after[name] == before[name], name
+    runs = 1 + made.runs
+    assert after["submits"] - before["submits"] == runs
+    assert made.runs == len(made.tokens) - (made.finish_reason == "length")
+    assert 319 not in want
+    assert model.generate(PROMPT, 200).tokens == want
+    fast = model.generate(PROMPT, 200, speculate=7)
+    assert fast.tokens == want
+    assert fast.runs < 199
+
+
+def test_prompts_of_any_length(model: LanguageModel, folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for length in (1, 2, 8, 9, 33, 130):
+        prompt = rng.integers(0, 300, length).tolist()
+        made = model.generate(prompt, 3)
+        assert made.tokens == greedy(folder / "model.onnx", prompt, 3), length
+
+
+def test_what_is_in_the_caches_is_not_run_again(model: LanguageModel) -> None:
+    first = model.generate([40, *PROMPT], 5)
+    again = model.generate([40, *PROMPT, *first.tokens, 3, 3], 2)
+    assert again.cached_tokens >= 1 + len(PROMPT) + 4
+    assert model.generate([40, *PROMPT], 5).tokens == first.tokens
+
+
+def test_text_streams_and_stops(model: LanguageModel) -> None:
+    whole = model.generate("the quick", 24)
+    assert whole.text
+    assert whole.finish_reason == "length"
+    pieces = list(model.stream("the quick", 24))
+    assert "".join(pieces) == whole.text == str(whole)
+    assert len(pieces) > 1
+    middle = whole.text[len(whole.text) // 2 :][:2]
+    cut = model.generate("the quick", 24, stop=middle)
+    assert cut.text == whole.text[: whole.text.index(middle)]
+    assert cut.finish_reason == "stop"
+    stream = model.stream("the quick", 24)
+    next(stream)
+    stream.close()  # whoever reads may stop, and the caches are free again
+    assert model.generate("the quick", 24).text == whole.text
+
+
+def test_seeds_and_batches(model: LanguageModel) -> None:
+    one = model.generate("the lazy", 12, temperature=1.0, seed=3)
+    assert one.tokens == model.generate("the lazy", 12, temperature=1.0, seed=3).tokens
+    assert one.tokens != model.generate("the lazy", 12, temperature=1.0, seed=4).tokens
+    prompts = ["the quick", "one token after", "hello", "the quick"]
+    batch = model.generate(prompts, 6)
+    assert [r.tokens for r in batch] == [model.generate(p, 6).tokens for p in prompts]
+
+
+def test_conversations(model: LanguageModel) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    text = model.tokenizer.conversation(messages)
+    tokens = model.tokenizer.encode(text, special=False)
+    assert model.generate(messages, 5).tokens == model.generate(tokens, 5).tokens
+
+
+def test_sessions_go_on_and_are_kept(model: LanguageModel, tmp_path: Path) -> None:
+    session = model.session()
+    first = session.generate("the quick brown", 6)
+    assert session.tokens == [*model.tokens_of("the quick brown"), *first.tokens]
+    session.save(tmp_path / "kept.npz")
+    more = session.generate(" fox", 6)
+    assert session.tokens[-6:] == more.tokens
+    again = model.session(tmp_path / "kept.npz")
+    assert again.generate(" fox", 6).tokens == more.tokens
+    assert again.tokens == session.tokens
+    for one in (session, again):
+        one.close()
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    with pytest.raises(vkmnn.ModelFileError, match="not a saved session"):
+        model.session(tmp_path / "bad.npz")
+
+
+def test_what_does_not_fit_says_so(model: LanguageModel) -> None:
+    with pytest.raises(vkmnn.InvalidInputError, match="251 tokens, and there is room for 250"):
+        model.generate([1] * 251, 1)
+    full = model.generate([*PROMPT, *[8] * 233], 20)
+    assert full.finish_reason == "length"
+    assert len(full.tokens) == 250 - 244 + 1
+    with pytest.raises(vkmnn.InvalidInputError, match="prompt is empty"):
+        model.generate([], 1)
+    with pytest.raises(vkmnn.InvalidInputError, match="top_p is 2"):
+        model.generate([1], 1, top_p=2)
+    with pytest.raises(vkmnn.InvalidInputError, match="max_tokens is -1"):
+        model.generate([1], -1)
+    with pytest.raises(vkmnn.InvalidInputError, match="cannot be a float"):
+        model.generate(1.5)
+
+
+def test_numpy_gives_the_same_tokens(folder: Path) -> None:
+    with vkmnn.llm.load(folder, "cpu", capacity=40) as model:
+        made = model.generate(PROMPT, 5)
+    assert made.tokens == greedy(folder / "model.onnx", PROMPT, 5)
+
+
+def test_a_network_that_has_no_caches_is_refused(tmp_path: Path) -> None:
+    tiny.optimum_folder(tmp_path)
+    path = tmp_path / "onnx" / "model.onnx"
+    proto = onnx.load(str(path))
+    for info in proto.graph.input:
+        info.name = info.name.replace("past_key_values", "memory")
+    for node in proto.graph.node:
+        node.input[:] = [n.replace("past_key_values", "memory") for n in node.input]
+    onnx.save(proto, str(path))
+    with pytest.raises(vkmnn.ModelFileError, match="has no caches"):
+        vkmnn.llm.load(tmp_path)

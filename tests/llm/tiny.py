@@ -1,0 +1,360 @@
+"""Small language models with random weights, in folders as tools write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from tests.networks.decoders import Builder
+
+TEXT = [
+    "the quick brown fox jumps over the lazy dog",
+    "language models write one token after the other",
+    "naïve café, déjà vu: über 100 %",
+    "user: hello\nassistant: hello, what can I do for you?",
+]
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model, and what its family does in its own way."""
+
+    layers: int = 2
+    width: int = 32
+    heads: int = 4
+    kv_heads: int = 2
+    depth: int = 16
+    inner: int = 48
+    vocabulary: int = 320
+    positions: int = 512
+    rotary: int = 16
+    bias: bool = False  # Qwen2: of queries, keys and values
+    softcap: float = 0.0  # Gemma 2: of the logits
+    scaled: bool = False  # Gemma: embeddings
+    layer_norm: bool = False  # Phi
+    gelu: bool = False
+
+
+LLAMA = Shape()
+QWEN2 = Shape(bias=True, kv_heads=1)
+GEMMA = Shape(softcap=20.0, scaled=True, gelu=True)
+PHI = Shape(rotary=8, layer_norm=True, kv_heads=4, gelu=True)
+FAMILIES = {"llama": LLAMA, "qwen2": QWEN2, "gemma": GEMMA, "phi": PHI}
+
+
+def _norm(b: Builder, x: str, name: str, shape: Shape) -> str:
+    scale = b.constant(f"{name}.scale", 1 + 0.1 * b.rng.standard_normal(shape.width), np.float32)
+    if shape.layer_norm:
+        return b.node("LayerNormalization", [x, scale], name, axis=-1)
+    square = b.node("Mul", [x, x], f"{name}.square")
+    mean = b.node("ReduceMean", [square], f"{name}.mean", axes=[-1], keepdims=1)
+    root = b.node("Sqrt", [b.node("Add", [mean, "eps"], f"{name}.plus")], f"{name}.root")
+    return b.node("Mul", [b.node("Div", [x, root], f"{name}.unit"), scale], name)
+
+
+def _mlp(b: Builder, x: str, name: str, shape: Shape) -> str:
+    gate = b.linear(x, f"{name}.gate", shape.width, shape.inner)
+    if shape.gelu:
+        act = b.node("Gelu", [gate], f"{name}.gelu", approximate="tanh")
+    else:
+        act = b.node("Mul", [gate, b.node("Sigmoid", [gate], f"{name}.sigmoid")], f"{name}.silu")
+    up = b.node("Mul", [act, b.linear(x, f"{name}.up", shape.width, shape.inner)], f"{name}.mix")
+    return b.linear(up, f"{name}.down", shape.inner, shape.width)
+
+
+def _tables(b: Builder, shape: Shape) -> None:
+    half = shape.rotary // 2
+    angles = np.arange(shape.positions)[:, None] / 10000.0 ** (np.arange(half) / half)
+    b.constant("cos_cache", np.cos(angles), np.float32)
+    b.constant("sin_cache", np.sin(angles), np.float32)
+
+
+def _head(b: Builder, x: str, shape: Shape) -> None:
+    y = _norm(b, x, "norm", shape)
+    if not shape.softcap:
+        b.linear(y, "logits", shape.width, shape.vocabulary)
+        return
+    y = b.node("Div", [b.linear(y, "head", shape.width, shape.vocabulary), "cap"], "capped")
+    b.node("Mul", [b.node("Tanh", [y], "squashed"), "cap"], "logits")
+
+
+def _start(shape: Shape, seed: int) -> tuple[Builder, str]:
+    b = Builder(seed)
+    b.constant("eps", 1e-5, np.float32)
+    b.constant("cap", shape.softcap or 1.0, np.float32)
+    b.constant("root_width", np.sqrt(shape.width), np.float32)
+    for name, value in (("a0", [0]), ("a1", [1]), ("a2", [2]), ("a01", [0, 1]), ("a12", [1, 2])):
+        b.constant(name, value, np.int64)
+    for name, value in (("zero", 0), ("one", 1), ("two", 2)):
+        b.constant(name, value, np.int64)
+    _tables(b, shape)
+    table = b.constant("embed", b.rng.standard_normal((shape.vocabulary, shape.width)), np.float32)
+    x = b.node("Gather", [table, "input_ids"], "embedded")
+    return b, b.node("Mul", [x, "root_width"], "scaled") if shape.scaled else x
+
+
+def _projection(b: Builder, x: str, name: str, size: int, shape: Shape) -> str:
+    y = b.linear(x, name, shape.width, size)
+    if not shape.bias:
+        return y
+    bias = b.constant(f"{name}.bias", b.rng.standard_normal(size), np.float32)
+    return b.node("Add", [y, bias], f"{name}.biased")
+
+
+# --- as torch and Optimum write them -------------------------------------------------------------
+
+
+def _turned(b: Builder, x: str, name: str, shape: Shape) -> str:
+    half, width, depth = shape.rotary // 2, shape.rotary, shape.depth
+    for edge in (0, half, width, depth):
+        b.constant(f"edge{edge}", [edge], np.int64)
+    b.constant("last", [-1], np.int64)
+
+    def cut(start: int, end: int) -> str:
+        names = [x, f"edge{start}", f"edge{end}", "last"]
+        return b.node("Slice", names, f"{name}.{start}_{end}")
+
+    first, second = cut(0, half), cut(half, width)
+    head = x if width == depth else cut(0, width)
+    swapped = b.node("Concat", [b.node("Neg", [second], f"{name}.neg"), first], f"{name}.swapped",
+                     axis=-1)  # fmt: skip
+    cos = b.node("Mul", [head, "cos"], f"{name}.cos")
+    sin = b.node("Mul", [swapped, "sin"], f"{name}.sin")
+    y = b.node("Add", [cos, sin], f"{name}.turned")
+    if width == depth:
+        return y
+    return b.node("Concat", [y, cut(width, depth)], f"{name}.whole", axis=-1)
+
+
+def _optimum_front(b: Builder) -> None:
+    """Add the mask and the rotary tables, from shapes, the attention mask and the positions."""
+    b.constant("hidden", -3.4e38, np.float32)
+    b.constant("shown", 0.0, np.float32)
+    b.node("Shape", ["past_key_values.0.key"], "past_shape")
+    b.node("Gather", ["past_shape", "two"], "past_length")
+    b.node("Shape", ["input_ids"], "ids_shape")
+    b.node("Gather", ["ids_shape", "one"], "length")
+    b.node("Add", ["past_length", "length"], "total")
+    b.node("Range", ["past_length", "total", "one"], "rows")
+    b.node("Range", ["zero", "total", "one"], "columns")
+    row, column = (b.node("Unsqueeze", [x, a], f"{x}_2") for x, a in
+                   (("rows", "a1"), ("columns", "a0")))  # fmt: skip
+    b.node("Unsqueeze", [b.node("LessOrEqual", [column, row], "causal"), "a01"], "causal_4")
+    kept = b.node("Cast", ["attention_mask"], "kept", to=TensorProto.BOOL)
+    b.node("And", ["causal_4", b.node("Unsqueeze", [kept, "a12"], "kept_4")], "seen")
+    b.node("Where", ["seen", "shown", "hidden"], "mask")
+    for part in ("cos", "sin"):
+        rows = b.node("Gather", [f"{part}_cache", "position_ids"], f"{part}_rows")
+        both = b.node("Concat", [rows, rows], f"{part}_both", axis=-1)
+        b.node("Unsqueeze", [both, "a1"], part)
+
+
+def optimum_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
+    """Return a decoder of plain operators, with caches, positions and a mask."""
+    b, x = _start(shape, seed)
+    _optimum_front(b)
+    h, g, d = shape.heads, shape.kv_heads, shape.depth
+    b.constant("q_heads", [0, 0, h, d], np.int64)
+    b.constant("kv_heads", [0, 0, g, d], np.int64)
+    b.constant("joined", [0, 0, h * d], np.int64)
+    b.constant("more", [1, 1, h // g, 1, 1], np.int64)
+    b.constant("all_heads", [0, h, -1, d], np.int64)
+    b.constant("scale", d**-0.5, np.float32)
+
+    def by_head(y: str, name: str, heads: str) -> str:
+        cut = b.node("Reshape", [y, heads], f"{name}.cut")
+        return b.node("Transpose", [cut], f"{name}.heads", perm=[0, 2, 1, 3])
+
+    for layer in range(shape.layers):
+        name = f"layer.{layer}"
+        y = _norm(b, x, f"{name}.norm", shape)
+        q = by_head(_projection(b, y, f"{name}.q", h * d, shape), f"{name}.q", "q_heads")
+        k, v = (by_head(_projection(b, y, f"{name}.{p}", g * d, shape), f"{name}.{p}", "kv_heads")
+                for p in "kv")  # fmt: skip
+        q, k = (_turned(b, z, f"{name}.{p}", shape) for z, p in ((q, "q"), (k, "k")))
+        cached = []
+        for part, new in (("key", k), ("value", v)):
+            both = [f"past_key_values.{layer}.{part}", new]
+            y = b.node("Concat", both, f"present.{layer}.{part}", axis=2)
+            if h != g:
+                y = b.node("Unsqueeze", [y, "a2"], f"{name}.{part}.apart")
+                y = b.node("Expand", [y, "more"], f"{name}.{part}.more")
+                y = b.node("Reshape", [y, "all_heads"], f"{name}.{part}.all")
+            cached.append(y)
+        y = b.attend(name, q, *cached, "mask", True)
+        x = b.node("Add", [x, b.linear(y, f"{name}.o", h * d, shape.width)], f"{name}.first")
+        y = _mlp(b, _norm(b, x, f"{name}.norm2", shape), f"{name}.mlp", shape)
+        x = b.node("Add", [x, y], f"{name}.second")
+    _head(b, x, shape)
+    return _model(b, shape, positions=True)
+
+
+def merged_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
+    """Return Optimum's merged decoder: an If on use_cache_branch around the decoder."""
+    whole = optimum_model(shape, seed)
+    inner = whole.graph
+    branch = helper.make_graph(list(inner.node), "with_past", [], list(inner.output))
+    empty = helper.make_graph(
+        [helper.make_node("Constant", [], [f"no.{o.name}"], value=helper.make_tensor(
+            "v", TensorProto.FLOAT, [1] * len(o.type.tensor_type.shape.dim), [0.0]))
+         for o in inner.output],
+        "without", [], [helper.make_tensor_value_info(f"no.{o.name}", TensorProto.FLOAT, None)
+                        for o in inner.output],
+    )  # fmt: skip
+    node = helper.make_node("If", ["use_cache_branch"], [o.name for o in inner.output],
+                            name="optimum::if", then_branch=branch, else_branch=empty)  # fmt: skip
+    flag = helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1])
+    graph = helper.make_graph([node], "merged", [*inner.input, flag], list(inner.output),
+                              list(inner.initializer))  # fmt: skip
+    return helper.make_model(graph, opset_imports=whole.opset_import, ir_version=10)
+
+
+# --- as onnxruntime-genai's builder writes them --------------------------------------------------
+
+
+def genai_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
+    """Return a decoder of GroupQueryAttention and normalisation with residuals."""
+    b, x = _start(shape, seed)
+    h, g, d = shape.heads, shape.kv_heads, shape.depth
+    b.constant("minus_one", [-1], np.int64)
+    kept = b.node("ReduceSum", ["attention_mask", "a1"], "kept", keepdims=0)
+    less = b.node("Sub", [kept, "one"], "kept_less")
+    b.node("Cast", [less], "seqlens_k", to=TensorProto.INT32)
+    width = b.node("Gather", [b.node("Shape", ["attention_mask"], "mask_shape"), "one"], "columns")
+    b.node("Cast", [width], "total", to=TensorProto.INT32)
+    scale = b.constant("norm0", np.ones(shape.width), np.float32)
+    y = b.node("SimplifiedLayerNormalization", [x, scale], "norm0.out", axis=-1, epsilon=1e-5)
+    for layer in range(shape.layers):
+        name = f"layer.{layer}"
+        qkv = _projection(b, y, f"{name}.qkv", (h + 2 * g) * d, shape)
+        outs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
+        past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+        b.nodes.append(helper.make_node(
+            "GroupQueryAttention", [qkv, "", "", *past, "seqlens_k", "total", "cos_cache",
+                                    "sin_cache"], outs, domain="com.microsoft", num_heads=h,
+            kv_num_heads=g, do_rotary=1, local_window_size=-1, scale=d**-0.5))  # fmt: skip
+        y, x = _skip_norm(b, x, b.linear(outs[0], f"{name}.o", h * d, shape.width), name, shape)
+        y, x = _skip_norm(b, x, _mlp(b, y, f"{name}.mlp", shape), f"{name}.end", shape)
+    b.linear(y, "logits", shape.width, shape.vocabulary)
+    return _model(b, shape, positions=False)
+
+
+def _skip_norm(b: Builder, x: str, skip: str, name: str, shape: Shape) -> tuple[str, str]:
+    scale = b.constant(f"{name}.skip.scale", np.ones(shape.width), np.float32)
+    outs = [f"{name}.skip", f"{name}.sum"]
+    b.nodes.append(helper.make_node("SkipSimplifiedLayerNormalization", [x, skip, scale],
+                                    [outs[0], "", "", outs[1]], domain="com.microsoft",
+                                    epsilon=1e-5))  # fmt: skip
+    return outs[0], outs[1]
+
+
+def _model(b: Builder, shape: Shape, positions: bool) -> onnx.ModelProto:
+    info = helper.make_tensor_value_info
+    caches = [f"{n}.{part}" for n in range(shape.layers) for part in ("key", "value")]
+
+    def cache(name: str, rows: str) -> Any:
+        return info(name, TensorProto.FLOAT, ["batch_size", shape.kv_heads, rows, shape.depth])
+
+    inputs = [
+        info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),
+        info("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"]),
+        *([info("position_ids", TensorProto.INT64, ["batch_size", "sequence_length"])]
+          if positions else []),
+        *(cache(f"past_key_values.{c}", "past_sequence_length") for c in caches),
+    ]  # fmt: skip
+    outputs = [
+        info("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", shape.vocabulary]),
+        *(cache(f"present.{c}", "total_sequence_length") for c in caches),
+    ]
+    used = {name for node in b.nodes for name in node.input}
+    constants = [tensor for name, tensor in b.constants.items() if name in used]
+    graph = helper.make_graph(b.nodes, "decoder", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    if any(node.op_type == "Gelu" for node in b.nodes):
+        opsets[0] = helper.make_opsetid("", 20)
+        _new_reductions(b)
+        graph = helper.make_graph(b.nodes, "decoder", inputs, outputs,
+                                  [*constants, b.constants["minus"]])  # fmt: skip
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _new_reductions(b: Builder) -> None:
+    """Move axes of reductions into inputs, where opset 18 has them."""
+    b.constant("minus", [-1], np.int64)
+    for node in b.nodes:
+        if node.op_type == "ReduceMean":
+            del node.attribute[:]
+            node.input.append("minus")
+            node.attribute.append(helper.make_attribute("keepdims", 1))
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def write_tokenizer(folder: Path, template: str | None = TEMPLATE) -> None:
+    """Train a tokenizer on a few lines and write it as transformers does."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<eos>", "<|user|>", "<|assistant|>", "<|system|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+    )  # fmt: skip
+    made.train_from_iterator(TEXT, trainer)
+    made.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<eos>", **({"chat_template": template} if template else {})}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+
+
+def optimum_folder(
+    folder: Path,
+    shape: Shape = LLAMA,
+    seed: int = 0,
+    make: Callable[[Shape, int], onnx.ModelProto] = optimum_model,
+    name: str = "onnx/model.onnx",
+) -> Path:
+    """Write a folder as Optimum and onnx-community have it."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(make(shape, seed), str(path))
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+              "max_position_embeddings": shape.positions, "eos_token_id": 319}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    write_tokenizer(folder)
+    return folder
+
+
+def genai_folder(folder: Path, shape: Shape = LLAMA, seed: int = 0) -> Path:
+    """Write a folder as onnxruntime-genai's builder does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(genai_model(shape, seed), str(folder / "model.onnx"))
+    caches = {"past_key_names": "past_key_values.%d.key",
+              "past_value_names": "past_key_values.%d.value"}  # fmt: skip
+    decoder = {
+        "filename": "model.onnx", "head_size": shape.depth, "hidden_size": shape.width,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "num_hidden_layers": shape.layers,
+        "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask", **caches},
+        "outputs": {"logits": "logits", "present_key_names": "present.%d.key",
+                    "present_value_names": "present.%d.value"},
+    }  # fmt: skip
+    model = {"type": "llama", "context_length": shape.positions, "vocab_size": shape.vocabulary,
+             "eos_token_id": [319], "decoder": decoder}  # fmt: skip
+    whole = {"model": model, "search": {"max_length": shape.positions, "do_sample": False}}
+    (folder / "genai_config.json").write_text(json.dumps(whole), "utf-8")
+    write_tokenizer(folder)
+    return folder

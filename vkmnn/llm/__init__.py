@@ -1,0 +1,54 @@
+"""Language models: from a folder or a hub's name to text, on any Vulkan device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vkmnn.budget import Budget
+from vkmnn.llm.decoder import Decoder
+from vkmnn.llm.generation import Generated
+from vkmnn.llm.hub import find_folder
+from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
+from vkmnn.llm.layout import read_layout
+from vkmnn.schedule_config import PrecisionName, ScheduleConfig
+
+__all__ = ["Generated", "LanguageModel", "TextSession", "load"]
+
+
+def load(
+    model: str | Path,
+    device: str | int = "auto",
+    *,
+    capacity: int | None = None,
+    variant: str | None = None,
+    revision: str | None = None,
+    precision: PrecisionName = "high",
+    budget: Budget | None = None,
+) -> LanguageModel:
+    """Load a language model: `vkmnn.llm.load("folder").generate("Once upon a time")`.
+
+    Args:
+        model: a folder as onnxruntime-genai, Optimum or onnx-community have them; or a model of
+            the hub, `owner/name`, which is downloaded.
+        device: "auto", an index, part of a name, a UUID, or "cpu"; see `ScheduleConfig`.
+        capacity: how many tokens a text may have, with its prompt; None for what the model was
+            made for, 4,096 at most.
+        variant: "q4", "fp16" and so on, "fp32" for the file without a suffix; None takes the one
+            that suits a GPU best.
+        revision: a commit, tag or branch of a hub's model.
+        precision: "fp32" or "fp16"; see `ScheduleConfig`.
+        budget: what loading and planning may take; see `Budget`.
+
+    Raises:
+        ModelFileError: there is no such folder, or its layout is not known.
+        InvalidInputError: there is no such variant.
+        MissingExtraError: a package of the extra `llm` is missing.
+        VkmnnError: as `InferenceSession`.
+    """
+    folder = find_folder(model, revision, variant)
+    layout = read_layout(folder, variant)
+    checked_kind(layout, "decoder", "vkmnn.llm.load reads decoders with caches")
+    config = ScheduleConfig(device=device, precision=precision)
+    name = str(model).removeprefix("hf://").rstrip("/") or folder.name
+    decoder = Decoder(layout, config, capacity, budget)
+    return LanguageModel(layout, decoder, Path(name).name)

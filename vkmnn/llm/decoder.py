@@ -1,0 +1,149 @@
+"""A decoder with its caches on the device: tokens in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vkmnn.arguments import check_feeds
+from vkmnn.budget import Budget
+from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.llm.layout import Layout
+from vkmnn.llm.networks import ROWS, decoder_graph
+from vkmnn.opening import OpenSession, open_model
+from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.session_state import SessionState, matched_pairs
+
+CHUNKS = (1, 8, 32, 128)
+"""Numbers of new tokens for which plans are made; prompts are cut and padded to them."""
+
+DEFAULT_CAPACITY = 4096
+_KNOWN = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position")
+
+
+class Decoder:
+    """The network of a decoder; sequences have the caches.
+
+    Args:
+        layout: the folder.
+        config: where it runs.
+        capacity: how many tokens a sequence has room for; None for what the model was made for,
+            4,096 at most.
+        budget: what loading may take.
+
+    Raises:
+        ModelFileError: the network is not a decoder with caches as known layouts have them.
+        VkmnnError: as `InferenceSession`.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: ScheduleConfig,
+        capacity: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        if capacity is not None and capacity < 2:
+            raise InvalidInputError(f"a capacity of {capacity} tokens is too small")
+        self.capacity = capacity or min(layout.context or DEFAULT_CAPACITY, DEFAULT_CAPACITY)
+        names = layout.names
+        self._ids = next((k for k, v in names.items() if v == "input_ids"), "input_ids")
+        self.logits = next((k for k, v in names.items() if v == "logits"), "logits")
+        graph = decoder_graph(layout.decoder, self.logits, budget)
+        self._roles = {info.name: _role(info.name, names) for info in graph.inputs}
+        outputs = [info.name for info in graph.outputs]
+        inputs = {info.name: info for info in graph.inputs}
+        if self._ids not in inputs or self.logits not in outputs:
+            raise ModelFileError(
+                f"'{layout.decoder}' is not a decoder: it has the inputs {', '.join(inputs)} and "
+                f"the outputs {', '.join(outputs)}",
+                hint="a decoder has input_ids and logits; export it with its caches",
+            )
+        self._pairs = _pairs_of(layout, list(inputs), outputs)
+        fed = {name: info for name, info in inputs.items() if name not in self._pairs}
+        unknown = [name for name in fed if self._roles[name] not in (*_KNOWN, ROWS)]
+        if unknown:
+            raise ModelFileError(
+                f"'{layout.decoder}' has an input '{unknown[0]}' that no known layout has",
+                hint="use vkmnn.InferenceSession(…).state(…), and feed it yourself",
+            )
+        self._fed: dict[str, TensorInfo] = fed
+        self.picks_rows = ROWS in inputs
+        self._network, self.open = self._opened(graph, config, budget)
+        self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
+
+    def _opened(
+        self, graph: Any, config: ScheduleConfig, budget: Budget | None
+    ) -> tuple[Any, OpenSession]:
+        return open_model(graph, config, budget)
+
+    def new_state(self) -> SessionState:
+        """Return caches for one more sequence."""
+        core = self.open.core
+        state = core.new_state(self._pairs, self.capacity, {})
+        return SessionState(core, state, self._pairs, self._check)
+
+    @property
+    def caches(self) -> list[str]:
+        """The inputs that are caches."""
+        return list(self._pairs)
+
+    def feeds(self, tokens: Sequence[int], past: int, rows: Sequence[int]) -> dict[str, Array]:
+        """Return what a run is fed.
+
+        Args:
+            tokens: the new ones.
+            past: how many are in the caches.
+            rows: of which new tokens the logits are wanted.
+        """
+        count = len(tokens)
+        made: dict[str, Array] = {}
+        for name, info in self._fed.items():
+            role, dtype = self._roles[name], info.dtype.numpy
+            if role == "input_ids":
+                made[name] = np.array([tokens], dtype)
+            elif role == "attention_mask":
+                made[name] = np.ones((1, past + count), dtype)
+            elif role == "position_ids":
+                made[name] = np.arange(past, past + count, dtype=dtype)[None]
+            elif role == "cache_position":
+                made[name] = np.arange(past, past + count, dtype=dtype)
+            elif role == "token_type_ids":
+                made[name] = np.zeros((1, count), dtype)
+            else:
+                made[name] = np.array(rows, dtype)
+        return made
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        self.open.core.close()
+
+
+def _role(name: str, names: Any) -> str:
+    return str(names.get(name, name))
+
+
+def _pairs_of(layout: Layout, inputs: list[str], outputs: list[str]) -> dict[str, str]:
+    """Return caches: as the layout has them, and what else is called past or present."""
+    patterns = dict(layout.past)
+    for a, b in (("past_key_values.*", "present.*"), ("past.*", "present.*"),
+                 ("past_*", "present_*"), ("past_conv.*", "present_conv.*"),
+                 ("past_recurrent.*", "present_recurrent.*")):  # fmt: skip
+        patterns.setdefault(a, b)
+    found: dict[str, str] = {}
+    for source, target in patterns.items():
+        try:
+            made = matched_pairs({source: target}, inputs, outputs)
+        except InvalidInputError:  # no cache is called like this
+            continue
+        found |= {name: output for name, output in made.items() if name not in found}
+    if not found:
+        raise ModelFileError(
+            f"'{layout.decoder}' has no caches: its inputs are {', '.join(inputs)}",
+            hint="export the model with past key values (Optimum's task text-generation-with-past)",
+        )
+    return found

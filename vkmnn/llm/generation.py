@@ -1,0 +1,193 @@
+"""From a prompt to text, token by token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.llm.sampling import Sampler, Sampling, drafted
+from vkmnn.llm.sequence import DRAFTS
+from vkmnn.llm.sequence import Sequence as Cached
+from vkmnn.llm.text import Detokenizer, Stops, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a text is generated.
+
+    Attributes:
+        max_tokens: how many tokens it may have; None for as many as there is room for.
+        sampling: how they are chosen.
+        stop: texts before which it ends.
+        eos: tokens with which it ends.
+        speculate: how many tokens to guess from what stood there before; 0 for none.
+    """
+
+    max_tokens: int | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    eos: frozenset[int] = frozenset()
+    speculate: int = 0
+
+
+@dataclass(slots=True)
+class Generated:
+    """A generated text; `str()` of it is the text.
+
+    Attributes:
+        text: what was generated, without the prompt.
+        tokens: its tokens, without the one that ended it.
+        finish_reason: "stop" (an end token or a stop text), "length", or "" while it goes on.
+        prompt_tokens: how many tokens the prompt has. cached_tokens: those that were not run anew.
+        prefill_seconds: until the first token. decode_seconds: for the others.
+        runs: how often the network ran after the prompt; fewer than tokens where guesses came true.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    runs: int = 0
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+    @property
+    def prefill_rate(self) -> float:
+        """Tokens of the prompt that were run, in a second."""
+        return (self.prompt_tokens - self.cached_tokens) / max(self.prefill_seconds, 1e-9)
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens after the first, in a second."""
+        return max(len(self.tokens) - 1, 0) / max(self.decode_seconds, 1e-9)
+
+
+class Generation:
+    """One text that is being generated: an iterator of its pieces, of which some may be empty.
+
+    Args:
+        sequence: the caches; what they share with the prompt is not run again.
+        prompt: its tokens.
+        options: how.
+        tokenizer: makes text of tokens; None makes none.
+
+    Attributes:
+        result: grows while pieces are taken.
+
+    Raises:
+        InvalidInputError: the prompt is empty, or too long.
+    """
+
+    def __init__(
+        self,
+        sequence: Cached,
+        prompt: Sequence[int],
+        options: Options,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self.result = Generated(prompt_tokens=len(prompt))
+        self._sequence = sequence
+        self._prompt = list(prompt)
+        self._options = options
+        self._sampler = Sampler(options.sampling)
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
+        self._stops = Stops(options.stop)
+        if options.max_tokens is not None and options.max_tokens < 0:
+            raise InvalidInputError(f"max_tokens is {options.max_tokens}", hint="give 0 or more")
+        if options.stop and tokenizer is None:
+            raise InvalidInputError("stop texts take a tokenizer", hint="leave out `stop`")
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the pieces of the text."""
+        most = self._options.max_tokens
+        start = time.perf_counter()
+        pending = self._prefill()
+        result = self.result
+        result.prefill_seconds = time.perf_counter() - start
+        if most == 0:
+            result.finish_reason = "length"
+            return
+        while True:
+            for token in pending:
+                yield from self._told(token)
+                if result.finish_reason:
+                    break
+            if result.finish_reason or self._ended():
+                break
+            start = time.perf_counter()
+            pending = self._step(pending[-1])
+            result.decode_seconds += time.perf_counter() - start
+        yield from self._flushed()
+
+    def _prefill(self) -> list[int]:
+        """Run what the caches lack of the prompt; return the first token."""
+        sequence, prompt = self._sequence, self._prompt
+        if not prompt:
+            raise InvalidInputError("the prompt is empty", hint="a prompt has one token at least")
+        capacity = sequence.room + len(sequence.tokens)
+        if len(prompt) > capacity:
+            raise InvalidInputError(
+                f"the prompt has {len(prompt)} tokens, and there is room for {capacity}",
+                hint="load the model with a larger capacity, or shorten the prompt",
+            )
+        sequence.truncate(min(sequence.shared(prompt), len(prompt) - 1))
+        self.result.cached_tokens = len(sequence.tokens)
+        logits = sequence.extend(prompt[len(sequence.tokens) :])
+        if self._options.max_tokens == 0:
+            return []
+        return [self._sampler.pick(logits[-1], prompt)]
+
+    def _step(self, token: int) -> list[int]:
+        """Run a token and guesses; return the next tokens."""
+        sequence = self._sequence
+        text = [*sequence.tokens, token]
+        most = min(self._options.speculate, DRAFTS - 1, sequence.room - DRAFTS)
+        guesses = drafted(text, most)
+        held = len(sequence.tokens)
+        logits = sequence.extend([token, *guesses], 1 + len(guesses))
+        self.result.runs += 1
+        made: list[int] = []
+        for row, guess in zip(logits, [*guesses, None], strict=True):
+            made.append(self._sampler.pick(row, [*text, *made]))
+            if made[-1] != guess:
+                break
+        sequence.truncate(held + len(made))
+        return made
+
+    def _told(self, token: int) -> Iterator[str]:
+        result, most = self.result, self._options.max_tokens
+        if token in self._options.eos:
+            result.finish_reason = "stop"
+            return
+        result.tokens.append(token)
+        piece = self._detokenizer.add(token) if self._detokenizer else ""
+        piece = self._stops.add(piece)
+        if self._stops.found is not None:
+            result.finish_reason = "stop"
+        elif most is not None and len(result.tokens) >= most:
+            result.finish_reason = "length"
+        result.text += piece
+        yield piece
+
+    def _ended(self) -> bool:
+        if self._sequence.room < 1:
+            self.result.finish_reason = "length"
+        return bool(self.result.finish_reason)
+
+    def _flushed(self) -> Iterator[str]:
+        """Yield what was held back at the end."""
+        if self._stops.found is not None:
+            return
+        rest = self._stops.add(self._detokenizer.rest() if self._detokenizer else "")
+        rest += self._stops.rest()
+        if rest:
+            self.result.text += rest
+            yield rest

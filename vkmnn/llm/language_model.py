@@ -1,0 +1,352 @@
+"""`vkmnn.llm.load(folder)`: a model that writes text."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.llm.decoder import Decoder
+from vkmnn.llm.generation import Generated, Generation, Options
+from vkmnn.llm.layout import Layout
+from vkmnn.llm.sampling import Sampling
+from vkmnn.llm.sequence import Sequence as Cached
+from vkmnn.llm.text import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Prompt = Any
+"""A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
+
+SEQUENCES = 8
+"""How many texts may be generated at a time: each has caches of its own."""
+
+
+class LanguageModel:
+    """A decoder with its tokenizer; made by `vkmnn.llm.load`.
+
+    Threads may generate at the same time; the device takes their tokens in turns.
+
+    Attributes:
+        name: of the folder.
+        layout: what the folder holds.
+        capacity: how many tokens, prompt included, a text may have.
+        device: where it runs.
+    """
+
+    def __init__(self, layout: Layout, decoder: Decoder, name: str) -> None:
+        self.name = name
+        self.layout = layout
+        self.capacity = decoder.capacity
+        self.device = decoder.open.device
+        self._decoder = decoder
+        self._tokenizer: Tokenizer | None = None
+        self._free: list[Cached] = []
+        self._made = 0
+        self._change = threading.Condition()
+
+    # --- text and tokens -------------------------------------------------------------------------
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the folder.
+
+        Raises:
+            ModelFileError: there is none.
+            MissingExtraError: `tokenizers` is not installed.
+        """
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self.layout.folder)
+        return self._tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the folder has one."""
+        return (self.layout.folder / "tokenizer.json").is_file()
+
+    def tokens_of(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt.
+
+        Raises:
+            InvalidInputError: it is not a prompt.
+        """
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt)
+        elif isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], dict):
+            tokens = self.tokenizer.encode(self.tokenizer.conversation(prompt), special=False)
+        else:
+            try:
+                tokens = [int(one) for one in prompt]
+            except (TypeError, ValueError) as error:
+                raise InvalidInputError(
+                    f"a prompt cannot be a {type(prompt).__name__}",
+                    hint="it is a text, a list of tokens, or a list of messages",
+                ) from error
+        if any(token < 0 for token in tokens):
+            raise InvalidInputError("tokens are 0 or more")
+        if not tokens and self.layout.bos is not None:
+            tokens = [self.layout.bos]
+        return tokens
+
+    # --- generation ------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: Prompt,
+        max_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        repetition_penalty: float | None = None,
+        speculate: int = 0,
+    ) -> Any:
+        """Return what the model writes after a prompt.
+
+        Args:
+            prompt: a text, tokens, or messages; a list of several prompts gives a list of results,
+                and their tokens take turns.
+            max_tokens: how many tokens at most; None for as many as there is room for.
+            temperature: 0, the default, takes the likeliest token; above, tokens are drawn.
+            top_k: only this many of the likeliest tokens are drawn from; None or 0 for all.
+            top_p: only the likeliest with this probability together.
+            seed: of the draws; the same seed gives the same text.
+            stop: texts before which it ends.
+            repetition_penalty: above 1, tokens that are there already become less likely.
+            speculate: up to 7 tokens are guessed from what stood there before, and checked in one
+                run; the result is the same.
+
+        Returns:
+            A `Generated`, or a list of them.
+
+        Raises:
+            InvalidInputError: a value is out of its range, or the prompt does not fit.
+        """
+        options = self.options(max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+                               seed=seed, stop=stop, repetition_penalty=repetition_penalty,
+                               speculate=speculate)  # fmt: skip
+        if _is_batch(prompt):
+            return self._batch([self.tokens_of(one) for one in prompt], options)
+        tokens = self.tokens_of(prompt)
+        with self.sequence(tokens) as sequence:
+            made = Generation(sequence, tokens, options, self._text_of())
+            for _ in made:
+                pass
+            return made.result
+
+    def stream(self, prompt: Prompt, max_tokens: int | None = None, **how: Any) -> Iterator[str]:
+        """Yield the text after a prompt, piece by piece; arguments are those of `generate`.
+
+        Raises:
+            InvalidInputError: as `generate`; before the first piece.
+        """
+        options = self.options(max_tokens, **how)
+        tokens = self.tokens_of(prompt)
+        tokenizer = self.tokenizer
+
+        def pieces() -> Iterator[str]:
+            with self.sequence(tokens) as sequence:
+                yield from (piece for piece in Generation(sequence, tokens, options, tokenizer)
+                            if piece)  # fmt: skip
+
+        return pieces()
+
+    def options(
+        self,
+        max_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        repetition_penalty: float | None = None,
+        speculate: int = 0,
+    ) -> Options:
+        """Return checked options; see `generate`.
+
+        Raises:
+            InvalidInputError: a value is out of its range.
+        """
+        sampling = Sampling(
+            temperature=temperature or 0.0,
+            top_k=top_k or 0,
+            top_p=1.0 if top_p is None else top_p,
+            repetition_penalty=1.0 if repetition_penalty is None else repetition_penalty,
+            seed=seed,
+        )
+        if not 0 <= speculate <= 7:
+            raise InvalidInputError(f"speculate is {speculate}", hint="it has to be from 0 to 7")
+        eos = self.layout.eos
+        if not eos and self.has_tokenizer:
+            eos = self.tokenizer.eos
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        return Options(max_tokens, sampling, tuple(s for s in stops if s), eos, speculate)
+
+    def _text_of(self) -> Tokenizer | None:
+        return self.tokenizer if self.has_tokenizer else None
+
+    def _batch(self, prompts: list[list[int]], options: Options) -> list[Generated]:
+        """Generate several texts, a token of each in turn, `SEQUENCES` at a time."""
+        results: list[Generated] = []
+        for start in range(0, len(prompts), SEQUENCES):
+            part = prompts[start : start + SEQUENCES]
+            held = []
+            try:
+                going = []
+                for number, tokens in enumerate(part):
+                    seed = options.sampling.seed
+                    how = options if seed is None else replace(
+                        options, sampling=replace(options.sampling, seed=seed + start + number)
+                    )  # fmt: skip
+                    held.append(self._take(tokens))
+                    made = Generation(held[-1], tokens, how, self._text_of())
+                    results.append(made.result)
+                    going.append(iter(made))
+                while going:
+                    going = [one for one in going if next(one, None) is not None]
+            finally:
+                for sequence in held:
+                    self._give_back(sequence)
+        return results
+
+    # --- caches ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def sequence(self, tokens: Sequence[int] = ()) -> Iterator[Cached]:
+        """Lend caches, those that share the most with the tokens; waits until some are free."""
+        sequence = self._take(tokens)
+        try:
+            yield sequence
+        finally:
+            self._give_back(sequence)
+
+    def _take(self, tokens: Sequence[int]) -> Cached:
+        with self._change:
+            while not self._free and self._made >= SEQUENCES:
+                self._change.wait()
+            if not self._free:
+                self._made += 1
+                return Cached(self._decoder)
+            best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
+            self._free.remove(best)
+            return best
+
+    def _give_back(self, sequence: Cached) -> None:
+        with self._change:
+            self._free.append(sequence)
+            self._change.notify()
+
+    def session(self, path: str | Path | None = None) -> TextSession:
+        """Return a text that goes on from call to call, and can be saved.
+
+        Args:
+            path: what `TextSession.save` wrote, to go on with it.
+
+        Raises:
+            ModelFileError: the file cannot be read.
+            InvalidInputError: it was written with another model.
+        """
+        sequence = Cached(self._decoder)
+        if path is not None:
+            sequence.load(path)
+        return TextSession(self, sequence)
+
+    def counters(self) -> dict[str, int]:
+        """Count what decoding should avoid; see `InferenceSession.counters`."""
+        return self._decoder.open.core.counters()
+
+    def close(self) -> None:
+        """Release the device's memory; the model cannot be used afterwards."""
+        self._decoder.close()
+
+    def __enter__(self) -> Self:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Return the name and where it runs."""
+        return f"<vkmnn.llm.LanguageModel {self.name} on {self.device.name}>"
+
+
+class TextSession:
+    """A text that several calls write on; made by `LanguageModel.session`."""
+
+    def __init__(self, model: LanguageModel, sequence: Cached) -> None:
+        self._model = model
+        self._sequence = sequence
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens so far."""
+        return list(self._sequence.tokens)
+
+    def generate(self, prompt: Prompt, max_tokens: int | None = None, **how: Any) -> Generated:
+        """Append a prompt, and what the model writes after it; as `LanguageModel.generate`.
+
+        Messages replace the text: give the whole conversation, of which what is in the caches is
+        not run again.
+
+        Raises:
+            InvalidInputError: as `LanguageModel.generate`.
+        """
+        model, sequence = self._model, self._sequence
+        options = model.options(max_tokens, **how)
+        messages = not isinstance(prompt, str) and len(prompt) and isinstance(prompt[0], dict)
+        if isinstance(prompt, str):
+            new = model.tokenizer.encode(prompt, special=not sequence.tokens)
+        else:
+            new = model.tokens_of(prompt)
+        text = new if messages else [*sequence.tokens, *new]
+        made = Generation(sequence, text, options, model._text_of())
+        for _ in made:
+            pass
+        whole = [*text, *made.result.tokens]
+        sequence.truncate(sequence.shared(whole))
+        missing = whole[len(sequence.tokens) :]
+        if missing and len(missing) <= sequence.room:
+            sequence.extend(missing)  # chosen, but not run yet
+        return made.result
+
+    def save(self, path: str | Path) -> None:
+        """Write the text and its caches to a file, for `LanguageModel.session`.
+
+        Raises:
+            InvalidInputError: there is nothing to save.
+        """
+        self._sequence.save(path)
+
+    def close(self) -> None:
+        """Release the caches."""
+        self._sequence.close()
+
+
+def _is_batch(prompt: Prompt) -> bool:
+    if isinstance(prompt, str) or not isinstance(prompt, Sequence) or not prompt:
+        return False
+    return isinstance(prompt[0], str | list | tuple)
+
+
+def checked_kind(layout: Layout, kind: str, hint: str) -> None:
+    """Raise ModelFileError unless a folder holds a model of this kind."""
+    if layout.kind != kind:
+        raise ModelFileError(
+            f"'{layout.folder}' holds a model of the kind {layout.kind}", hint=hint
+        )

@@ -1,0 +1,117 @@
+"""The networks of a language model, as the decoder runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.budget import Budget
+from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir.ops import AxisAttrs
+from vkmnn.opening import load_network
+
+if TYPE_CHECKING:
+    import onnx
+
+ROWS = "vkmnn:rows"
+"""An input of the decoder: of which new tokens the logits are wanted, int64 [rows]."""
+
+_PASSED_ON = frozenset({"BinaryOp", "UnaryOp", "Cast", "Identity"})
+_FIXED: Mapping[str, Array] = {
+    "use_cache_branch": np.array([True]),
+    "num_logits_to_keep": np.array(0, np.int64),
+    "logits_to_keep": np.array(0, np.int64),
+}
+"""Inputs that are the same in every run of a decoder with caches; 0 keeps all logits."""
+
+
+def decoder_graph(
+    path: Path, logits: str, budget: Budget | None, fixed: Mapping[str, Array] = _FIXED
+) -> Graph:
+    """Return a decoder with the input `ROWS`, where its last product allows it.
+
+    Args:
+        path: an ONNX file.
+        logits: the output that has them.
+        budget: what loading may take.
+        fixed: values of inputs that are none afterwards.
+
+    Raises:
+        VkmnnError: as `load_network`.
+    """
+    model = _with_fixed(path, fixed)
+    graph = load_network(model, budget, optimised=False).source
+    return _of_wanted_rows(graph, logits)
+
+
+def _with_fixed(path: Path, fixed: Mapping[str, Array]) -> Path | onnx.ModelProto:
+    """Return the model with constants for some inputs; the file itself where it has none of them.
+
+    A merged decoder becomes one of its branches: the converter takes the one that is chosen.
+    """
+    import onnx
+
+    from vkmnn.converter.onnx.model_file import read_model
+
+    found = read_model(path).proto
+    there = [info for info in found.graph.input if info.name in fixed]
+    if not there:
+        return path
+    model = onnx.load(str(path))
+    for info in list(model.graph.input):
+        if info.name not in fixed:
+            continue
+        rank = len(info.type.tensor_type.shape.dim)
+        value = np.reshape(fixed[info.name], (1,) * rank)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, info.name))
+        model.graph.input.remove(info)
+    return model
+
+
+def _of_wanted_rows(graph: Graph, logits: str) -> Graph:
+    """Let the last product take only the rows that `ROWS` names."""
+    made = {name: op for op in graph.ops for name in op.outputs}
+    chain: list[Op[Any]] = []
+    name = logits
+    while name in made:
+        op = made[name]
+        chain.append(op)
+        varying = [one for one in op.inputs if one and one not in graph.constants]
+        if len(varying) != 1 or (op.type not in _PASSED_ON and "MatMul" not in op.type):
+            return graph
+        if "MatMul" in op.type:
+            break
+        name = varying[0]
+    if not chain or "MatMul" not in chain[-1].type or chain[-1].inputs[0] in graph.constants:
+        return graph
+    last = chain[-1]
+    read = sum(one == out for op in graph.ops for one in op.inputs for out in last.outputs)
+    if len(chain) > 1 and read != 1:
+        return graph
+    picked = f"{last.inputs[0]}:rows"
+    gather = Op("Gather", picked, [last.inputs[0], ROWS], [picked], AxisAttrs(1), last.source)
+    ops: list[Op[Any]] = []
+    for op in graph.ops:
+        if op is last:
+            ops += [gather, replace(op, inputs=[picked, *op.inputs[1:]])]
+        else:
+            ops.append(op)
+    changed = {out for op in chain for out in op.outputs}
+    outputs = [_any_rows(info) if info.name in changed else info for info in graph.outputs]
+    return replace(
+        graph,
+        ops=ops,
+        inputs=[*graph.inputs, TensorInfo(ROWS, DType.INT64, ("vkmnn:wanted",))],
+        outputs=outputs,
+        infos={name: info for name, info in graph.infos.items() if name not in changed},
+    )
+
+
+def _any_rows(info: TensorInfo) -> TensorInfo:
+    if info.shape is None or len(info.shape) != 3:
+        return replace(info, shape=None)
+    return replace(info, shape=(info.shape[0], "vkmnn:wanted", info.shape[2]))

@@ -1,0 +1,108 @@
+"""Which token comes next: the likeliest, or one drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen.
+
+    Attributes:
+        temperature: 0 takes the likeliest token; 1 draws as the model says; more is wilder.
+        top_k: only this many of the likeliest are drawn from; 0 for all.
+        top_p: only the likeliest that have this probability together.
+        repetition_penalty: above 1, tokens that are there already become less likely.
+        seed: of the draws; None for another one every time.
+
+    Raises:
+        InvalidInputError: a value is out of its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name, fits, range_ in (
+            ("temperature", 0 <= self.temperature <= 100, "from 0 to 100"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "above 0, and 1 at most"),
+            ("repetition_penalty", 0 < self.repetition_penalty <= 100, "above 0"),
+            ("seed", self.seed is None or self.seed >= 0, "0 or more"),
+        ):
+            if not fits:
+                raise InvalidInputError(
+                    f"{name} is {getattr(self, name)}", hint=f"it has to be {range_}"
+                )
+
+
+class Sampler:
+    """Draws tokens of one text."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._how = sampling
+        self._random = np.random.default_rng(sampling.seed)
+
+    def pick(self, logits: Array, there: Collection[int]) -> int:
+        """Return the next token.
+
+        Args:
+            logits: one number for every token of the vocabulary.
+            there: tokens of the text so far.
+        """
+        how = self._how
+        if how.repetition_penalty != 1.0 and there:
+            logits = _penalised(logits, there, how.repetition_penalty)
+        if how.temperature == 0.0:
+            return int(logits.argmax())
+        scores = logits.astype(np.float64) / how.temperature
+        order = np.arange(scores.size)
+        if 0 < how.top_k < scores.size:
+            order = np.argpartition(scores, -how.top_k)[-how.top_k :]
+        order = order[np.argsort(-scores[order], kind="stable")]
+        weights = np.exp(scores[order] - scores[order[0]])
+        weights /= weights.sum()
+        sums = np.cumsum(weights)
+        if how.top_p < 1.0:
+            kept = int(np.searchsorted(sums, how.top_p)) + 1
+            sums = sums[:kept]
+        drawn = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
+        return int(order[min(int(drawn), sums.size - 1)])
+
+
+def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:
+    """Divide positive logits of tokens that are there, and multiply negative ones."""
+    known = np.fromiter(set(there), np.int64)
+    known = known[known < logits.size]
+    made: Array = logits.copy()
+    there_now = logits[known].astype(np.float32)
+    made[known] = np.where(there_now > 0, there_now / penalty, there_now * penalty)
+    return made
+
+
+def drafted(tokens: list[int], most: int, width: int = 2) -> list[int]:
+    """Return what followed the last tokens where they stood before: a guess at what comes next.
+
+    Args:
+        tokens: the text so far.
+        most: how many tokens to guess at most.
+        width: how many last tokens have to be the same.
+    """
+    last = tokens[-width:]
+    if len(tokens) <= width or most < 1:
+        return []
+    for start in range(len(tokens) - width - 1, -1, -1):
+        if tokens[start : start + width] == last:
+            return tokens[start + width : start + width + most]
+    return []
