@@ -22,6 +22,8 @@ from benchmarks import (
     start,
     weightless,
 )
+from benchmarks.gpu import command as gpu_page
+from benchmarks.gpu import steps as gpu_steps
 from benchmarks.networks import Network
 from benchmarks.results import Results
 from vkmnn.bench.compare import Place, engines, place
@@ -293,6 +295,31 @@ def gemm_command(
     _gemm(setting, runs, largest)
     if _on_gpus(every, where):
         _families(setting, runs, largest)
+
+
+@app.command("gpu")
+def gpu_command(
+    models: ModelsArgument = None,
+    device: DeviceOption = "auto",
+    minutes: Annotated[float, typer.Option("--minutes", "-m", min=0.1, help="In all.")] = 30,
+    step: Annotated[
+        list[str] | None, typer.Option("--step", help="One of the steps (repeatable).")
+    ] = None,
+    only: OnlyOption = None,
+    light: LightOption = False,
+    fp16: Fp16Option = None,
+    output: OutputOption = results.DEFAULT,
+) -> None:
+    """The first half hour on a device: right or wrong, and predicted against measured."""
+    where = place(device, 0, 3, 600)
+    setting = _setting(models, only, light, fp16, where, output, record=False)
+    opened = open_device(device)
+    halves = setting.fp16 and "storage16" in opened.info.features
+    with progress() as report:
+        steps = gpu_steps.Setting(opened, where, setting.models, halves, say=report)
+        right = gpu_page.run(steps, minutes, output, results.head(where), step or [])
+    if not right:
+        raise typer.Exit(1)
 
 
 @app.command("scaling")

@@ -34,7 +34,7 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._record = record
-        self._head = document(where) | {"commit": commit()}
+        self._head = head(where)
 
     def save(self, section: str, data: Any) -> None:
         """Keep a section: "networks", "overhead_us", "kernels", "gemm", "families", "scaling" or
@@ -48,6 +48,11 @@ class Results:
         for history in (self.folder / "history.jsonl", *([HISTORY] if self._record else [])):
             with history.open("a", encoding="utf-8") as file:
                 file.write(line)
+
+
+def head(where: Place) -> dict[str, Any]:
+    """Return what every document says of device, driver, processor, versions, date and commit."""
+    return document(where) | {"commit": commit()}
 
 
 def commit() -> str:

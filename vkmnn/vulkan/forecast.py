@@ -145,14 +145,23 @@ class PlanningBackend(VulkanBackend):
 
     def forecast(self) -> Forecast:
         """Return what is expected of all plans made so far."""
-        info = self.device.info
-        steps: list[Step] = []
-        submits = 0
-        for recording, segments in self.recordings:
-            first = steps[-1].level + 1 if steps else 0
-            steps += [_step(dispatch, first, recording, info) for dispatch in recording.dispatches]
-            submits += segments
-        return Forecast(info, tuple(steps), submits)
+        return forecast_of(self.recordings, self.device.info)
+
+
+def forecast_of(recordings: Sequence[tuple[Recording, int]], info: DeviceInfo) -> Forecast:
+    """Return what is expected of recordings that run one after the other.
+
+    Args:
+        recordings: each with the number of command buffers that it makes.
+        info: the device.
+    """
+    steps: list[Step] = []
+    submits = 0
+    for recording, segments in recordings:
+        first = steps[-1].level + 1 if steps else 0
+        steps += [_step(dispatch, first, recording, info) for dispatch in recording.dispatches]
+        submits += segments
+    return Forecast(info, tuple(steps), submits)
 
 
 class _Nothing(Segment):

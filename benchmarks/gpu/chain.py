@@ -1,0 +1,213 @@
+"""One op, dispatched over and over in a chain: its time, and what the cost model expects."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from vkmnn.core.execution import Command
+from vkmnn.core.plan import Plan
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.ir import Array, Graph, Op
+from vkmnn.ir.ops import UnaryAttrs
+from vkmnn.runtime.device import Device
+from vkmnn.testing.case import Case, tensor_info
+from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.forecast import Forecast, forecast_of
+from vkmnn.vulkan.recording import Recording
+
+T = TypeVar("T")
+
+CHAIN = 20
+SWEEP = "sweep"
+LONG_US = 20_000.0
+# Two results in fp16 differ by what rounding the operands costs.
+MAX_ERROR = {False: 1e-3, True: 2e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An op by one choice of kernels.
+
+    Args:
+        what: the problem.
+        kernel: the shader of its longest dispatch.
+        workgroups: of that dispatch.
+        dispatches: that the op takes.
+        rule: whether the rules choose it.
+        fp16: stored as fp16.
+        cold: the caches were swept before each time.
+        us: the least time of several runs, in microseconds.
+        terms: what the model expects, by term.
+        error: the largest difference from numpy, as a part of the range.
+    """
+
+    what: str
+    kernel: str
+    workgroups: int
+    dispatches: int
+    rule: bool
+    fp16: bool
+    cold: bool
+    us: float
+    terms: Mapping[str, float]
+    error: float
+
+    @property
+    def predicted_us(self) -> float:
+        """All terms together."""
+        return sum(self.terms.values())
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the result is not numpy's."""
+        return not self.error <= MAX_ERROR[self.fp16]  # NaN is wrong, too
+
+
+class _Take:
+    """A chooser that takes candidate number `rank` of one kind of choice, else the first."""
+
+    def __init__(self, kind: str, rank: int) -> None:
+        self.kind = kind
+        self.rank = rank
+        self.count = 1
+
+    def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
+        """Return the candidate."""
+        if what != self.kind:
+            return candidates[0]
+        self.count = max(self.count, len(candidates))
+        return candidates[min(self.rank, len(candidates) - 1)]
+
+
+class _ChainBackend(VulkanBackend):
+    """Records the dispatches of one op `times` times; each time waits for the one before.
+
+    Between them, those labelled SWEEP run where there are any. What converts tensors for the host
+    and from it runs once.
+    """
+
+    label = ""
+    times = CHAIN
+    kernel = ""
+    workgroups = 0
+    dispatches = 0
+    forecast: Forecast
+
+    def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
+        recording, _ = super().encode(segments)
+        recorded = recording.dispatches
+        mine = [dispatch for dispatch in recorded if _op_of(dispatch.label) == self.label]
+        sweeps = [dispatch for dispatch in recorded if dispatch.label == SWEEP]
+        if not mine:
+            raise ValueError(f"{self.label} takes no dispatch")
+        alone = replace(recording, dispatches=mine)
+        self.forecast = forecast_of([(alone, 0)], self.device.info)
+        longest = max(self.forecast.steps, key=lambda step: step.cost.total)
+        self.kernel, self.workgroups = longest.kernel, longest.workgroups
+        self.dispatches = len(mine)
+        first, last = recorded.index(mine[0]), recorded.index(mine[-1])
+        before = [d for d in recorded[:first] if d not in sweeps]
+        after = [d for d in recorded[last + 1 :] if d not in sweeps]
+        recording.dispatches = [*before, *((sweeps + mine) * self.times), *after]
+        return recording, [len(recording.dispatches)]
+
+
+def kernels(
+    case: Case,
+    what: str,
+    kind: str,
+    device: Device,
+    *,
+    runs: int = 5,
+    sweep_bytes: int = 0,
+    most: int = 0,
+) -> Iterator[Measured]:
+    """Yield what each kernel takes for an op, the rules' first.
+
+    Args:
+        case: one op; its first op is timed.
+        what: how the problem is called.
+        kind: which choice is gone through (see `vkmnn.vulkan.choice`); "" for the rules' alone.
+        device: where.
+        runs: of which the least counts; a kernel that takes long runs less often.
+        sweep_bytes: what is written before each time, so that weights are in no cache.
+        most: candidates to try; 0: all.
+    """
+    want = case.expected()[0]
+    graph, feeds = case.graph, dict(case.feeds)
+    label = graph.ops[0].name
+    if sweep_bytes:
+        graph, feeds = _swept(graph, feeds, sweep_bytes)
+    take = _Take(kind, 0)
+    seen: set[tuple[str, int, int]] = set()
+    while take.rank < min(take.count, most or take.count):
+        backend = _ChainBackend(device, timestamps=True, chooser=take, fp16=case.fp16)
+        backend.label = label
+        backend.times = 4 if sweep_bytes else CHAIN
+        infos = {name: tensor_info(name, array) for name, array in feeds.items()}
+        plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
+        try:
+            found = backend.kernel, backend.workgroups, backend.dispatches
+            if found not in seen:
+                seen.add(found)
+                got = plan.execute(feeds)[graph.outputs[0].name]
+                spent = _least(plan, feeds, label, runs) / backend.times
+                terms = {k: v for k, v in backend.forecast.terms().items() if k != "submit"}
+                yield Measured(
+                    what,
+                    *found,
+                    rule=take.rank == 0,
+                    fp16=case.fp16,
+                    cold=bool(sweep_bytes),
+                    us=spent,
+                    terms=terms,
+                    error=_difference(got, want),
+                )
+        finally:
+            plan.close()
+            backend.close()
+        take.rank += 1
+
+
+def _least(plan: Plan, feeds: Mapping[str, Array], label: str, runs: int) -> float:
+    best = float("inf")
+    for _ in range(runs):
+        plan.execute(feeds)
+        spent = sum(
+            timing.microseconds for _, timing in plan.timings() if _op_of(timing.op) == label
+        )
+        best = min(best, spent)
+        if spent > LONG_US:
+            break
+    return best
+
+
+def _swept(graph: Graph, feeds: dict[str, Array], nbytes: int) -> tuple[Graph, dict[str, Array]]:
+    """Add an op that reads and writes `nbytes` bytes in all."""
+    x = np.zeros(nbytes // 8, np.float32)
+    op = Op("UnaryOp", SWEEP, [SWEEP], ["swept"], UnaryAttrs("NEG"))
+    wider = replace(
+        graph,
+        inputs=[*graph.inputs, tensor_info(SWEEP, x)],
+        outputs=[*graph.outputs, tensor_info("swept", x)],
+        ops=[*graph.ops, op],
+    )
+    return wider, {**feeds, SWEEP: x}
+
+
+def _difference(got: Array, want: Array) -> float:
+    if got.shape != want.shape:
+        return float("inf")
+    if not want.size:
+        return 0.0
+    span = float(np.ptp(want)) or 1.0
+    return float(np.abs(got.astype(np.float64) - want.astype(np.float64)).max() / span)
+
+
+def _op_of(label: str) -> str:
+    """Return the op that a dispatch belongs to: what it was lowered to carries a number."""
+    return label.partition("~")[0]

@@ -1,0 +1,66 @@
+"""Runs the steps within a time, keeps their numbers after each, and ends at a wrong result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.fit import fit
+from benchmarks.gpu.report import Section, write
+from benchmarks.gpu.steps import STEPS, Setting
+from vkmnn.cli.console import heading, note
+from vkmnn.errors import InvalidInputError, VkmnnError
+from vkmnn.vulkan.cost.devices import class_of
+
+
+def run(
+    setting: Setting,
+    minutes: float,
+    folder: Path,
+    head: dict[str, Any],
+    only: Sequence[str] = (),
+) -> bool:
+    """Run the steps and write the page after each of them; tell whether nothing was wrong.
+
+    Args:
+        setting: on what.
+        minutes: in all; each step gets its share, and what an earlier one has left over.
+        folder: where gpu.json and gpu.md go.
+        head: what they say of the machine.
+        only: names of steps, all if empty.
+
+    Raises:
+        InvalidInputError: a name is not a step's.
+    """
+    known = [step.name for step in STEPS]
+    for name in only:
+        if name not in known:
+            raise InvalidInputError(f"no step '{name}'", hint=f"there are {', '.join(known)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = [step for step in STEPS if not only or step.name in only]
+    whole = sum(step.minutes for step in steps)
+    sections: list[Section] = []
+    left = minutes * 60
+    for index, step in enumerate(steps):
+        share = step.minutes / sum(later.minutes for later in steps[index:])
+        begin = time.monotonic()
+        setting.end = begin + left * share
+        setting.say(step.title)
+        section = Section(step.title, step.decides)
+        sections.append(section)
+        try:
+            step.run(setting, section)
+        except VkmnnError as error:
+            section.notes.append(f"ended early: {error}")
+        section.seconds = time.monotonic() - begin
+        left = max(left - section.seconds, 0.0)
+        found = fit(setting.measured, class_of(setting.device.info))
+        page = write(folder, head, sections, found)
+        if section.wrong:
+            note(f"wrong: {section.wrong}")
+            break
+    heading(f"{len(sections)} of {len(steps)} steps, {whole:g} minutes planned")
+    note(f"the page is {page}")
+    return not any(section.wrong for section in sections)

@@ -1,0 +1,127 @@
+"""What is measured: the shapes that networks are made of, as cases of single ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from vkmnn.ir import Array
+from vkmnn.ir.ops import (
+    AttentionAttrs,
+    ConvolutionAttrs,
+    LayerNormAttrs,
+    MatMulAttrs,
+    OpAttrs,
+    PoolingAttrs,
+)
+from vkmnn.testing.case import Case, op_case
+
+# Batch 1: input channels, output channels, kernel, stride, height and width of the input.
+RESNET_50: tuple[tuple[int, int, int, int, int], ...] = (
+    (3, 64, 7, 2, 224),
+    (64, 64, 1, 1, 56), (64, 64, 3, 1, 56), (64, 256, 1, 1, 56), (256, 64, 1, 1, 56),
+    (256, 128, 1, 1, 56), (128, 128, 3, 2, 56), (128, 512, 1, 1, 28), (256, 512, 1, 2, 56),
+    (512, 128, 1, 1, 28), (128, 128, 3, 1, 28), (512, 256, 1, 1, 28), (256, 256, 3, 2, 28),
+    (256, 1024, 1, 1, 14), (512, 1024, 1, 2, 28), (1024, 256, 1, 1, 14), (256, 256, 3, 1, 14),
+    (512, 512, 3, 2, 14), (512, 2048, 1, 1, 7), (2048, 512, 1, 1, 7), (512, 512, 3, 1, 7),
+)  # fmt: skip
+# Convolutions of few channels over large images, as in U-Net.
+NARROW: tuple[tuple[int, int, int, int, int], ...] = (
+    (3, 16, 3, 1, 256), (16, 16, 3, 1, 256), (16, 32, 3, 1, 128), (32, 32, 3, 1, 128),
+    (48, 16, 3, 1, 256),
+)  # fmt: skip
+# Heads, queries, keys, elements of a key.
+ATTENTION: tuple[tuple[int, int, int, int], ...] = (
+    (12, 64, 64, 64), (12, 128, 128, 64), (12, 197, 197, 64), (12, 512, 512, 64),
+    (12, 1024, 1024, 64), (12, 1, 1024, 64), (12, 4, 1024, 64),
+)  # fmt: skip
+# Rows, outputs, K.
+VECTORS: tuple[tuple[int, int, int], ...] = (
+    *((rows, 4096, 4096) for rows in (1, 2, 4, 8)),
+    *((1, 50257, 768), (1, 1000, 2048), (8, 768, 768)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A case, how it is called, and the choice that its kernels are candidates of."""
+
+    what: str
+    kind: str
+    case: Case
+
+    def stored(self, fp16: bool) -> Problem:
+        """Return it with floats stored in 16 bits or in 32."""
+        return replace(self, case=replace(self.case, fp16=fp16))
+
+
+def _random(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
+    values = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return (values * np.float32(scale)).astype(np.float32)
+
+
+def _problem(
+    what: str,
+    kind: str,
+    op: str,
+    attrs: OpAttrs,
+    inputs: Sequence[Array | None],
+    constant: Sequence[int] = (),
+) -> Problem:
+    return Problem(what, kind, op_case(op, attrs, inputs, constant=constant))
+
+
+def product(m: int, n: int, k: int) -> Problem:
+    """Return a product of M×K by a constant K×N."""
+    inputs = [_random(m, k), _random(k, n, seed=1, scale=k**-0.5)]
+    return _problem(f"product {m}×{n}×{k}", "matmul", "MatMul", MatMulAttrs(), inputs, (1,))
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int, side: int) -> Problem:
+    """Return a convolution of a square image, padded as usual."""
+    attrs = ConvolutionAttrs((size, size), (stride, stride), (1, 1), (size // 2,) * 4, 1)
+    scale = (inputs * size * size) ** -0.5
+    arrays = [
+        _random(1, inputs, side, side),
+        _random(outputs, inputs, size, size, seed=1, scale=scale),
+        _random(outputs, seed=2),
+    ]
+    what = f"conv {inputs}→{outputs} {size}×{size}/{stride} on {side}×{side}"
+    return _problem(what, "convolution", "Convolution", attrs, arrays, (1, 2))
+
+
+def as_product(inputs: int, outputs: int, size: int, stride: int, side: int) -> Problem:
+    """Return the product that has as much arithmetic as a convolution."""
+    return product((side // stride) ** 2, outputs, inputs * size * size)
+
+
+def depthwise(channels: int, stride: int, side: int) -> Problem:
+    """Return a depthwise convolution by 3×3."""
+    attrs = ConvolutionAttrs((3, 3), (stride, stride), (1, 1), (1, 1, 1, 1), channels)
+    arrays = [_random(1, channels, side, side), _random(channels, 1, 3, 3, seed=1)]
+    what = f"depthwise {channels} 3×3/{stride} on {side}×{side}"
+    return _problem(what, "convolution", "Convolution", attrs, arrays, (1,))
+
+
+def attention(heads: int, queries: int, keys: int, depth: int) -> Problem:
+    """Return attention without a mask."""
+    arrays = [_random(1, heads, n, depth, seed=n + i) for i, n in enumerate((queries, keys, keys))]
+    what = f"attention {heads} heads, {queries} × {keys}"
+    return _problem(what, "attention", "Attention", AttentionAttrs(depth**-0.5), arrays)
+
+
+def passes() -> list[Problem]:
+    """Return what networks do between products."""
+    mean = PoolingAttrs("AVERAGE", is_global=True)
+    norm = [_random(128, 768), _random(768, seed=1), _random(768, seed=2)]
+    return [
+        _problem("global pool 2048×7×7", "", "Pooling", mean, [_random(1, 2048, 7, 7)]),
+        _problem("global pool 1000×13×13", "", "Pooling", mean, [_random(1, 1000, 13, 13)]),
+        depthwise(384, 1, 14),
+        depthwise(96, 2, 112),
+        _problem(
+            "layer norm 128×768", "row norm", "LayerNorm", LayerNormAttrs(-1, 1e-5), norm, (1, 2)
+        ),
+    ]

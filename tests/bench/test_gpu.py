@@ -1,0 +1,146 @@
+"""`bench gpu`: kernels in a chain, the fit of the cost model, the page, wrong results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import command, problems
+from benchmarks.gpu.chain import Measured, kernels
+from benchmarks.gpu.fit import TERMS, fit
+from benchmarks.gpu.report import Section, write
+from benchmarks.gpu.steps import STEPS, Setting, Step
+from benchmarks.networks import light_models
+from vkmnn.bench.compare import place
+from vkmnn.errors import InvalidInputError
+from vkmnn.runtime.device import enumerate_devices, open_device
+from vkmnn.vulkan.cost.devices import SERVER
+
+needs_device = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
+
+TIME = Measured(
+    "product 1×2×3", "matmul", 4, 1, True, False, False, us=10.0,
+    terms={"gaps": 1.0, "start": 2.0, "latency": 3.0, "loads": 4.0}, error=0.0,
+)  # fmt: skip
+
+
+def setting(**changes: Any) -> Setting:
+    return Setting(open_device(), place("auto", 1, 1, 60), [], fp16=False, **changes)
+
+
+@needs_device
+@pytest.mark.parametrize("sweep_bytes", [0, 1 << 20])
+def test_every_kernel_of_a_product_is_timed(sweep_bytes: int) -> None:
+    problem = problems.product(7, 13, 29)
+    found = list(
+        kernels(
+            problem.case, problem.what, problem.kind, open_device(),
+            runs=1, sweep_bytes=sweep_bytes,
+        )
+    )  # fmt: skip
+    assert len(found) > 1
+    assert [each.rule for each in found] == [True] + [False] * (len(found) - 1)
+    for each in found:
+        assert each.us > 0
+        assert each.predicted_us > 0
+        assert not each.is_wrong
+        assert each.cold == bool(sweep_bytes)
+
+
+@needs_device
+@pytest.mark.parametrize(
+    "problem", [*problems.passes(), problems.attention(2, 5, 7, 8)], ids=lambda p: p.what
+)
+def test_other_problems_are_right(problem: problems.Problem) -> None:
+    found = next(kernels(problem.case, problem.what, "", open_device(), runs=1))
+    assert not found.is_wrong
+    assert found.dispatches > 0
+
+
+def test_the_fit_finds_what_is_off() -> None:
+    """Times that follow other constants: their factors are found, terms without any stay."""
+    factors = {"latency": 2.0, "loads": 0.5}
+    times = []
+    for number in range(30):
+        terms = {"gaps": 1.0, "start": 2.0, "latency": 1.0 + number % 7, "loads": 1.0 + number % 5}
+        spent = sum(value * factors.get(name, 1.0) for name, value in terms.items())
+        times.append(replace(TIME, terms=terms, us=spent))
+    found = fit(times, SERVER)
+    assert found is not None
+    assert found.after < found.before
+    assert found.after < 1.1
+    assert found.scales["latency"] == pytest.approx(2.0, rel=0.25)
+    assert found.scales["loads"] == pytest.approx(0.5, rel=0.25)
+    assert found.scales["split"] == pytest.approx(1.0)
+    assert found.row.step_us == pytest.approx(SERVER.step_us * found.scales["latency"])
+    assert found.row.core_bytes == pytest.approx(SERVER.core_bytes / found.scales["loads"])
+    assert set(found.scales) == set(TERMS)
+
+
+def test_there_is_no_fit_without_times() -> None:
+    assert fit([], SERVER) is None
+    assert fit([replace(TIME, error=float("nan"))], SERVER) is None
+
+
+def test_the_page_begins_with_what_to_change(tmp_path: Path) -> None:
+    section = Section("Products", "The rules.", notes=["another kernel is faster"])
+    section.keep(TIME)
+    section.keep(replace(TIME, kernel="slow", us=90.0))
+    section.keep(replace(TIME, kernel="broken", error=0.5))
+    page = write(
+        tmp_path, {"device": "A GPU"}, [section], fit(section.measured, SERVER)
+    ).read_text()
+    change, rest = page.split("## Products")
+    assert "**wrong**: product 1×2×3 by broken" in change
+    assert "Products: another kernel is faster" in change
+    assert "slow" in change
+    assert "DeviceClass(" in change
+    assert "matmul" in rest
+    data = json.loads((tmp_path / "gpu.json").read_text())
+    assert data["sections"][0]["measured"][1]["us"] == 90.0
+
+
+@needs_device
+def test_a_wrong_result_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def good(setting: Setting, section: Section) -> None:
+        ran.append("good")
+
+    def bad(setting: Setting, section: Section) -> None:
+        section.wrong = "a kernel"
+        ran.append("bad")
+
+    steps = [Step(run.__name__, run.__name__, "", 1, run) for run in (good, bad, good)]
+    monkeypatch.setattr(command, "STEPS", steps)
+    assert not command.run(setting(), 0.1, tmp_path, {"device": "x"})
+    assert ran == ["good", "bad"]
+    assert "**wrong**: a kernel" in (tmp_path / "gpu.md").read_text()
+
+
+@needs_device
+def test_only_known_steps(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no step 'nothing'"):
+        command.run(setting(), 1, tmp_path, {"device": "x"}, ["nothing"])
+
+
+@needs_device
+@pytest.mark.parametrize(
+    "name", [step.name for step in STEPS if step.name not in ("start", "tuner")]
+)
+def test_every_step_runs_in_no_time(name: str, tmp_path: Path) -> None:
+    """With hardly any time, a step does little, and says so."""
+    from benchmarks.networks import from_file
+
+    squeeze = next(path for path in light_models() if "squeezenet" in path.name)
+    run = setting()
+    run.models = [from_file(squeeze)] if name == "networks" else []
+    assert command.run(run, 0.001, tmp_path, {"device": "x"}, [name])
+    assert (
+        f"## {next(step.title for step in STEPS if step.name == name)}"
+        in (tmp_path / "gpu.md").read_text()
+    )
