@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 
-from vkmnn.errors import InvalidInputError, UnsupportedOpError, VkmnnError
+from vkmnn.errors import InvalidInputError, ShapeError, UnsupportedOpError, VkmnnError
 
 REFUSALS: tuple[tuple[type[VkmnnError], str, str], ...] = (
     (InvalidInputError, r"int32 cannot hold|32-bit integers", "64-bit integers on the device"),
     (UnsupportedOpError, r"neither kernel_shape nor the weight's shape", "symbolic kernel"),
     (UnsupportedOpError, r"the rank of '.*' is not known", "rank known at run time only"),
     (UnsupportedOpError, r"theta has None columns", "columns known at run time only"),
+    # Where the other size of a symbolic axis makes a model invalid, the oracle says nothing.
+    (ShapeError, r"query .* and key .* have different head sizes", "heads that do not fit"),
 )
 """Type of the error, a pattern of its message, and the reason in a few words."""
 
