@@ -138,6 +138,21 @@ def test_the_limit_holds_where_times_are_recorded(own_device: Device, spin: Shad
     own_device.driver_device.wait_idle()
 
 
+def test_long_runs_are_not_polled(own_device: Device, spin: Shader) -> None:
+    """Asking for the end takes a core; after a run that took long, the next one sleeps at once."""
+    if own_device.info.driver == "kompute":
+        pytest.skip("the driver waits in every submission")
+    commands = busy(own_device, spin, 2)
+    driver_commands = commands._commands
+    driver_commands._poll_s = 0.002  # type: ignore[union-attr]  # 0 on a device that is the CPU
+    commands.run()
+    assert driver_commands._is_long  # type: ignore[union-attr]
+    start = time.thread_time()
+    commands.run()
+    assert time.thread_time() - start < 0.002
+    commands.destroy()
+
+
 def test_what_still_runs_is_freed_when_it_is_done(own_device: Device, spin: Shader) -> None:
     """Nothing that the device may use is freed, nobody waits for long, and nothing stays."""
     if own_device.info.driver == "kompute":

@@ -215,6 +215,10 @@ def test_chrome_trace(tmp_path: Path) -> None:
     assert spans[2]["args"]["kernel"] == "conv_x"
 
 
+def test_what_the_host_adds() -> None:
+    assert PROFILE.host() == {"write inputs": 4.0, "submit": 2.0, "read outputs": 9.0}
+
+
 @pytest.mark.parametrize("model", ["convolution", "mixed"])
 def test_the_timeline_of_a_run(model: str) -> None:
     """Nobody does two things at once, and the device works between submit and end of wait."""

@@ -39,6 +39,9 @@ def profile_model(
     else:
         _show_totals(profile, by)
     out.print(Text(_summary(profile)))
+    if host := profile.host():
+        spent = ", ".join(f"{name} {time_text(us / 1e6)}" for name, us in host.items())
+        out.print(Text(f"the host, in one run with timestamps: {spent}"))
     memory = profile.memory
     if memory.activations or memory.constants:
         text = (

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from vkmnn.core.backend import MemoryUse
-from vkmnn.core.timeline import Span, timeline, trace_events
+from vkmnn.core.timeline import CALLS, PYTHON, Span, timeline, trace_events
 from vkmnn.ir import Array, HostGraphAttrs
 from vkmnn.records import dataclass
 from vkmnn.shape import flops
@@ -122,6 +122,18 @@ class Profile:
             sums[value] = (count + 1, spent + entry.microseconds)
         rows = [(value, count, spent) for value, (count, spent) in sums.items()]
         return sorted(rows, key=lambda row: -row[2])
+
+    def host(self) -> dict[str, float]:
+        """Return the microseconds that the host spent in the run of the timeline, by activity.
+
+        "write inputs", "submit", "wait", "hand over" between segments, "read outputs". What the
+        host waits for is the device's work; the rest is what the host adds to it.
+        """
+        spent: dict[str, float] = {}
+        for span in self.timeline:
+            if span.track in (PYTHON, CALLS):
+                spent[span.name] = spent.get(span.name, 0.0) + span.microseconds
+        return spent
 
     def __str__(self) -> str:
         """Return a summary and a table of all steps, slowest first."""

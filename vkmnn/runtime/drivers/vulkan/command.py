@@ -59,6 +59,8 @@ _ACCESSES = {
 _BOTTOM_OF_PIPE = 0x2000
 _QUERY_64, _QUERY_AVAILABILITY = 1, 4
 _QUERIES_PER_POOL = 128
+# Polling sees the end some 50 µs before a thread that sleeps does; what takes longer than this
+# is not worth a core for so little.
 _POLL_S = 0.002
 _SLICE_NS = 100_000_000
 _SUCCESS, _TIMEOUT = 0, 2
@@ -349,6 +351,7 @@ class VulkanCommands(DriverCommands):
         self.query_pools: list[Any] = []
         # Polling would take a core from a device that computes on the CPU.
         self._poll_s = 0.0 if device.info.type is DeviceType.CPU else _POLL_S
+        self._is_long = False  # the last run
         self._finalizer = device.own(self, COMMAND_BUFFERS, state.release)
 
     def prepare(self, timestamps: int) -> None:
@@ -376,9 +379,15 @@ class VulkanCommands(DriverCommands):
         state.progress = _PENDING
 
     def wait(self, timeout_s: float) -> bool:
+        start = time.perf_counter()
+        done = self._poll(start, timeout_s) or self._state.wait(int(timeout_s * 1e9))
+        self._is_long = time.perf_counter() - start > _POLL_S
+        return done
+
+    def _poll(self, now: float, timeout_s: float) -> bool:
+        """Tell whether the commands end while polled; never after a run that was long."""
         device, state = self._device, self._state
-        now = time.perf_counter()
-        poll_end = now + min(self._poll_s, timeout_s)
+        poll_end = now + min(0.0 if self._is_long else self._poll_s, timeout_s)
         while now < poll_end and state.progress == _PENDING:
             result = lib.vkGetFenceStatus(device.handle, state.fences[0])
             if result == _SUCCESS:
@@ -386,7 +395,7 @@ class VulkanCommands(DriverCommands):
                 return True
             device.check(result, "vkGetFenceStatus")
             now = time.perf_counter()
-        return state.wait(int(timeout_s * 1e9))
+        return False
 
     def timestamps_ns(self) -> list[float | None]:
         device = self._device
