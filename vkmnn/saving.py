@@ -47,7 +47,7 @@ def convert(
         ConversionError: the file cannot hold something; the node is named.
         InvalidInputError: an argument is not valid, or the file cannot be written.
     """
-    from vkmnn.converter.native import WriteOptions, write_model
+    from vkmnn.converter.native.write import WriteOptions, write_model
 
     target = Path(path)
     if target.suffix.lower() != SUFFIX:

@@ -37,6 +37,8 @@ class Tensor:
     layout: Layout
     value: Array | None
     fp16: bool
+    shape: tuple[int, ...] = field(init=False, repr=False)
+    """The static shape."""
     _settled: bool = field(init=False, repr=False)
 
     def __init__(
@@ -49,6 +51,7 @@ class Tensor:
     ) -> None:
         # Set the slots directly: a plan makes thousands of these, and this is five times faster.
         _set_info(self, info)
+        _set_shape(self, info.dims)
         _set_usage(self, usage)
         _set_layout(self, layout)
         _set_value(self, value)
@@ -83,12 +86,8 @@ class Tensor:
         """The ONNX element type of the tensor; a backend may store it wider or narrower."""
         return self.info.dtype
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The static shape."""
-        return self.info.dims
 
-
-_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_settled = (
-    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "fp16", "_settled")
+_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_shape, _set_settled = (
+    vars(Tensor)[name].__set__
+    for name in ("info", "usage", "layout", "value", "fp16", "shape", "_settled")
 )

@@ -70,7 +70,7 @@ def fuse_rasters(
         inputs = [same.get(name, name) for name in op.inputs]
         attrs = op.attrs
         if not isinstance(attrs, RasterAttrs):
-            result.append(replace(op, inputs=inputs))
+            result.append(Op(op.type, op.name, inputs, op.outputs, attrs, op.source))
             continue
         output = infos[op.outputs[0]]
         inputs, attrs = _canonical(inputs, attrs)
@@ -82,7 +82,7 @@ def fuse_rasters(
         seen.setdefault(key, output.name)
         if len(attrs.regions) < 2 or not attrs.ordered:
             rasters[output.name], sources[output.name] = attrs, inputs
-        result.append(replace(op, inputs=inputs, attrs=attrs))
+        result.append(Op(op.type, op.name, inputs, op.outputs, attrs, op.source))
     return _without_unread(result, keep)
 
 

@@ -141,15 +141,11 @@ def compact_origins(
 ) -> tuple[list[str], list[Region]]:
     """Return the inputs that the regions read, each once, and the regions with these origins."""
     used: dict[str, int] = {}
-    result = [
-        Region(
-            region.src,
-            region.dst,
-            region.size,
-            used.setdefault(names[region.origin], len(used)),
-        )
-        for region in regions
-    ]
+    result: list[Region] = []
+    for region in regions:
+        origin = used.setdefault(names[region.origin], len(used))
+        same = origin == region.origin
+        result.append(region if same else Region(region.src, region.dst, region.size, origin))
     return list(used), result
 
 

@@ -87,10 +87,15 @@ class DType(enum.Enum):
         Raises:
             ValueError: numpy's type has no counterpart (strings, complex numbers).
         """
-        return cls(np.dtype(dtype).name)
+        kind = np.dtype(dtype)
+        found = _FROM_NUMPY.get(kind)
+        if found is None:
+            found = _FROM_NUMPY[kind] = cls(kind.name)
+        return found
 
 
 _NUMPY: dict[DType, np.dtype[np.generic]] = {}
+_FROM_NUMPY: dict[np.dtype[np.generic], DType] = {}
 
 
 def _numpy_dtype(dtype: DType) -> np.dtype[np.generic]:

@@ -213,7 +213,7 @@ class Device:
             _key(shader, complete_spec(shader, spec)) not in self._pipelines
             for shader, spec in pairs
         )
-        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, max(new, 1))
+        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, new)
         return PipelineBatch(self, pairs, threads, warm_up)
 
     def warm_up(self, pipelines: Sequence[Pipeline]) -> None:
@@ -472,13 +472,21 @@ class PipelineBatch:
         threads: int,
         warm_up: bool,
     ) -> None:
+        """Start; with no threads, all of the pipelines are there already."""
         self._device = device
         self._visit = device.gate.visit()
         self._visit.__enter__()
-        self._builders = Workers(threads, "vkmnn-pipeline")
+        self._builders = Workers(max(threads, 1), "vkmnn-pipeline")
+        self._warm_up: WarmUp | None = None
+        self._built: list[Future[Pipeline]] = []
+        warm_up = warm_up and device.info.type is DeviceType.CPU
+        if not threads:
+            found = [self._build(*pair) for pair in pairs]
+            if not warm_up or all(pipeline.warm for pipeline in found):
+                self._built = [_done(pipeline) for pipeline in found]
+                return
         self._built = [self._builders.submit(self._build, *pair) for pair in pairs]
-        on_cpu = device.info.type is DeviceType.CPU
-        self._warm_up = WarmUp(device, self._built) if warm_up and on_cpu else None
+        self._warm_up = WarmUp(device, self._built) if warm_up else None
 
     def _build(self, shader: Shader, spec: SpecValues) -> Pipeline:
         with self._device.gate.visit(within=True):
@@ -514,6 +522,12 @@ class PipelineBatch:
             self._warm_up.close()
         self._builders.close(cancel=True)
         self._visit.__exit__(None, None, None)
+
+
+def _done(pipeline: Pipeline) -> Future[Pipeline]:
+    future: Future[Pipeline] = Future()
+    future.set_result(pipeline)
+    return future
 
 
 FLOOR_FEATURES = frozenset(

@@ -39,6 +39,7 @@ class ShaderLibrary:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
         self._shaders: dict[str, Shader] = {}
+        self._found: dict[tuple[object, ...], Shader] = {}
         self._entries: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
@@ -90,6 +91,13 @@ class ShaderLibrary:
         Raises:
             ShaderError: a value is unknown, or the combination is excluded; says what exists.
         """
+        key = (template, *axes.items(), *map(type, axes.values()))  # True is not 1 here
+        shader = self._found.get(key)
+        if shader is None:
+            shader = self._found[key] = self._find(template, axes)
+        return shader
+
+    def _find(self, template: str, axes: Mapping[str, str | int]) -> Shader:
         name = "_".join([template, *(str(value).lower() for value in axes.values())])
         entry = self._entry(name)
         if entry and entry["template"] == template and entry["axes"] == dict(axes):

@@ -42,7 +42,7 @@ class Preferences:
         """Return the preferred candidate; one that no longer exists is ignored."""
         if self.table and len(candidates) > 1:
             wanted = self.table.get(choice_key(what, problem))
-            for candidate in candidates:
+            for candidate in candidates if wanted is not None else ():
                 if repr(candidate) == wanted:
                     return candidate
         return candidates[0]

@@ -83,6 +83,8 @@ class ConstantStore:
                 placed[tensor] = stored
             else:
                 missing.setdefault(_key(constant), (constant, tensor.name))
+        if not missing:  # as for all plans of a session but the first
+            return placed
         fresh: dict[_Key, ConstantStorage] = {}
         total = sum(constant.source.nbytes for constant, _ in missing.values())
         threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 1

@@ -24,7 +24,8 @@ from onnx import TensorProto, helper
 
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
-from vkmnn.converter.native import WriteOptions, write_model
+from vkmnn.converter.native.front_end import IDENTIFIER
+from vkmnn.converter.native.write import WriteOptions, write_model
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError, UnsupportedOpError
 from vkmnn.ir import OP_TYPES, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.dtype import has_narrow_types
@@ -492,3 +493,7 @@ def test_reshape_attributes_have_no_default_in_files() -> None:
     from vkmnn.converter.native.values import encode
 
     assert encode(ReshapeAttrs())["names"] == ["allowzero"]
+
+
+def test_the_identifier_is_that_of_the_schema():
+    assert load_schema("vkmnn").identifier == IDENTIFIER

@@ -6,6 +6,5 @@ docs/model-file.md says what is in it and what may be relied on.
 from __future__ import annotations
 
 from vkmnn.converter.native.front_end import NativeFrontEnd
-from vkmnn.converter.native.write import WriteOptions, write_model
 
-__all__ = ["NativeFrontEnd", "WriteOptions", "write_model"]
+__all__ = ["NativeFrontEnd"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
-from vkmnn.converter.native.read import ModelFile, open_buffer, read_graph
-from vkmnn.converter.onnx.host_models import check_host_models
 from vkmnn.errors import InvalidInputError, ModelError, ModelFileError
 from vkmnn.ir import Graph
-from vkmnn.schema import load_schema
+
+if TYPE_CHECKING:
+    from vkmnn.converter.native.read import ModelFile
 
 SUFFIX = ".vkmnn"
+IDENTIFIER = b"VKMN"
+"""As in the schema, which is read when there is such a file."""
 
 
 @front_end("vkmnn")
@@ -25,9 +27,11 @@ class NativeFrontEnd(FrontEnd):
 
     def recognises(self, model: object, start: bytes) -> bool:
         named = isinstance(model, str | os.PathLike) and os.fspath(model).lower().endswith(SUFFIX)
-        return named or start[4:8] == load_schema("vkmnn").identifier
+        return named or start[4:8] == IDENTIFIER
 
     def read(self, model: Any) -> ModelFile:
+        from vkmnn.converter.native.read import ModelFile, open_buffer
+
         if isinstance(model, bytes):
             buffer, start, size, external = open_buffer(memoryview(model))
             if external:
@@ -47,6 +51,9 @@ class NativeFrontEnd(FrontEnd):
         return ModelFile(buffer, data[:size])
 
     def convert(self, source: ModelFile, conversion: Conversion) -> Graph:
+        from vkmnn.converter.native.read import read_graph
+        from vkmnn.converter.onnx.host_models import check_host_models
+
         if conversion.as_inputs:
             raise InvalidInputError(
                 f"'{min(conversion.as_inputs)}' is a constant in this file",

@@ -190,6 +190,7 @@ def shared_cost(
     """Return the time that a kernel is expected to take; arguments as of `rank_shared`."""
     tile = kernel.tile
     down, across = tile.each
+    buffers = tile.buffers(info)
     # Every invocation reads its rows and columns of a step from shared memory.
     reads = tile.invocations // tile.groups * (down + across) + tile.rows + tile.columns
     tiling = Tiling(
@@ -203,9 +204,9 @@ def shared_cost(
         results=tile.results,
         invocations=tile.invocations,
         registers=down * across + REGISTERS,
-        shared=tile.shared_bytes(tile.buffers(info)),
+        shared=tile.shared_bytes(buffers),
         groups=tile.groups,
-        buffers=tile.buffers(info),
+        buffers=buffers,
         weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
         efficiency=EFFICIENCY[tile.each],
     )
