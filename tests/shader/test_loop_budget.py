@@ -61,6 +61,7 @@ SHORT_BECAUSE = {
     "softmax_columns": f"{T}softmax.py::test_long_lines",
     "softmax_rows": f"{T}softmax.py::test_long_lines",
     "top_k_merge": "a binary search",
+    "pool_whole": f"{EXECUTIONS}/pooling.py:MAX_WHOLE",
     "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
     "top_k_rank": f"{CASES}/along_axis.py::largest_and_smallest",
 }

@@ -525,6 +525,11 @@ def attention_rotate(
     )
 
 
+AttentionTileGroups: TypeAlias = Literal[
+    1,
+    2,
+    4,
+]
 AttentionTileAligned: TypeAlias = Literal[
     1,
     4,
@@ -641,20 +646,24 @@ class AttentionTileParams(Params):
 
 def attention_tile(
     *,
+    groups: AttentionTileGroups,
     aligned: AttentionTileAligned,
     element: AttentionTileElement,
     load: AttentionTileLoad,
 ) -> Shader:
     """Return a variant of `attention_tile`.
 
-    Attention for any device: a workgroup of 128 invocations makes 16 queries of up to 64 columns,
-    32 keys at a time, with a softmax that is corrected as its maximum grows (Milakov and
-    Gimelshein 2018; Dao et al. 2022, FlashAttention). Queries and keys pass through shared memory
-    in pieces of 64 elements.
+    Attention for any device: a workgroup makes 16 queries of up to 64 columns, with a softmax
+    that is corrected as its maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022,
+    FlashAttention). Each of `groups` of 128 invocations takes every so many-th block of 32 keys;
+    at the end their maxima, sums and results meet. Queries, keys and values pass through shared
+    memory in pieces of 64 elements; values of a block and the next keys are loaded while its
+    scores are computed.
     """
     return _find(
         "attention_tile",
         {
+            "groups": groups,
             "aligned": aligned,
             "element": element,
             "load": load,
@@ -858,11 +867,11 @@ ConvCoopSplit: TypeAlias = Literal[
     0,
     1,
 ]
-_CONV_COOP = struct.Struct("<I3i3I3i3iIIIIiiI4IIIIIff")
+_CONV_COOP = struct.Struct("<I3i3I3i3iIIIIIiiI4IIIIIff")
 
 
 class ConvCoopParams(Params):
-    """Push constants of `conv_coop`: 120 bytes.
+    """Push constants of `conv_coop`: 124 bytes.
 
     Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
     """
@@ -877,6 +886,7 @@ class ConvCoopParams(Params):
         "tiles",
         "steps",
         "parts",
+        "phases",
         "in_block",
         "in_blocks",
         "out_block",
@@ -901,6 +911,7 @@ class ConvCoopParams(Params):
         tiles: int,
         steps: int,
         parts: int,
+        phases: int,
         in_block: int,
         in_blocks: int,
         out_block: int,
@@ -921,6 +932,7 @@ class ConvCoopParams(Params):
         self.tiles: Final = tiles
         self.steps: Final = steps
         self.parts: Final = parts
+        self.phases: Final = phases
         self.in_block: Final = in_block
         self.in_blocks: Final = in_blocks
         self.out_block: Final = out_block
@@ -944,6 +956,7 @@ class ConvCoopParams(Params):
                 self.tiles,
                 self.steps,
                 self.parts,
+                self.phases,
                 self.in_block,
                 self.in_blocks,
                 self.out_block,
@@ -971,7 +984,10 @@ def conv_coop(
     split: several workgroups share a tile, each a part of K. k counts pairs of channel blocks,
     tap by tap: `taps` says for each pair which texel it is, counted from a pixel's first tap, how
     far the second block is (0: there is none), and the tap's place as depth and height · 65536 +
-    width. Weights are rows [group][channel][pair] of eight elements.
+    width. Weights are rows [group][channel][pair] of eight elements. PHASED: `phases`
+    convolutions of the same sizes, which write pixels of one output; `taps` has a table for each
+    of them, and how far each lies from the first pixel; weights are
+    [group][phase][channel][pair].
     """
     return _find(
         "conv_coop",
@@ -1436,8 +1452,12 @@ def conv_rotate(
 ConvSharedTile: TypeAlias = Literal[
     "128x128",
     "128x64",
+    "128x16",
+    "128x16x2",
     "64x64",
     "64x64x2",
+    "64x32",
+    "64x32x2",
     "32x32",
     "32x32x4",
 ]
@@ -1449,11 +1469,11 @@ ConvSharedElement: TypeAlias = Literal[
     "f32",
     "f16",
 ]
-_CONV_SHARED = struct.Struct("<I3i3I3i3iIIIIiiI4IIIIIff")
+_CONV_SHARED = struct.Struct("<I3i3I3i3iIIIIIiiI4IIIIIff")
 
 
 class ConvSharedParams(Params):
-    """Push constants of `conv_shared`: 120 bytes.
+    """Push constants of `conv_shared`: 124 bytes.
 
     Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
     """
@@ -1468,6 +1488,7 @@ class ConvSharedParams(Params):
         "tiles",
         "steps",
         "parts",
+        "phases",
         "in_block",
         "in_blocks",
         "out_block",
@@ -1492,6 +1513,7 @@ class ConvSharedParams(Params):
         tiles: int,
         steps: int,
         parts: int,
+        phases: int,
         in_block: int,
         in_blocks: int,
         out_block: int,
@@ -1512,6 +1534,7 @@ class ConvSharedParams(Params):
         self.tiles: Final = tiles
         self.steps: Final = steps
         self.parts: Final = parts
+        self.phases: Final = phases
         self.in_block: Final = in_block
         self.in_blocks: Final = in_blocks
         self.out_block: Final = out_block
@@ -1535,6 +1558,7 @@ class ConvSharedParams(Params):
                 self.tiles,
                 self.steps,
                 self.parts,
+                self.phases,
                 self.in_block,
                 self.in_blocks,
                 self.out_block,
@@ -1561,7 +1585,10 @@ def conv_shared(
     Convolution as implicit GEMM for GPUs: pixels are rows, taps times input channels the inner
     axis, and tiles of both operands pass through shared memory. Weights are [panel][K][columns of
     a tile]. `taps` has an entry for every four channels of every tap: its position in the window
-    and its distance in x. split: several workgroups share a tile, each a part of K.
+    and its distance in x. split: several workgroups share a tile, each a part of K. PHASED:
+    `phases` convolutions of the same sizes, which write pixels of one output; `taps` has a table
+    for each of them, and how far each lies from the first pixel; weights are
+    [group][phase][panel].
     """
     return _find(
         "conv_shared",
@@ -1582,6 +1609,8 @@ ConvStripStride: TypeAlias = Literal[
     2,
 ]
 ConvStripPixels: TypeAlias = Literal[
+    1,
+    2,
     4,
     8,
 ]
@@ -3346,6 +3375,8 @@ MatmulSharedTile: TypeAlias = Literal[
     "128x64",
     "64x64",
     "64x64x2",
+    "64x32",
+    "64x32x2",
     "32x32",
     "32x32x4",
 ]
@@ -4331,6 +4362,73 @@ def pool_strip(
             "size": size,
             "stride": stride,
             "pixels": pixels,
+            "element": element,
+        },
+    )
+
+
+PoolWholeLanes: TypeAlias = Literal[
+    8,
+    16,
+    32,
+    0,
+]
+PoolWholeElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_POOL_WHOLE = struct.Struct("<IIII")
+
+
+class PoolWholeParams(Params):
+    """Push constants of `pool_whole`: 16 bytes."""
+
+    __slots__ = (
+        "images",
+        "size",
+        "batch",
+        "channels",
+    )
+
+    def __init__(
+        self,
+        *,
+        images: int,
+        size: int,
+        batch: int,
+        channels: int,
+    ) -> None:
+        self.images: Final = images
+        self.size: Final = size
+        self.batch: Final = batch
+        self.channels: Final = channels
+
+    def pack(self) -> bytes:
+        try:
+            return _POOL_WHOLE.pack(
+                self.images,
+                self.size,
+                self.batch,
+                self.channels,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _POOL_WHOLE, error) from None
+
+
+def pool_whole(
+    *,
+    lanes: PoolWholeLanes,
+    element: PoolWholeElement,
+) -> Shader:
+    """Return a variant of `pool_whole`.
+
+    Maximum or average of whole planes of channel-blocked texels: the invocations of a workgroup
+    share the texels of one.
+    """
+    return _find(
+        "pool_whole",
+        {
+            "lanes": lanes,
             "element": element,
         },
     )

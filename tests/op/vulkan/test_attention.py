@@ -16,7 +16,7 @@ from vkmnn.ir.ops import AttentionAttrs, OpAttrs, ReshapeAttrs, SplitAttrs, Tran
 from vkmnn.vulkan.backend import VulkanBackend
 
 T = TypeVar("T")
-KERNELS = ["rotate-32", "rotate-16", "rotate-8", "tile-16"]
+KERNELS = ["rotate-32", "rotate-16", "rotate-8", "tile-16", "tile-16x2"]
 
 
 class Forced:
@@ -29,7 +29,9 @@ class Forced:
         if what != "attention":
             return candidates[0]
         for candidate in candidates:
-            if f"{candidate.family}-{candidate.rows}" == self.name:  # type: ignore[attr-defined]
+            groups = getattr(candidate, "groups", 1)
+            name = f"{candidate.family}-{candidate.rows}"  # type: ignore[attr-defined]
+            if name + (f"x{groups}" if groups > 1 else "") == self.name:
                 return candidate
         pytest.skip(f"no {self.name} here")
 

@@ -16,7 +16,6 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, cpu_lanes, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import encode
 from vkmnn.vulkan.gemm.cpu_tiles import CPU_TILES, CpuTile
-from vkmnn.vulkan.gemm.families import single
 from vkmnn.vulkan.gemm.family import Target, rank_convolution
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.rewrites import dense as gemm_dense
@@ -129,7 +128,6 @@ def test_kernels_of_gpus(
         encode, "rank_convolution", lambda problem, _: rank_convolution(problem, Target(info))
     )
     monkeypatch.setattr(encoder, "loads_of", lambda *_: ("buffer",))
-    monkeypatch.setattr(single, "GPU_INVOCATIONS", 200)
     x = random(1, 8, pixels, 1)
     w = random(outputs, 8 // group, 3, 3, seed=1)
     compare(attrs(pads=(1, 1, 1, 1), group=group), x, w, random(outputs))

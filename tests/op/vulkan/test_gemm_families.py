@@ -19,12 +19,12 @@ from vkmnn.testing.runner import Picker
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.gemm.families.gemv import MatMulGemv
 from vkmnn.vulkan.gemm.families.shared import ConvShared, MatMulShared
-from vkmnn.vulkan.gemm.shared_tiles import GROUPED, TILES, SharedKernel, Tile
+from vkmnn.vulkan.gemm.shared_tiles import NARROW, TILES, SharedKernel, Tile
 
 RNG = np.random.default_rng(5)
 PARTS = 3
-SPLIT = [SharedKernel(tile, PARTS) for tile in GROUPED.values()]
-UNSPLIT = [SharedKernel(tile) for tile in (*TILES, *GROUPED.values())]
+SPLIT = [SharedKernel(tile, PARTS) for tile in TILES if tile.groups > 1]
+UNSPLIT = [SharedKernel(tile) for tile in TILES]
 REPLAYS = 30
 
 
@@ -90,7 +90,7 @@ def test_parts_make_the_whole(kernel: SharedKernel) -> None:
             np.testing.assert_array_equal(got, case.expected()[0])
 
 
-@pytest.mark.parametrize("kernel", SPLIT, ids=name_of)
+@pytest.mark.parametrize("kernel", [*SPLIT, SharedKernel(NARROW[1], PARTS)], ids=name_of)
 def test_convolution_in_parts(kernel: SharedKernel) -> None:
     attrs = ConvolutionAttrs((3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 1)
     inputs = [whole(2, 60, 7, 9), whole(70, 60, 3, 3), whole(70)]
@@ -140,7 +140,7 @@ def test_infinite_and_missing_numbers_of_few_rows(rows: int) -> None:
         np.testing.assert_array_equal(result(plan, case), case.expected()[0])
 
 
-@pytest.mark.parametrize("kernel", UNSPLIT, ids=name_of)
+@pytest.mark.parametrize("kernel", [*UNSPLIT, *map(SharedKernel, NARROW)], ids=name_of)
 def test_pads_are_no_products(kernel: SharedKernel) -> None:
     """What a window meets outside the input counts as nothing, whatever the weights are."""
     x, w = whole(1, 5, 6, 7), whole(6, 5, 3, 3)

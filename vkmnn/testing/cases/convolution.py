@@ -87,14 +87,17 @@ class Maker:
         known = [1, 2] if constant else []
         return op_case("Convolution", attrs, inputs, constant=known, rtol=0, atol=tolerance)
 
-    def transposed(self, x: Ints, w: Ints, strides: Ints, group: int = 1) -> Case:
-        """Return a transposed convolution, which writes its output in phases."""
+    def transposed(
+        self, x: Ints, w: Ints, strides: Ints, group: int = 1, *, together: bool = False
+    ) -> Case:
+        """Return a transposed convolution, which writes its output in phases, one by one or not."""
         axes = len(x) - 2
         attrs = DeconvolutionAttrs(
             w[2:], strides, (1,) * axes, (0, 1) * axes, (0,) * axes, group=group
         )
         inputs = [whole(*x), whole(*w, seed=1), whole(w[1] * group, seed=2)]
-        return op_case("Deconvolution", attrs, inputs, constant=[1, 2], rtol=0, atol=0)
+        case = op_case("Deconvolution", attrs, inputs, constant=[1, 2], rtol=0, atol=0)
+        return replace(case, takes={"phases": 1} if together else {})
 
 
 def _tiles(variant: Variant) -> Iterator[Case]:
@@ -147,6 +150,8 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     yield make(x, w, strides=(2, 3), pads=(1, 0, 2, 1), bias=False)
     x, w = (2, 2 * depth, 5, 3), (2 * depth, 9, 3, 3)
     yield make.transposed(x, w, (2, 3))
+    if groups == 1:
+        yield make.transposed((2, depth + 8, 5, 7), (depth + 8, 9, 4, 4), (2, 2), together=True)
     yield make((1, 4 * depth, 3, 2), (8, depth, 3, 3), pads=(1, 1, 1, 1), group=4)
 
 
@@ -185,6 +190,8 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
         yield make((1, step, 6, 5), (columns, step, 3, 3), residual=True)
         yield Maker(SMOOTH)((2, 8, 7, 5), (9, 8, 3, 3), pads=(1, 1, 1, 1))
         yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
+        yield make.transposed((2, step + 7, 5, 7), (step + 7, 9, 4, 4), (2, 2), together=True)
+        yield make.transposed((1, 16, 3, 5), (16, 8, 2, 6), (2, 3), 2, together=True)
 
 
 @shader_cases("conv_rotate")

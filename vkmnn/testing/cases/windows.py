@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -102,6 +103,24 @@ def pooling_special() -> Iterator[Case]:
     x[0, 1] = -3.0
     x[0, 2, 1, 1], x[0, 3, 2, 2] = np.nan, np.inf
     yield op_case("Pooling", PoolingAttrs("MAX", kernel=(2, 2), pads=(1, 1, 0, 0)), [x])
+
+
+@shader_cases("pool_whole")
+def pool_whole(variant: Variant) -> Iterator[Case]:
+    """Planes of one to three axes, longer and shorter than the workgroups; special values."""
+    for shape in ((2, 7, 13, 17), (1, 5, 31), (3, 3, 1, 1), (1, 9, 3, 5, 7), (2, 4, 65, 33)):
+        for kind in ("MAX", "AVERAGE"):
+            x = whole(*shape) if kind == "AVERAGE" else floats(*shape)
+            case = op_case("Pooling", PoolingAttrs(kind, is_global=True), [x], rtol=3e-7, atol=0)
+            yield replace(case, takes={"global pooling": True})
+    special = f32([[[1, np.nan, 2], [-np.inf] * 3, [-2, np.inf, 3], [-np.inf, -1, -np.inf]]])
+    for kind in ("MAX", "AVERAGE"):
+        case = op_case("Pooling", PoolingAttrs(kind, is_global=True), [special])
+        yield replace(case, takes={"global pooling": True})
+    # All of it, though the window is given.
+    attrs = PoolingAttrs("AVERAGE", (6, 11), (2, 3))
+    case = op_case("Pooling", attrs, [whole(1, 6, 6, 11)], rtol=3e-7, atol=0)
+    yield replace(case, takes={"global pooling": True})
 
 
 @shader_cases("pool")

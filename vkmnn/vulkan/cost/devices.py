@@ -31,7 +31,6 @@ class DeviceClass:
         single_step_us: the same with one buffer, and so with two barriers.
         cold_step_us: more of it where the right operand comes from memory.
         round_us: of a loop round in registers, whose loads wait for memory.
-        tap_us: of looking up a tap before what it points at is loaded.
         core_bytes: that a multiprocessor loads through the caches.
         cached_bytes: that all of them together load through the caches.
         cold_bytes: that it loads of what comes from memory.
@@ -62,7 +61,6 @@ class DeviceClass:
     single_step_us: float
     cold_step_us: float
     round_us: float
-    tap_us: float
     core_bytes: float
     cached_bytes: float
     cold_bytes: float
@@ -94,7 +92,6 @@ SERVER = DeviceClass(
     single_step_us=0.2676,
     cold_step_us=0.0631,
     round_us=0.35,
-    tap_us=0.14,
     core_bytes=88_670,
     cached_bytes=9_610_000,
     cold_bytes=84_550,
@@ -175,7 +172,6 @@ _INTEGRATED = replace(
     single_step_us=0.6,
     cold_step_us=0.2,
     round_us=0.8,
-    tap_us=0.3,
     core_bytes=20_000,
     cold_bytes=20_000,
     shared_bytes=60_000,

@@ -48,7 +48,6 @@ class Tiling:
         buffers: two hide the loads of a step, one does not.
         weight_bytes: the right operand of the whole product.
         matrices: multiplied by cooperative matrices.
-        taps: looked up just before what they point at is loaded.
         efficiency: the part of the rate in float32 that results an invocation reach.
     """
 
@@ -67,7 +66,6 @@ class Tiling:
     buffers: int
     weight_bytes: float
     matrices: bool = False
-    taps: bool = False
     efficiency: float = 1.0
 
     @property
@@ -111,7 +109,7 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     waves = -(-busiest // at_once)
     streamed = tiling.weight_bytes > HUGE_BYTES or (cold and tiling.weight_bytes > TINY_BYTES)
     step = device.step_us if tiling.buffers > 1 else device.single_step_us
-    step += device.cold_step_us * streamed + device.tap_us * tiling.taps
+    step += device.cold_step_us * streamed
     rounds = busiest * tiling.steps
     busy = min(tiling.workgroups, cores_of(info))
     rate_bytes = min(device.core_bytes, device.cached_bytes / busy)

@@ -13,7 +13,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
-from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -27,22 +27,69 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     16: (32, 16),
 }
 MASK, LENGTH = 3, 4  # numbers of inputs
-TILE_INVOCATIONS = 128
-# Waits for loads and barriers for as many keys as a kernel takes at a time.
-ROUNDS = 4
+TILE_GROUPS: tuple[kernels.AttentionTileGroups, ...] = (1, 2, 4)
+TILE_INVOCATIONS = 128  # of a group
+TILE_REGISTERS = 96  # of an invocation, at a guess
+# The part of the arithmetic rate that is left beside the reads of shared memory.
+TILE_EFFICIENCY = 0.65
+# Vec4s of queries, and of keys or values of a group, that lie in shared memory as they do outside;
+# bytes of scores, maxima and factors of a group.
+TILE_QUERIES, TILE_KEYS, TILE_SCORES = 16 * 17, 32 * 17, 16 * (16 * 9 + 32 + 4)
 
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """A workgroup computes `rows` queries; queries and keys pass through shared memory."""
+    """A workgroup computes `rows` queries; queries, keys and values pass through shared memory.
+
+    Each of `groups` of invocations takes every so many-th block of keys.
+    """
 
     rows: int = 16
+    groups: kernels.AttentionTileGroups = 1
     family = "tile"
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
-        shader = kernels.attention_tile(element=encoder.element, load=encoder.load, aligned=aligned)
+        shader = kernels.attention_tile(
+            groups=self.groups,
+            element=encoder.element,
+            load=encoder.load if self.groups == 1 else "buffer",
+            aligned=aligned,
+        )
         return shader, kernels.AttentionTileParams
+
+    def fits(self, info: DeviceInfo, fp16: bool) -> bool:
+        """Return whether there is a kernel, and a device has the shared memory and invocations."""
+        if self.groups == 4 and not fp16:
+            return False
+        limits = info.limits
+        room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
+        held = (8 if fp16 else 16) * (TILE_QUERIES + self.groups * TILE_KEYS)
+        shared_bytes = held + self.groups * TILE_SCORES
+        return self.groups * TILE_INVOCATIONS <= room and shared_bytes <= limits.max_shared_memory
+
+    def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo, element_bytes: int) -> Cost:
+        """Return the time that the kernel is expected to take.
+
+        A round is as many blocks of keys as there are groups: what it loads, the round before it
+        asked for, so that it waits once.
+        """
+        columns = attrs.depth + min(attrs.width, COLUMNS)
+        blocks = ceil_div(attrs.keys, KEYS)
+        rounds = ceil_div(blocks, self.groups)
+        queries = ceil_div(attrs.queries, self.rows)
+        loop = Loop(
+            workgroups=queries * prod(attrs.batch) * ceil_div(attrs.width, COLUMNS),
+            invocations=TILE_INVOCATIONS * self.groups,
+            rounds=rounds,
+            round_bytes=blocks / rounds * KEYS * columns * element_bytes,
+            round_flops=blocks / rounds * 2 * self.rows * KEYS * columns,
+            results=self.rows * min(attrs.width, COLUMNS),
+            registers=TILE_REGISTERS,
+            shared_bytes=2 * 4 * self.rows * COLUMNS * (self.groups - 1),
+            efficiency=TILE_EFFICIENCY,
+        )
+        return loop_cost(loop, info)
 
 
 @dataclass(frozen=True)
@@ -130,38 +177,28 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         # A binding that the specialization leaves out still needs a buffer; any will do.
         tensors = [q, k, v, mask or q, length or q, output]
         encoder.dispatch(shader, tensors, params, groups, spec)
-        encoder.expect(_expected(attrs, kernel.rows, prod(groups), encoder))
-
-
-def _expected(
-    attrs: StridedAttentionAttrs, rows: int, workgroups: int, encoder: VulkanEncoder
-) -> Expected:
-    """Return what the dispatch is expected to take: it waits for keys and values in turn."""
-    columns = attrs.depth + min(attrs.width, COLUMNS)
-    loop = Loop(
-        workgroups=workgroups,
-        invocations=TILE_INVOCATIONS,
-        rounds=ROUNDS * ceil_div(attrs.keys, KEYS),
-        round_bytes=KEYS * columns * (2 if encoder.fp16 else 4) / ROUNDS,
-        round_flops=2 * rows * KEYS * columns / ROUNDS,
-        results=rows * COLUMNS,
-    )
-    return Expected(loop_cost(loop, encoder.info))
+        if isinstance(kernel, AttentionTile):
+            encoder.expect(Expected(kernel.time(attrs, encoder.info, 2 if encoder.fp16 else 4)))
 
 
 def _kernels(
     attrs: StridedAttentionAttrs, encoder: VulkanEncoder
 ) -> list[AttentionTile | AttentionRotate]:
     """Return the kernels that can do it, the likely fastest first."""
-    tile = AttentionTile()
+    info = encoder.info
+    fp16 = encoder.fp16
+    every = (AttentionTile(groups=groups) for groups in TILE_GROUPS)
+    tiles = [tile for tile in every if tile.fits(info, fp16)]
+    if is_gpu(info):
+        tiles.sort(key=lambda tile: tile.time(attrs, info, 2 if fp16 else 4).total)
     if "texel" not in encoder.loads:
-        return [tile]
+        return [*tiles]
     rotations = []
-    for lanes in rotate_lanes(encoder.info):
+    for lanes in rotate_lanes(info):
         rows = ROTATE_ROWS[lanes]
         sizes = rows if attrs.queries > rows[1] else rows[::-1]
         rotations += [AttentionRotate(size, lanes) for size in sizes]
-    return [tile, *rotations] if is_gpu(encoder.info) else [*rotations, tile]
+    return [*tiles, *rotations] if is_gpu(info) else [*rotations, *tiles]
 
 
 def _aligned(depth: int, width: int, views: Sequence[View]) -> Literal[1, 4]:

@@ -1,10 +1,13 @@
-"""Deconvolution (transposed convolution) as ordinary convolutions, one per phase of the stride."""
+"""Deconvolution (transposed convolution) as ordinary convolutions: one per phase of the stride."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import gcd, prod
+
+import numpy as np
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
@@ -15,7 +18,8 @@ from vkmnn.shape.windows import Window, deconv_window
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import vulkan_execution
 from vkmnn.vulkan.executions.convolution import ConvolutionBase
-from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.encode import convolution_kernels, encode_convolution
+from vkmnn.vulkan.gemm.family import Target
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import Weights
@@ -35,6 +39,10 @@ class Phase:
     tap_count: int
     dilation: int
     pad: int
+
+
+Phases = tuple[Phase, ...]
+"""One phase of each axis."""
 
 
 def axis_phases(
@@ -71,7 +79,7 @@ def axis_phases(
 
 @vulkan_execution("Deconvolution")
 class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
-    """One dispatch per phase; each writes its own pixels of the output."""
+    """One dispatch for all phases of the same sizes, or one per phase."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse huge steps, too."""
@@ -79,20 +87,48 @@ class DeconvolutionExecution(ConvolutionBase[DeconvolutionAttrs]):
         reject_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record one dispatch per phase."""
+        """Record the phases: on GPUs those of the same sizes together, where a kernel can."""
         attrs, x, w, bias = self.attrs, self.operand(0), self.operand(1), self.optional(2)
         window = deconv_window(attrs, x.shape[2:], w.shape[2:])
         source = blocked(x, encoder)
-        for phases in product(*_phases(window)):
-            job = ConvJob(
-                _problem(attrs.group, x.shape, w.shape, window, phases),
-                _weights(w, attrs.group, phases),
-                source,
-                self.output,
-                bias,
-                activation=attrs.activation,
-            )
-            encode_convolution(job, encoder)
+        target = Target.of(encoder)
+        for alike in _alike(product(*_phases(window))):
+            apart = [_problem(attrs.group, x.shape, w.shape, window, phases) for phases in alike]
+            one = _joined(apart)
+            ways = [list(zip(apart, ([phases] for phases in alike), strict=True))]
+            if len(alike) > 1 and convolution_kernels(one, target, encoder):
+                ways.append([(one, alike)])
+            order = sorted(range(len(ways)), reverse=target.gpu)
+            for problem, phases in ways[encoder.choose("phases", one, order)]:
+                job = ConvJob(
+                    problem,
+                    _weights(w, attrs.group, phases),
+                    source,
+                    self.output,
+                    bias,
+                    activation=attrs.activation,
+                )
+                encode_convolution(job, encoder)
+
+
+def _alike(every: Iterable[Phases]) -> list[list[Phases]]:
+    """Return the phases, those of the same sizes together."""
+    groups: dict[object, list[Phases]] = {}
+    for phases in every:
+        sizes = tuple((phase.count, phase.tap_count, phase.dilation) for phase in phases)
+        groups.setdefault(sizes, []).append(phases)
+    return list(groups.values())
+
+
+def _joined(problems: Sequence[ConvProblem]) -> ConvProblem:
+    """Return phases of the same sizes as one problem."""
+    pad = max(p.pad[0] for p in problems), max(p.pad[1] for p in problems)
+    whole = (*pad, max(p.pad[2] for p in problems))
+    phases = []
+    for problem in problems:
+        less = tuple(most - mine for most, mine in zip(whole, problem.pad, strict=True))
+        phases.append((triple(less, 0), problem.out_offset - problems[0].out_offset))
+    return replace(problems[0], pad=whole, phases=tuple(phases))
 
 
 def _phases(window: Window) -> list[list[Phase]]:
@@ -139,15 +175,16 @@ def _problem(
     )
 
 
-def _weights(w: Tensor, group: int, phases: Sequence[Phase]) -> Weights:
-    """Return the weights of one phase, with inputs and outputs of each group exchanged."""
+def _weights(w: Tensor, group: int, every: Sequence[Phases]) -> Weights:
+    """Return the weights of some phases, with inputs and outputs of each group exchanged."""
     shape = (group, w.shape[0] // group, w.shape[1], *triple(w.shape[2:], 1))
-    depth, height, width = (phase.taps for phase in phases)
+    taps = [tuple(phase.taps for phase in phases) for phases in every]
 
     def view(plain: Array) -> Array:
         turned = plain.reshape(shape).swapaxes(1, 2)
-        usual = turned.reshape(shape[0] * shape[2], shape[1], *shape[3:])
-        seen: Array = usual[:, :, depth, height, width]
-        return seen
+        seen = [turned[:, :, :, depth, height, width] for depth, height, width in taps]
+        # [group][phase][channel]
+        stacked = np.stack(seen, axis=1) if len(seen) > 1 else seen[0]
+        return stacked.reshape(group * len(seen) * shape[2], shape[1], *seen[0].shape[3:])
 
-    return Weights(w, f"transposed:{depth}:{height}:{width}", view)
+    return Weights(w, "transposed:" + ":".join(str(slices) for slices in taps), view)

@@ -14,15 +14,23 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import Window, pool_window
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
+from vkmnn.vulkan.cost.passes import Loop, loop_cost
+from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.rows.reduction import row_grid, row_group
 from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
 from vkmnn.vulkan.storage import kernel_dtype
 
 # From this many taps on, one axis after the other is less work and gives more invocations.
 SEPARABLE_TAPS = 256
+# Planes of more texels than this are not one workgroup's work.
+MAX_WHOLE = 1 << 16
+# Loads that are on their way at once, and invocations of a workgroup.
+TAPS_A_WAIT = 4
+POOL_LOCAL = 64
 # Windows with an unrolled kernel, three to five times as fast on CPU devices.
 STRIP_SIZES = (2, 3, 5)
 STRIP_STRIDES = (1, 2)
@@ -134,6 +142,14 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         window = pool_window(attrs, spatial)
         if len(self.outputs) == 1:
             self._passes = plan_passes(spatial, window, attrs.kind)
+            self._is_whole = (
+                attrs.kind in ("MAX", "AVERAGE")
+                and kernel_dtype(x.dtype) == "f32"
+                and window.kernel == tuple(spatial) != ()
+                and set(window.output) == {1}
+                and not any((*window.begins, *window.ends))
+                and prod(spatial) <= MAX_WHOLE
+            )
         elif len(spatial) > MAX_AXES:
             raise Rejection(f"{len(spatial)} spatial axes with indices, at most {MAX_AXES} fit")
         else:
@@ -158,8 +174,36 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
             return
         if len(self.outputs) > 1:
             _encode_indices(self.attrs, self._passes[0], x, self.outputs, encoder)
+        elif self._is_whole and x.shape[0] and _takes_whole(x, encoder):
+            _encode_whole(self.attrs, x, self.output, encoder)
         else:
             _encode_passes(self.attrs, self._passes, x, self.output, encoder)
+
+
+def _takes_whole(x: Tensor, encoder: VulkanEncoder) -> bool:
+    """Choose whether a workgroup takes a whole plane, rather than an invocation."""
+    ways = (True, False) if is_gpu(encoder.info) else (False, True)
+    return encoder.choose("global pooling", x.shape, ways)
+
+
+def _encode_whole(attrs: PoolingAttrs, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
+    batch, channels = x.shape[:2]
+    images, size = batch * ceil_div(channels, 4), prod(x.shape[2:])
+    group = row_group(images, size, encoder)
+    shader = kernels.pool_whole(lanes=group.lanes, element=encoder.element)
+    params = kernels.PoolWholeParams(images=images, size=size, batch=batch, channels=channels)
+    spec = {"AVERAGE": attrs.kind == "AVERAGE", "local_size_x": group.local}
+    tensors = [blocked(x, encoder), y]
+    encoder.dispatch(shader, tensors, params, row_grid(images, encoder), spec)
+    loop = Loop(
+        workgroups=images,
+        invocations=group.local,
+        rounds=ceil_div(size, TAPS_A_WAIT * group.local),
+        round_bytes=min(size, TAPS_A_WAIT * group.local) * 4 * (2 if encoder.fp16 else 4),
+        results=4,
+        shared_bytes=2 * 16 * group.local,
+    )
+    encoder.expect(Expected(loop_cost(loop, encoder.info)))
 
 
 def _encode_passes(
@@ -270,6 +314,15 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
         count,
         {"KIND": kernels.Pool[attrs.kind], "COUNT_PADS": attrs.count_include_pad},
     )
+    taps = prod(step.kernel)
+    loop = Loop(
+        workgroups=ceil_div(count, POOL_LOCAL),
+        invocations=POOL_LOCAL,
+        rounds=ceil_div(taps, TAPS_A_WAIT),
+        round_bytes=TAPS_A_WAIT * POOL_LOCAL * 4 * (2 if encoder.fp16 else 4),
+        results=4 * POOL_LOCAL,
+    )
+    encoder.expect(Expected(loop_cost(loop, encoder.info)))
 
 
 def _encode_indices(

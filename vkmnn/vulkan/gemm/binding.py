@@ -34,7 +34,7 @@ class Binding:
 
 def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -> Binding:
     """Pack the weights of a convolution for a kernel, and return what it takes."""
-    problem, group = job.problem, job.problem.group
+    problem, group = job.problem, job.problem.weight_groups
     # Where channels are single, all groups are one, and input channels are not in blocks.
     single = problem.grouping != "blocks"
     blocks = problem.outputs if single else ceil_div(problem.outputs, 4)

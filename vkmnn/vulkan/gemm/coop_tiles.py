@@ -225,18 +225,15 @@ def _has_kinds(shape: CooperativeMatrixShape) -> bool:
     return kinds == _KINDS and not shape.saturating
 
 
-def rank_coop(
-    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, *, taps: bool = False
-) -> list[CoopKernel]:
+def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
     """Return the kernels that fit the device, the likely fastest first; all of them last.
 
     Args:
         gemm: what to compute.
         info: the device; without the matrices there are no kernels.
         weight_bytes: of all constants of the network.
-        taps: a table says where the left operand lies.
     """
-    return [kernel for _, kernel in timed_coop(gemm, info, weight_bytes, taps=taps)]
+    return [kernel for _, kernel in timed_coop(gemm, info, weight_bytes)]
 
 
 def timed_coop(
@@ -244,7 +241,6 @@ def timed_coop(
     info: DeviceInfo,
     weight_bytes: int = 0,
     *,
-    taps: bool = False,
     needed: int = 0,
 ) -> list[tuple[float, CoopKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
@@ -258,7 +254,7 @@ def timed_coop(
         return []
 
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
-        us = coop_cost(kernel, gemm, info, weight_bytes, taps=taps).total
+        us = coop_cost(kernel, gemm, info, weight_bytes).total
         return weighed_us(us, kernel.tile.done(gemm), needed or gemm.work), kernel
 
     offered: list[tuple[float, CoopKernel]] = []
@@ -284,8 +280,6 @@ def coop_cost(
     gemm: Gemm,
     info: DeviceInfo,
     weight_bytes: int = 0,
-    *,
-    taps: bool = False,
 ) -> Cost:
     """Return the time that a kernel is expected to take; arguments as of `rank_coop`."""
     tile = kernel.tile
@@ -307,6 +301,5 @@ def coop_cost(
         buffers=tile.buffers,
         weight_bytes=2 * gemm.columns * gemm.k * gemm.batches,
         matrices=True,
-        taps=taps,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

@@ -9,6 +9,7 @@ from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.family import (
     CONV_FAMILIES,
     MATMUL_FAMILIES,
+    ConvKernel,
     F,
     Target,
     rank_convolution,
@@ -16,6 +17,7 @@ from vkmnn.vulkan.gemm.family import (
     spread,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +33,7 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     if 0 in (problem.pixels, problem.channels):
         return
     target = Target.of(encoder)
-    candidates = encoder.once(
-        ("convolutions", len(CONV_FAMILIES), problem, target.key),
-        lambda: _ordered(rank_convolution(problem, target), target),
-    )
+    candidates = convolution_kernels(problem, target, encoder)
     kernel = encoder.choose("convolution", problem, candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
@@ -46,6 +45,16 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
                 lambda: kernel.predict(problem, target),
             )
         )
+
+
+def convolution_kernels(
+    problem: ConvProblem, target: Target, encoder: VulkanEncoder
+) -> list[ConvKernel]:
+    """Return the kernels that can solve a problem, in the order in which they are offered."""
+    return encoder.once(
+        ("convolutions", len(CONV_FAMILIES), problem, target.key),
+        lambda: _ordered(rank_convolution(problem, target), target),
+    )
 
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:

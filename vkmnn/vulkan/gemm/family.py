@@ -116,6 +116,8 @@ class ConvKernel(ABC):
     """Stands before the fields in the names that people read: `rotate_32_8`."""
     grouping: ClassVar[Grouping] = "blocks"
     """The problems that the family solves."""
+    phased: ClassVar[bool] = False
+    """Whether it solves those with several phases."""
 
     @classmethod
     @abstractmethod
@@ -216,7 +218,11 @@ def _check(family: type, base: type, methods: str) -> None:
 def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
     families = (CONV_FAMILIES[name] for name in CONV_FAMILIES)
-    fitting = (family for family in families if family.grouping == problem.grouping)
+    fitting = (
+        family
+        for family in families
+        if family.grouping == problem.grouping and (family.phased or not problem.phases)
+    )
     return _ordered(bid for family in fitting for bid in family.rank(problem, target))
 
 

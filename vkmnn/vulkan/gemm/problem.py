@@ -75,6 +75,9 @@ class ConvProblem:
     inputs and outputs are channels of one group. `out_size` is the grid of pixels to compute; pixel
     (n, z, y, x) goes to texel `out_offset + (n, z, y, x) · out_strides` of a channel block of
     `out_block` texels: so a transposed convolution writes one of its phases. `pad` may be negative.
+
+    `phases`: several convolutions at once that differ only in weights, pads and first texel: by how
+    much the pads of each fall short of `pad`, and how far from `out_offset` it begins.
     """
 
     batch: int
@@ -90,10 +93,11 @@ class ConvProblem:
     out_strides: tuple[int, int, int, int]
     out_offset: int
     out_block: int
+    phases: tuple[tuple[Triple, int], ...] = ()
 
     @property
     def pixels(self) -> int:
-        """Number of pixels to compute, over all images."""
+        """Number of pixels to compute, over all images, of each phase."""
         return self.batch * prod(self.out_size)
 
     @property
@@ -123,28 +127,35 @@ class ConvProblem:
     def padded(self) -> bool:
         """True when some tap of some pixel lies outside the input."""
         return any(
-            pad > 0 or (out - 1) * stride - pad + (kernel - 1) * dilation >= size
-            for size, out, kernel, stride, dilation, pad in zip(
+            pad > less or (out - 1) * stride - pad + less + (kernel - 1) * dilation >= size
+            for lack, _ in self.phases or (((0, 0, 0), 0),)
+            for size, out, kernel, stride, dilation, pad, less in zip(
                 self.in_size,
                 self.out_size,
                 self.kernel,
                 self.stride,
                 self.dilation,
                 self.pad,
+                lack,
                 strict=True,
             )
         )
 
     @property
+    def weight_groups(self) -> int:
+        """Groups of weights: every group has some for each phase."""
+        return self.group * max(1, len(self.phases))
+
+    @property
     def work(self) -> int:
         """How many numbers are multiplied."""
-        return self.pixels * self.channels * self.inputs * self.taps
+        return self.pixels * self.outputs * self.weight_groups * self.inputs * self.taps
 
     def gemm(self, vector: int = 4) -> Gemm:
         """Return the convolution as a matrix product.
 
-        Pixels are the rows, groups the batches, and k counts the input channels of every tap,
-        filled up to a multiple of `vector`.
+        Pixels are the rows, groups and phases the batches, and k counts the input channels of every
+        tap, filled up to a multiple of `vector`.
         """
         k = self.taps * ceil_div(self.inputs, vector) * vector
-        return Gemm(self.pixels, self.outputs, k, self.group)
+        return Gemm(self.pixels, self.outputs, k, self.weight_groups)

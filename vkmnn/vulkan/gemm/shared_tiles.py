@@ -6,6 +6,7 @@ docs/decisions/gemm-families.md says where the numbers come from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any, Literal, cast
 
@@ -42,10 +43,10 @@ class Tile:
     groups: int = 1
 
     @property
-    def name(self) -> kernels.MatmulSharedTile:
+    def name(self) -> kernels.ConvSharedTile:
         """The value of the axis `tile`."""
         grouped = f"x{self.groups}" if self.groups > 1 else ""
-        return cast(kernels.MatmulSharedTile, f"{self.rows}x{self.columns}{grouped}")
+        return cast(kernels.ConvSharedTile, f"{self.rows}x{self.columns}{grouped}")
 
     @property
     def results(self) -> int:
@@ -55,7 +56,7 @@ class Tile:
     @property
     def each(self) -> tuple[int, int]:
         """Rows and columns of results of an invocation."""
-        return 8 if self.rows > 32 else 4, 8 if self.rows > 64 else 4
+        return 8 if self.rows > 32 else 4, 8 if self.rows > 64 and self.columns > 32 else 4
 
     @property
     def invocations(self) -> int:
@@ -102,10 +103,14 @@ class Tile:
         return self.steps(k) * (self.depth // self.groups // 4 + 2) + 1
 
 
-# The largest first.
-TILES = (Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(32, 32))
-# Tiles whose K is shared: by groups of invocations, and by workgroups on top of these.
-GROUPED = {Tile(64, 64): Tile(64, 64, 2), Tile(32, 32): Tile(32, 32, 4)}
+# The largest first; then those whose K is shared by groups of invocations, and by workgroups on
+# top of these.
+TILES = (
+    *(Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(64, 32), Tile(32, 32)),
+    *(Tile(64, 64, 2), Tile(64, 32, 2), Tile(32, 32, 4)),
+)
+# For convolutions of few output channels, where invocations need not lie along rows.
+NARROW = (Tile(128, 16), Tile(128, 16, 2))
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,11 @@ def rank_shared(
 
 
 def timed_shared(
-    gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0, element_bytes: int = 4
+    gemm: Gemm,
+    info: DeviceInfo,
+    weight_bytes: int = 0,
+    element_bytes: int = 4,
+    tiles: Sequence[Tile] = TILES,
 ) -> list[tuple[float, SharedKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
@@ -164,7 +173,7 @@ def timed_shared(
 
     offered: list[tuple[float, SharedKernel]] = []
     spare: list[tuple[float, SharedKernel]] = []
-    for tile in (*TILES, *GROUPED.values()):
+    for tile in tiles:
         if not tile.buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
             continue
         offered.append(timed(SharedKernel(tile)))

@@ -1,11 +1,14 @@
-"""Windows cut into parts, so that the loops over each stay under what devices count to."""
+"""Windows cut into parts, so that the loops over each stay under what devices count to; phases."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
+from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.gemm.problem import ConvProblem
@@ -68,6 +71,13 @@ def split_taps(kernel: Triple, inner: int) -> list[Part]:
         yield from cut(Part(_set(part.first, axis, part.first[axis] + middle), rest))
 
     return list(cut(Part((0, 0, 0), kernel)))
+
+
+def places(phases: Sequence[tuple[Triple, int]]) -> Array:
+    """Return what follows the taps of several phases: how far each lies from the first texel."""
+    table = np.zeros((len(phases), 4), np.int32)
+    table[:, 0] = [place for _, place in phases]
+    return table
 
 
 def _set(values: Triple, axis: int, value: int) -> Triple:

@@ -30,6 +30,7 @@ from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import Operand, rows_of
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.gemm.taps import places
 from vkmnn.vulkan.spatial import Triple
 
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
@@ -103,23 +104,28 @@ class MatMulCoop(CoopKernel, MatMulKernel):
 class ConvCoop(CoopKernel, ConvKernel):
     """Convolutions as implicit GEMM by cooperative matrices; k counts pairs of channel blocks."""
 
+    phased = True
+
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, where the table of taps holds the window."""
         gemm = problem.gemm(VECTOR)
-        reach = [(k - 1) * step for k, step in zip(problem.kernel, problem.dilation, strict=True)]
+        lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
+        reach = [
+            (k - 1) * step + max(lack)
+            for k, step, *lack in zip(problem.kernel, problem.dilation, *lacks, strict=True)
+        ]
         if not target.fp16 or gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
-        taps = problem.kernel != (1, 1, 1)
         info, total = target.info, target.weight_bytes
-        for cost, kernel in timed_coop(gemm, info, total, taps=taps, needed=problem.work):
+        for cost, kernel in timed_coop(gemm, info, total, needed=problem.work):
             yield Bid(cls(kernel.tile, kernel.parts), place, cost)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time by `coop_tiles`."""
-        gemm, taps = problem.gemm(VECTOR), problem.kernel != (1, 1, 1)
-        cost = coop_cost(self, gemm, target.info, target.weight_bytes, taps=taps)
+        gemm = problem.gemm(VECTOR)
+        cost = coop_cost(self, gemm, target.info, target.weight_bytes)
         return Expected(cost, problem.work, self.tile.done(gemm))
 
     @property
@@ -153,7 +159,7 @@ class ConvCoop(CoopKernel, ConvKernel):
         shader = kernels.conv_coop(tile=self.tile.name, step=self.tile.step, split=self.split)
         tail = gemm.k % self.tile.step != 0
         padded = problem.padded or tail or problem.in_blocks % 2 != 0
-        one_tap = problem.kernel == (1, 1, 1) and not padded
+        one_tap = problem.kernel == (1, 1, 1) and not problem.phases
         x, weights, bias, residual, y = bound.tensors
         taps = weights if one_tap else _taps(problem, bound, encoder)
         walk = self.walk(gemm)
@@ -161,13 +167,14 @@ class ConvCoop(CoopKernel, ConvKernel):
         dispatch_tiles(
             shader,
             [x, weights, taps, bias, residual, y],
-            kernels.ConvCoopParams(k8=gemm.k // VECTOR, **sizes),
+            kernels.ConvCoopParams(k8=gemm.k // VECTOR, phases=len(problem.phases), **sizes),
             {
                 **bound.spec,
                 **index_spec(shader, problem.pixels),
                 "TAIL": tail,
                 "PADDED": padded,
                 "ONE_TAP": one_tap,
+                "PHASED": bool(problem.phases),
             },
             encoder,
             tiles=walk["tiles"],
@@ -187,20 +194,39 @@ def _packing_us(problem: MatMulProblem, target: Target) -> float:
 def _taps(problem: ConvProblem, bound: Binding, encoder: VulkanEncoder) -> Tensor:
     in_block = bound.sizes["in_block"]
     sizes = problem.kernel, problem.dilation, problem.in_size
-    return encoder.literal("coop taps", tap_table(*sizes, problem.in_blocks, in_block))
+    table = tap_table(*sizes, problem.in_blocks, in_block, problem.phases)
+    return encoder.literal("coop taps", table)
 
 
 @lru_cache(maxsize=256)
 def tap_table(
-    kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int
+    kernel: Triple,
+    dilation: Triple,
+    in_size: Triple,
+    blocks: int,
+    in_block: int,
+    phases: tuple[tuple[Triple, int], ...] = (),
 ) -> Array:
     """Return for each pair of channel blocks of each tap what `conv_coop` wants to know.
 
     That is: distance in texels, from there to the second block (0: there is none), depth, height
-    · 65536 + width. After the last pair are enough that lie outside for the longest step. Cached,
-    since plans share what they upload by the array's identity.
+    · 65536 + width. After the last pair are enough that lie outside for the longest step. Several
+    phases have a table each, followed by how far each lies from the first texel. Cached, since
+    plans share what they upload by the array's identity.
     """
-    positions = np.indices(kernel).reshape(3, -1).T * np.array(dilation)
+    if phases:
+        alone = (kernel, dilation, in_size, blocks, in_block)
+        return np.concatenate([*(_pairs(*alone, lack) for lack, _ in phases), places(phases)])
+    table = _pairs(kernel, dilation, in_size, blocks, in_block, (0, 0, 0))
+    outside = np.zeros((-len(table) % 32, 4), np.int32)
+    outside[:, 2] = NOWHERE
+    return np.concatenate([table, outside])
+
+
+def _pairs(
+    kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int, lack: Triple
+) -> Array:
+    positions = np.indices(kernel).reshape(3, -1).T * np.array(dilation) + lack
     _, height, width = in_size
     distance = positions @ np.array([height * width, width, 1])
     pairs = ceil_div(blocks, 2)
@@ -209,6 +235,4 @@ def tap_table(
     table[:, :, 1] = np.where(2 * np.arange(pairs) + 1 < blocks, in_block, 0)
     table[:, :, 2] = positions[:, :1]
     table[:, :, 3] = positions[:, 1:2] << 16 | positions[:, 2:]
-    outside = np.zeros((-table.shape[0] * pairs % 32, 4), np.int32)
-    outside[:, 2] = NOWHERE
-    return np.concatenate([table.reshape(-1, 4), outside])
+    return table.reshape(-1, 4)

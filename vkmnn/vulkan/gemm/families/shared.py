@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -25,16 +26,24 @@ from vkmnn.vulkan.gemm.family import (
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
-from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, shared_cost, timed_shared
+from vkmnn.vulkan.gemm.shared_tiles import (
+    NARROW,
+    TILES,
+    SharedKernel,
+    Tile,
+    shared_cost,
+    timed_shared,
+)
 from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.gemm.taps import places
 from vkmnn.vulkan.spatial import Triple
 
 # A table of taps takes 16 bytes per four products of an output: no more than a few megabytes.
 MAX_TAP_BLOCKS = 1 << 18
 
 
-def _timed(gemm: Gemm, target: Target) -> list[tuple[float, SharedKernel]]:
-    return timed_shared(gemm, target.info, target.weight_bytes, target.element_bytes)
+def _timed(gemm: Gemm, target: Target, tiles: Sequence[Tile]) -> list[tuple[float, SharedKernel]]:
+    return timed_shared(gemm, target.info, target.weight_bytes, target.element_bytes, tiles)
 
 
 def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
@@ -53,7 +62,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
-        for cost, kernel in _timed(problem.gemm, target):
+        for cost, kernel in _timed(problem.gemm, target, TILES):
             yield Bid(cls(kernel.tile, kernel.parts), _place(target), cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
@@ -66,7 +75,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
         gemm = job.problem.gemm
         bound = bind_matmul(job, self.pack(job, encoder))
         shader = kernels.matmul_shared(
-            tile=self.tile.name,
+            tile=cast(kernels.MatmulSharedTile, self.tile.name),
             split=self.split,
             aligned=4 if gemm.columns % 4 == 0 else 1,
             element=encoder.element,
@@ -89,12 +98,14 @@ class MatMulShared(SharedKernel, MatMulKernel):
 class ConvShared(SharedKernel, ConvKernel):
     """Convolutions as implicit GEMM by tiles in shared memory."""
 
+    phased = True
+
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `shared_tiles`, where the table of taps is not too long."""
         gemm = problem.gemm()
         if gemm.k <= 4 * MAX_TAP_BLOCKS:
-            for cost, kernel in _timed(gemm, target):
+            for cost, kernel in _timed(gemm, target, (*TILES, *NARROW)):
                 yield Bid(cls(kernel.tile, kernel.parts), _place(target), cost)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
@@ -116,7 +127,12 @@ class ConvShared(SharedKernel, ConvKernel):
         if not _has_one_tap(problem):
             in_block = bound.sizes["in_block"]
             table = tap_table(
-                problem.kernel, problem.dilation, problem.in_size, problem.in_blocks, in_block
+                problem.kernel,
+                problem.dilation,
+                problem.in_size,
+                problem.in_blocks,
+                in_block,
+                problem.phases,
             )
             taps = encoder.literal("taps", table)
         shader = kernels.conv_shared(
@@ -124,7 +140,7 @@ class ConvShared(SharedKernel, ConvKernel):
             split=self.split,
             element=encoder.element,
         )
-        walk = self.walk(problem.gemm())
+        walk = self.walk(problem.gemm()) | {"phases": len(problem.phases)}
         dispatch_tiles(
             shader,
             [*inputs, taps, y],
@@ -133,6 +149,7 @@ class ConvShared(SharedKernel, ConvKernel):
                 **bound.spec,
                 **index_spec(shader, problem.pixels),
                 **_shortcuts(problem),
+                "PHASED": bool(problem.phases),
                 "BUFFERS": self.tile.buffers(encoder.info),
             },
             encoder,
@@ -143,7 +160,7 @@ class ConvShared(SharedKernel, ConvKernel):
 
 
 def _has_one_tap(problem: ConvProblem) -> bool:
-    return problem.kernel == (1, 1, 1)
+    return problem.kernel == (1, 1, 1) and not problem.phases
 
 
 def _shortcuts(problem: ConvProblem) -> dict[str, bool]:
@@ -163,16 +180,31 @@ def _shortcuts(problem: ConvProblem) -> dict[str, bool]:
 
 @lru_cache(maxsize=256)
 def tap_table(
-    kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int
+    kernel: Triple,
+    dilation: Triple,
+    in_size: Triple,
+    blocks: int,
+    in_block: int,
+    phases: tuple[tuple[Triple, int], ...] = (),
 ) -> Array:
     """Return (depth, height, width, distance in texels) of each channel block of each tap.
 
-    Cached, since plans share what they upload by the array's identity.
+    Several phases have a table each, followed by how far each lies from the first texel. Cached,
+    since plans share what they upload by the array's identity.
     """
-    positions = np.indices(kernel).reshape(3, -1).T * np.array(dilation)
+    if phases:
+        alone = (kernel, dilation, in_size, blocks, in_block)
+        return np.concatenate([*(_blocks(*alone, lack) for lack, _ in phases), places(phases)])
+    return _blocks(kernel, dilation, in_size, blocks, in_block, (0, 0, 0))
+
+
+def _blocks(
+    kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int, lack: Triple
+) -> Array:
+    positions = np.indices(kernel).reshape(3, -1).T * np.array(dilation) + lack
     _, height, width = in_size
     distance = positions @ np.array([height * width, width, 1])
     table = np.empty((len(positions), blocks, 4), np.int32)
     table[:, :, :3] = positions[:, None]
     table[:, :, 3] = distance[:, None] + np.arange(blocks) * in_block
-    return table
+    return table.reshape(-1, 4)

@@ -13,12 +13,15 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
-from vkmnn.vulkan.gemm.loops import GPU_INVOCATIONS, GPU_LOCAL, LoopKernel
+from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import pack_channels
 
 # Taps whose loads are on their way at once.
 TAPS_A_WAIT = 4
+# Pixels of an invocation, the faster first on CPU devices.
+DEPTHWISE_PIXELS: tuple[kernels.ConvDepthwisePixels, ...] = (4, 1)
+STRIPS: tuple[kernels.ConvStripPixels, ...] = (4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class SingleKernel(LoopKernel):
         """Return how often an invocation waits for loads."""
         return max(2, problem.taps * problem.inputs // TAPS_A_WAIT)
 
+    def cost(self, problem: ConvProblem, target: Target, elsewhere: float) -> float:
+        """Return the predicted microseconds on GPUs, else what is known of other devices."""
+        return self.predict(problem, target).cost.total if target.gpu else elsewhere
+
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time: all channels of a block at once, tap by tap."""
         blocks = ceil_div(problem.channels, 4)
@@ -73,11 +80,6 @@ def _local(target: Target) -> int:
     return GPU_LOCAL if target.gpu else cpu_lanes(target.info)
 
 
-def _is_large(problem: ConvProblem, target: Target) -> bool:
-    """Return whether there is work enough for invocations that compute several pixels."""
-    return not target.gpu or problem.pixels * problem.channels >= 16 * GPU_INVOCATIONS
-
-
 @conv_family
 @dataclass(frozen=True)
 class ConvDepthwise(SingleKernel):
@@ -89,10 +91,10 @@ class ConvDepthwise(SingleKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Prefer several pixels where there is much work."""
-        several = _is_large(problem, target)
-        yield Bid(cls(4, _local(target)), Place.TIMED, 1 if several else 2)
-        yield Bid(cls(1, _local(target)), Place.TIMED, 2 if several else 1)
+        """Rank by time on GPUs; several pixels come first elsewhere."""
+        for number, pixels in enumerate(DEPTHWISE_PIXELS):
+            kernel = cls(pixels, _local(target))
+            yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 1.0 + number))
 
     def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
@@ -113,11 +115,12 @@ class ConvStrip(SingleKernel):
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
-        """Take windows of 3 x 3 and 5 x 5; first where there is much work."""
+        """Take windows of 3 x 3 and 5 x 5; first where it is not a GPU."""
         if not _is_usual(problem):
             return
-        kernel = cls(8 if target.prefers_texels else 4, _local(target))
-        yield Bid(kernel, Place.TIMED, 0 if _is_large(problem, target) else 3)
+        for pixels in (8,) if target.prefers_texels else STRIPS:
+            kernel = cls(pixels, _local(target))
+            yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 0.0))
 
     def waits(self, problem: ConvProblem) -> int:
         """Return 1: the loads are unrolled."""
