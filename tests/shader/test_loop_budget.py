@@ -30,7 +30,7 @@ SHORT_BECAUSE = {
     "attention_tile": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "binary": "one iteration per bit of an exponent",
     "conv_coop": "vkmnn/vulkan/gemm/families/coop.py:MAX_TAP_PAIRS",
-    "conv_depthwise": f"{T}convolution.py::test_kernel_of_an_image",
+    "conv_depthwise": f"{CASES}/convolution_shapes.py::convolution_long_windows",
     "conv_gather": f"{T}convolution.py::test_more_taps_than_loop_iterations",
     "conv_rotate": f"{T}convolution.py::test_split_covers_every_tap_once",
     "conv_shared": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",

@@ -655,10 +655,10 @@ def attention_tile(
 
     Attention for any device: a workgroup makes 16 queries of up to 64 columns, with a softmax
     that is corrected as its maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022,
-    FlashAttention). Each of `groups` of 128 invocations takes every so many-th block of 32 keys;
-    at the end their maxima, sums and results meet. Queries, keys and values pass through shared
-    memory in pieces of 64 elements; values of a block and the next keys are loaded while its
-    scores are computed.
+    FlashAttention). The blocks of 32 keys go in turn to `groups` of 128 invocations; at the end
+    their maxima, sums and results meet. Queries, keys and values pass through shared memory in
+    pieces of 64 elements; values of a block and the next keys are loaded while its scores are
+    computed.
     """
     return _find(
         "attention_tile",

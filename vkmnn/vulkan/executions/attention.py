@@ -41,7 +41,7 @@ TILE_QUERIES, TILE_KEYS, TILE_SCORES = 16 * 17, 32 * 17, 16 * (16 * 9 + 32 + 4)
 class AttentionTile:
     """A workgroup computes `rows` queries; queries, keys and values pass through shared memory.
 
-    Each of `groups` of invocations takes every so many-th block of keys.
+    The blocks of keys go in turn to `groups` of invocations.
     """
 
     rows: int = 16
