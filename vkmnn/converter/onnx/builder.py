@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,7 @@ from vkmnn.converter.onnx.source import (
 from vkmnn.converter.onnx.support import alternative
 from vkmnn.converter.onnx.tensors import array_from_tensor, dense_from_sparse, with_data
 from vkmnn.converter.onnx.types import tensor_info, tensor_type, unsupported_type
+from vkmnn.converter.onnx.unroll import GLUE_OPSETS, Known, is_loop, unroll
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import (
     ConversionError,
@@ -400,6 +401,8 @@ class GraphBuilder:
                 return nodes
         if is_if(node.proto):
             return self._inline(node)
+        if is_loop(node.proto):
+            return self._unroll(node)
         if any(attribute.type in GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         convert = find_converter(node.op, node.domain, node.opset)
@@ -451,10 +454,7 @@ class GraphBuilder:
         graph, branch = inline_branch(
             node.proto, node.name, bool(value.reshape(-1)[0]), self._tensors, self._ops
         )
-        for tensor in graph.initializer:
-            self._read_initializer(tensor, None, branch.own[tensor.name])
-        for sparse in graph.sparse_initializer:
-            self._read_sparse(sparse, branch.own[sparse.values.name])
+        self._read_inner(graph, branch.own)
         for value_info in (*graph.value_info, *graph.output):
             name = branch.own.get(value_info.name, "")
             declared = tensor_info(name, value_info.type) if name else None
@@ -464,6 +464,43 @@ class GraphBuilder:
             SourceNode(proto, proto.name, node.opsets, node.source, node.calls)
             for proto in branch.nodes
         ]
+        return self._in_place(nodes)
+
+    def _unroll(self, node: SourceNode) -> list[SourceNode]:
+        """Return the iterations of a Loop or Scan of which their number is known.
+
+        Raises:
+            UnsupportedCaseError: it is not known, too large, or 0, or the body is for the host.
+        """
+        known = Known(self._folded, self.info, self.constant, node.opsets)
+        made = unroll(node.proto, node.name, known, self._tensors, self._ops)
+        if made is None:
+            raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
+        self._read_inner(made.body, made.kept)
+        return self._in_place(
+            [
+                SourceNode(
+                    proto,
+                    proto.name,
+                    node.opsets if inner else GLUE_OPSETS,
+                    node.source,
+                    node.calls,
+                )
+                for proto, inner in made.nodes
+            ]
+        )
+
+    def _read_inner(self, graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+        """Read the constants of an inner graph under new names."""
+        for tensor in graph.initializer:
+            if tensor.name in names:
+                self._read_initializer(tensor, None, names[tensor.name])
+        for sparse in graph.sparse_initializer:
+            if sparse.values.name in names:
+                self._read_sparse(sparse, names[sparse.values.name])
+
+    def _in_place(self, nodes: list[SourceNode]) -> list[SourceNode]:
+        """Return nodes of inner graphs as the graph around takes them."""
         produced = {name for inner in nodes for name in inner.proto.output}
         outer = {name for inner in nodes for name in reads(inner.proto)} - produced
         nodes = self._functions.expand(sort_nodes(nodes, outer), self._tensors, self._meter)

@@ -9,7 +9,7 @@ from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
 from vkmnn.records import dataclass
 
-_CONTROL_FLOW = "control flow is not supported; export the branch or unroll the loop"
+_CONTROL_FLOW = "control flow is supported for few, known iterations; unroll the loop"
 _RANDOM = "random numbers are not supported; feed them as an input"
 _NOT_TENSORS = "only dense tensors are supported, no sequences, optionals or strings"
 
