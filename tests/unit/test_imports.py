@@ -102,7 +102,7 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
-        *("inference_session", "schedule_config", "bench", "cache_files", "opening", "saving"),
+        *("inference_session", "schedule_config", "bench", "cache_files", "opening", "saving", "llm"),
     },
 }
 EVERYWHERE = {"records"}  # stands in for a module of the standard library

@@ -234,11 +234,119 @@ def info(
         bool, typer.Option("--tensors", help="List the tensors that remain after optimisation.")
     ] = False,
 ) -> None:
-    """Describe a model: inputs, outputs, operators, size, and anything unsupported."""
-    from vkmnn.cli.info import describe
+    """Describe a model: inputs, outputs, operators, size; of a folder: what is in it."""
+    from vkmnn.cli.info import describe, describe_folder
 
+    if model.is_dir():
+        describe_folder(model)
+        return
     if not describe(model, shape or [], tensors):
         raise typer.Exit(1)
+
+
+LanguageModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A folder of a language model, or owner/name of a hub's.",
+        show_default=False,
+    ),
+]
+CapacityOption = Annotated[
+    int | None,
+    typer.Option("--capacity", "-c", min=2, help="How many tokens a text has room for."),
+]
+VariantOption = Annotated[
+    str | None, typer.Option("--variant", help="q4f16, fp16, q4, fp32 …; `vkmnn info` lists them.")
+]
+RevisionOption = Annotated[
+    str | None, typer.Option("--revision", help="A commit, tag or branch of a hub's model.")
+]
+MaxTokensOption = Annotated[
+    int | None, typer.Option("--max-tokens", "-n", min=1, help="How many tokens to write at most.")
+]
+TemperatureOption = Annotated[
+    float, typer.Option("--temperature", "-t", min=0, help="0 takes the likeliest token.")
+]
+TopKOption = Annotated[int, typer.Option("--top-k", min=0, help="Draw from this many; 0: all.")]
+TopPOption = Annotated[float, typer.Option("--top-p", help="Draw from this probability.")]
+TextSeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the draws.")]
+
+
+@app.command()
+def generate(
+    model: LanguageModelArgument,
+    prompt: Annotated[
+        str, typer.Option("--prompt", "-p", help='What the text begins with; "-" reads it.')
+    ],
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    seed: TextSeedOption = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text (repeatable).")
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: repeat less.")
+    ] = 1.0,
+    speculate: Annotated[
+        int, typer.Option("--speculate", min=0, max=7, help="Guess this many tokens ahead.")
+    ] = 0,
+    device: DeviceOption = "auto",
+    precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
+    capacity: CapacityOption = None,
+    variant: VariantOption = None,
+    revision: RevisionOption = None,
+) -> None:
+    """Write what a language model makes of a prompt, as it comes."""
+    from vkmnn.cli.generate import Where, generate_text
+
+    where = Where(model, device, precision_name(precision), capacity, variant, revision)
+    generate_text(
+        where,
+        prompt,
+        max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        stop=stop or (),
+        repetition_penalty=repetition_penalty,
+        speculate=speculate,
+    )
+
+
+@app.command()
+def chat(
+    model: LanguageModelArgument,
+    system: Annotated[
+        str | None, typer.Option("--system", help="What the model is told first.")
+    ] = None,
+    max_tokens: MaxTokensOption = None,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    seed: TextSeedOption = None,
+    device: DeviceOption = "auto",
+    precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
+    capacity: CapacityOption = None,
+    variant: VariantOption = None,
+    revision: RevisionOption = None,
+) -> None:
+    """Talk with a language model; an empty line, or the end of the input, ends it."""
+    from vkmnn.cli.generate import Where, chat_with
+
+    where = Where(model, device, precision_name(precision), capacity, variant, revision)
+    chat_with(
+        where,
+        system,
+        max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
 
 
 @app.command()

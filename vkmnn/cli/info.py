@@ -32,6 +32,7 @@ from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import UnsupportedOpError, VkmnnError
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
+from vkmnn.llm.layout import read_layout
 from vkmnn.opening import front_end_of, load_network
 from vkmnn.shape import flops
 
@@ -105,6 +106,38 @@ def _show_network(graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bo
     show_facts(facts)
     if tensors:
         _show_tensors(graph, resolved)
+
+
+def describe_folder(folder: Path) -> None:
+    """Print what the folder of a language model holds, and its variants.
+
+    Raises:
+        ModelFileError: its layout is not known.
+    """
+    layout = read_layout(folder)
+    heading(folder.resolve().name)
+    config = layout.config
+    facts = {
+        "kind": _KINDS[layout.kind],
+        "family": str(config.get("type") or config.get("model_type") or "unknown"),
+        "context": f"{layout.context:,} tokens" if layout.context else "unknown",
+        "tokenizer": "yes" if (folder / "tokenizer.json").is_file() else "no tokenizer.json",
+    }
+    show_facts(facts)
+    rows = table("variant", "file", "size", "", right=("size",))
+    for variant, path in layout.variants.items():
+        size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.onnx*"))
+        taken = "taken by default" if path == layout.decoder else ""
+        rows.add_row(variant or "fp32", str(path.relative_to(folder)), bytes_text(size), taken)
+    out.print()
+    show(rows)
+
+
+_KINDS = {
+    "decoder": "writes text",
+    "seq2seq": "encoder and decoder",
+    "embedding": "embeddings",
+}
 
 
 def _count(types: Sequence[str]) -> str:

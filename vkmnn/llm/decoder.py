@@ -92,6 +92,11 @@ class Decoder:
         """The inputs that are caches."""
         return list(self._pairs)
 
+    @property
+    def weight_bytes(self) -> int:
+        """The size of the weights, as the network has them."""
+        return sum(array.nbytes for array in self._network.graph.constants.values())
+
     def feeds(self, tokens: Sequence[int], past: int, rows: Sequence[int]) -> dict[str, Array]:
         """Return what a run is fed.
 

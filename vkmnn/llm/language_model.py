@@ -148,16 +148,33 @@ class LanguageModel:
         Raises:
             InvalidInputError: as `generate`; before the first piece.
         """
+        return (piece for _, piece in self.pieces(prompt, max_tokens, **how) if piece)
+
+    def pieces(
+        self, prompt: Prompt, max_tokens: int | None = None, **how: Any
+    ) -> Iterator[tuple[Generated, str]]:
+        """Yield the result as it grows, and what was added to its text, which may be nothing.
+
+        Raises:
+            InvalidInputError: as `generate`; before the first piece.
+        """
         options = self.options(max_tokens, **how)
         tokens = self.tokens_of(prompt)
+        if len(tokens) > self.capacity:
+            raise InvalidInputError(
+                f"the prompt has {len(tokens)} tokens, and there is room for {self.capacity}",
+                hint="load the model with a larger capacity, or shorten the prompt",
+            )
         tokenizer = self.tokenizer
 
-        def pieces() -> Iterator[str]:
+        def steps() -> Iterator[tuple[Generated, str]]:
             with self.sequence(tokens) as sequence:
-                yield from (piece for piece in Generation(sequence, tokens, options, tokenizer)
-                            if piece)  # fmt: skip
+                made = Generation(sequence, tokens, options, tokenizer)
+                for piece in made:
+                    yield made.result, piece
+            yield made.result, ""
 
-        return pieces()
+        return steps()
 
     def options(
         self,
@@ -259,6 +276,12 @@ class LanguageModel:
         if path is not None:
             sequence.load(path)
         return TextSession(self, sequence)
+
+    def memory(self) -> dict[str, int]:
+        """Return bytes of "weights", and of the "caches" of texts that are not being generated."""
+        with self._change:
+            caches = sum(one.cache_bytes for one in self._free)
+        return {"weights": self._decoder.weight_bytes, "caches": caches}
 
     def counters(self) -> dict[str, int]:
         """Count what decoding should avoid; see `InferenceSession.counters`."""

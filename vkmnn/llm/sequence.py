@@ -38,6 +38,13 @@ class Sequence:
         """How many more tokens there is room for."""
         return self._decoder.capacity - len(self.tokens)
 
+    @property
+    def cache_bytes(self) -> int:
+        """The size of the caches' memory; 0 before the first token."""
+        if self._cuts is None:
+            return 0
+        return sum(self._state.memory(name).nbytes for name in self._decoder.caches)
+
     def warm_up(self) -> None:
         """Run two tokens, so that the state knows what grows; nothing is left of them."""
         if self._cuts is not None:
