@@ -358,3 +358,21 @@ def genai_folder(folder: Path, shape: Shape = LLAMA, seed: int = 0) -> Path:
     (folder / "genai_config.json").write_text(json.dumps(whole), "utf-8")
     write_tokenizer(folder)
     return folder
+
+
+def embedding_folder(folder: Path, width: int = 12) -> Path:
+    """Write an encoder: an embedding of every token, mixed with its square."""
+    b = Builder(5)
+    b.node("Gather", [b.weight("embed", 320, width), "input_ids"], "x")
+    b.linear(b.node("Tanh", ["x"], "t"), "last_hidden_state", width, width)
+    info = helper.make_tensor_value_info
+    inputs = [info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")]
+    outputs = [info("last_hidden_state", TensorProto.FLOAT, ["b", "s", width])]
+    graph = helper.make_graph(b.nodes, "encoder", inputs, outputs, list(b.constants.values()))
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save(proto, str(folder / "model.onnx"))
+    config = {"model_type": "bert", "architectures": ["BertModel"]}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    write_tokenizer(folder, None)
+    return folder

@@ -82,6 +82,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
         *("session_state",),
     },
+    "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "bench": {"errors", "cache_files", "ir", "runtime"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
@@ -102,7 +103,16 @@ ALLOWED: dict[str, set[str]] = {
     "cli": {  # doctor, info and ops look into every part
         *("errors", "ir", "discovery", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "shaders", "codegen", "vulkan"),
-        *("inference_session", "schedule_config", "bench", "cache_files", "opening", "saving", "llm"),
+        *(
+            "inference_session",
+            "schedule_config",
+            "bench",
+            "cache_files",
+            "opening",
+            "saving",
+            "llm",
+        ),
+        "serve",
     },
 }
 EVERYWHERE = {"records"}  # stands in for a module of the standard library
@@ -136,6 +146,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     ),
     "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
     "onnxruntime": ("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
+    "starlette": ("vkmnn.serve",),
+    "prometheus_client": ("vkmnn.serve",),
     "_mnncengine": ("vkmnn.bench.engines",),
     "ncnn": ("vkmnn.bench.engines",),
     "pnnx": ("vkmnn.bench.engines",),

@@ -350,6 +350,49 @@ def chat(
 
 
 @app.command()
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]MODEL…",
+            help="Folders of language or embedding models, ONNX files, or owner/name of a hub's.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    device: DeviceOption = "auto",
+    precision: Annotated[str, typer.Option("--precision", help="fp32 or fp16.")] = "high",
+    capacity: CapacityOption = None,
+    variant: VariantOption = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="The most a request may ask for.")
+    ] = None,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="How many may wait.")] = 128,
+    per_client: Annotated[
+        int, typer.Option("--per-client", min=1, help="Requests of an address at a time.")
+    ] = 128,
+    body_bytes: Annotated[
+        int, typer.Option("--max-body", min=1, help="The largest body, in bytes.")
+    ] = 16 << 20,
+    drain: Annotated[
+        int, typer.Option("--drain", min=1, help="Seconds for what is under way at the end.")
+    ] = 30,
+) -> None:
+    """Serve models: OpenAI's API for text and embeddings, Open Inference Protocol v2 for others."""
+    from vkmnn.cli.serve import serve_models
+
+    limits = {
+        "max_tokens": max_tokens,
+        "queue": queue,
+        "per_client": per_client,
+        "body_bytes": body_bytes,
+    }
+    name = precision_name(precision)
+    serve_models(models, device, name, capacity, variant, (host, port), limits, drain)
+
+
+@app.command()
 def ops(
     name: Annotated[
         str | None,

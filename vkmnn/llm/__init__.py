@@ -6,13 +6,21 @@ from pathlib import Path
 
 from vkmnn.budget import Budget
 from vkmnn.llm.decoder import Decoder
+from vkmnn.llm.embedding import EmbeddingModel
 from vkmnn.llm.generation import Generated
 from vkmnn.llm.hub import find_folder
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
 from vkmnn.schedule_config import PrecisionName, ScheduleConfig
 
-__all__ = ["Generated", "LanguageModel", "TextSession", "load"]
+__all__ = [
+    "EmbeddingModel",
+    "Generated",
+    "LanguageModel",
+    "TextSession",
+    "load",
+    "load_embedding",
+]
 
 
 def load(
@@ -52,3 +60,31 @@ def load(
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
     decoder = Decoder(layout, config, capacity, budget)
     return LanguageModel(layout, decoder, Path(name).name)
+
+
+def load_embedding(
+    model: str | Path,
+    device: str | int = "auto",
+    *,
+    variant: str | None = None,
+    revision: str | None = None,
+    precision: PrecisionName = "high",
+) -> EmbeddingModel:
+    """Load an encoder: `vkmnn.llm.load_embedding("folder").embed(["a text", "another"])`.
+
+    Args:
+        model: a folder or a hub's model, as for `load`, like the other arguments.
+        device: where it runs.
+        variant: which file.
+        revision: which commit.
+        precision: "fp32" or "fp16".
+
+    Raises:
+        VkmnnError: as `load`.
+    """
+    folder = find_folder(model, revision, variant)
+    layout = read_layout(folder, variant)
+    checked_kind(layout, "embedding", "vkmnn.llm.load reads decoders")
+    name = str(model).removeprefix("hf://").rstrip("/") or folder.name
+    config = ScheduleConfig(device=device, precision=precision)
+    return EmbeddingModel(layout, config, Path(name).name)

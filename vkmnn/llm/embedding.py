@@ -1,0 +1,103 @@
+"""Encoders that turn texts into vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.ir import Array
+from vkmnn.llm.layout import Layout
+from vkmnn.llm.text import Tokenizer
+from vkmnn.opening import open_model
+from vkmnn.schedule_config import ScheduleConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+LENGTHS = (16, 64, 256, 512)
+"""Texts are padded to one of these, so that there are few plans."""
+
+_OUTPUTS = ("sentence_embedding", "last_hidden_state", "token_embeddings")
+
+
+class EmbeddingModel:
+    """An encoder with its tokenizer; made by `vkmnn.llm.load_embedding`.
+
+    A vector is the mean over a text's tokens, of length 1; or what the network calls
+    `sentence_embedding`.
+    """
+
+    def __init__(self, layout: Layout, config: ScheduleConfig, name: str) -> None:
+        self.name = name
+        self.layout = layout
+        self.tokenizer = Tokenizer(layout.folder)
+        network, self._open = open_model(layout.decoder, config)
+        self.device = self._open.device
+        self._inputs = {info.name: info for info in network.graph.inputs}
+        outputs = [info.name for info in network.outputs]
+        unknown = set(self._inputs) - {"input_ids", "attention_mask", "token_type_ids"}
+        if unknown or "input_ids" not in self._inputs:
+            raise ModelFileError(
+                f"'{layout.decoder}' is not an encoder of texts: its inputs are "
+                f"{', '.join(self._inputs)}"
+            )
+        self._output = next((one for one in _OUTPUTS if one in outputs), outputs[0])
+        self.capacity = layout.context or LENGTHS[-1]
+
+    def embed(self, texts: str | Sequence[str]) -> Array:
+        """Return a vector for each text, float32 [texts, width]; for one text, [width].
+
+        Raises:
+            InvalidInputError: a text is empty, or longer than the model takes.
+        """
+        if isinstance(texts, str):
+            only: Array = self.embed([texts])[0]
+            return only
+        return np.stack([self._one(text) for text in texts])
+
+    def count(self, texts: Sequence[str]) -> int:
+        """Return how many tokens the texts have."""
+        return sum(len(self.tokenizer.encode(text)) for text in texts)
+
+    def _one(self, text: str) -> Array:
+        tokens = self.tokenizer.encode(text)
+        if not 1 <= len(tokens) <= self.capacity:
+            raise InvalidInputError(
+                f"the text has {len(tokens)} tokens, and the model takes 1 to {self.capacity}",
+                hint="cut it into parts",
+            )
+        size = next((n for n in LENGTHS if len(tokens) <= n <= self.capacity), len(tokens))
+        if "attention_mask" not in self._inputs:
+            size = len(tokens)
+        kept = np.arange(size) < len(tokens)
+        values: dict[str, Any] = {
+            "input_ids": np.array(tokens + [0] * (size - len(tokens))),
+            "attention_mask": kept,
+            "token_type_ids": np.zeros(size),
+        }
+        feeds = {n: values[n][None].astype(i.dtype.numpy) for n, i in self._inputs.items()}
+        made = np.asarray(self._open.core.run(feeds)[self._output], np.float32)[0]
+        vector = made if made.ndim == 1 else made[kept].mean(0)
+        result: Array = vector / max(float(np.linalg.norm(vector)), 1e-12)
+        return result
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        self._open.core.close()
+
+    def __enter__(self) -> Self:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model."""
+        self.close()

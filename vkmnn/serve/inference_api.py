@@ -1,0 +1,169 @@
+"""The Open Inference Protocol v2, as KServe and Triton have it, for networks that are not text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+import vkmnn
+from vkmnn.inference_session import InferenceSession, NodeArg
+from vkmnn.ir import Array
+from vkmnn.serve.limits import HttpError, Limits, body_of, field
+from vkmnn.serve.models import Models
+
+_TYPES: Mapping[str, str] = {
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64",
+    "int8": "INT8", "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16",
+    "float32": "FP32", "float64": "FP64",
+}  # fmt: skip
+_NUMPY = {theirs: ours for ours, theirs in _TYPES.items()}
+_HEADER = "inference-header-content-length"
+
+
+class InferenceApi:
+    """The routes under /v2."""
+
+    def __init__(self, models: Models, limits: Limits) -> None:
+        self._models = models
+        self._limits = limits
+        self._running = 0
+        self.stopping = False
+
+    async def server(self, request: Request) -> Response:
+        """GET /v2."""
+        return JSONResponse({"name": "vkmnn", "version": vkmnn.__version__,
+                             "extensions": ["binary_tensor_data"]})  # fmt: skip
+
+    async def live(self, request: Request) -> Response:
+        """GET /v2/health/live."""
+        return JSONResponse({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        """GET /v2/health/ready, and of a model."""
+        if self.stopping:
+            raise HttpError(503, "stopping", "the server is stopping")
+        name = request.path_params.get("name")
+        if name is not None and name not in self._models.names:
+            raise HttpError(404, "model_not_found", "there is no such model")
+        return JSONResponse({"ready": True, **({"name": name} if name else {})})
+
+    async def metadata(self, request: Request) -> Response:
+        """GET /v2/models/NAME."""
+        name = request.path_params["name"]
+        session = self._models.network(name)
+        return JSONResponse({
+            "name": name, "versions": ["1"], "platform": "onnx_vkmnn",
+            "inputs": [_described(info) for info in session.get_inputs()],
+            "outputs": [_described(info) for info in session.get_outputs()],
+        })  # fmt: skip
+
+    async def infer(self, request: Request) -> Response:
+        """POST /v2/models/NAME/infer."""
+        name = request.path_params["name"]
+        session = self._models.network(name)
+        whole = await body_of(request, self._limits)
+        length = request.headers.get(_HEADER)
+        if length is not None and not (length.isdigit() and int(length) <= len(whole)):
+            raise HttpError(400, "invalid_header", f"{_HEADER} is not a length within the body")
+        size = len(whole) if length is None else int(length)
+        try:
+            body = json.loads(whole[:size])
+        except (ValueError, RecursionError) as error:
+            raise HttpError(400, "invalid_json", f"the body is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise HttpError(400, "invalid_json", "the body is not a JSON object")
+        feeds = _feeds(body, memoryview(whole)[size:])
+        wanted, binary = _wanted(body, session)
+        results = await self._run(session, wanted, feeds)
+        return _answer(body, name, dict(zip(wanted, results, strict=True)), binary)
+
+    async def _run(
+        self, session: InferenceSession, wanted: list[str], feeds: dict[str, Array]
+    ) -> list[Array]:
+        if self._running >= self._limits.queue:
+            raise HttpError(503, "queue_full", f"{self._running} requests wait already")
+        self._running += 1
+        try:
+            return await asyncio.shield(run_in_threadpool(session.run, wanted, feeds))
+        finally:
+            self._running -= 1
+
+
+def _described(info: NodeArg) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else -1 for size in info.shape or [-1]]
+    return {"name": info.name, "datatype": _TYPES.get(info.dtype, "BYTES"), "shape": shape}
+
+
+def _feeds(body: Any, binary: memoryview) -> dict[str, Array]:
+    """Return the inputs: numbers in the JSON, or bytes after it."""
+    feeds: dict[str, Array] = {}
+    place = 0
+    for one in field(body, "inputs", (list,), []):
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+            raise HttpError(400, "invalid_input", "an input has a name, a datatype and a shape")
+        name, dtype = one["name"], _NUMPY.get(str(one.get("datatype")))
+        if dtype is None:
+            raise HttpError(400, "invalid_input", f"the datatype of '{name}' is not supported")
+        shape = field(one, "shape", (list,), [])
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise HttpError(400, "invalid_input", f"the shape of '{name}' is not one")
+        size = field(field(one, "parameters", (dict,), {}), "binary_data_size", (int,))
+        try:
+            if size is None:
+                values = np.array(one["data"], dtype)
+            else:
+                values = np.frombuffer(
+                    binary[place : place + size], np.dtype(dtype).newbyteorder("<")
+                )
+                place += size
+            feeds[name] = values.astype(dtype, copy=False).reshape(shape)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            text = f"the data of '{name}' does not fit its datatype and shape: {error}"
+            raise HttpError(400, "invalid_input", text[:300]) from error
+    return feeds
+
+
+def _wanted(body: Any, session: InferenceSession) -> tuple[list[str], set[str]]:
+    """Return which outputs are wanted, and which of them as bytes."""
+    every = field(body, "parameters", (dict,), {}).get("binary_data_output", False)
+    asked = field(body, "outputs", (list,), [])
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in asked):
+        raise HttpError(400, "invalid_output", "an output has a name")
+    names = [one["name"] for one in asked] or [info.name for info in session.get_outputs()]
+    binary = {
+        one["name"]
+        for one in asked
+        if field(one, "parameters", (dict,), {}).get("binary_data", every)
+    }
+    return names, set(names) if every and not asked else binary
+
+
+def _answer(body: Any, name: str, results: dict[str, Array], binary: set[str]) -> Response:
+    outputs, parts = [], []
+    for output, array in results.items():
+        described: dict[str, Any] = {
+            "name": output,
+            "datatype": _TYPES.get(str(array.dtype), "BYTES"),
+            "shape": list(array.shape),
+        }
+        if output in binary:
+            parts.append(np.ascontiguousarray(array).tobytes())
+            described["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            described["data"] = array.reshape(-1).tolist()
+        outputs.append(described)
+    made = {"model_name": name, "model_version": "1", "outputs": outputs}
+    if isinstance(body.get("id"), str):
+        made["id"] = body["id"]
+    head = json.dumps(made).encode()
+    if not binary:
+        return Response(head, media_type="application/json")
+    headers = {_HEADER: str(len(head))}
+    return Response(head + b"".join(parts), media_type="application/octet-stream", headers=headers)
