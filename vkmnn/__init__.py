@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from vkmnn.core.device_tensor import DeviceTensor
     from vkmnn.core.futures import RunFuture
     from vkmnn.core.profile import Profile
+    from vkmnn.core.watched import Decision, OpCall
     from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
     from vkmnn.interpreter import Interpreter, Session, SessionTensor
@@ -51,6 +52,7 @@ __all__ = [
     "Budget",
     "BudgetError",
     "ConversionError",
+    "Decision",
     "DeviceError",
     "DeviceInfo",
     "DeviceLostError",
@@ -66,6 +68,7 @@ __all__ = [
     "ModelError",
     "ModelFileError",
     "NodeArg",
+    "OpCall",
     "OutOfDeviceMemoryError",
     "OutOfHostMemoryError",
     "PlacementError",
@@ -95,12 +98,14 @@ __all__ = [
 _LAZY = {
     "BoundRun": "vkmnn.bound_run",
     "Budget": "vkmnn.budget",
+    "Decision": "vkmnn.core.watched",
     "DeviceInfo": "vkmnn.runtime.device_info",
     "DeviceTensor": "vkmnn.core.device_tensor",
     "InferenceSession": "vkmnn.inference_session",
     "Interpreter": "vkmnn.interpreter",
     "Model": "vkmnn.model",
     "NodeArg": "vkmnn.inference_session",
+    "OpCall": "vkmnn.core.watched",
     "Plugin": "vkmnn.discovery",
     "Profile": "vkmnn.core.profile",
     "RunFuture": "vkmnn.core.futures",

@@ -13,6 +13,7 @@ from vkmnn.budget import Budget
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.placement import Placement
 from vkmnn.core.session import Session as CoreSession
+from vkmnn.core.watched import Callback
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, Graph, TensorInfo
 from vkmnn.opening import CpuInfo, OpenSession, load_network, open_session
@@ -257,22 +258,50 @@ class Interpreter:
         Raises:
             InvalidInputError: the session was not resized, or an input has no data.
         """
-        if not session.resized:
+        _keep(session, session.run(_feeds(session)))
+
+    def run_session_with_callback(
+        self, session: Session, before: Callback, after: Callback
+    ) -> None:
+        """Run op by op, with a call before and after each (MNN runSessionWithCallBackInfo).
+
+        For looking at intermediate tensors, and for finding the op that goes wrong. Every op is
+        planned and submitted on its own, so this takes much longer than `run_session`.
+
+        Args:
+            session: which one.
+            before: gets an `OpCall` and the op's inputs by name. It answers with a `Decision`:
+                GO_ON (also True and None), SKIP (also False; the op's results are zeros), or STOP.
+            after: gets an `OpCall` and the op's results by name; GO_ON or STOP (also False).
+
+        Raises:
+            InvalidInputError: as `run_session`; or an op that only the host runs was skipped.
+        """
+        _keep(session, session.core.run_watched(_feeds(session), before, after))
+
+
+def _feeds(session: Session) -> dict[str, Any]:
+    if not session.resized:
+        raise InvalidInputError(
+            "input shapes changed since the session was planned",
+            hint="call resize_session first",
+        )
+    feeds: dict[str, Any] = {}
+    for tensor in session.inputs.values():
+        if tensor.array is None:
             raise InvalidInputError(
-                "input shapes changed since the session was planned",
-                hint="call resize_session first",
+                f"input '{tensor.name}' has no data", hint="call its copy_from first"
             )
-        feeds = {}
-        for tensor in session.inputs.values():
-            if tensor.array is None:
-                raise InvalidInputError(
-                    f"input '{tensor.name}' has no data", hint="call its copy_from first"
-                )
-            feeds[tensor.name] = tensor.array
-        for name, array in session.run(feeds).items():
-            output = session.outputs[name]
-            output.array = array
-            output.shape = getattr(array, "shape", None)  # may depend on what was fed
+        feeds[tensor.name] = tensor.array
+    return feeds
+
+
+def _keep(session: Session, results: Mapping[str, Array]) -> None:
+    """Put results into the outputs; those that a run did not get to have none."""
+    for name, output in session.outputs.items():
+        output.array = results.get(name)
+        if output.array is not None:
+            output.shape = getattr(output.array, "shape", None)  # may depend on what was fed
 
 
 def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:

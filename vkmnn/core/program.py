@@ -22,6 +22,7 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Planner, Plans, Progress, Shapes
 from vkmnn.core.profile import Profile, joined, measure, measure_host
 from vkmnn.core.stages import Stage
+from vkmnn.core.watched import Callback, Decision, OpCall, decided
 from vkmnn.errors import (
     HostError,
     InvalidInputError,
@@ -31,6 +32,7 @@ from vkmnn.errors import (
 )
 from vkmnn.ir import Array, DType, Graph, HostGraphAttrs, Op, TensorInfo
 from vkmnn.records import dataclass
+from vkmnn.shape import flops
 
 _log = logging.getLogger(__name__)
 
@@ -322,6 +324,41 @@ class Program:
             values.update(self._run_step(step, values))
             yield step, {name: values[name] for name in step.stage.inputs}
 
+    def run_watched(
+        self, feeds: Mapping[str, Value], before: Callback, after: Callback
+    ) -> dict[str, Value]:
+        """Run with a call before and after every step, which is one op; return what was computed.
+
+        Raises:
+            InvalidInputError: an op that only the host runs was to be skipped.
+        """
+        feeds = {name: as_array(feed) for name, feed in feeds.items()}
+        values = dict(feeds)
+        for step in self._steps:
+            given = {name: values[name] for name in step.stage.inputs}
+            call = _op_call(step, given)
+            decision = decided(before(call, given), Decision.SKIP)
+            if decision is Decision.STOP:
+                break
+            skipped = decision is Decision.SKIP
+            made = self._skip_step(step, given) if skipped else self._run_step(step, values)
+            values.update(made)
+            if not skipped and decided(after(call, made), Decision.STOP) is Decision.STOP:
+                break
+        there = {*values, *self.graph.constants}
+        return {n: self._owned(n, values, feeds) for n in self._outputs if n in there}
+
+    def _skip_step(self, step: _Step, given: Mapping[str, Value]) -> dict[str, Value]:
+        plans = step.plans
+        if plans is None:
+            raise InvalidInputError(
+                f"op '{step.stage.ops[0].name}' cannot be skipped: its results have no known shape",
+                hint="ops that only the host runs can be stopped at, but not skipped",
+            )
+        arrays = _arrays(plans.graph.inputs, given, step)
+        infos = plans.resize(_shapes(arrays), arrays).infos
+        return {n: np.zeros(infos[n].dims, infos[n].dtype.numpy) for n in step.stage.outputs}
+
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
         """Measure every step separately."""
         timed = self._planner.main.timed()
@@ -460,6 +497,20 @@ def _refuse_shared(
 
 def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: array.shape for name, array in arrays.items()}
+
+
+def _op_call(step: _Step, given: Mapping[str, Value]) -> OpCall:
+    """Return how a step of one op is told to callbacks."""
+    (op,) = step.stage.ops
+    kind, count = kind_of(op), 0
+    if step.plans is not None:
+        arrays = _arrays(step.plans.graph.inputs, given, step)
+        infos = step.plans.resize(_shapes(arrays), arrays).infos
+        known = [infos.get(name) for name in op.inputs]
+        results = [infos[name] for name in op.outputs if name in infos]
+        if len(results) == len(op.outputs) and all(known):
+            count = flops(op, known, results)
+    return OpCall(op.name, kind, op.source, count)
 
 
 def _arrays(

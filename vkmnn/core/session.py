@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,8 +25,9 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
-from vkmnn.core.stages import cut
+from vkmnn.core.stages import cut, cut_everywhere
 from vkmnn.core.state import State
+from vkmnn.core.watched import Callback
 from vkmnn.errors import (
     DeviceLostError,
     IntegerRangeError,
@@ -94,6 +96,8 @@ class Session:
         if open_branches is not None and main.type != backup.type:
             open_host = with_branches(open_host, open_branches, self._planner, folding)
         self._program = Program(graph, stages, self._planner, folding, open_host)
+        self._watched: Program | None = None
+        self._open_watched = partial(self._make_watched, folding, open_host)
         self.graph = self._program.graph
         self._rebuild = rebuild
         self._lock = threading.RLock()
@@ -161,6 +165,7 @@ class Session:
     def _reopen(self) -> None:
         """Replace the lost device with a new one, which has no plans yet."""
         self._close_bound()
+        self._drop_watched()
         self._program.drop()
         lost, self._main = self._main, self._main.reopened()
         self._planner = replace(self._planner, main=self._main)
@@ -175,6 +180,37 @@ class Session:
                 of an input asks for where that is not a tensor.
         """
         return self._call(lambda: self._program.run(feeds))
+
+    def run_watched(
+        self, feeds: Mapping[str, Value], before: Callback, after: Callback
+    ) -> dict[str, Value]:
+        """Run op by op, each planned on its own, with a call before and after it.
+
+        Slower than `run` by what it takes to submit and to copy every op's results. The callbacks
+        may not call the session.
+
+        Args:
+            feeds: as for `run`.
+            before: gets the op and its inputs; may skip the op or stop the run.
+            after: gets the op and its results; may stop the run.
+
+        Returns:
+            The outputs that were computed.
+
+        Raises:
+            InvalidInputError: an op that only the host runs was to be skipped.
+        """
+
+        def work() -> dict[str, Value]:
+            if self._watched is None:
+                self._watched = self._open_watched()
+            return self._watched.run_watched(feeds, before, after)
+
+        return self._call(work)
+
+    def _make_watched(self, meter: Meter, open_host: OpenHost) -> Program:
+        graph = self._program.graph
+        return Program(graph, cut_everywhere(graph), self._planner, meter, open_host)
 
     def submit(
         self, feeds: Mapping[str, Value], finish: Callable[[dict[str, Value]], T]
@@ -392,6 +428,11 @@ class Session:
         """Number of plans kept."""
         return self._program.plan_count
 
+    def _drop_watched(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.drop()
+
     def _close_bound(self) -> None:
         for bound in list(self._bound):
             bound.close()
@@ -411,6 +452,7 @@ class Session:
         with self._lock:
             self._closed = True
             self._close_bound()
+            self._drop_watched()
             self._program.drop()
             self._main.close()
             self._backup.close()

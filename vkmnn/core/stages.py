@@ -37,6 +37,19 @@ def cut(graph: Graph) -> list[Stage]:
     groups = _groups(graph)
     if not groups or (len(groups) == 1 and groups[0][0].type != HOST_GRAPH):
         return [_device_stage(graph, graph.ops, None, None)]
+    return _stages(graph, groups)
+
+
+def cut_everywhere(graph: Graph) -> list[Stage]:
+    """Return a stage for every op, in running order.
+
+    Raises:
+        ModelError: an element type is not known.
+    """
+    return _stages(graph, [[op] for op in graph.ops])
+
+
+def _stages(graph: Graph, groups: Sequence[Sequence[Op]]) -> list[Stage]:
     stages = []
     later = [set(graph.output_names()) for _ in groups]
     for number in range(len(groups) - 1, 0, -1):

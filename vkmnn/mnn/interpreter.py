@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vkmnn.arguments import check_shape, check_symbols
 from vkmnn.core.session import Session as CoreSession
+from vkmnn.core.watched import OpCall
 from vkmnn.errors import InvalidInputError
-from vkmnn.ir import TensorInfo
+from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, ignored, schedule
 from vkmnn.mnn.tensor import Tensor, shape_of
 from vkmnn.opening import Network, OpenSession, load_network, open_session
@@ -19,6 +22,7 @@ from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.shape import flops
 
 RESIZE_DIRECT, RESIZE_DEFER = 6, 7
+CALL_BACK_STOP = 11
 _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
 
 
@@ -62,22 +66,70 @@ class Session:
                 output._shape = known[name].dims
         self._planned = True
 
-    def _run(self) -> None:
+    def _refuse_unplanned(self) -> None:
         if not self._planned:
             raise InvalidInputError(
                 "the session has not been planned for the shapes of its inputs",
                 hint="call resizeSession first",
             )
-        feeds = {name: tensor._data() for name, tensor in self._inputs.items()}
-        for name, array in self._core.run(feeds).items():
-            self._outputs[name]._array = array
-            self._outputs[name]._shape = array.shape
+
+    def _run(self) -> None:
+        self._refuse_unplanned()
+        self._keep(self._core.run(self._feeds()))
+
+    def _feeds(self) -> dict[str, Array]:
+        return {name: tensor._data() for name, tensor in self._inputs.items()}
+
+    def _keep(self, results: Mapping[str, Array]) -> None:
+        for name, output in self._outputs.items():
+            output._array = results.get(name)
+            if output._array is not None:
+                output._shape = output._array.shape
+
+    def _run_watched(
+        self,
+        begin: Callable[[OpCall, list[Tensor]], bool],
+        end: Callable[[OpCall, list[Tensor]], bool],
+    ) -> int:
+        """Run op by op; return 0, or CALL_BACK_STOP."""
+        self._refuse_unplanned()
+        stopped = False
+
+        def before(call: OpCall, values: Mapping[str, Array]) -> bool:
+            return bool(begin(call, _tensors(values)))
+
+        def after(call: OpCall, values: Mapping[str, Array]) -> bool:
+            nonlocal stopped
+            stopped = not end(call, _tensors(values))
+            return not stopped
+
+        self._keep(self._core.run_watched(self._feeds(), before, after))
+        return CALL_BACK_STOP if stopped else 0
 
     def cache(self) -> None:
         """Do nothing: sessions of one network share what they can."""
 
     def removeCache(self) -> None:
         """Do nothing: see `cache`."""
+
+
+class OpInfo:
+    """What callbacks are told of an op."""
+
+    def __init__(self, call: OpCall) -> None:
+        self._call = call
+
+    def getName(self) -> str:
+        """Return the op's name."""
+        return self._call.name
+
+    def getType(self) -> str:
+        """Return the op's type."""
+        return self._call.type
+
+    def getFlops(self) -> float:
+        """Return the millions of floating-point operations that it takes."""
+        return self._call.flops / 1e6
 
 
 class Interpreter:
@@ -180,25 +232,29 @@ class Interpreter:
     def runSessionWithCallBack(
         self, session: Session, begin: Callable[..., bool], end: Callable[..., bool]
     ) -> int:
-        """Refused: the whole network is one submission, which nothing can enter.
+        """Run op by op: `begin(inputs, name)` before each op, `end(outputs, name)` after it.
+
+        Where `begin` returns False, the op is skipped and its results are zeros; where `end` does,
+        the run stops. Tensors are lists of `Tensor`.
+
+        Returns:
+            0, or 11, MNN's CALL_BACK_STOP.
 
         Raises:
-            InvalidInputError: always.
+            InvalidInputError: as `runSession`; or an op that only the host runs was skipped.
         """
-        raise InvalidInputError(
-            "a network cannot be stopped between its ops: the device gets it as a whole",
-            hint="name tensors to look at in the config's 'saveTensors'; `vkmnn profile` has times",
+        return session._run_watched(
+            lambda call, inputs: begin(inputs, call.name), lambda call, made: end(made, call.name)
         )
 
     def runSessionWithCallBackInfo(
         self, session: Session, begin: Callable[..., bool], end: Callable[..., bool]
     ) -> int:
-        """Refused, as `runSessionWithCallBack`.
-
-        Raises:
-            InvalidInputError: always.
-        """
-        return self.runSessionWithCallBack(session, begin, end)
+        """Run as `runSessionWithCallBack`; the callbacks get an `OpInfo` in place of the name."""
+        return session._run_watched(
+            lambda call, inputs: begin(inputs, OpInfo(call)),
+            lambda call, made: end(made, OpInfo(call)),
+        )
 
     def getSessionInfo(self, session: Session, code: int) -> float | int:
         """Return 0: MiB on the device, 1: millions of operations, 2: the backend, 3: readiness.
@@ -259,6 +315,17 @@ class Interpreter:
 
     def removeCache(self) -> None:
         """Do nothing: see `cache`."""
+
+
+def _tensors(values: Mapping[str, Array]) -> list[Tensor]:
+    """Return copies of arrays as callbacks get them, of tensors only."""
+    made = []
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            tensor = Tensor._of_session(None, name, DType.from_numpy(value.dtype), value.shape)
+            tensor._array = value
+            made.append(tensor)
+    return made
 
 
 def _pick(tensors: Mapping[str, Tensor], name: str | None, what: str) -> Tensor:

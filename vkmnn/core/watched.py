@@ -1,0 +1,47 @@
+"""Runs that callers look into: op by op, with a call before and after each."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vkmnn.records import dataclass
+
+
+class Decision(enum.Enum):
+    """What a callback wants; `True` and None count as GO_ON."""
+
+    GO_ON = "go on"
+    SKIP = "skip"
+    """Before an op: leave it out; its results are zeros."""
+    STOP = "stop"
+    """End the run; what has no result yet gets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """An op that is about to run, or has run.
+
+    Attributes:
+        name: the op's name in the optimised network.
+        type: its type, or the ONNX type of a node that only the host runs.
+        source: the node of the model that it came from.
+        flops: floating-point operations; 0 where the host runs it.
+    """
+
+    name: str
+    type: str
+    source: str
+    flops: int
+
+
+Callback = Callable[[OpCall, Mapping[str, Any]], "Decision | bool | None"]
+"""Gets the op and its inputs (before) or its results (after), by the names of the tensors."""
+
+
+def decided(answer: object, no: Decision) -> Decision:
+    """Return what a callback has answered; False is `no`."""
+    if isinstance(answer, Decision):
+        return answer
+    return no if answer is False else Decision.GO_ON
