@@ -6,11 +6,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optional, required
+from vkmnn.cpu_fallback.registry import (
+    AnyArray,
+    Inputs,
+    cpu_execution,
+    optional,
+    required,
+    widen,
+)
 from vkmnn.cpu_fallback.unary import unary
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Activation, Op
-from vkmnn.ir.ops import RECURRENT_ACTIVATIONS, RECURRENT_GATES, RecurrentAttrs
+from vkmnn.ir.ops import (
+    RECURRENT_ACTIVATIONS,
+    RECURRENT_GATES,
+    LinearAttentionAttrs,
+    RecurrentAttrs,
+)
 from vkmnn.records import dataclass
 from vkmnn.shape.recurrent import LENGTHS
 
@@ -139,3 +151,33 @@ def _side(attrs: RecurrentAttrs, number: int, weights: AnyArray, inputs: Inputs)
 
 def _row(given: AnyArray | None, number: int) -> AnyArray | None:
     return None if given is None else np.asarray(given[number], np.float64)
+
+
+@cpu_execution("LinearAttention")
+def _linear_attention(op: Op[LinearAttentionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
+    query, key, value = (widen(required(inputs, place)) for place in range(3))
+    past, decay, rate = (optional(inputs, place) for place in (3, 4, 5))
+    images, times, columns = query.shape
+    depth, width = columns // attrs.query_heads, value.shape[2] // attrs.heads
+    query = query.reshape(images, times, attrs.heads, attrs.query_heads // attrs.heads, depth)
+    key = key.reshape(images, times, attrs.heads, depth)
+    value = value.reshape(images, times, attrs.heads, width)
+    state = np.zeros((images, attrs.heads, depth, width), query.dtype)
+    if past is not None:
+        state = widen(past).copy()
+    results = np.zeros((*query.shape[:4], width), query.dtype)
+    for step in range(times):
+        k, v = key[:, step], value[:, step]
+        if decay is not None:
+            factors = np.exp(widen(decay[:, step]))
+            columns = decay.shape[2] // attrs.heads
+            state = state * factors.reshape(images, attrs.heads, columns, 1)
+        if rate is not None:
+            v = widen(rate[:, step])[:, :, None] * (v - np.einsum("bhdm,bhd->bhm", state, k))
+        state = state + k[..., None] * v[..., None, :]
+        results[:, step] = np.einsum("bhgd,bhdm->bhgm", query[:, step], state)
+    scale = query.dtype.type(attrs.scale or depth**-0.5)
+    made = (results * scale).reshape(images, times, attrs.query_heads * width)
+    dtype = required(inputs, 0).dtype
+    return [made.astype(dtype, copy=False), state.astype(dtype, copy=False)]

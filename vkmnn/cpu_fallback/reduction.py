@@ -1,4 +1,4 @@
-"""Reductions, softmax, extrema, TopK and CumSum."""
+"""Reductions, softmax, extrema, TopK, CumSum and CumProd."""
 
 from __future__ import annotations
 
@@ -173,6 +173,7 @@ def _topk(op: Op[TopKAttrs], inputs: Inputs) -> list[AnyArray]:
     return [np.take_along_axis(x, order, axis), order]
 
 
+@cpu_execution("CumProd")
 @cpu_execution("CumSum")
 def _cumsum(op: Op[CumSumAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
@@ -181,10 +182,11 @@ def _cumsum(op: Op[CumSumAttrs], inputs: Inputs) -> list[AnyArray]:
     wide = widen(x)
     if attrs.reverse:
         wide = np.flip(wide, axis)
-    result = np.cumsum(wide, axis=axis, dtype=wide.dtype)
+    is_product = op.type == "CumProd"
+    result = (np.cumprod if is_product else np.cumsum)(wide, axis=axis, dtype=wide.dtype)
     if attrs.exclusive:
         result = np.roll(result, 1, axis=axis)
-        result[(slice(None),) * axis + (slice(0, 1),)] = 0
+        result[(slice(None),) * axis + (slice(0, 1),)] = is_product
     if attrs.reverse:
         result = np.flip(result, axis)
     return [result.astype(x.dtype, copy=False)]

@@ -35,6 +35,7 @@ _BELOW_ZERO = frozenset({"SUB", "NEG"})
 _NUMBERS: Mapping[str, tuple[int, ...]] = {
     "Reduction": (0,),
     "CumSum": (0,),
+    "CumProd": (0,),
     "ScatterElements": (0, 2),
     "ScatterND": (0, 2),
 }
@@ -85,5 +86,13 @@ def _widen(ctx: GeometryContext) -> None:
 
 
 # Reduction has geometry of its own, which asks first.
-for _op_type in ("BinaryOp", "UnaryOp", "CumSum", "MatMul", "ScatterElements", "ScatterND"):
+for _op_type in (
+    "BinaryOp",
+    "UnaryOp",
+    "CumSum",
+    "CumProd",
+    "MatMul",
+    "ScatterElements",
+    "ScatterND",
+):
     geometry(_op_type)(_widen)

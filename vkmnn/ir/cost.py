@@ -281,3 +281,23 @@ def suppression_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
 def suppression_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     """Count the boxes that can be chosen, and the classes."""
     return 12 * (outputs[0][0] + prod(_dims(inputs, 1)[:2]))
+
+
+def roi_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: every pixel of a region is read once or, between pixels, four times."""
+    ratio = getattr(attrs, "ratio", 0) or 2
+    return 9 * int(ratio) ** 2 * prod(output)
+
+
+# --- linear attention ----------------------------------------------------------------------------
+
+
+def linear_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: in every step each number of the state decays, is read, added to and read again."""
+    depth = _dims(inputs, 0)[2] // max(1, int(attrs.query_heads))
+    return prod(output) * depth * 8
+
+
+def linear_attention_steps(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the steps."""
+    return 8 * _dims(inputs, 0)[1]

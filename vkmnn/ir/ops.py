@@ -366,10 +366,80 @@ class NonMaxSuppressionAttrs(OpAttrs):
     center: bool = False
 
 
-@op_type("CumSum", inputs=2, content=(1,), host=SUMS)
+@op_type("RoiAlign", inputs=3, flops=cost.roi_flops, host=HostWork(numbers_of(outputs=8)))
+@dataclass(frozen=True, slots=True)
+class RoiAlignAttrs(OpAttrs):
+    """Sample x [N, C, H, W] in regions [R, 4] (x, y, x, y) of the images that input 2 [R] names.
+
+    Each of the size[0] · size[1] bins of a region is the mean of ratio² bilinear samples, or of as
+    many as the bin has pixels where `ratio` is 0; with `largest`, the largest weighted pixel that a
+    sample reads. `half_pixel` moves regions, times `scale`, by half a pixel; without it they are at
+    least one pixel wide (ONNX RoiAlign).
+    """
+
+    size: tuple[int, int]
+    ratio: int = 0
+    scale: float = 1.0
+    half_pixel: bool = True
+    largest: bool = False
+
+
+@op_type("RoiPool", inputs=2, flops=cost.roi_flops, host=HostWork(numbers_of(outputs=8)))
+@dataclass(frozen=True, slots=True)
+class RoiPoolAttrs(OpAttrs):
+    """The maxima of x [N, C, H, W] in the bins of regions [R, 5] (image, x, y, x, y).
+
+    Corners, times `scale`, are rounded to pixels, and belong to the region; bins may overlap, and
+    what has no pixels is 0 (ONNX MaxRoiPool).
+    """
+
+    size: tuple[int, int]
+    scale: float = 1.0
+
+
+@op_type("DeformColumns", inputs=(2, 3), flops=8, host=HostWork(numbers_of(outputs=8)))
+@dataclass(frozen=True, slots=True)
+class DeformColumnsAttrs(OpAttrs):
+    """What the weights of a deformable convolution meet: [N, C · taps, places].
+
+    Inputs: x [N, C, H, W]; offsets [N, groups · taps · 2, *places], (y, x) of each tap; factors
+    [N, groups · taps, *places] or none. Every tap reads x where it would without offsets, moved by
+    its offset; bilinear between pixels, zeros around x (ONNX DeformConv).
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    groups: int = 1
+
+
+@op_type(
+    "LinearAttention",
+    inputs=(3, 6),
+    flops=cost.linear_attention_flops,
+    host=HostWork(numbers_of(inputs=2, outputs=2), cost.linear_attention_steps),
+)
+@dataclass(frozen=True, slots=True)
+class LinearAttentionAttrs(OpAttrs):
+    """Attention by a state S [B, heads, D, E] that goes from step to step.
+
+    Inputs: queries [B, T, H · D], keys [B, T, heads · D], values [B, T, heads · E]; the first
+    state, zeros where absent; decays [B, T, heads] or [B, T, heads · D]; rates [B, T, heads] or
+    [B, T, 1]. In each step S becomes exp(decay) · S, then S + k ⊗ v, where with rates v is
+    rate · (v - kᵀ S) instead. Outputs: scale · qᵀ S of every step, [B, T, H · E], and the last S
+    (ONNX LinearAttention). A scale of 0 is 1 / √D.
+    """
+
+    query_heads: int
+    heads: int
+    scale: float = 0.0
+
+
+@op_type("CumSum", "CumProd", inputs=2, content=(1,), host=SUMS)
 @dataclass(frozen=True, slots=True)
 class CumSumAttrs(OpAttrs):
-    """Cumulative sum along the axis that input 1 (content) gives."""
+    """Cumulative sum, or product, along the axis that input 1 (content) gives."""
 
     exclusive: bool = False
     reverse: bool = False

@@ -2160,14 +2160,96 @@ def cum_sum(
 ) -> Shader:
     """Return a variant of `cum_sum`.
 
-    Running sums along the middle axis of [outer, size, inner], which is cut into `chunks` pieces
-    of `chunk` (the last may be shorter); an invocation makes one piece. OFFSET: what comes before
-    each piece is given as [outer, chunks, inner].
+    Running sums, or products, along the middle axis of [outer, size, inner], which is cut into
+    `chunks` pieces of `chunk` (the last may be shorter); an invocation makes one piece. OFFSET:
+    what comes before each piece is given as [outer, chunks, inner].
     """
     return _find(
         "cum_sum",
         {
             "element": element,
+            "load": load,
+        },
+    )
+
+
+DeformColumnsLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_DEFORM_COLUMNS = struct.Struct("<III2I2i2I2i2i2i")
+
+
+class DeformColumnsParams(Params):
+    """Push constants of `deform_columns`: 60 bytes.
+
+    Values: 2 in kernel, 2 in size, 2 in places, 2 in strides, 2 in dilations, 2 in pads.
+    """
+
+    __slots__ = (
+        "count",
+        "channels",
+        "groups",
+        "kernel",
+        "size",
+        "places",
+        "strides",
+        "dilations",
+        "pads",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        channels: int,
+        groups: int,
+        kernel: tuple[int, ...],
+        size: tuple[int, ...],
+        places: tuple[int, ...],
+        strides: tuple[int, ...],
+        dilations: tuple[int, ...],
+        pads: tuple[int, ...],
+    ) -> None:
+        self.count: Final = count
+        self.channels: Final = channels
+        self.groups: Final = groups
+        self.kernel: Final = kernel
+        self.size: Final = size
+        self.places: Final = places
+        self.strides: Final = strides
+        self.dilations: Final = dilations
+        self.pads: Final = pads
+
+    def pack(self) -> bytes:
+        try:
+            return _DEFORM_COLUMNS.pack(
+                self.count,
+                self.channels,
+                self.groups,
+                *array(self.kernel, 2),
+                *array(self.size, 2),
+                *array(self.places, 2),
+                *array(self.strides, 2),
+                *array(self.dilations, 2),
+                *array(self.pads, 2),
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _DEFORM_COLUMNS, error) from None
+
+
+def deform_columns(
+    *,
+    load: DeformColumnsLoad,
+) -> Shader:
+    """Return a variant of `deform_columns`.
+
+    What the weights of a deformable convolution meet: [images, channels, taps, places]; an
+    invocation makes one element. Pairs are (height, width).
+    """
+    return _find(
+        "deform_columns",
+        {
             "load": load,
         },
     )
@@ -2803,6 +2885,93 @@ def interp(
         {
             "width": width,
             "element": element,
+            "load": load,
+        },
+    )
+
+
+LinearAttentionLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_LINEAR_ATTENTION = struct.Struct("<IIIIIIIIIIf")
+
+
+class LinearAttentionParams(Params):
+    """Push constants of `linear_attention`: 44 bytes."""
+
+    __slots__ = (
+        "count",
+        "times",
+        "heads",
+        "group",
+        "depth",
+        "width",
+        "decay_columns",
+        "rate_columns",
+        "first",
+        "steps",
+        "scale",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        times: int,
+        heads: int,
+        group: int,
+        depth: int,
+        width: int,
+        decay_columns: int,
+        rate_columns: int,
+        first: int,
+        steps: int,
+        scale: float,
+    ) -> None:
+        self.count: Final = count
+        self.times: Final = times
+        self.heads: Final = heads
+        self.group: Final = group
+        self.depth: Final = depth
+        self.width: Final = width
+        self.decay_columns: Final = decay_columns
+        self.rate_columns: Final = rate_columns
+        self.first: Final = first
+        self.steps: Final = steps
+        self.scale: Final = scale
+
+    def pack(self) -> bytes:
+        try:
+            return _LINEAR_ATTENTION.pack(
+                self.count,
+                self.times,
+                self.heads,
+                self.group,
+                self.depth,
+                self.width,
+                self.decay_columns,
+                self.rate_columns,
+                self.first,
+                self.steps,
+                self.scale,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _LINEAR_ATTENTION, error) from None
+
+
+def linear_attention(
+    *,
+    load: LinearAttentionLoad,
+) -> Shader:
+    """Return a variant of `linear_attention`.
+
+    `steps` steps of LinearAttention from step `first` on; an invocation owns a column of a state
+    [depth, width], and makes that column of what the queries of its head read.
+    """
+    return _find(
+        "linear_attention",
+        {
             "load": load,
         },
     )
@@ -4897,6 +5066,167 @@ def reduce_rows(
         {
             "lanes": lanes,
             "element": element,
+        },
+    )
+
+
+RoiAlignLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_ROI_ALIGN = struct.Struct("<III2i2IifIII")
+
+
+class RoiAlignParams(Params):
+    """Push constants of `roi_align`: 48 bytes.
+
+    Values: 2 in size, 2 in bins.
+    """
+
+    __slots__ = (
+        "count",
+        "images",
+        "channels",
+        "size",
+        "bins",
+        "ratio",
+        "scale",
+        "part",
+        "budget",
+        "check",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        images: int,
+        channels: int,
+        size: tuple[int, ...],
+        bins: tuple[int, ...],
+        ratio: int,
+        scale: float,
+        part: int,
+        budget: int,
+        check: int,
+    ) -> None:
+        self.count: Final = count
+        self.images: Final = images
+        self.channels: Final = channels
+        self.size: Final = size
+        self.bins: Final = bins
+        self.ratio: Final = ratio
+        self.scale: Final = scale
+        self.part: Final = part
+        self.budget: Final = budget
+        self.check: Final = check
+
+    def pack(self) -> bytes:
+        try:
+            return _ROI_ALIGN.pack(
+                self.count,
+                self.images,
+                self.channels,
+                *array(self.size, 2),
+                *array(self.bins, 2),
+                self.ratio,
+                self.scale,
+                self.part,
+                self.budget,
+                self.check,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ROI_ALIGN, error) from None
+
+
+def roi_align(
+    *,
+    load: RoiAlignLoad,
+) -> Shader:
+    """Return a variant of `roi_align`.
+
+    Samples bins of regions (ONNX RoiAlign); an invocation makes one bin of one channel. What has
+    more samples than a loop may count takes several dispatches, which go through `rows` lines of
+    samples and add to what stands in y. Pairs are (height, width).
+    """
+    return _find(
+        "roi_align",
+        {
+            "load": load,
+        },
+    )
+
+
+RoiPoolLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_ROI_POOL = struct.Struct("<III2i2IfI")
+
+
+class RoiPoolParams(Params):
+    """Push constants of `roi_pool`: 36 bytes.
+
+    Values: 2 in size, 2 in bins.
+    """
+
+    __slots__ = (
+        "count",
+        "images",
+        "channels",
+        "size",
+        "bins",
+        "scale",
+        "check",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        images: int,
+        channels: int,
+        size: tuple[int, ...],
+        bins: tuple[int, ...],
+        scale: float,
+        check: int,
+    ) -> None:
+        self.count: Final = count
+        self.images: Final = images
+        self.channels: Final = channels
+        self.size: Final = size
+        self.bins: Final = bins
+        self.scale: Final = scale
+        self.check: Final = check
+
+    def pack(self) -> bytes:
+        try:
+            return _ROI_POOL.pack(
+                self.count,
+                self.images,
+                self.channels,
+                *array(self.size, 2),
+                *array(self.bins, 2),
+                self.scale,
+                self.check,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ROI_POOL, error) from None
+
+
+def roi_pool(
+    *,
+    load: RoiPoolLoad,
+) -> Shader:
+    """Return a variant of `roi_pool`.
+
+    Maxima of bins of regions (ONNX MaxRoiPool); an invocation makes one bin of one channel. Pairs
+    are (height, width).
+    """
+    return _find(
+        "roi_pool",
+        {
+            "load": load,
         },
     )
 

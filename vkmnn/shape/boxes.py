@@ -1,4 +1,4 @@
-"""Shapes of operators on boxes."""
+"""Shapes of operators on boxes, and of those that sample images where they are told to."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from math import prod
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim, DType, Op
-from vkmnn.ir.ops import NonMaxSuppressionAttrs
-from vkmnn.shape.common import Infos, Outputs, Values, int_scalar, shape_of
+from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs, RoiPoolAttrs
+from vkmnn.shape.common import Infos, Outputs, Values, dtype_of, int_scalar, same_dtype, shape_of
 from vkmnn.shape.registry import size_computer
 from vkmnn.shape.symbolic.facts import Facts, Found
 from vkmnn.shape.symbolic.rules import shape_rule
@@ -45,3 +45,62 @@ def _named_suppression(op: Op, facts: Facts) -> list[Found]:
         most = min(max(given[0], 0), scores[-1])
         rows = facts.algebra.product((*scores[:-1], most))
     return [(DType.INT64, (rows, 3)), (DType.INT64, (1,))]
+
+
+def _regions(inputs: Infos, width: int) -> int:
+    """Return how many regions there are, after a look at them and the images."""
+    x, regions = shape_of(inputs, 0), shape_of(inputs, 1)
+    if len(x) != 4 or len(regions) != 2 or regions[1] != width:
+        raise ShapeError(f"images {x} and regions {regions} are not [N, C, H, W] and [R, {width}]")
+    return regions[0]
+
+
+@size_computer("RoiAlign")
+def _roi_align(op: Op[RoiAlignAttrs], inputs: Infos, values: Values) -> Outputs:
+    count, images = _regions(inputs, 4), shape_of(inputs, 2)
+    if images != (count,) or not dtype_of(inputs, 2).is_integer:
+        raise ShapeError(f"batch_indices {images} are not one integer for each of {count} regions")
+    return [(same_dtype(inputs, 0, 1), (count, shape_of(inputs, 0)[1], *op.attrs.size))]
+
+
+@size_computer("RoiPool")
+def _roi_pool(op: Op[RoiPoolAttrs], inputs: Infos, values: Values) -> Outputs:
+    count = _regions(inputs, 5)
+    return [(same_dtype(inputs, 0, 1), (count, shape_of(inputs, 0)[1], *op.attrs.size))]
+
+
+@shape_rule("RoiAlign", "RoiPool")
+def _named_regions(op: Op[RoiAlignAttrs | RoiPoolAttrs], facts: Facts) -> list[Found]:
+    x, regions = facts.shape(op), facts.shape(op, 1)
+    count = regions[0] if regions else None
+    return [(facts.dtype(op), (count, x[1] if x else None, *op.attrs.size))]
+
+
+@size_computer("DeformColumns")
+def _deform_columns(op: Op[DeformColumnsAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
+    x, offsets = shape_of(inputs, 0), shape_of(inputs, 1)
+    taps = prod(attrs.kernel)
+    if len(x) != 4 or attrs.groups < 1 or x[1] % attrs.groups:
+        raise ShapeError(f"images {x} do not have channels for {attrs.groups} groups of offsets")
+    places = tuple(
+        (size + attrs.pads[axis] + attrs.pads[axis + 2] - dilation * (extent - 1) - 1) // stride + 1
+        for axis, (size, extent, stride, dilation) in enumerate(
+            zip(x[2:], attrs.kernel, attrs.strides, attrs.dilations, strict=True)
+        )
+    )
+    wanted = (x[0], attrs.groups * taps * 2, *places)
+    if offsets != wanted:
+        raise ShapeError(f"offsets have shape {offsets}, expected {wanted}")
+    factors = inputs[2].dims if len(inputs) > 2 and inputs[2] is not None else None
+    if factors not in (None, (x[0], attrs.groups * taps, *places)):
+        raise ShapeError(f"factors have shape {factors}, which does not fit offsets {offsets}")
+    return [(same_dtype(inputs, 0, 1, 2), (x[0], x[1] * taps, prod(places)))]
+
+
+@shape_rule("DeformColumns")
+def _named_columns(op: Op[DeformColumnsAttrs], facts: Facts) -> list[Found]:
+    x, offsets, algebra = facts.shape(op), facts.shape(op, 1), facts.algebra
+    rows = algebra.multiply(x[1], prod(op.attrs.kernel)) if x and x[1] is not None else None
+    places = algebra.product(offsets[2:]) if offsets and None not in offsets[2:] else None
+    return [(facts.dtype(op), (x[0] if x else None, rows, places))]

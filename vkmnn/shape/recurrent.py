@@ -1,4 +1,4 @@
-"""Shapes of Recurrent."""
+"""Shapes of Recurrent and LinearAttention."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from vkmnn.ir.ops import (
     RECURRENT_ACTIVATIONS,
     RECURRENT_GATES,
     RECURRENT_KINDS,
+    LinearAttentionAttrs,
     RecurrentAttrs,
 )
 from vkmnn.shape.common import (
@@ -83,3 +84,37 @@ def _named_recurrent(op: Op[RecurrentAttrs], facts: Facts) -> list[Found]:
 
 def _found(dtype: DType | None, every: NamedShape, last: NamedShape) -> list[Found]:
     return [(dtype, every), (dtype, last), (dtype, last)]
+
+
+@size_computer("LinearAttention")
+def _linear_attention(op: Op[LinearAttentionAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
+    q, k, v = (shape_of(inputs, place) for place in range(3))
+    readers, heads = attrs.query_heads, attrs.heads
+    if heads < 1 or readers < 1 or readers % heads:
+        raise ShapeError(f"{readers} heads of queries do not share {heads} heads of keys")
+    if len(q) != 3 or q[2] % readers or len(v) != 3 or v[:2] != q[:2] or v[2] % heads:
+        raise ShapeError(f"queries {q} and values {v} do not hold {readers} and {heads} heads")
+    depth, width = q[2] // readers, v[2] // heads
+    if k != (*q[:2], heads * depth):
+        raise ShapeError(f"keys have shape {k}, expected {(*q[:2], heads * depth)}")
+    state = (q[0], heads, depth, width)
+    check_shape(inputs, 3, state, "first state")
+    for place, columns, what in ((4, (heads, heads * depth), "decays"), (5, (heads, 1), "rates")):
+        if has_input(inputs, place):
+            given = shape_of(inputs, place)
+            if len(given) != 3 or given[:2] != q[:2] or given[2] not in columns:
+                raise ShapeError(f"{what} have shape {given}, which does not fit queries {q}")
+    dtype = same_dtype(inputs, 0, 1, 2, 3, 4, 5)
+    return [(dtype, (*q[:2], readers * width)), (dtype, state)]
+
+
+@shape_rule("LinearAttention")
+def _named_linear_attention(op: Op[LinearAttentionAttrs], facts: Facts) -> list[Found]:
+    q, v, attrs = facts.shape(op), facts.shape(op, 2), op.attrs
+    dtype = facts.dtype(op)
+    depth = q[2] // attrs.query_heads if q and isinstance(q[2], int) else None
+    width = v[2] // attrs.heads if v and isinstance(v[2], int) else None
+    columns = None if width is None else attrs.query_heads * width
+    images, steps = q[:2] if q else (None, None)
+    return [(dtype, (images, steps, columns)), (dtype, (images, attrs.heads, depth, width))]

@@ -139,9 +139,10 @@ def _named_topk(op: Op[TopKAttrs], facts: Facts) -> list[Found]:
     return [(facts.dtype(op), shape), (DType.INT64, shape)]
 
 
-shape_rule("CumSum")(like_first)
+shape_rule("CumSum", "CumProd")(like_first)
 
 
+@size_computer("CumProd")
 @size_computer("CumSum")
 def _cumsum(op: Op[CumSumAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)

@@ -255,7 +255,7 @@ def _softmax(op: Op[SoftmaxAttrs], inputs: Operands, outputs: Outputs) -> list[C
     return _every_axis(op, inputs, outputs, axes)
 
 
-@CUTS.register("TopK", "CumSum")
+@CUTS.register("TopK", "CumSum", "CumProd")
 def _along_axis(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     rank = len(outputs[0].shape)
     if isinstance(op.attrs, TopKAttrs):

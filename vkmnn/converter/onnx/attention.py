@@ -9,7 +9,7 @@ import numpy as np
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import Dim, DType
-from vkmnn.ir.ops import AttentionAttrs, ReshapeAttrs, TransposeAttrs
+from vkmnn.ir.ops import AttentionAttrs, LinearAttentionAttrs, ReshapeAttrs, TransposeAttrs
 
 _SWAP_HEADS = TransposeAttrs((0, 2, 1, 3))
 _PAST_KEY = 4  # this input and those after it belong to key-value caches
@@ -101,3 +101,27 @@ def _additive(node: NodeContext, mask: str, dtype: DType) -> str:
         return mask
     zero, minus_infinity = node.constant(0, dtype), node.constant(-np.inf, dtype)
     return node.emit("Select", [mask, zero, minus_infinity])
+
+
+_UPDATE_RULES = {
+    "linear": (False, False),
+    "gated": (True, False),
+    "delta": (False, True),
+    "gated_delta": (True, True),
+}
+"""Rules of LinearAttention: whether they take decays, and rates."""
+
+
+@converter("LinearAttention", since=27)
+def _linear_attention(node: NodeContext) -> None:
+    """It is the vocabulary's, unless its state has an element type of its own."""
+    rule = node.string("update_rule", "gated_delta")
+    given = (bool(node.input(4)), bool(node.input(5)))
+    if _UPDATE_RULES.get(rule) != given:
+        raise node.unsupported(f"update_rule '{rule}' does not go with the inputs that there are")
+    if len({node.dtype(name) for name in node.inputs if name}) > 1:
+        raise node.expand()
+    attrs = LinearAttentionAttrs(
+        node.int("q_num_heads"), node.int("kv_num_heads"), node.float("scale", 0.0)
+    )
+    node.emit("LinearAttention", node.inputs, attrs, node.outputs)

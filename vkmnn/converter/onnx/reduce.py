@@ -69,7 +69,8 @@ def _top_k_input(node: NodeContext) -> None:
     node.emit("TopK", node.inputs, attrs, node.outputs)
 
 
+@converter("CumProd", since=26)
 @converter("CumSum", since=11)
 def _cum_sum(node: NodeContext) -> None:
     attrs = CumSumAttrs(node.bool("exclusive"), node.bool("reverse"))
-    node.finish("CumSum", node.inputs, attrs)
+    node.finish(node.op, node.inputs, attrs)

@@ -17,7 +17,6 @@ _ALTERNATIVES: Mapping[str, str] = {
     "If": "control flow is not supported unless its condition is constant; export the branch",
     "Loop": _CONTROL_FLOW,
     "Scan": _CONTROL_FLOW,
-    "LinearAttention": _CONTROL_FLOW,
     "SequenceMap": _CONTROL_FLOW,
     "Bernoulli": _RANDOM,
     "RandomNormal": _RANDOM,

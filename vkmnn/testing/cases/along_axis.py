@@ -260,11 +260,33 @@ def cum_sum(variant: Variant) -> Iterator[Case]:
             else:
                 yield _cum_sum(attrs, integers(5, 9).astype(np.int64), 0)
                 yield from _overflows(attrs)
+            yield from _products(attrs, dtype)
 
 
 def _cum_sum(attrs: CumSumAttrs, x: AnyArray, axis: int) -> Case:
     inputs = [x, np.array(axis, np.int64)]
     return op_case("CumSum", attrs, inputs, constant={1}, rtol=0, atol=0)
+
+
+def _products(attrs: CumSumAttrs, dtype: str) -> Iterator[Case]:
+    """Yield running products that are exact; of integers, some that go beyond 32 bits."""
+    for shape, axis in (*LINES[:6], ((5, 7, 3), 1), ((1030,), 0), ((2, 1100, 2), 1)):
+        signs = integers(*shape, low=0, high=1) * 2 - 1
+        if dtype == "f32":
+            x = signs * np.float32(2) ** integers(*shape, seed=1, low=-1, high=1)
+        else:
+            x = np.where(
+                integers(*shape, seed=2, low=0, high=99) < 300 // (signs.size + 9), 3, signs
+            )
+        inputs = [x.astype(np.float32 if dtype == "f32" else np.int64), np.array(axis, np.int64)]
+        yield op_case("CumProd", attrs, inputs, constant={1}, rtol=0, atol=0)
+    if dtype == "i32":
+        for factor in (2**15, 2**16):
+            x = np.array([[1, 2, 3], [2**15, 1, factor]], np.int64)
+            case = op_case("CumProd", attrs, [x, np.array(1)], constant={1}, rtol=0, atol=0)
+            # An exclusive product leaves out one of the two.
+            wrong = factor > 2**15 and not attrs.exclusive
+            yield replace(case, raises=_OVERFLOW if wrong else "")
 
 
 def _overflows(attrs: CumSumAttrs) -> Iterator[Case]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import AttentionAttrs
+from vkmnn.ir.ops import AttentionAttrs, LinearAttentionAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.shapes import floats
+from vkmnn.testing.cases.shapes import floats, whole
 
 # Batch, heads, queries, keys, elements of a key, columns; by whether rows are whole vec4s. More
 # than a tile of queries, rounds of keys, pieces of their elements, more than 64 columns.
@@ -71,3 +71,25 @@ def attention_rotate(variant: Variant) -> Iterator[Case]:
 def attention_tile(variant: Variant) -> Iterator[Case]:
     """Broken tiles, masks per key and per query, triangles, queries that see nothing."""
     return _cases(variant)
+
+
+@shader_cases("linear_attention")
+def linear_attention(variant: Variant) -> Iterator[Case]:
+    """With and without each input, shared heads; more steps than a loop counts."""
+    uses = ((1, 1, 1, 1, 1, 1), (2, 5, 3, 1, 7, 3), (1, 4, 2, 3, 4, 8), (3, 0, 2, 2, 3, 5),
+            (1, 67, 1, 2, 33, 65), (0, 3, 2, 1, 3, 5))  # fmt: skip
+    for number, (images, times, heads, shared, depth, width) in enumerate(uses):
+        for past, decay, rate in ((0, 0, 0), (1, heads, 0), (0, heads * depth, 1), (1, 0, heads)):
+            inputs: list[AnyArray | None] = [
+                floats(images, times, heads * shared * depth),
+                floats(images, times, heads * depth, seed=1, scale=depth**-0.5),
+                floats(images, times, heads * width, seed=2),
+                floats(images, heads, depth, width, seed=3) if past else None,
+                -np.abs(floats(images, times, decay, seed=4)) if decay else None,
+                np.abs(floats(images, times, rate, seed=5, scale=0.3)) if rate else None,
+            ]
+            attrs = LinearAttentionAttrs(heads * shared, heads, 0.5 * (number % 2))
+            yield op_case("LinearAttention", attrs, inputs, outputs=2, rtol=1e-4, atol=1e-4)
+    attrs = LinearAttentionAttrs(1, 1)
+    inputs = [whole(1, 23_001, 1, seed=n, low=-1, high=1) for n in range(3)]
+    yield op_case("LinearAttention", attrs, inputs, outputs=2, rtol=0, atol=0)

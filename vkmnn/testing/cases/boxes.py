@@ -1,16 +1,18 @@
-"""Cases of operators on boxes."""
+"""Cases of operators on boxes, and of those that sample images where they are told to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array
-from vkmnn.ir.ops import NonMaxSuppressionAttrs
+from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs, RoiPoolAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
-from vkmnn.testing.cases.shapes import f32
+from vkmnn.testing.cases.shapes import f32, floats, whole
 
 
 def _corners(images: int, count: int, *, span: int = 40, flip: bool = False) -> AnyArray:
@@ -111,3 +113,78 @@ def nms_choose(variant: Variant) -> Iterator[Case]:
 def nms_gather(variant: Variant) -> Iterator[Case]:
     """Rows of different lengths, one after the other; zeros after them."""
     yield from suppressions()
+
+
+_IMAGES = ((1, 1, 1, 1), (2, 3, 7, 11), (3, 5, 16, 13))
+_OUTSIDE = "names an image that is not there"
+
+
+def _regions(count: int, images: int, height: int, width: int) -> tuple[AnyArray, AnyArray]:
+    """Return regions inside, across the edges and beside the images, a few of them empty."""
+    rng = np.random.default_rng([count, height])
+    corners = rng.uniform(-0.4, 1.2, (count, 2)) * (width, height)
+    sizes = rng.uniform(-0.2, 1.1, (count, 2)) * (width, height)
+    # Quarters of a pixel: whole numbers of samples are met exactly.
+    regions = np.round(np.concatenate([corners, corners + sizes], 1) * 4) / 4
+    return f32(regions), rng.integers(0, max(images, 1), count)
+
+
+@shader_cases("roi_align")
+def roi_align(variant: Variant) -> Iterator[Case]:
+    """Both ways to place regions, and to make a bin of its samples; as many as a bin has pixels."""
+    for shape, half, largest in product(_IMAGES, (False, True), (False, True)):
+        x = floats(*shape)
+        for size, ratio, scale in (((1, 1), 0, 1.0), ((2, 3), 2, 0.5), ((7, 5), 0, 2.0)):
+            regions, images = _regions(13, shape[0], *shape[2:])
+            attrs = RoiAlignAttrs(size, ratio, scale, half, largest)
+            yield op_case("RoiAlign", attrs, [x, regions, images], rtol=1e-4, atol=1e-4)
+        yield op_case("RoiAlign", attrs, [x, regions[:0], images[:0]])
+    # A bin of more samples than a loop counts; one region beside it has none.
+    x, attrs = whole(1, 1, 300, 301), RoiAlignAttrs((1, 1), 0, 1.0, True, False)
+    regions = f32([[0, 0, 301, 300], [-900, -900, 900, 900], [-90, -90, -20, -20]])
+    for largest in (False, True):
+        inputs = [x, regions, np.zeros(3, np.int64)]
+        attrs = replace(attrs, largest=largest)
+        yield op_case("RoiAlign", attrs, inputs, rtol=1e-3, atol=1e-3)
+    inputs = [floats(2, 3, 7, 11), f32([[0, 0, 3, 3]]), np.array([1], np.int64)]
+    case = op_case("RoiAlign", attrs, inputs)
+    for image in (2, -1):
+        feeds = {**case.feeds, "in2": np.array([image], np.int64)}
+        yield replace(case, feeds=feeds, raises=_OUTSIDE)
+
+
+@shader_cases("roi_pool")
+def roi_pool(variant: Variant) -> Iterator[Case]:
+    """Regions whose bins overlap, have no pixels, or lie outside."""
+    for shape, (size, scale) in product(_IMAGES, (((1, 1), 1.0), ((2, 3), 0.5), ((7, 5), 2.0))):
+        regions, images = _regions(17, shape[0], *shape[2:])
+        regions = np.concatenate([f32(images)[:, None], regions], 1)
+        x = floats(*shape)
+        yield op_case("RoiPool", RoiPoolAttrs(size, scale), [x, regions], rtol=0, atol=0)
+    yield op_case("RoiPool", RoiPoolAttrs((2, 2)), [x, regions[:0]])
+    case = op_case("RoiPool", RoiPoolAttrs((2, 2)), [floats(2, 3, 7, 11), f32([[1, 0, 0, 3, 3]])])
+    for image in (2, -1):
+        yield replace(
+            case, feeds={**case.feeds, "in1": f32([[image, 0, 0, 3, 3]])}, raises=_OUTSIDE
+        )
+
+
+@shader_cases("deform_columns")
+def deform_columns(variant: Variant) -> Iterator[Case]:
+    """Offsets to whole pixels and between them, inside and outside; groups, factors, gaps."""
+    uses: tuple[tuple[tuple[int, ...], DeformColumnsAttrs], ...] = (
+        ((1, 1, 1, 1), DeformColumnsAttrs((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))),
+        ((2, 6, 7, 11), DeformColumnsAttrs((3, 2), (1, 2), (1, 1), (1, 0, 1, 2), 2)),
+        ((1, 3, 13, 5), DeformColumnsAttrs((2, 3), (2, 1), (3, 2), (2, 1, 0, 1), 3)),
+    )
+    for (shape, attrs), has_factors, spread in product(uses, (False, True), (0.5, 2.0)):
+        taps = attrs.groups * attrs.kernel[0] * attrs.kernel[1]
+        places = [
+            (shape[2 + n] + attrs.pads[n] + attrs.pads[n + 2] - d * (attrs.kernel[n] - 1) - 1) // s
+            + 1
+            for n, (d, s) in enumerate(zip(attrs.dilations, attrs.strides, strict=True))
+        ]
+        offsets = floats(shape[0], taps * 2, *places, scale=spread)
+        offsets = np.where(whole(*offsets.shape) > 0, np.round(offsets), offsets)
+        factors = floats(shape[0], taps, *places, seed=1) if has_factors else None
+        yield op_case("DeformColumns", attrs, [floats(*shape), offsets, factors])

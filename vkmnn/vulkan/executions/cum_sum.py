@@ -1,4 +1,4 @@
-"""CumSum: running sums along one axis."""
+"""CumSum and CumProd: running sums and products along one axis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vkmnn.vulkan.storage import kernel_dtype
 MAX_LINE = 1_024
 
 
-@vulkan_execution("CumSum")
+@vulkan_execution("CumSum", "CumProd")
 class CumSumExecution(VulkanExecution[CumSumAttrs]):
     """One invocation per line; of long lines first the sums of pieces, then their running sums."""
 
@@ -54,7 +54,8 @@ def _encode(
     if pieces > 1:
         sums = encoder.scratch(count, word_type(x))
         offset = encoder.scratch(count, word_type(x))
-        encode_pieces(Reduction("SUM"), x, sums, line, piece, encoder)
+        whole = Reduction("PROD" if op.type == "CumProd" else "SUM")
+        encode_pieces(whole, x, sums, line, piece, encoder)
         _encode(
             op, replace(attrs, exclusive=True), sums, offset, replace(line, size=pieces), encoder
         )
@@ -75,6 +76,7 @@ def _encode(
         "EXCLUSIVE": attrs.exclusive,
         "REVERSE": attrs.reverse,
         "OFFSET": pieces > 1,
+        "PRODUCT": op.type == "CumProd",
         **column_local(count, encoder),
     }
     encoder.dispatch_linear(shader, tensors, params, count, spec)

@@ -6,7 +6,7 @@ from typing import Any
 
 from vkmnn.testing.fuzz.recipes.table import recipe
 from vkmnn.testing.fuzz.sketch import Sketch, Value
-from vkmnn.testing.fuzz.values import FINITE, UNIT
+from vkmnn.testing.fuzz.values import FINITE, UNIT, Spread
 
 
 @recipe("Attention")
@@ -81,3 +81,27 @@ def _rotary(s: Sketch, op: str) -> None:
         interleaved=s.choose(None, 0, 1),
         num_heads=heads if flat else None,
     )
+
+
+@recipe("LinearAttention")
+def _linear_attention(s: Sketch, op: str) -> None:
+    batch, steps, heads, shared = s.choose(1, 2), s.size(5), s.choose(1, 2), s.choose(1, 1, 3)
+    depth, width = s.choose(1, 3, 8), s.choose(1, 4, 5)
+    small = Spread(-0.7, 0.7, special=False)
+
+    def operand(*shape: int) -> Value:
+        return s.pick("float32", [batch, *shape], spread=small)
+
+    rule = s.choose("linear", "gated", "delta", "gated_delta")
+    inputs: list[Value | None] = [
+        operand(steps, heads * shared * depth),
+        operand(steps, heads * depth),
+        operand(steps, heads * width),
+        operand(heads, depth, width) if s.chance(0.5) else None,
+        operand(steps, heads * s.choose(1, depth)) if "gated" in rule else None,
+        operand(steps, s.choose(1, heads)) if "delta" in rule else None,
+    ]
+    s.node(
+        op, inputs, 2, update_rule=rule, q_num_heads=heads * shared, kv_num_heads=heads,
+        scale=s.choose(None, 0.5),
+    )  # fmt: skip

@@ -74,3 +74,13 @@ def _cum_sum(s: Sketch, op: str) -> None:
     x = s.pick(s.dtype(op), min_rank=1, spread=FINITE)
     axis = s.parameter(s.axis(x.rank), s.choose("int32", "int64"))
     s.one(op, x, axis, exclusive=s.choose(None, 0, 1), reverse=s.choose(None, 0, 1))
+
+
+@recipe("CumProd")
+def _cum_prod(s: Sketch, op: str) -> None:
+    """Factors near 1: engines multiply in different orders."""
+    shape = s.within([s.size(9) for _ in range(s.choose(1, 2, 3))])
+    dtype = s.one_of(["float32", "int32", "int64"])
+    x = s.pick(dtype, shape, spread=Spread(-1.2, 1.2, special=False))
+    axis = s.parameter(s.axis(x.rank), s.choose("int32", "int64"))
+    s.one(op, x, axis, exclusive=s.choose(None, 0, 1), reverse=s.choose(None, 0, 1))
