@@ -32,6 +32,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any], int, np.ndarray]] = {
         + np.reshape(np.float32([3, 4]), (1, 2, 1, 1)),
     ),
     "default axis": ("Concat", "x x", {}, 1, np.concatenate([X, X], 1)),
+    "a norm's order": (
+        *("LpPool", "x", {"kernel_shape": [1, 2], "strides": [1, 2], "p": 2.0}, 1),
+        np.sqrt((X**2).reshape(2, 2, 4, 2, 2).sum(-1)),
+    ),
     "removed since": ("Affine", "x", {"alpha": 2.0, "beta": 1.0}, 1, 2 * X + 1),
 }
 
@@ -45,6 +49,44 @@ def old_model(op: str, inputs: str, attributes: dict[str, Any], opset: int) -> o
         *("g", given, [helper.make_tensor_value_info("y", kind, None)], tensors),
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=3)
+
+
+# What stands before an addition along axis 1, in operators whose shapes the onnx package does not
+# infer: operator, attributes, outputs, and the first of them.
+BEFORE: dict[str, tuple[str, dict[str, Any], int, np.ndarray]] = {
+    "the same shape": ("Mul", {"broadcast": 1, "axis": 1}, 1, X * EVERY),
+    "joined": ("Concat", {"axis": 2}, 1, np.concatenate([X, X], 2)),
+    "padded": (
+        *("Pad", {"paddings": [0, 0, 1, 0, 0, 0, 0, 2]}, 1),
+        np.pad(X, ((0, 0), (0, 0), (1, 0), (0, 2))),
+    ),
+    "another shape": ("Reshape", {"shape": [0, 2, -1]}, 1, X.reshape(2, 2, 16)),
+    "cut by sizes": ("Split", {"axis": 3, "split": [1, 3]}, 2, X[..., :1]),
+    "cut in halves": ("Split", {"axis": 2}, 2, X[:, :, :2]),
+    "larger": (
+        *("Upsample", {"height_scale": 2.0, "width_scale": 1.0, "mode": "nearest"}, 1),
+        X.repeat(2, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_shapes_follow_through_old_operators(name: str) -> None:
+    op, attributes, count, value = BEFORE[name]
+    inputs = {"Mul": ["x", "c"], "Concat": ["x", "x"]}.get(op, ["x"])
+    outputs = [f"v{number}" for number in range(count)]
+    nodes = [
+        helper.make_node(op, inputs, outputs, **attributes),
+        helper.make_node("Add", ["v0", "c"], ["y"], broadcast=1, axis=1),
+    ]
+    model = old_model("Add", "x c", {"broadcast": 1, "axis": 1}, 1)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    with vkmnn.InferenceSession(model) as session:
+        (result,) = session.run(None, {"x": X})
+        assert not session.placement().off_device
+    expected = value + EVERY.reshape(1, 2, *(1,) * (value.ndim - 2))
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)

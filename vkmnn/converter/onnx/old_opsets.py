@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.model_file import MIN_OPSET, ModelFile
+from vkmnn.converter.onnx.old_shapes import with_shapes
 
 if TYPE_CHECKING:
     import onnx
@@ -17,7 +18,8 @@ _TARGET = 9
 """Upsample has its scales as an input from here on, and nothing has become different since 7."""
 
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_ASIDE = "vkmnn.recurrent"
+_OF_OPSET_1 = frozenset({"GlobalLpPool", "LpPool", "Pad", "Split"})
+_ASIDE = "vkmnn.as_it_is"
 
 
 def is_old(proto: onnx.ModelProto) -> bool:
@@ -47,7 +49,8 @@ def upgraded(file: ModelFile) -> ModelFile:
     _name_inputs(changed.graph)
     _expand_prelu(changed.graph)
     try:
-        _align_operands(onnx.shape_inference.infer_shapes(changed).graph, changed.graph)
+        changed = with_shapes(changed)
+        _align_operands(changed.graph)
         _set_aside(changed)
         converted = version_converter.convert_version(changed, _TARGET)
         _put_back(converted)
@@ -58,8 +61,10 @@ def upgraded(file: ModelFile) -> ModelFile:
 
 
 def _set_aside(model: onnx.ModelProto) -> None:
-    """Put recurrent operators, for which onnx's converter has no rule, into a domain it skips."""
-    nodes = [node for node in model.graph.node if node.op_type in _RECURRENT]
+    """Put operators for which onnx's converter has no rule into a domain that it skips."""
+    first = any(one.version == 1 for one in model.opset_import if not normal_domain(one.domain))
+    kinds = _RECURRENT | _OF_OPSET_1 if first else _RECURRENT
+    nodes = [node for node in model.graph.node if node.op_type in kinds and not node.domain]
     for node in nodes:
         node.domain = _ASIDE
     if nodes:
@@ -67,11 +72,22 @@ def _set_aside(model: onnx.ModelProto) -> None:
 
 
 def _put_back(model: onnx.ModelProto) -> None:
-    """Make recurrent operators those of opset 7, which say in `outputs` alone what is made."""
+    """Make what was set aside operators of opset 7.
+
+    Recurrent ones say in their outputs alone what is made; `paddings` became `pads`, and the order
+    of a norm an integer.
+    """
+    from onnx import helper
+
     for node in model.graph.node:
         if node.domain == _ASIDE:
             node.domain = ""
             kept = [one for one in node.attribute if one.name != "output_sequence"]
+            for one in kept:
+                if one.name == "paddings":
+                    one.name = "pads"
+                if one.name == "p":
+                    one.CopyFrom(helper.make_attribute("p", int(helper.get_attribute_value(one))))
             del node.attribute[:]
             node.attribute.extend(kept)
     imports = [one for one in model.opset_import if one.domain != _ASIDE]
@@ -79,19 +95,15 @@ def _put_back(model: onnx.ModelProto) -> None:
     model.opset_import.extend(imports)
 
 
-def _align_operands(known: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+def _align_operands(graph: onnx.GraphProto) -> None:
     """Give second operands that lie along an axis the axes after it; onnx's converter errs there.
-
-    Args:
-        known: the graph with the shapes that follow from its inputs.
-        graph: what is changed.
 
     Raises:
         ValueError: a rank is not known.
     """
     from onnx import helper
 
-    values = (*known.input, *known.value_info, *known.output)
+    values = (*graph.input, *graph.value_info, *graph.output)
     ranks = {
         value.name: len(value.type.tensor_type.shape.dim)
         for value in values
