@@ -1,9 +1,12 @@
-"""What Python costs: a run over the bare submit and wait, recording, planning a new shape."""
+"""What Python costs: importing, a run over the bare submit and wait, recording, planning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from statistics import median
 from time import thread_time
 from unittest.mock import patch
@@ -15,8 +18,8 @@ from benchmarks.timing import interleave
 from vkmnn.cli.console import table
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
-from vkmnn.ir import DType, Graph, Op, TensorInfo
-from vkmnn.ir.ops import UnaryAttrs
+from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir.ops import BinaryAttrs, LayerNormAttrs, MatMulAttrs, UnaryAttrs
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import BufferRange, MemoryKind
 from vkmnn.shaders import kernels
@@ -37,6 +40,34 @@ def chain(length: int) -> Graph:
     ]
     info = TensorInfo("x", DType.FLOAT32, SIZE)
     return Graph("chain", [info], [TensorInfo("y", DType.FLOAT32, SIZE)], ops)
+
+
+def layers(count: int, width: int = 64) -> Graph:
+    """Return a network of `count` layers [N, width] of which each normalises, multiplies and adds.
+
+    Its length is open: planning it for another one repeats what layers have in common.
+    """
+    rng = np.random.default_rng(0)
+    constants: dict[str, Array] = {}
+    ops: list[Op] = []
+
+    def op(kind: str, attrs: OpAttrs, inputs: list[str], shape: tuple[int, ...] = ()) -> str:
+        name = f"t{len(ops)}"
+        if shape:
+            constants[f"{name}.w"] = rng.standard_normal(shape).astype(np.float32)
+            inputs = [*inputs, f"{name}.w"]
+        ops.append(Op(kind, name, inputs, [name], attrs))
+        return name
+
+    last = "x"
+    for _ in range(count):
+        inner = op("LayerNorm", LayerNormAttrs(axis=-1, epsilon=1e-5), [last], (width,))
+        inner = op("MatMul", MatMulAttrs(), [inner], (width, 4 * width))
+        inner = op("UnaryOp", UnaryAttrs("TANH"), [inner])
+        inner = op("MatMul", MatMulAttrs(), [inner], (4 * width, width))
+        last = op("BinaryOp", BinaryAttrs("ADD"), [last, inner])
+    given, made = (TensorInfo(name, DType.FLOAT32, ("N", width)) for name in ("x", last))
+    return Graph("layers", [given], [made], ops, constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +142,40 @@ def plan_cost(device: Device, dispatches: int, rounds: int) -> float:
     return median(costs)
 
 
+def shape_costs(device: Device, count: int, rounds: int) -> Iterator[float]:
+    """Yield CPU seconds of planning `layers` for one length after the other, per op."""
+    graph, backend = layers(count), VulkanBackend(device)
+    first = Plan(graph, _fixed(graph, 31), {}, backend, CpuBackend(), run_op)  # uploads the weights
+    for length in range(32, 32 + rounds):
+        start = thread_time()
+        plan = Plan(graph, _fixed(graph, length), {}, backend, CpuBackend(), run_op)
+        yield (thread_time() - start) / len(graph.ops)
+        plan.close()
+    first.close()
+
+
+def _fixed(graph: Graph, length: int) -> dict[str, TensorInfo]:
+    return {i.name: replace(i, shape=(length, *(i.shape or ())[1:])) for i in graph.inputs}
+
+
+IMPORT = """
+from time import process_time
+start = process_time()
+from vkmnn import InferenceSession
+print(process_time() - start)
+"""
+
+
+def import_cost(rounds: int) -> tuple[float, float]:
+    """Return median and best CPU seconds that importing takes in processes of their own."""
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    times = [
+        float(subprocess.check_output([sys.executable, "-c", IMPORT], env=env, text=True))
+        for _ in range(rounds + 1)
+    ][1:]  # the first may write bytecode
+    return median(times), min(times)
+
+
 def measure(device: Device, rounds: int = 30) -> dict[str, float]:
     """Return every figure, in microseconds."""
     figures: dict[str, float] = {}
@@ -123,6 +188,12 @@ def measure(device: Device, rounds: int = 30) -> dict[str, float]:
     figures["recording, per dispatch (CPU)"] = typical * 1e6
     figures["recording, per dispatch (CPU), best round"] = best * 1e6
     figures["planning a new shape, per op (CPU)"] = plan_cost(device, 100, rounds) * 1e6
+    lengths = list(shape_costs(device, 12, rounds))
+    figures["planning 12 layers for a new length, per op (CPU)"] = median(lengths) * 1e6
+    figures["planning 12 layers for a new length, per op (CPU), best"] = min(lengths) * 1e6
+    typical, best = import_cost(min(rounds, 10))
+    figures["importing InferenceSession (CPU)"] = typical * 1e6
+    figures["importing InferenceSession (CPU), best"] = best * 1e6
     return figures
 
 
