@@ -40,6 +40,7 @@ def check_feeds(
                 f"the network has no input '{name}'", hint=f"inputs: {', '.join(infos)}"
             )
     arrays: dict[str, Any] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, info in infos.items():
         if name not in feeds:
             raise InvalidInputError(
@@ -49,8 +50,8 @@ def check_feeds(
             arrays[name] = checked_object(name, types.get(name, ""), feeds[name])
             continue
         arrays[name] = fed_array(info, feeds[name])
-    plain = [info for info in infos.values() if info.dtype is not DType.OBJECT]
-    check_symbols(plain, {info.name: arrays[info.name].shape for info in plain})
+        shapes[name] = arrays[name].shape
+    check_symbols([infos[name] for name in shapes], shapes)
     return arrays
 
 
@@ -109,6 +110,8 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
         return value
     array = _exported(info, value)
     check_array(info, array)
+    if type(array) is np.ndarray and array.flags.c_contiguous:
+        return array
     return np.ascontiguousarray(array).reshape(array.shape)
 
 

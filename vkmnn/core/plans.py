@@ -94,13 +94,16 @@ class Plans:
             PlacementError: the backup would have to run an op, but `require_main` is set.
             InvalidInputError: the content of an input is missing.
         """
+        key = self._key(shapes, feeds)
+        if key in self._plans:  # every run comes here
+            return self._used(key)
 
         def make() -> Plan:
             if self.planner.main.tunes_new_plans:
                 self.tune(shapes, feeds, TUNING_RUNS, None, TUNING_SECONDS)
             return self.make(shapes, feeds, self.planner.main)
 
-        return self._kept(self._key(shapes, feeds), make)
+        return self._kept(key, make)
 
     def execute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run once on the plan for the input shapes.
@@ -123,17 +126,21 @@ class Plans:
 
     def _kept(self, key: PlanKey, make: Callable[[], Plan]) -> Plan:
         """Return the plan for a key and make it the current one."""
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = make()
-            self._bytes[key] = _own_bytes(plan)
-            while self._too_many():
-                oldest_key, oldest = self._plans.popitem(last=False)
-                del self._bytes[oldest_key]
-                oldest.close()
-        else:
-            self._plans.move_to_end(key)
+        if key in self._plans:
+            return self._used(key)
+        plan = self._plans[key] = make()
+        self._bytes[key] = _own_bytes(plan)
+        while self._too_many():
+            oldest_key, oldest = self._plans.popitem(last=False)
+            del self._bytes[oldest_key]
+            oldest.close()
         self.current = plan
+        return plan
+
+    def _used(self, key: PlanKey) -> Plan:
+        """Return a plan that is kept and make it the current one."""
+        plan = self.current = self._plans[key]
+        self._plans.move_to_end(key)
         return plan
 
     def _too_many(self) -> bool:
@@ -144,10 +151,13 @@ class Plans:
         return over and count > MIN_PLANS
 
     def _key(self, shapes: Shapes, feeds: Mapping[str, Array]) -> PlanKey:
-        content = tuple(
+        planned = tuple([shapes[info.name] for info in self.graph.inputs])
+        if not self.content:
+            return planned
+        content = (
             as_array(feeds[name]).tobytes() for name in sorted(self.content) if name in feeds
         )
-        return (*(shapes[info.name] for info in self.graph.inputs), *content)
+        return (*planned, *content)
 
     def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Plan:
         """Return a new plan on a backend; arguments and errors are those of `resize`."""
