@@ -117,7 +117,7 @@ def bench(args: Sequence[str]) -> int:
     except TaskError as error:  # MNN and ncnn have no packages for every system
         say(f"{error}\n  the comparison goes without MNN and ncnn")
     command = list(args) or ["networks"]
-    exports = command[0] not in ("overhead", "gemm", "drivers") and "--light" not in command
+    exports = command[0] not in ("overhead", "gemm", "drivers", "llm") and "--light" not in command
     if exports and not any(arg.endswith(".onnx") or arg == "--help" for arg in command):
         environment.prepare("networks")
     vulkan.ensure_vulkan()

@@ -14,6 +14,7 @@ from benchmarks import (
     families,
     gemm,
     kernels,
+    llm,
     networks,
     overhead,
     plots,
@@ -29,7 +30,7 @@ from benchmarks.results import Results
 from vkmnn.bench.compare import Place, engines, place
 from vkmnn.bench.document import networks as network_data
 from vkmnn.cli.bench import networks_table, progress, show_bars, show_failures
-from vkmnn.cli.console import bytes_text, err, heading, note, show
+from vkmnn.cli.console import bytes_text, err, heading, note, show, table
 from vkmnn.errors import VkmnnError
 from vkmnn.runtime.device import open_device
 from vkmnn.runtime.device_info import DeviceType
@@ -258,6 +259,25 @@ def overhead_command(
     """What Python costs: a run, recording, planning a new shape."""
     where = place(device, 0, rounds, 0)
     _overhead(Setting(where, False, [], Results(output, where, record)), rounds)
+
+
+@app.command("llm")
+def llm_command(
+    device: DeviceOption = "auto",
+    prompt: Annotated[int, typer.Option("--prompt", min=1, help="Tokens of the prompt.")] = 64,
+    tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of the text.")] = 64,
+    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 12,
+    rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Texts per engine.")] = 3,
+    output: OutputOption = results.DEFAULT,
+) -> None:
+    """Tokens a second of a LLaMA-like model, 125 M parameters, beside onnxruntime on the CPU."""
+    sizes = llm.Sizes(layers=layers)
+    found, name = llm.measure(output / "llm", sizes, device, prompt, tokens, rounds)
+    heading(f"{name}, float32, a prompt of {prompt} tokens and {tokens} more")
+    rows = table("engine", "prompt, tokens/s", "text, tokens/s", right=("prompt, tokens/s",))
+    for rates in found:
+        rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}")
+    show(rows)
 
 
 @app.command("kernels")

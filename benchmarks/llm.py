@@ -1,0 +1,200 @@
+"""`bench llm`: prompts and texts of a LLaMA-like model, beside onnxruntime on the CPU."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from vkmnn import llm
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a model; by default one of 125 million parameters."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    kv_heads: int = 4
+    inner: int = 2048
+    vocabulary: int = 32000
+    positions: int = 2048
+
+    @property
+    def depth(self) -> int:
+        """Of a head."""
+        return self.width // self.heads
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Tokens a second, of the prompt and of the text."""
+
+    engine: str
+    prefill: float
+    decode: float
+
+
+class _Builder:
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.rng = np.random.default_rng(0)
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+
+    def node(self, op: str, inputs: list[str], outputs: list[str], **how: Any) -> str:
+        self.nodes.append(helper.make_node(op, inputs, outputs, **how))
+        return outputs[0]
+
+    def constant(self, name: str, array: Any) -> str:
+        self.constants.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def linear(self, x: str, name: str, size: int, width: int) -> str:
+        weight = self.rng.standard_normal((size, width), np.float32) / np.float32(size**0.5)
+        return self.node("MatMul", [x, self.constant(f"{name}.w", weight)], [name])
+
+    def skip_norm(self, x: str, skip: str, name: str) -> tuple[str, str]:
+        scale = self.constant(f"{name}.scale", np.ones(self.sizes.width, np.float32))
+        outputs = [name, "", "", f"{name}.sum"]
+        self.node("SkipSimplifiedLayerNormalization", [x, skip, scale], outputs,
+                  domain="com.microsoft", epsilon=1e-5)  # fmt: skip
+        return name, outputs[3]
+
+
+def _layer(b: _Builder, number: int, y: str, x: str) -> tuple[str, str]:
+    s, name = b.sizes, f"layer.{number}"
+    width, kv = s.heads * s.depth, s.kv_heads * s.depth
+    qkv = b.linear(y, f"{name}.qkv", s.width, width + 2 * kv)
+    past = [f"past_key_values.{number}.{part}" for part in ("key", "value")]
+    present = [f"present.{number}.{part}" for part in ("key", "value")]
+    attended = b.node("GroupQueryAttention", [qkv, "", "", *past, "last", "total", "cos", "sin"],
+                      [f"{name}.attn", *present], domain="com.microsoft", num_heads=s.heads,
+                      kv_num_heads=s.kv_heads, do_rotary=1)  # fmt: skip
+    y, x = b.skip_norm(x, b.linear(attended, f"{name}.o", width, s.width), f"{name}.norm")
+    gate = b.linear(y, f"{name}.gate", s.width, s.inner)
+    act = b.node("Mul", [gate, b.node("Sigmoid", [gate], [f"{name}.s"])], [f"{name}.silu"])
+    mixed = b.node("Mul", [act, b.linear(y, f"{name}.up", s.width, s.inner)], [f"{name}.mix"])
+    return b.skip_norm(x, b.linear(mixed, f"{name}.down", s.inner, s.width), f"{name}.norm2")
+
+
+def write_model(folder: Path, sizes: Sizes) -> Path:
+    """Write a model with random weights as onnxruntime-genai's builder does; return its file."""
+    b = _Builder(sizes)
+    half = sizes.depth // 2
+    angles = np.arange(sizes.positions)[:, None] / 10000.0 ** (np.arange(half) / half)
+    b.constant("cos", np.cos(angles).astype(np.float32))
+    b.constant("sin", np.sin(angles).astype(np.float32))
+    b.constant("one", np.int64(1))
+    b.constant("axis", np.array([1]))
+    kept = b.node("ReduceSum", ["attention_mask", "axis"], ["kept"], keepdims=0)
+    b.node("Cast", [b.node("Sub", [kept, "one"], ["less"])], ["last"], to=TensorProto.INT32)
+    columns = b.node("Gather", [b.node("Shape", ["attention_mask"], ["sizes"]), "one"], ["columns"])
+    b.node("Cast", [columns], ["total"], to=TensorProto.INT32)
+    table = b.rng.standard_normal((sizes.vocabulary, sizes.width), np.float32)
+    x = b.node("Gather", [b.constant("embed", table), "input_ids"], ["x"])
+    scale = b.constant("norm.scale", np.ones(sizes.width, np.float32))
+    y = b.node("SimplifiedLayerNormalization", [x, scale], ["norm"], axis=-1, epsilon=1e-5)
+    for number in range(sizes.layers):
+        y, x = _layer(b, number, y, x)
+    b.linear(y, "logits", sizes.width, sizes.vocabulary)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    onnx.save(_model(b), str(path))
+    decoder = {"filename": "model.onnx", "inputs": {}, "outputs": {}}
+    config = {"model": {"type": "llama", "context_length": sizes.positions, "decoder": decoder}}
+    (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
+    return path
+
+
+def _model(b: _Builder) -> onnx.ModelProto:
+    s, info = b.sizes, helper.make_tensor_value_info
+    caches = [f"{n}.{part}" for n in range(s.layers) for part in ("key", "value")]
+
+    def cache(name: str, rows: str) -> onnx.ValueInfoProto:
+        return info(name, TensorProto.FLOAT, ["batch", s.kv_heads, rows, s.depth])
+
+    lengths = {"input_ids": "length", "attention_mask": "total_length"}
+    inputs = [info(n, TensorProto.INT64, ["batch", rows]) for n, rows in lengths.items()]
+    inputs += [cache(f"past_key_values.{name}", "past_length") for name in caches]
+    outputs = [info("logits", TensorProto.FLOAT, ["batch", "length", s.vocabulary])]
+    outputs += [cache(f"present.{name}", "total_length") for name in caches]
+    graph = helper.make_graph(b.nodes, "decoder", inputs, outputs, b.constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def measure(
+    folder: Path, sizes: Sizes, device: str, prompt: int, tokens: int, rounds: int
+) -> tuple[list[Rates], str]:
+    """Return the rates of vkmnn and onnxruntime, and the name of the device.
+
+    Args:
+        folder: where the model is written.
+        sizes: of the model.
+        device: where vkmnn runs.
+        prompt: tokens of a prompt.
+        tokens: tokens of a text.
+        rounds: how often each engine writes a text, in turns.
+    """
+    path = write_model(folder, sizes)
+    with llm.load(folder, device, capacity=prompt + tokens + 8) as model:
+        engines: dict[str, Callable[[list[int]], Rates]] = {
+            "vkmnn": lambda ids: _ours(model, ids, tokens),
+        }
+        other = _onnxruntime(path, sizes, tokens)
+        if other is not None:
+            engines["onnxruntime CPU"] = other
+        rng = np.random.default_rng(1)
+        found: dict[str, list[Rates]] = {name: [] for name in engines}
+        for turn in range(rounds + 1):
+            ids = rng.integers(0, sizes.vocabulary, prompt).tolist()
+            for name, run in engines.items():
+                rates = run(ids)
+                if turn:  # the first warms up
+                    found[name].append(rates)
+        return [_median(rates) for rates in found.values()], model.device.name
+
+
+def _median(rates: Sequence[Rates]) -> Rates:
+    return Rates(rates[0].engine, median(r.prefill for r in rates), median(r.decode for r in rates))
+
+
+def _ours(model: llm.LanguageModel, ids: list[int], tokens: int) -> Rates:
+    made = model.generate(ids, tokens)
+    return Rates("vkmnn", made.prefill_rate, made.decode_rate)
+
+
+def _onnxruntime(path: Path, sizes: Sizes, tokens: int) -> Callable[[list[int]], Rates] | None:
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [info.name for info in session.get_inputs() if info.name.startswith("past")]
+
+    def run(ids: list[int]) -> Rates:
+        empty = np.zeros((1, sizes.kv_heads, 0, sizes.depth), np.float32)
+        past: dict[str, Any] = dict.fromkeys(names, empty)
+        held, new, times = 0, ids, []
+        for _ in range(tokens):
+            start = time.perf_counter()
+            mask = np.ones((1, held + len(new)), np.int64)
+            feeds = {"input_ids": np.array([new]), "attention_mask": mask, **past}
+            logits, *presents = session.run(None, feeds)
+            past = dict(zip(names, presents, strict=True))
+            held += len(new)
+            new = [int(logits[0, -1].argmax())]
+            times.append(time.perf_counter() - start)
+        return Rates("onnxruntime CPU", len(ids) / times[0], (tokens - 1) / sum(times[1:]))
+
+    return run
