@@ -376,3 +376,107 @@ def embedding_folder(folder: Path, width: int = 12) -> Path:
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     write_tokenizer(folder, None)
     return folder
+
+
+# --- encoder and decoder, as Optimum writes T5 ---------------------------------------------------
+
+_WIDE, _HEADS, _WORDS = 24, 3, 320
+
+
+def _by_head(b: Builder, x: str, name: str) -> str:
+    y = b.linear(x, name, _WIDE, _WIDE)
+    return b.node("Transpose", [b.node("Reshape", [y, "cut"], f"{name}.cut")], f"{name}.heads",
+                  perm=[0, 2, 1, 3])  # fmt: skip
+
+
+def _t5_builder(seed: int) -> Builder:
+    b = Builder(seed)
+    b.constant("cut", [0, 0, _HEADS, _WIDE // _HEADS], np.int64)
+    b.constant("heads", [0, 0, _HEADS, _WIDE // _HEADS], np.int64)
+    b.constant("joined", [0, 0, _WIDE], np.int64)
+    b.constant("scale", (_WIDE // _HEADS) ** -0.5, np.float32)
+    b.constant("one", 1.0, np.float32)
+    b.constant("low", -1e9, np.float32)
+    b.constant("a12", [1, 2], np.int64)
+    b.weight("embed", _WORDS, _WIDE)
+    return b
+
+
+def _t5_decoder(seed: int, cached: bool) -> tuple[Builder, list[str]]:
+    """Add a step's nodes: with caches, keys and values of the encoder are fed."""
+    b = _t5_builder(seed)
+    kept = b.node("Cast", ["encoder_attention_mask"], "kept", to=TensorProto.FLOAT)
+    hidden = b.node("Mul", [b.node("Sub", ["one", kept], "gone"), "low"], "gone.low")
+    mask = b.node("Unsqueeze", [hidden, "a12"], "across")
+    x = b.node("Gather", ["embed", "input_ids"], "x")
+    q, k, v = (_by_head(b, x, part) for part in "qkv")
+    if cached:
+        k = b.node("Concat", ["past_key_values.0.decoder.key", k], "own.key", axis=2)
+        v = b.node("Concat", ["past_key_values.0.decoder.value", v], "own.value", axis=2)
+    own = b.attend("self", q, k, v, "", True)
+    x = b.node("Add", [x, own], "x2")
+    if cached:  # the same weights, although nothing reads them
+        cross = [b.weight(f"cross.{part}.weight", _WIDE, _WIDE) for part in "kv"]
+    else:
+        cross = [_by_head(b, "encoder_hidden_states", f"cross.{part}") for part in "kv"]
+    names = [f"past_key_values.0.encoder.{part}" for part in ("key", "value")]
+    y = b.attend("cross", _by_head(b, x, "cross.q"), *(names if cached else cross), mask, True)
+    x = b.node("Add", [x, y], "x3")
+    b.linear(b.node("Tanh", [x], "end"), "scores", _WIDE, _WORDS)
+    return b, ["scores", k, v, *(names if cached else cross)]
+
+
+def seq2seq_folder(folder: Path, merged: bool = True) -> Path:
+    """Write a folder as Optimum does for T5, with one layer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = helper.make_tensor_value_info
+    ids = [info(n, TensorProto.INT64, ["b", "e"]) for n in ("input_ids", "attention_mask")]
+    b = _t5_builder(1)
+    b.linear(b.node("Gather", ["embed", "input_ids"], "x"), "last_hidden_state", _WIDE, _WIDE)
+    _save(b.nodes, b, ids, [info("last_hidden_state", TensorProto.FLOAT, ["b", "e", _WIDE])],
+          folder / "encoder_model.onnx")  # fmt: skip
+    inputs = [info("encoder_attention_mask", TensorProto.INT64, ["b", "e"]),
+              info("input_ids", TensorProto.INT64, ["b", "s"]),
+              info("encoder_hidden_states", TensorProto.FLOAT, ["b", "e", _WIDE])]  # fmt: skip
+    parts = [f"{side}.{part}" for side in ("decoder", "encoder") for part in ("key", "value")]
+    depth = _WIDE // _HEADS
+    past = [info(f"past_key_values.0.{p}", TensorProto.FLOAT,
+                 ["b", _HEADS, f"past_{p[:7]}", depth]) for p in parts]  # fmt: skip
+    names = ["logits", *(f"present.0.{p}" for p in parts)]
+    outputs = [info("logits", TensorProto.FLOAT, ["b", "s", _WORDS]),
+               *(info(f"present.0.{p}", TensorProto.FLOAT, ["b", _HEADS, f"all_{p[:7]}", depth])
+                 for p in parts)]  # fmt: skip
+    branches = []
+    for cached in (True, False):
+        b, made = _t5_decoder(2, cached)
+        suffix = "_c" if cached else "_n"
+        nodes = [*b.nodes, *(helper.make_node("Identity", [one], [f"{name}{suffix}"])
+                             for one, name in zip(made, names, strict=True))]  # fmt: skip
+        if not merged:
+            for node in nodes:
+                node.output[:] = [n.removesuffix(suffix) for n in node.output]
+            file = "decoder_with_past_model.onnx" if cached else "decoder_model.onnx"
+            given = [*inputs[:2], *past] if cached else inputs
+            _save(nodes, b, given, outputs, folder / file)
+        ends = [info(f"{name}{suffix}", TensorProto.FLOAT, None) for name in names]
+        inner = {out for one in b.nodes for out in one.output}
+        for node in nodes:  # names of the branches have to differ
+            node.output[:] = [f"{n}{suffix}" if n in inner else n for n in node.output]
+            node.input[:] = [f"{n}{suffix}" if n in inner else n for n in node.input]
+        branches.append(helper.make_graph(nodes, f"branch{suffix}", [], ends))
+    if merged:
+        node = helper.make_node("If", ["use_cache_branch"], names, then_branch=branches[0],
+                                else_branch=branches[1])  # fmt: skip
+        flag = info("use_cache_branch", TensorProto.BOOL, [1])
+        path = folder / "decoder_model_merged.onnx"
+        _save([node], b, [*inputs, *past, flag], outputs, path)
+    config = {"model_type": "t5", "decoder_start_token_id": 0, "eos_token_id": 319}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    write_tokenizer(folder, None)
+    return folder
+
+
+def _save(nodes: list[Any], b: Builder, inputs: list[Any], outputs: list[Any], path: Path) -> None:
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, list(b.constants.values()))
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))

@@ -11,15 +11,18 @@ from vkmnn.llm.generation import Generated
 from vkmnn.llm.hub import find_folder
 from vkmnn.llm.language_model import LanguageModel, TextSession, checked_kind
 from vkmnn.llm.layout import read_layout
+from vkmnn.llm.seq2seq import Seq2SeqModel
 from vkmnn.schedule_config import PrecisionName, ScheduleConfig
 
 __all__ = [
     "EmbeddingModel",
     "Generated",
     "LanguageModel",
+    "Seq2SeqModel",
     "TextSession",
     "load",
     "load_embedding",
+    "load_seq2seq",
 ]
 
 
@@ -55,7 +58,7 @@ def load(
     """
     folder = find_folder(model, revision, variant)
     layout = read_layout(folder, variant)
-    checked_kind(layout, "decoder", "vkmnn.llm.load reads decoders with caches")
+    checked_kind(layout, "decoder", "see vkmnn.llm.load_seq2seq and load_embedding")
     config = ScheduleConfig(device=device, precision=precision)
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
     decoder = Decoder(layout, config, capacity, budget)
@@ -88,3 +91,33 @@ def load_embedding(
     name = str(model).removeprefix("hf://").rstrip("/") or folder.name
     config = ScheduleConfig(device=device, precision=precision)
     return EmbeddingModel(layout, config, Path(name).name)
+
+
+def load_seq2seq(
+    model: str | Path,
+    device: str | int = "auto",
+    *,
+    capacity: int = 512,
+    variant: str | None = None,
+    revision: str | None = None,
+    precision: PrecisionName = "high",
+) -> Seq2SeqModel:
+    """Load an encoder with its decoder: `vkmnn.llm.load_seq2seq("t5").generate("a text")`.
+
+    Args:
+        model: a folder or a hub's model, as for `load`, like the other arguments.
+        device: where it runs.
+        capacity: how many tokens a result may have.
+        variant: which files.
+        revision: which commit.
+        precision: "fp32" or "fp16".
+
+    Raises:
+        VkmnnError: as `load`.
+    """
+    folder = find_folder(model, revision, variant)
+    layout = read_layout(folder, variant)
+    checked_kind(layout, "seq2seq", "vkmnn.llm.load reads decoders")
+    name = str(model).removeprefix("hf://").rstrip("/") or folder.name
+    config = ScheduleConfig(device=device, precision=precision)
+    return Seq2SeqModel(layout, config, Path(name).name, capacity)

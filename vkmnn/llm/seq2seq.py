@@ -1,0 +1,225 @@
+"""Encoders with decoders: T5, Marian, BART, Whisper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.arguments import check_feeds
+from vkmnn.errors import InvalidInputError, ModelFileError
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.llm.embedding import LENGTHS
+from vkmnn.llm.generation import Generated
+from vkmnn.llm.layout import Layout
+from vkmnn.llm.networks import ROWS, decoder_graph
+from vkmnn.llm.sampling import Sampler, Sampling
+from vkmnn.llm.text import Tokenizer
+from vkmnn.opening import OpenSession, open_model
+from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.session_state import SessionState, matched_pairs
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PAIRS = {"past_key_values.*.decoder.key": "present.*.decoder.key",
+          "past_key_values.*.decoder.value": "present.*.decoder.value"}  # fmt: skip
+_SOURCES = ("input_ids", "input_features", "input_values")
+
+
+class _Part:
+    """A network and what it is fed."""
+
+    def __init__(self, model: Any, config: ScheduleConfig) -> None:
+        network, self.open = open_model(model, config)
+        self.inputs: dict[str, TensorInfo] = {info.name: info for info in network.graph.inputs}
+        self.outputs = [info.name for info in network.outputs]
+        self._types = network.graph.types
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Run once, with what the network takes of the feeds."""
+        given = {}
+        for name, info in self.inputs.items():
+            if name in feeds:
+                given[name] = np.asarray(feeds[name], info.dtype.numpy)
+            else:  # a cache, of which this branch makes no use
+                shape = [size if isinstance(size, int) else 0 for size in info.shape or ()]
+                given[name] = np.zeros([1, *shape[1:]], info.dtype.numpy)
+        return dict(self.open.core.run(check_feeds(self.inputs, given, self._types)))
+
+    def state(self, capacity: int) -> tuple[SessionState, dict[str, str]]:
+        """Return caches of the decoder's own keys and values, and their names."""
+        pairs = {
+            name: output
+            for source, target in _PAIRS.items()
+            for name, output in matched_pairs({source: target}, self.inputs, self.outputs).items()
+        }
+        fed = {name: info for name, info in self.inputs.items() if name not in pairs}
+        check = partial(check_feeds, fed, types=self._types)
+        core: OpenSession = self.open
+        state = core.core.new_state(pairs, capacity, {})
+        return SessionState(core.core, state, pairs, check), pairs
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        self.open.core.close()
+
+
+class Seq2SeqModel:
+    """An encoder, its decoder and their tokenizer; made by `vkmnn.llm.load_seq2seq`.
+
+    Attributes:
+        name: of the folder.
+        capacity: how many tokens a result may have.
+    """
+
+    def __init__(self, layout: Layout, config: ScheduleConfig, name: str, capacity: int) -> None:
+        assert layout.encoder is not None
+        self.name, self.layout, self.capacity = name, layout, capacity
+        merged = "merged" in layout.decoder.name
+        if not merged and (layout.first is None or "past" not in layout.decoder.name):
+            raise ModelFileError(
+                f"'{layout.folder}' has no decoder with caches",
+                hint="export it with decoder_model_merged.onnx, or with decoder_model.onnx and "
+                "decoder_with_past_model.onnx",
+            )
+        first = layout.decoder if merged or layout.first is None else layout.first
+        no_cache = {"use_cache_branch": np.array([False])}
+        self._encoder = _Part(layout.encoder, config)
+        self._first = _Part(decoder_graph(first, "logits", None, no_cache), config)
+        self._next = _Part(decoder_graph(layout.decoder, "logits", None), config)
+        self.device = self._next.open.device
+        self._source = next((n for n in _SOURCES if n in self._encoder.inputs), "")
+        if not self._source:
+            raise ModelFileError(f"the encoder's inputs are {', '.join(self._encoder.inputs)}")
+        self._state, self._pairs = self._next.state(capacity)
+        self._warm = False
+        self._tokenizer: Tokenizer | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the folder; raises as `LanguageModel.tokenizer`."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer(self.layout.folder)
+        return self._tokenizer
+
+    def generate(
+        self,
+        source: Any,
+        max_tokens: int | None = None,
+        *,
+        prompt: Sequence[int] | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        repetition_penalty: float = 1.0,
+    ) -> Generated:
+        """Return what the decoder makes of a source.
+
+        Args:
+            source: a text or a list of tokens; for models of speech, what their feature extractor
+                makes, an array [1, …] or without the first axis.
+            max_tokens: how many tokens at most.
+            prompt: the decoder's first tokens; None for what config.json says.
+            temperature: as `LanguageModel.generate`, like the others.
+            top_k: likewise.
+            top_p: likewise.
+            seed: likewise.
+            repetition_penalty: likewise.
+
+        Raises:
+            InvalidInputError: the source or a value does not fit.
+        """
+        begin = list(prompt) if prompt is not None else self._beginning()
+        sampler = Sampler(Sampling(temperature, top_k, top_p, repetition_penalty, seed))
+        most = self.capacity - len(begin)
+        most = most if max_tokens is None else min(most, max_tokens)
+        if most < 1:
+            raise InvalidInputError("there is no room for a token", hint="ask for 1 at least")
+        across = self._encoded(source)
+        made = self._first.run({**across, "input_ids": [begin], ROWS: [len(begin) - 1]})
+        across |= {name: made[f"present.{name.removeprefix('past_key_values.')}"]
+                   for name in self._next.inputs if ".encoder." in name}  # fmt: skip
+        self._restore(across, {name: made[output] for name, output in self._pairs.items()})
+        result = Generated(prompt_tokens=len(begin))
+        logits = made["logits"]
+        while True:
+            token = sampler.pick(np.asarray(logits)[0, -1], [*begin, *result.tokens])
+            if token in self.layout.eos:
+                result.finish_reason = "stop"
+                break
+            result.tokens.append(token)
+            if len(result.tokens) >= most:
+                result.finish_reason = "length"
+                break
+            logits = self._step(across, token)
+            result.runs += 1
+        if (self.layout.folder / "tokenizer.json").is_file():
+            result.text = self.tokenizer.decode(result.tokens)
+        return result
+
+    def _beginning(self) -> list[int]:
+        for config in (self.layout.search, self.layout.config):
+            start = config.get("decoder_start_token_id")
+            if isinstance(start, int):
+                return [start]
+        raise InvalidInputError("config.json names no decoder_start_token_id", hint="pass `prompt`")
+
+    def _encoded(self, source: Any) -> dict[str, Any]:
+        """Return what the encoder makes, and which of its places count."""
+        if self._source != "input_ids":
+            features = np.asarray(source, np.float32)
+            if features.ndim == len(self._encoder.inputs[self._source].shape or ()) - 1:
+                features = features[None]
+            return {"encoder_hidden_states": self._hidden({self._source: features})}
+        tokens = self.tokenizer.encode(source) if isinstance(source, str) else list(source)
+        if not tokens:
+            raise InvalidInputError("the source is empty")
+        size = next((n for n in LENGTHS if n >= len(tokens)), len(tokens))
+        mask = (np.arange(size) < len(tokens)).astype(np.int64)[None]
+        ids = np.array([[*tokens, *[0] * (size - len(tokens))]])
+        hidden = self._hidden({"input_ids": ids, "attention_mask": mask})
+        return {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+
+    def _hidden(self, feeds: Mapping[str, Any]) -> Array:
+        made = self._encoder.run(feeds)
+        hidden: Array = made.get("last_hidden_state", next(iter(made.values())))
+        return hidden
+
+    def _restore(self, across: Mapping[str, Any], rows: Mapping[str, Array]) -> None:
+        if not self._warm:
+            for _ in range(2):  # so that the state knows what grows
+                self._step(across, 0)
+            self._warm = True
+        self._state.restore(rows)
+
+    def _step(self, across: Mapping[str, Any], token: int) -> Array:
+        given = {**across, "input_ids": [[token]], ROWS: [0]}
+        feeds = {
+            name: np.asarray(given[name], info.dtype.numpy)
+            for name, info in self._next.inputs.items()
+            if name not in self._pairs
+        }
+        return self._state.run(["logits"], feeds)[0]
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        for part in (self._encoder, self._first, self._next):
+            part.close()
+
+    def __enter__(self) -> Self:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model."""
+        self.close()
