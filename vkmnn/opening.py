@@ -240,7 +240,7 @@ def _converted(
 
 def front_end_of(model: object) -> FrontEnd | None:
     """Return the front end that recognises a model: vkmnn's own, or a loaded plug-in's."""
-    from vkmnn.converter import native, onnx  # noqa: F401 - these register their front ends
+    from vkmnn.converter import mnn, native, onnx  # noqa: F401 - these register their front ends
     from vkmnn.converter.front_end import find_front_end
 
     return find_front_end(model)

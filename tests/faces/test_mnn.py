@@ -174,7 +174,7 @@ def test_wrong_calls(net: MNN.Interpreter, session: MNN.Session, tmp_path: Path)
             net.createSession(config)
     path = tmp_path / "m.mnn"
     path.write_bytes(b"\x20\x00\x00\x00\x00\x00\x1c\x00 nothing")
-    with pytest.raises(ModelError, match=r"ONNX model(.|\n)*an MNN model; give the \.onnx file"):
+    with pytest.raises(ModelError, match="not an MNN model"):
         MNN.Interpreter(str(path))
 
 

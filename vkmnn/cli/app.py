@@ -39,7 +39,7 @@ class By(str, Enum):
 
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX or .vkmnn file.", show_default=False)
+    Path, typer.Argument(metavar="MODEL", help="An ONNX, .vkmnn or .mnn file.", show_default=False)
 ]
 DeviceOption = Annotated[
     str,

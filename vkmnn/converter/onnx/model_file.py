@@ -37,8 +37,6 @@ _OTHER_FORMATS = (
     (0, b"<?xml", "an XML file (OpenVINO's?); give the .onnx file it was made from"),
     (0, b"<html", "a web page; download the file itself, not its page"),
 )
-# Formats whose files begin with nothing of their own.
-_OTHER_SUFFIXES = {".mnn": "an MNN model; give the .onnx file it was made from"}
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+$")
 _MAGIC_BYTES = max(offset + len(magic) for offset, magic, _ in _OTHER_FORMATS)
@@ -118,9 +116,6 @@ def _parse(stream: BinaryIO, nbytes: int, what: str) -> tuple[onnx.ModelProto, M
     hint = "the file is truncated or not an ONNX model; export or download it again"
     for offset, magic, other in _OTHER_FORMATS:
         if start[offset : offset + len(magic)] == magic:
-            hint = f"this is {other}"
-    for suffix, other in _OTHER_SUFFIXES.items():
-        if what.endswith(f"{suffix}'"):
             hint = f"this is {other}"
     weights: Mapping[int, Bytes] = {}
     try:

@@ -1,0 +1,212 @@
+"""MNN's files give what onnxruntime gives for the models that they were made from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import vkmnn
+from tests.model.mnn_models import OPS, converted, fed
+from tests.model.networks import NETWORKS, Net, make_feeds
+from tests.model.test_any_model import merged_decoder, search_with_beams, voice_activity
+from tests.unit.converter.test_native import mutated
+from vkmnn.cli.app import run_cli
+from vkmnn.errors import ModelError, UnsupportedOpError, VkmnnError
+from vkmnn.opening import load_network
+
+Case = tuple[onnx.ModelProto, list[dict[str, Any]]]
+
+
+def one_sample(name: str) -> Case:
+    """Return a network with inputs of a batch of one, to which MNN's converter fixes it."""
+    network = NETWORKS[name]
+    model = network.build()
+    sizes = [(1, *size[1:]) for size in network.sizes[:2]]
+    return model, [make_feeds(model, size) for size in sizes]
+
+
+def recurrent(kind: str, gates: int) -> Case:
+    net = Net(kind)
+    x = net.input("x", (5, 1, 6))
+    weights = net.weight(1, gates * 4, 6), net.weight(1, gates * 4, 4), net.weight(1, gates * 8)
+    more = {"linear_before_reset": 1} if kind == "GRU" else {}
+    # With fewer outputs than the operator has, MNN's converter may crash.
+    y, h, *_ = net.ops(kind, 3 if kind == "LSTM" else 2, x, *weights, hidden_size=4, **more)
+    y = net.op("Squeeze", y, net.ints(1))
+    feeds = {"x": np.random.default_rng(3).random((5, 1, 6), "f4")}
+    return net.finish({y: (5, 1, 4), h: (1, 1, 4)}), [feeds]
+
+
+def lstm() -> Case:
+    return recurrent("LSTM", 4)
+
+
+def gru() -> Case:
+    return recurrent("GRU", 3)
+
+
+def autoencoder() -> Case:
+    net = Net("autoencoder")
+    x = net.input("x", (1, 3, 16, 20))
+    y = net.op("PRelu", net.conv(x, 3, 6, 3, 2), net.near_one(6, 1, 1))
+    y = net.op("Pad", y, net.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
+    y = net.op("InstanceNormalization", y, net.near_one(6), net.near_zero(6), epsilon=1e-5)
+    y = net.op("ConvTranspose", y, net.weight(6, 3, 4, 4), strides=[2, 2], pads=[3, 3, 3, 3])
+    return net.finish({net.op("Tanh", y): (1, 3, 16, 20)}), [
+        {"x": np.random.default_rng(4).random((1, 3, 16, 20), "f4")}
+    ]
+
+
+def classic() -> Case:
+    net = Net("classic")
+    x = net.input("x", (1, 3, 19, 19))
+    y = net.op("LRN", net.relu(net.conv(x, 3, 8, 5, 2)), size=3, alpha=1e-2, beta=0.75)
+    y = net.op("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    y = net.op("AveragePool", y, kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
+    y = net.classifier(y, 8)
+    return net.finish({y: (1, 10)}), [{"x": np.random.default_rng(5).random((1, 3, 19, 19), "f4")}]
+
+
+def of(case: Callable[[], Any]) -> Callable[[], Case]:
+    """Return a case without the inputs of another batch."""
+
+    def build() -> Case:
+        model, sets = case()
+        first = next(iter(sets[0].values()))
+        kept = [feeds for feeds in sets if next(iter(feeds.values())).shape[:1] == first.shape[:1]]
+        return model, [dict(feeds) for feeds in kept]
+
+    return build
+
+
+# Wholly, as they do from ONNX.
+ON_DEVICE: dict[str, Callable[[], Case]] = {
+    **{name: lambda name=name: one_sample(name) for name in NETWORKS},  # type: ignore[misc]
+    "autoencoder": autoencoder,
+    "classic": classic,
+}
+# MNN has recurrent layers as loops, which the host runs.
+WITH_CONTROL = {
+    "lstm": lstm,
+    "gru": gru,
+    "voice_activity": of(voice_activity),
+    "merged_decoder": of(merged_decoder),
+    "search_with_beams": of(search_with_beams),
+}
+
+
+def agrees(case: Case, path: Path, limit: float = 1e-3, **options: Any) -> None:
+    model, sets = case
+    oracle = onnxruntime.InferenceSession(model.SerializeToString())
+    with vkmnn.InferenceSession(path, **options) as session:
+        names = [arg.name for arg in session.get_outputs()]
+        for feeds in sets:
+            found = dict(zip(names, session.run(None, fed(session, feeds)), strict=True))
+            for arg, expected in zip(oracle.get_outputs(), oracle.run(None, feeds), strict=True):
+                result = found[arg.name]
+                assert result.shape == expected.shape
+                if expected.dtype.kind == "f":
+                    allowed = limit * max(float(np.ptp(expected)), float(np.abs(expected).max()))
+                    np.testing.assert_allclose(result, expected, rtol=0, atol=allowed)
+                else:
+                    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_network(name: str, tmp_path: Path):
+    case = ON_DEVICE[name]()
+    agrees(case, converted(case[0], tmp_path), require_device=True)
+
+
+@pytest.mark.parametrize("name", WITH_CONTROL)
+def test_network_with_control_flow(name: str, tmp_path: Path):
+    case = WITH_CONTROL[name]()
+    agrees(case, converted(case[0], tmp_path))
+
+
+# Of the range of results: what rounding the weights to so many bits costs these networks.
+WEIGHTS = {
+    ("--fp16",): 5e-3,
+    ("--weightQuantBits", "8"): 3e-2,
+    ("--weightQuantBits", "8", "--weightQuantAsymmetric"): 3e-2,
+    ("--weightQuantBits", "4", "--weightQuantBlock", "32"): 0.3,
+    ("--saveExternalData",): 1e-3,
+    ("--saveExternalData", "--fp16"): 5e-3,
+    ("--saveExternalData", "--weightQuantBits", "8"): 3e-2,
+}
+
+
+@pytest.mark.parametrize("options", WEIGHTS, ids=" ".join)
+@pytest.mark.parametrize("name", ["resnet", "bert"])
+def test_weights(name: str, options: tuple[str, ...], tmp_path: Path):
+    """In float16, quantised, or in a file of their own."""
+    case = one_sample(name)
+    agrees(case, converted(case[0], tmp_path, *options), WEIGHTS[options], device="cpu")
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op(name: str, tmp_path: Path):
+    model = OPS[name]
+    dims = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    x = np.random.default_rng(7).standard_normal(dims).astype(np.float32)
+    agrees((model, [{"x": x}]), converted(model, tmp_path), device="cpu")
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = converted(NETWORKS["espcn"].build(), tmp_path)
+    assert run_cli(["info", str(path)]) == 0
+    assert "MNN" in capsys.readouterr().out
+    assert run_cli(["convert", str(path), str(tmp_path / "net.vkmnn")]) == 0
+    model, (feeds, _) = one_sample("espcn")
+    agrees((model, [feeds]), tmp_path / "net.vkmnn", device="cpu")
+
+
+def test_what_is_not_read_is_named(tmp_path: Path):
+    """All of it, by MNN's names."""
+    path = converted(OPS["Conv"], tmp_path)
+    data = path.read_bytes()
+    from vkmnn.schema import Buffer, load_schema
+
+    ops = Buffer(memoryview(data), load_schema("mnn"), "MNN").root().tables("oplists")
+    damaged = bytearray(data)
+    for op in ops:
+        if op.integer("type") == 12:  # a Convolution becomes a Proposal
+            place = op._place(5, 4)
+            damaged[place : place + 4] = (51).to_bytes(4, "little")
+    path.write_bytes(damaged)
+    with pytest.raises(UnsupportedOpError, match="Proposal"):
+        load_network(str(path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"MNN", bytes(64), b"\xff" * 64],
+    ids=("empty", "short", "zeros", "ones"),
+)
+def test_not_a_model(content: bytes, tmp_path: Path):
+    (tmp_path / "net.mnn").write_bytes(content)
+    with pytest.raises(ModelError):
+        load_network(str(tmp_path / "net.mnn"))
+    with pytest.raises(ModelError):
+        load_network(str(tmp_path / "missing.mnn"))
+
+
+@pytest.mark.parametrize("network", ["detector", "bert"])
+def test_mutated(network: str, tmp_path: Path):
+    path = converted(NETWORKS[network].build(), tmp_path)
+    data, rng = path.read_bytes(), random.Random(network)
+    refused = 0
+    for _ in range(60):
+        path.write_bytes(mutated(data, rng))
+        try:
+            load_network(str(path))
+        except VkmnnError:
+            refused += 1
+    assert refused > 5

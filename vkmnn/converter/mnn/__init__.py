@@ -1,0 +1,12 @@
+"""MNN's model files: each op becomes nodes of ONNX, whose converter does the rest.
+
+`docs/coming-from-mnn.md` says what is read. Semantics are those of MNN 3.6 where ONNX has the same,
+else ONNX's: models are meant as their authors wrote them.
+"""
+
+from __future__ import annotations
+
+from vkmnn.converter.mnn import convolution, data, math  # noqa: F401 - they register ops
+from vkmnn.converter.mnn.front_end import MnnFrontEnd
+
+__all__ = ["MnnFrontEnd"]
