@@ -104,12 +104,16 @@ def _canonical(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], Ra
     inputs, attrs = _compact(inputs, attrs)
     if attrs.ordered:
         return inputs, attrs
-    regions = sorted(merge(attrs.regions), key=lambda region: region.dst.offset)
-    return _compact(inputs, replace(attrs, regions=tuple(regions)))
+    regions = tuple(sorted(merge(attrs.regions), key=lambda region: region.dst.offset))
+    if regions == attrs.regions:
+        return inputs, attrs
+    return _compact(inputs, replace(attrs, regions=regions))
 
 
 def _compact(inputs: Sequence[str], attrs: RasterAttrs) -> tuple[list[str], RasterAttrs]:
     names, regions = compact_origins(inputs, attrs.regions)
+    if names == inputs:  # then all origins are what they were
+        return names, attrs
     return names, replace(attrs, regions=tuple(regions))
 
 
