@@ -43,6 +43,7 @@ SHORT_BECAUSE = {
     "interp": f"{CASES}/sampling.py::interp_smooth",
     "linear_attention": f"{EXECUTIONS}/linear_attention.py:MAX_LOOP_ROUNDS",
     "lrn": f"{EXECUTIONS}/lrn.py:MAX_LOOP_ROUNDS",
+    "matmul_codes": f"{EXECUTIONS}/packed.py:MAX_DEPTH",
     "matmul_coop": f"{EXECUTIONS}/matmul.py:MAX_K",
     "matmul_gemv": f"{EXECUTIONS}/matmul.py:MAX_K",
     "matmul_rotate": f"{EXECUTIONS}/matmul.py:MAX_K",

@@ -116,6 +116,18 @@ def matmul_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     return _size(inputs[0]) + wide + 2 * prod(outputs[0])
 
 
+def packed_matmul_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: a multiply-add for every code and row."""
+    depth: int = attrs.depth
+    return 2 * prod(output) * depth
+
+
+def packed_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
+    """Count the weights in full, the operand and sums."""
+    weights: int = attrs.columns * attrs.depth
+    return 2 * weights + _size(inputs[0]) + 2 * prod(outputs[0])
+
+
 def _einsum_sizes(attrs: Any, inputs: Inputs) -> tuple[list[list[str | int]], dict[str | int, int]]:
     """Return the labels of each operand's axes, and the size of every label."""
     sizes: dict[str | int, int] = {}

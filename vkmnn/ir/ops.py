@@ -220,6 +220,46 @@ class MatMulAttrs(OpAttrs):
     residual: str = "ADD_BEFORE"
 
 
+@op_type(
+    "MatMulNBits",
+    inputs=(5, 6),
+    flops=cost.packed_matmul_flops,
+    host=HostWork(cost.packed_numbers, flop_s=1e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class MatMulNBitsAttrs(OpAttrs):
+    """y = act(x @ wᵀ + bias + residual), w [columns, depth] in codes of `bits` bits, 4 or 8.
+
+    Inputs: x [..., depth], codes, bias [columns], residual in y's shape (`residual`, of
+    RESIDUAL_KINDS, says where it comes in), scales, zeros. Codes are uint8
+    [columns, blocks, block · bits / 8], low bits first, scales [columns, blocks], zeros uint8
+    [columns, blocks] or absent, which means 2^(bits - 1): w = (code - zero) · scale. `block` is a
+    multiple of 16; codes past `depth` mean nothing.
+    """
+
+    bits: int
+    block: int
+    depth: int
+    columns: int
+    activation: Activation = NO_ACTIVATION
+    residual: str = "ADD_BEFORE"
+
+
+@op_type("GatherNBits", inputs=(3, 4), flops=2, host=HostWork(numbers_of(outputs=2)))
+@dataclass(frozen=True, slots=True)
+class GatherNBitsAttrs(OpAttrs):
+    """Rows of a table in codes: y [*indices, depth]. Inputs: codes, indices, scales, zeros.
+
+    The codes are those of `MatMulNBits`. Negative indices count from the end; one out of range
+    gives zeros (com.microsoft GatherBlockQuantized).
+    """
+
+    bits: int
+    block: int
+    depth: int
+    rows: int
+
+
 @op_type("BinaryOp", inputs=2)
 @dataclass(frozen=True, slots=True)
 class BinaryAttrs(OpAttrs):

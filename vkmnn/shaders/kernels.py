@@ -3063,6 +3063,98 @@ def lrn(
     )
 
 
+MatmulCodesBits: TypeAlias = Literal[
+    4,
+    8,
+]
+MatmulCodesRows: TypeAlias = Literal[
+    1,
+    4,
+    8,
+]
+MatmulCodesLanes: TypeAlias = Literal[
+    8,
+    0,
+]
+MatmulCodesElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_MATMUL_CODES = struct.Struct("<IIIIIff")
+
+
+class MatmulCodesParams(Params):
+    """Push constants of `matmul_codes`: 28 bytes."""
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "blocks",
+        "chunks",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        blocks: int,
+        chunks: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.blocks: Final = blocks
+        self.chunks: Final = chunks
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_CODES.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.blocks,
+                self.chunks,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_CODES, error) from None
+
+
+def matmul_codes(
+    *,
+    bits: MatmulCodesBits,
+    rows: MatmulCodesRows,
+    lanes: MatmulCodesLanes,
+    element: MatmulCodesElement,
+) -> Shader:
+    """Return a variant of `matmul_codes`.
+
+    Rows of floats by weights in codes of `bits` bits, which become floats in registers. `lanes`
+    8: for CPU devices; a workgroup is one subgroup and makes 32 columns of `rows` rows, whose
+    elements the lanes load for each other. `lanes` 0: 32 columns as well, by eight invocations
+    each, which share K and add up in shared memory.
+    """
+    return _find(
+        "matmul_codes",
+        {
+            "bits": bits,
+            "rows": rows,
+            "lanes": lanes,
+            "element": element,
+        },
+    )
+
+
 MatmulCoopTile: TypeAlias = Literal[
     "128x128w64x64k1",
     "64x128w32x64k1",
@@ -6061,6 +6153,98 @@ def unary(
         "unary",
         {
             "form": form,
+            "element": element,
+            "load": load,
+        },
+    )
+
+
+UnpackCodesBits: TypeAlias = Literal[
+    4,
+    8,
+]
+UnpackCodesForm: TypeAlias = Literal[
+    "matrix",
+    "rows",
+]
+UnpackCodesAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+UnpackCodesElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+UnpackCodesLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_UNPACK_CODES = struct.Struct("<IIIIII")
+
+
+class UnpackCodesParams(Params):
+    """Push constants of `unpack_codes`: 24 bytes."""
+
+    __slots__ = (
+        "count",
+        "columns",
+        "depth",
+        "words",
+        "blocks",
+        "chunks",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        columns: int,
+        depth: int,
+        words: int,
+        blocks: int,
+        chunks: int,
+    ) -> None:
+        self.count: Final = count
+        self.columns: Final = columns
+        self.depth: Final = depth
+        self.words: Final = words
+        self.blocks: Final = blocks
+        self.chunks: Final = chunks
+
+    def pack(self) -> bytes:
+        try:
+            return _UNPACK_CODES.pack(
+                self.count,
+                self.columns,
+                self.depth,
+                self.words,
+                self.blocks,
+                self.chunks,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _UNPACK_CODES, error) from None
+
+
+def unpack_codes(
+    *,
+    bits: UnpackCodesBits,
+    form: UnpackCodesForm,
+    aligned: UnpackCodesAligned,
+    element: UnpackCodesElement,
+    load: UnpackCodesLoad,
+) -> Shader:
+    """Return a variant of `unpack_codes`.
+
+    Codes of `bits` bits become floats, a word at a time: `form` matrix writes y[k][column], four
+    columns at a time, rows writes y[i][k] for row index[i] of a table, zeros where there is no
+    such row.
+    """
+    return _find(
+        "unpack_codes",
+        {
+            "bits": bits,
+            "form": form,
+            "aligned": aligned,
             "element": element,
             "load": load,
         },

@@ -97,6 +97,7 @@ class GraphBuilder:
         self._known: dict[str, TensorInfo] = {}
         self._declared: dict[str, TensorInfo] = {}
         self.read_tensors: set[str] = set()
+        self.notes: dict[str, object] = {}
         self._tensors = Names()
         self._ops = Names()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}

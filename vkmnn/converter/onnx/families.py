@@ -16,6 +16,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     matmul,
     movement,
     norm,
+    packed,
     pool,
     quantize,
     recurrent,

@@ -6,11 +6,16 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
+from vkmnn.converter.onnx.weights import codes_of
 from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs
 
 
 @converter("MatMul")
 def _matmul(node: NodeContext) -> None:
+    codes = codes_of(node, node.input(1), transposed=False)
+    if codes is not None and node.rank(node.input(0)) >= 1:
+        node.finish("MatMulNBits", codes.inputs(node.input(0)), codes.attrs)
+        return
     node.finish("MatMul", node.inputs, MatMulAttrs())
 
 
@@ -27,20 +32,30 @@ def _gemm(node: NodeContext) -> None:
     attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), alpha)
     a, b, c = node.input(0), node.input(1), node.input(2)
     if not c or beta == 0.0:
-        node.finish("MatMul", [a, b], attrs)
+        _finish(node, a, b, attrs)
         return
     value = node.const_value(c)
     if value is not None and beta != 1.0:
         value = np.asarray(value * value.dtype.type(beta))
         c = node.constant(value)
     if value is not None and _is_row(value.shape, _columns(node, b, attrs.transpose_b)):
-        node.finish("MatMul", [a, b, node.constant(value.reshape(-1))], attrs)
+        _finish(node, a, b, attrs, node.constant(value.reshape(-1)))
         return
     product = node.emit("MatMul", [a, b], attrs)
     if value is None and beta != 1.0:
         factor = node.constant(beta, node.dtype(c))
         c = node.emit("BinaryOp", [c, factor], BinaryAttrs("MUL"))
     node.finish("BinaryOp", [product, c], BinaryAttrs("ADD"))
+
+
+def _finish(node: NodeContext, a: str, b: str, attrs: MatMulAttrs, bias: str = "") -> None:
+    """Add the product, by codes where the matrix comes from few bits."""
+    plain = not attrs.transpose_a and attrs.alpha == 1.0
+    codes = codes_of(node, b, transposed=attrs.transpose_b) if plain else None
+    if codes is not None:
+        node.finish("MatMulNBits", codes.inputs(a, bias), codes.attrs)
+    else:
+        node.finish("MatMul", [a, b, bias], attrs)
 
 
 def _columns(node: NodeContext, b: str, transposed: bool) -> int | None:

@@ -65,6 +65,7 @@ class Building(Protocol):
     folder: Path | None
     graph: Graph
     read_tensors: set[str]
+    notes: dict[str, object]
 
     def constant(self, array: Array) -> str: ...
 
@@ -289,6 +290,14 @@ class NodeContext:
     def info(self, tensor: str) -> TensorInfo | None:
         """Return what is known of a tensor."""
         return self._builder.info(tensor)
+
+    def note(self, tensor: str, what: object) -> None:
+        """Keep something about a tensor for the converters of nodes that read it."""
+        self._builder.notes[tensor] = what
+
+    def noted(self, tensor: str) -> object | None:
+        """Return what was kept about a tensor."""
+        return self._builder.notes.get(tensor)
 
     def dtype(self, tensor: str) -> DType:
         """Return a tensor's element type.

@@ -10,6 +10,7 @@ from vkmnn.converter.onnx.conv import convolution_attrs
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.types import DTYPES, type_name
+from vkmnn.converter.onnx.weights import note_dequantized
 from vkmnn.ir import DType
 from vkmnn.ir.ops import (
     AxisAttrs,
@@ -167,6 +168,8 @@ def _dequantize_linear(node: NodeContext) -> None:
     offset = _factors(node, x, zero, _F32) if zero else ""
     result = _dequantized(node, x, _factors(node, x, scale, _F32), offset)
     node.finish("Cast", [result], CastAttrs(to))
+    if node.known_rank(x) == 2:
+        note_dequantized(node, node.axis("axis", 1, 2), node.int("block_size", 0), to)
 
 
 @converter("QLinearMatMul", since=10)

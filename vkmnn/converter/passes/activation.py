@@ -18,17 +18,25 @@ from vkmnn.ir.ops import (
     DeconvolutionAttrs,
     GroupNormAttrs,
     MatMulAttrs,
+    MatMulNBitsAttrs,
     ScaleAttrs,
     UnaryAttrs,
 )
 from vkmnn.records import dataclass
 
 FusedAttrs = (
-    ConvolutionAttrs | DeconvolutionAttrs | MatMulAttrs | BinaryAttrs | ScaleAttrs | GroupNormAttrs
+    ConvolutionAttrs
+    | DeconvolutionAttrs
+    | MatMulAttrs
+    | MatMulNBitsAttrs
+    | BinaryAttrs
+    | ScaleAttrs
+    | GroupNormAttrs
 )
 """Attributes of the ops that apply an activation before they store their result."""
 
 
+_WITH_RESIDUAL = ConvolutionAttrs | MatMulAttrs | MatMulNBitsAttrs
 _MOVEMENT = (*RESHAPES, "Transpose", "DepthToSpace", "SpaceToDepth")
 """Ops that give every element of their input exactly once: functions of elements pass them."""
 
@@ -65,7 +73,7 @@ class FuseActivation(PatternPass[_Match]):
             return NoMatch("the value before the activation is used elsewhere")
         if not (index.is_float(op.outputs[0]) or index.is_float(op.inputs[0])):
             return NoMatch("not known to be of a floating-point type")
-        if any(producer.inputs[3:]) and _residual_comes_last(producer.attrs):
+        if any(producer.inputs[3:4]) and _residual_comes_last(producer.attrs):
             return NoMatch("a residual comes between")
         if producer.attrs.activation.kind != "NONE":
             clamp = compose_clamps(producer.attrs.activation, activation)
@@ -99,7 +107,7 @@ def _as_activation(attrs: UnaryAttrs) -> Activation | None:
 
 
 def _residual_comes_last(attrs: FusedAttrs) -> bool:
-    return isinstance(attrs, ConvolutionAttrs | MatMulAttrs) and attrs.residual != "ADD_BEFORE"
+    return isinstance(attrs, _WITH_RESIDUAL) and attrs.residual != "ADD_BEFORE"
 
 
 def _copy_info(source: str, dest: str, index: GraphIndex) -> None:

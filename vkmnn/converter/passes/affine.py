@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
     ConvolutionAttrs,
     DeconvolutionAttrs,
     MatMulAttrs,
+    MatMulNBitsAttrs,
     ScaleAttrs,
 )
 from vkmnn.records import dataclass
@@ -179,6 +180,14 @@ def _scale_matmul(op: Op[MatMulAttrs], index: GraphIndex, scale: Vector) -> Arra
     return np.multiply(right, factors[:, None] if op.attrs.transpose_b else factors)
 
 
+def _codes_channels(op: Op[MatMulNBitsAttrs], index: GraphIndex) -> Channels | None:
+    return Channels(-1, op.attrs.columns, index.rank(op.outputs[0]))
+
+
+def _scale_codes(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
+    return None  # a factor stays an op of its own
+
+
 def _scale_channels(op: Op, index: GraphIndex) -> Channels | None:
     rank, shape = index.rank(op.outputs[0]), index.static_shape(op.inputs[1])
     if rank is None or rank < 2 or shape is None or len(shape) != 1:
@@ -195,10 +204,11 @@ _TARGETS: dict[str, _Target] = {
     "Convolution": _Target(_conv_channels, _scale_conv),
     "Deconvolution": _Target(_conv_channels, _scale_deconv),
     "MatMul": _Target(_matmul_channels, _scale_matmul),
+    "MatMulNBits": _Target(_codes_channels, _scale_codes),
     "Scale": _Target(_scale_channels, _scale_scale),
 }
 
-_Attrs = ConvolutionAttrs | DeconvolutionAttrs | MatMulAttrs | ScaleAttrs
+_Attrs = ConvolutionAttrs | DeconvolutionAttrs | MatMulAttrs | MatMulNBitsAttrs | ScaleAttrs
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +294,6 @@ def _dtype(producer: Op, op: Op, index: GraphIndex) -> np.dtype[np.generic]:
     """The type of the constants that the ops work with; ONNX has one type for all of them."""
     return next(
         array.dtype
-        for name in (*producer.inputs[1:], *op.inputs)
+        for name in (*op.inputs, *producer.inputs[1:])
         if (array := index.constant(name)) is not None
     )

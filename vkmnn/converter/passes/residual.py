@@ -7,17 +7,19 @@ from dataclasses import replace
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs
+from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs, MatMulNBitsAttrs
 from vkmnn.records import dataclass
 
 _LONGEST_BRANCH = 16
+
+_Attrs = ConvolutionAttrs | MatMulAttrs | MatMulNBitsAttrs
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
     producer: Op
     other: str
-    attrs: ConvolutionAttrs | MatMulAttrs
+    attrs: _Attrs
 
 
 class _IntoProducer(PatternPass[_Match]):
@@ -29,9 +31,7 @@ class _IntoProducer(PatternPass[_Match]):
 
     roots = frozenset({"BinaryOp"})
 
-    def joined(
-        self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
-    ) -> ConvolutionAttrs | MatMulAttrs | NoMatch:
+    def joined(self, attrs: _Attrs, binary: BinaryAttrs) -> _Attrs | NoMatch:
         """Return the attributes of a producer that takes the other operand in as its residual."""
         raise NotImplementedError
 
@@ -43,14 +43,14 @@ class _IntoProducer(PatternPass[_Match]):
         best: _Match | None = None
         no_match = NoMatch("no Convolution or MatMul before")
         for name, other in (op.inputs, op.inputs[::-1]):
-            producer = index.producer_of_type(name, "Convolution", "MatMul")
+            producer = index.producer_of_type(name, "Convolution", "MatMul", "MatMulNBits")
             if producer is None:
                 continue
             attrs = producer.attrs
             joined = self.joined(attrs, op.attrs)
             if not index.read_once(name):
                 no_match = NoMatch("the value before is used elsewhere")
-            elif any(producer.inputs[3:]):
+            elif any(producer.inputs[3:4]):
                 no_match = NoMatch("it has a residual already")
             elif isinstance(joined, NoMatch):
                 no_match = joined
@@ -64,8 +64,9 @@ class _IntoProducer(PatternPass[_Match]):
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
         producer = match.producer
-        inputs = [*producer.inputs, ""][:3]
-        inputs.append(match.other)
+        inputs = [*producer.inputs, "", ""]
+        inputs = inputs[: max(4, len(producer.inputs))]
+        inputs[3] = match.other
         source = merged_source((producer, op))
         outputs = list(op.outputs)
         index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
@@ -96,9 +97,7 @@ class FuseResidual(_IntoProducer):
 
     name = "fuse_residual"
 
-    def joined(
-        self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
-    ) -> ConvolutionAttrs | MatMulAttrs | NoMatch:
+    def joined(self, attrs: _Attrs, binary: BinaryAttrs) -> _Attrs | NoMatch:
         if binary.kind != "ADD":
             return NoMatch("not an ADD")
         if attrs.activation.kind != "NONE":
@@ -111,9 +110,7 @@ class FuseLateResidual(_IntoProducer):
 
     name = "fuse_late_residual"
 
-    def joined(
-        self, attrs: ConvolutionAttrs | MatMulAttrs, binary: BinaryAttrs
-    ) -> ConvolutionAttrs | MatMulAttrs | NoMatch:
+    def joined(self, attrs: _Attrs, binary: BinaryAttrs) -> _Attrs | NoMatch:
         if binary.activation.kind != "NONE":
             return NoMatch("an activation follows")
         return replace(attrs, residual=f"{binary.kind}_AFTER")

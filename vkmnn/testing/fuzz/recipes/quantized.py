@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from vkmnn.testing.fuzz.recipes.table import recipe
+import numpy as np
+
+from vkmnn.ir import Array
+from vkmnn.testing.fuzz.recipes.table import pattern, recipe
 from vkmnn.testing.fuzz.recipes.windows import geometry, groups, image
 from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch, Value
 from vkmnn.testing.fuzz.values import FINITE, Spread
@@ -169,3 +172,61 @@ def _conv_integer(s: Sketch, op: str) -> None:
     x_zero = s.weight("uint8", [], _ZEROS["uint8"]) if s.chance(0.6) else None
     w_zero = s.weight(dw, [], _ZEROS[dw]) if s.chance(0.4) else None
     s.one(op, x, w, x_zero, w_zero, group=group, **attributes)
+
+
+@recipe("MatMulNBits", domain=MICROSOFT)
+def _matmul_n_bits(s: Sketch, op: str) -> None:
+    x = s.pick("float32", min_rank=2, max_rank=4, spread=FINITE)
+    depth, columns = x.shape[-1], s.size(33)
+    bits, block = s.choose(4, 4, 8), s.choose(16, 32, 64)
+    blocks = -(-depth // block)
+    b = s.source(_codes(s, [columns, blocks, block * bits // 8]), None, 1.0)
+    scales = s.source(s.weight("float32", [columns, blocks], _SCALES).array, None, 1.0)
+    zeros = None
+    if s.chance(0.5):
+        zeros = s.source(_codes(s, [columns, -(-blocks * bits // 8)]), None, 1.0)
+    bias = s.weight("float32", [columns], FINITE) if s.chance(0.4) else None
+    s.one(op, x, b, scales, zeros, None, bias, domain=MICROSOFT, K=depth, N=columns, bits=bits,
+          block_size=block)  # fmt: skip
+
+
+def _codes(s: Sketch, shape: list[int]) -> Array:
+    return s.draws.integers(0, 256, shape, dtype=np.uint8)
+
+
+@recipe("GatherBlockQuantized", domain=MICROSOFT)
+def _gather_block_quantized(s: Sketch, op: str) -> None:
+    rows, depth = s.size(33), 2 * s.size(33)
+    bits, block = s.choose(4, 8), s.choose(16, 32)
+    blocks = -(-depth // block)
+    data = s.source(_codes(s, [rows, depth * bits // 8]), None, 1.0)
+    scales = s.source(s.weight("float32", [rows, blocks], _SCALES).array, None, 1.0)
+    zeros = None
+    if s.chance(0.5):
+        zeros = s.source(_codes(s, [rows, -(-blocks * bits // 8)]), None, 1.0)
+    index = s.parameter(s.draws.integers(-rows, rows, s.shape(max_rank=3)), "int64", constant=0.3)
+    s.one(op, data, index, scales, zeros, domain=MICROSOFT, bits=bits, block_size=block,
+          gather_axis=0, quantize_axis=1)  # fmt: skip
+
+
+@pattern
+def weights_in_integers(s: Sketch) -> None:
+    """Add a product by a matrix of integers, one scale for all, by column, or by block along K."""
+    x = s.pick("float32", min_rank=2, max_rank=3, spread=FINITE)
+    depth, columns = x.shape[-1], s.size(33)
+    dtype = s.choose("int8", "uint8")
+    w = s.source(s.weight(dtype, [depth, columns], _BYTES[dtype]).array, None, 1.0)
+    kind = s.choose("tensor", "column", "block" if s.since(21) else "column")
+    shape: list[int] = {"tensor": [], "column": [columns], "block": [-(-depth // 32), columns]}[
+        kind
+    ]
+    attributes: dict[str, Any] = {"axis": 1} if kind == "column" and s.since(13) else {}
+    if kind == "column" and not s.since(13):
+        shape = []
+    if kind == "block":
+        attributes = {"axis": 0, "block_size": 32}
+    scale = s.source(s.weight("float32", shape, _SCALES).array, None, 1.0)
+    zero = (
+        s.source(s.weight(dtype, shape, _ZEROS[dtype]).array, None, 1.0) if s.chance(0.6) else None
+    )
+    s.one("MatMul", x, s.one("DequantizeLinear", w, scale, zero, **attributes))

@@ -1,0 +1,128 @@
+"""onnxruntime's operators on weights in few bits."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.converter.onnx.weights import add_codes, split_zeros
+from vkmnn.ir import Array, DType
+from vkmnn.ir.codes import decode, pack_codes, unpack_codes
+from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
+
+_MICROSOFT = "com.microsoft"
+_FLOATS = (DType.FLOAT32, DType.FLOAT16)
+_BITS = (2, 4, 8)
+
+
+def _constant(node: NodeContext, index: int, what: str) -> Array:
+    value = node.const_value(node.input(index))
+    if value is None:
+        raise node.unsupported(f"its {what} are not constant")
+    return value
+
+
+def _sized(node: NodeContext, array: Array, shape: tuple[int, ...], what: str) -> Array:
+    if array.size != prod(shape):
+        raise node.unsupported(f"{array.size} {what}, {prod(shape)} are needed")
+    return array.reshape(shape)
+
+
+@converter("MatMulNBits", domain=_MICROSOFT)
+def _matmul_n_bits(node: NodeContext) -> None:
+    """Y = A · dequant(B)ᵀ + bias; what kernels do not read becomes a product of floats."""
+    depth, columns = node.int("K"), node.int("N")
+    bits, block = node.int("bits", 4), node.int("block_size")
+    if min(depth, columns) < 1 or bits not in _BITS or block < 16 or block & (block - 1):
+        raise node.unsupported(f"K {depth}, N {columns}, {bits} bits in blocks of {block}")
+    if node.int("weight_prepacked", 0):
+        raise node.unsupported("weight_prepacked is a layout of another device")
+    if node.dtype(node.input(0)) not in _FLOATS:
+        raise node.unsupported(f"products of {node.dtype(node.input(0)).value}")
+    blocks = -(-depth // block)
+    _check_groups(node, depth, block)
+    codes = _constant(node, 1, "weights")
+    if codes.dtype != np.uint8:
+        raise node.unsupported(f"weights are {codes.dtype}, not uint8")
+    packed = _sized(node, codes, (columns, blocks, block * bits // 8), "bytes of weights")
+    scales = _sized(node, _constant(node, 2, "scales"), (columns, blocks), "scales")
+    zeros = None
+    if node.input(3):
+        zeros = _constant(node, 3, "zero points")
+        if zeros.dtype == np.uint8:
+            zeros = split_zeros(node, zeros, columns, blocks, bits)
+        else:
+            zeros = _sized(node, zeros, (columns, blocks), "zero points")
+    if zeros is not None and zeros.dtype != np.uint8:
+        weights = decode(packed, scales, zeros, bits, depth)
+        dtype = node.dtype(node.input(0)).numpy
+        inputs = [node.input(0), node.constant(weights.astype(dtype)), node.input(5)]
+        node.finish("MatMul", inputs, MatMulAttrs(transpose_b=True))
+        return
+    if bits == 2:
+        packed = pack_codes(unpack_codes(packed, 2), 4)
+        zeros = np.full((columns, blocks), 2, np.uint8) if zeros is None else zeros
+    found = add_codes(node, packed, scales, zeros, max(bits, 4), depth)
+    node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), found.attrs)
+
+
+def _check_groups(node: NodeContext, depth: int, block: int) -> None:
+    """Refuse an order of its own for the rows of the matrix."""
+    if not node.input(4):
+        return
+    groups = node.const_value(node.input(4))
+    plain = np.arange(depth) // block
+    if groups is None or groups.size < depth or (groups.reshape(-1)[:depth] != plain).any():
+        raise node.unsupported("g_idx gives rows of the weights an order of their own")
+
+
+@converter("GatherBlockQuantized", domain=_MICROSOFT)
+def _gather_block_quantized(node: NodeContext) -> None:
+    """Rows of a table in codes; an index out of range gives zeros."""
+    data, scales = _constant(node, 0, "data"), _constant(node, 2, "scales")
+    block = node.int("block_size", 128)
+    if data.ndim != 2 or scales.ndim != 2 or 0 in data.shape:
+        raise node.unsupported(f"data of the shape {data.shape}, only matrices are supported")
+    if node.axis("gather_axis", 0, 2) != 0 or node.axis("quantize_axis", 1, 2) != 1:
+        raise node.unsupported("only rows whose blocks lie along them are supported")
+    if DType.from_numpy(scales.dtype) not in _FLOATS or block < 16 or block & (block - 1):
+        raise node.unsupported(f"{scales.dtype} scales, blocks of {block}")
+    rows = data.shape[0]
+    codes, bits, default = _table_codes(node, data)
+    depth = codes.shape[1]
+    blocks = -(-depth // block)
+    if scales.shape != (rows, blocks):
+        raise node.unsupported(f"scales of the shape {scales.shape}, {(rows, blocks)} is needed")
+    zeros = np.full((rows, blocks), default, np.uint8)
+    if node.input(3):
+        given = _constant(node, 3, "zero points")
+        if data.dtype == np.uint8:
+            zeros = split_zeros(node, given, rows, blocks, bits)
+        else:
+            zeros = _sized(node, given, (rows, blocks), "zero points").astype(np.int16) + default
+            zeros = zeros.astype(np.uint8)
+    bits = max(bits, 4)
+    padded = np.zeros((rows, blocks * block), np.uint8)
+    padded[:, :depth] = codes
+    packed = pack_codes(padded.reshape(rows, blocks, block), bits)
+    plain = bool((zeros == 1 << bits - 1).all())
+    found = add_codes(node, packed, scales, None if plain else zeros, bits, depth)
+    attrs = GatherNBitsAttrs(bits, block, depth, rows)
+    node.finish("GatherNBits", [found.codes, node.input(1), found.scales, found.zeros], attrs)
+
+
+def _table_codes(node: NodeContext, data: Array) -> tuple[Array, int, int]:
+    """Return unpacked codes, their bits, and the code that means 0 unless zero points are given."""
+    if data.dtype == np.uint8:
+        bits = node.int("bits", 4)
+        if bits not in _BITS:
+            raise node.unsupported(f"codes of {bits} bits")
+        return unpack_codes(data, bits), bits, 1 << bits - 1
+    dtype = DType.from_numpy(data.dtype)
+    if dtype not in (DType.INT4, DType.UINT4):
+        raise node.unsupported(f"codes of the type {dtype.value}")
+    low = dtype.limits[0]
+    return (data.astype(np.int8) - low).astype(np.uint8), 4, -low

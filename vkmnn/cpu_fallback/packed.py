@@ -1,0 +1,47 @@
+"""Products by weights in codes, and rows of tables of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.cpu_fallback.registry import (
+    AnyArray,
+    Inputs,
+    cpu_execution,
+    optional,
+    required,
+    sum_dtype,
+    widen,
+)
+from vkmnn.cpu_fallback.unary import finish
+from vkmnn.ir import Op
+from vkmnn.ir.codes import decode
+from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
+
+
+@cpu_execution("MatMulNBits")
+def _matmul_n_bits(op: Op[MatMulNBitsAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs, x = op.attrs, required(inputs, 0)
+    codes, scales, zeros = required(inputs, 1), required(inputs, 4), optional(inputs, 5)
+    weights = decode(codes, scales, zeros, attrs.bits, attrs.depth)
+    dtype = sum_dtype(x, weights)
+    result = np.matmul(x.astype(dtype), weights.astype(dtype).T)
+    bias, residual = optional(inputs, 2), optional(inputs, 3)
+    if bias is not None:
+        result = result + widen(bias)
+    result = finish(result, residual, attrs.residual, attrs.activation)
+    return [result.astype(x.dtype, copy=False)]
+
+
+@cpu_execution("GatherNBits")
+def _gather_n_bits(op: Op[GatherNBitsAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs, codes, indices = op.attrs, required(inputs, 0), required(inputs, 1).astype(np.int64)
+    scales, zeros = required(inputs, 2), optional(inputs, 3)
+    flat = indices.reshape(-1)
+    flat = np.where(flat < 0, flat + attrs.rows, flat)
+    there = (flat >= 0) & (flat < attrs.rows)
+    safe = np.where(there, flat, 0)
+    picked = None if zeros is None else zeros[safe]
+    rows = decode(codes[safe], scales[safe], picked, attrs.bits, attrs.depth)
+    rows = np.where(there[:, None], rows, np.float32(0))
+    return [rows.reshape(*indices.shape, attrs.depth).astype(scales.dtype, copy=False)]

@@ -1,0 +1,54 @@
+"""Weights in few bits: how codes lie in bytes, and what they stand for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def unpack_codes(packed: npt.NDArray[Any], bits: int) -> Bytes:
+    """Return the codes that bytes hold along the last axis, low bits first.
+
+    Args:
+        packed: uint8 of any shape.
+        bits: of a code: 2, 4 or 8.
+    """
+    if bits == 8:
+        return np.asarray(packed, np.uint8)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(codes.reshape(*packed.shape[:-1], -1), np.uint8)
+
+
+def pack_codes(codes: npt.NDArray[Any], bits: int) -> Bytes:
+    """Return codes of 4 or 8 bits, of which the last axis has an even number, in bytes."""
+    if bits == 8:
+        return np.asarray(codes, np.uint8)
+    return np.asarray(codes[..., ::2] | codes[..., 1::2] << 4, np.uint8)
+
+
+def decode(
+    codes: npt.NDArray[Any],
+    scales: npt.NDArray[Any],
+    zeros: npt.NDArray[Any] | None,
+    bits: int,
+    depth: int,
+) -> npt.NDArray[np.float32]:
+    """Return the floats [rows, depth] that packed codes [rows, blocks, bytes] stand for.
+
+    Args:
+        codes: uint8, as `MatMulNBits` has them.
+        scales: [rows, blocks].
+        zeros: [rows, blocks]; None = 2^(bits - 1).
+        bits: of a code.
+        depth: codes of a row that count.
+    """
+    plain = unpack_codes(codes, bits).astype(np.float32)
+    offset = np.float32(1 << bits - 1) if zeros is None else zeros.astype(np.float32)[..., None]
+    plain -= offset
+    plain *= scales.astype(np.float32)[..., None]
+    return plain.reshape(plain.shape[0], plain.shape[1] * plain.shape[2])[:, :depth]

@@ -1,0 +1,36 @@
+"""Shapes of products by weights in codes, and of tables of them."""
+
+from __future__ import annotations
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
+from vkmnn.shape.symbolic.facts import Facts, Found
+from vkmnn.shape.symbolic.rules import shape_rule
+
+
+def _check_codes(op: Op, facts: Facts, place: int, rows: int, blocks: int, width: int) -> None:
+    shape = facts.shape(op, place)
+    if shape is not None and tuple(shape) != (rows, blocks, width):
+        raise ShapeError(f"codes are {tuple(shape)}, {(rows, blocks, width)} are needed")
+
+
+@shape_rule("MatMulNBits", exact=True)
+def _matmul_n_bits(op: Op[MatMulNBitsAttrs], facts: Facts) -> list[Found]:
+    attrs, x = op.attrs, facts.shape(op)
+    blocks = -(-attrs.depth // attrs.block)
+    _check_codes(op, facts, 1, attrs.columns, blocks, attrs.block * attrs.bits // 8)
+    if x is None:
+        return [(facts.dtype(op), None)]
+    if not x or (isinstance(x[-1], int) and x[-1] != attrs.depth):
+        raise ShapeError(f"rows of {attrs.depth} are needed, got the shape {tuple(x)}")
+    return [(facts.dtype(op), (*x[:-1], attrs.columns))]
+
+
+@shape_rule("GatherNBits", exact=True)
+def _gather_n_bits(op: Op[GatherNBitsAttrs], facts: Facts) -> list[Found]:
+    attrs, indices = op.attrs, facts.shape(op, 1)
+    blocks = -(-attrs.depth // attrs.block)
+    _check_codes(op, facts, 0, attrs.rows, blocks, attrs.block * attrs.bits // 8)
+    dtype = facts.dtype(op, 2)
+    return [(dtype, None if indices is None else (*indices, attrs.depth))]

@@ -1,0 +1,226 @@
+"""MatMulNBits and GatherNBits: weights stay in codes on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import cast
+
+from vkmnn.core.execution import Rejection
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType
+from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import epilogue_of, residual_spec
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.gemm.codes import CHUNK, CodeForm, PackedCodes, pack_codes
+from vkmnn.vulkan.gemm.encode import encode_matmul
+from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.operands import left_operand
+from vkmnn.vulkan.gemm.problem import MatMulProblem
+
+MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
+# From this many rows on, weights are written out once for a kernel of floats.
+UNPACK_ROWS = {True: 33, False: 17}
+# Unless they take more than this, as those of a large vocabulary do.
+UNPACK_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class CodesKernel:
+    """A kernel that reads codes: rows at a time, invocations of a subgroup (0: a workgroup)."""
+
+    rows: kernels.MatmulCodesRows
+    lanes: kernels.MatmulCodesLanes
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """The weights as floats in temporary memory, then a product of floats."""
+
+
+@dataclass(frozen=True)
+class CodesProblem:
+    """A product with weights in codes."""
+
+    rows: int
+    form: CodeForm
+
+
+@vulkan_execution("MatMulNBits")
+class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
+    """One dispatch; two where there are many rows."""
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse what the kernels have no loop for, and weights that are not constant."""
+        attrs, limits = self.attrs, info.limits.max_workgroup_count
+        self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.columns)
+        _refuse_computed(self.operand(1), self.operand(4), self.optional(5))
+        self._rows = prod(self.operand(0).shape[:-1])
+        if self._form.panels > limits[0] or self._rows > limits[1]:
+            raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
+
+    def fp16_operands(self) -> Fp16Operands:
+        """Take and make fp16; scales stay float32."""
+        wanted, made = self.by_rule(Fp16Rule.TAKES)
+        return [number != 4 and want for number, want in enumerate(wanted)], made
+
+    def on_encode(self, encoder: VulkanEncoder) -> None:
+        """Record the product."""
+        if 0 in self.output.shape:
+            return
+        problem = CodesProblem(self._rows, self._form)
+        kernel = encoder.choose("codes", problem, candidates_of(problem, encoder))
+        packed = pack_codes(self._form, self.operand(1), self.operand(4), self.optional(5), encoder)
+        if isinstance(kernel, Unpacked):
+            self._encode_unpacked(packed, encoder)
+        else:
+            self._encode_codes(kernel, packed, encoder)
+
+    def _job(self, weights: Tensor) -> MatMulJob:
+        attrs, x = self.attrs, self.operand(0)
+        sizes = MatMulProblem((), (), (), self._rows, attrs.columns, attrs.depth)
+        plain = x.value is None and attrs.depth % 4 == 0
+        problem = replace(sizes, plain=plain, by_rows=False, constant=False)
+        return MatMulJob(
+            problem,
+            x,
+            weights,
+            self.output,
+            bias=self.optional(2),
+            residual=self.optional(3),
+            activation=attrs.activation,
+            join=attrs.residual,
+        )
+
+    def _encode_unpacked(self, packed: PackedCodes, encoder: VulkanEncoder) -> None:
+        form = self._form
+        weights = encoder.scratch(form.depth * form.columns)
+        words = ceil_div(form.depth * form.bits, 32)
+        shader = kernels.unpack_codes(
+            bits=_bits(form),
+            form="matrix",
+            aligned=4 if form.columns % 4 == 0 else 1,
+            element=encoder.element,
+            load=encoder.load,
+        )
+        params = _unpack_params(form, words * ceil_div(form.columns, 4))
+        tensors = [packed.codes, packed.scales, packed.zeros, weights]
+        encoder.dispatch_linear(shader, tensors, params, params.count, packed.spec)
+        encode_matmul(self._job(weights), encoder)
+
+    def _encode_codes(
+        self, kernel: CodesKernel, packed: PackedCodes, encoder: VulkanEncoder
+    ) -> None:
+        form, job = self._form, self._job(packed.codes)
+        left = left_operand(job, encoder)
+        epilogue = epilogue_of(self.attrs.activation)
+        shader = kernels.matmul_codes(
+            bits=_bits(form), rows=kernel.rows, lanes=kernel.lanes, element=encoder.element
+        )
+        params = kernels.MatmulCodesParams(
+            rows=self._rows,
+            columns=form.columns,
+            k4=ceil_div(form.depth, 4),
+            blocks=form.blocks,
+            chunks=form.chunks,
+            act_alpha=epilogue.alpha,
+            act_beta=epilogue.beta,
+        )
+        # Bindings that the specialization leaves out still need a buffer; any will do.
+        weights = [packed.codes, packed.scales, packed.zeros]
+        unused = left.tensor
+        added = [job.bias or unused, job.residual or unused]
+        spec = {
+            **packed.spec,
+            **epilogue.spec,
+            **residual_spec(job.residual, job.join),
+            "HAS_BIAS": job.bias is not None,
+        }
+        groups = (form.panels, ceil_div(self._rows, kernel.rows), 1)
+        encoder.dispatch(shader, [left.tensor, *weights, *added, self.output], params, groups, spec)
+
+
+def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesKernel | Unpacked]:
+    """Return what can compute a product, the likely fastest first."""
+    info, form = encoder.info, problem.form
+    lanes: list[kernels.MatmulCodesLanes] = [0]
+    if encoder.loads[0] == "texel" and 8 in rotate_lanes(info):
+        lanes = [8, 0]
+    elif "texel" in encoder.loads and 8 in rotate_lanes(info):
+        lanes = [0, 8]
+    limits = info.limits
+    shared = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0]) >= 256
+    sizes: tuple[kernels.MatmulCodesRows, ...] = (1, 4, 8)
+    order = sorted(sizes, key=lambda rows: (ceil_div(problem.rows, rows), rows))
+    found: list[CodesKernel | Unpacked] = [
+        CodesKernel(rows, width) for width in lanes for rows in order if width or shared
+    ]
+    many = problem.rows >= UNPACK_ROWS[is_gpu(info)]
+    small = form.depth * form.columns * 4 <= UNPACK_BYTES
+    found.insert(0 if many and small else len(found), Unpacked())
+    return found
+
+
+@vulkan_execution("GatherNBits")
+class GatherNBitsExecution(VulkanExecution[GatherNBitsAttrs]):
+    """One dispatch over the words of the rows."""
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse blocks that the kernel cannot read, and tables that are not constant."""
+        attrs = self.attrs
+        self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.rows)
+        _refuse_computed(self.operand(0), self.operand(2), self.optional(3))
+
+    def fp16_operands(self) -> Fp16Operands:
+        """Make what the scales are wanted as: they stay float32."""
+        return [False] * len(self.inputs), [True]
+
+    def on_encode(self, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        form, index = self._form, self.operand(1)
+        packed = pack_codes(form, self.operand(0), self.operand(2), self.optional(3), encoder)
+        words = ceil_div(form.depth * form.bits, 32)
+        count = words * prod(index.shape)
+        shader = kernels.unpack_codes(
+            bits=_bits(form), form="rows", aligned=1, element=encoder.element, load=encoder.load
+        )
+        params = _unpack_params(form, count)
+        tensors = [packed.codes, packed.scales, packed.zeros, index, self.output]
+        encoder.dispatch_linear(shader, tensors, params, count, packed.spec)
+
+
+def _bits(form: CodeForm) -> kernels.MatmulCodesBits:
+    return cast(kernels.MatmulCodesBits, form.bits)
+
+
+def _unpack_params(form: CodeForm, count: int) -> kernels.UnpackCodesParams:
+    return kernels.UnpackCodesParams(
+        count=count,
+        columns=form.columns,
+        depth=form.depth,
+        words=ceil_div(form.depth * form.bits, 32),
+        blocks=form.blocks,
+        chunks=form.chunks,
+    )
+
+
+def _form_of(bits: int, block: int, depth: int, columns: int) -> CodeForm:
+    form = CodeForm(bits, block, depth, columns)
+    if bits not in (4, 8) or not form.fits:
+        raise Rejection(f"blocks of {block} codes of {bits} bits")
+    if depth > MAX_DEPTH:
+        raise Rejection(f"inner size {depth} exceeds {MAX_DEPTH}")
+    return form
+
+
+def _refuse_computed(*weights: Tensor | None) -> None:
+    for tensor in weights:
+        if tensor is not None and tensor.value is None:
+            raise Rejection(f"the weights '{tensor.name}' are not constant")
+        if tensor is not None and tensor.dtype is DType.FLOAT64:
+            raise Rejection(f"'{tensor.name}' is float64")

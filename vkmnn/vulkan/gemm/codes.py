@@ -1,0 +1,134 @@
+"""Weights in codes as kernels read them, 32 columns by 32 codes at a time (`codes.glsl.j2`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+
+PANEL = 32
+"""Columns that lie side by side."""
+CHUNK = 32
+"""Codes of a column that kernels take at a time."""
+HALF = 16
+"""Codes of a block of which a chunk holds two."""
+LANES = 8
+_WORD = np.dtype("<u4")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeForm:
+    """What kernels need to know of weights in codes.
+
+    Attributes:
+        bits: of a code.
+        block: codes that share a scale.
+        depth: codes of a column.
+        columns: how many.
+    """
+
+    bits: int
+    block: int
+    depth: int
+    columns: int
+
+    @property
+    def half(self) -> bool:
+        """Whether a chunk holds two blocks."""
+        return self.block == HALF
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that share a scale, one where they have two."""
+        return max(1, self.block // CHUNK)
+
+    @property
+    def blocks(self) -> int:
+        """Rounds of the loop over blocks."""
+        return ceil_div(self.depth, self.chunks * CHUNK)
+
+    @property
+    def panels(self) -> int:
+        """Panels of columns, the last one filled up."""
+        return ceil_div(self.columns, PANEL)
+
+    @property
+    def fits(self) -> bool:
+        """Whether kernels have a loop for blocks of this size."""
+        return self.half or self.block % CHUNK == 0
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCodes:
+    """Weights on the device: codes, scales, and zeros, or the codes again where there are none."""
+
+    codes: Tensor
+    scales: Tensor
+    zeros: Tensor
+    spec: dict[str, int | bool]
+
+
+def pack_codes(
+    form: CodeForm, codes: Tensor, scales: Tensor, zeros: Tensor | None, encoder: VulkanEncoder
+) -> PackedCodes:
+    """Return weights as kernels read them; tables and products share them.
+
+    Args:
+        form: their sizes.
+        codes: constant uint8 [columns, blocks, bytes].
+        scales: constant [columns, blocks].
+        zeros: constant uint8 [columns, blocks], or None.
+        encoder: takes the constants.
+    """
+    key = f"codes:{form!r}"
+    packed = encoder.constant(codes, key, lambda array: _codes(array, form), full=True)
+    factors = encoder.constant(scales, key, lambda array: _scales(array, form), full=True)
+    offsets = packed
+    if zeros is not None:
+        offsets = encoder.constant(zeros, key, lambda array: _zeros(array, form), full=True)
+    spec: dict[str, int | bool] = {"HALF": form.half, "HAS_ZEROS": zeros is not None}
+    return PackedCodes(packed, factors, offsets, spec)
+
+
+def _padded(array: npt.NDArray[np.generic], rows: int, columns: int) -> Array:
+    result = np.zeros((rows, columns), array.dtype)
+    result[: array.shape[0], : array.shape[1]] = array
+    return result
+
+
+def _codes(array: Array, form: CodeForm) -> Array:
+    """Return [panel][chunk][uvec4][4][8 lanes] uvec4s."""
+    row_bytes = form.blocks * form.chunks * CHUNK * form.bits // 8
+    plain = _padded(array.reshape(form.columns, -1), form.panels * PANEL, row_bytes)
+    uvec4s = form.bits // 4
+    split = plain.reshape(form.panels, LANES, 4, -1, uvec4s, 16).transpose(0, 3, 4, 2, 1, 5)
+    return np.ascontiguousarray(split).view(_WORD).view(np.int32)
+
+
+def _by_lane(array: Array, form: CodeForm) -> Array:
+    """Return values of [columns, blocks] as [panel][block][8 lanes][4]."""
+    blocks = form.blocks * (2 if form.half else 1)
+    plain = _padded(array.reshape(form.columns, -1), form.panels * PANEL, blocks)
+    values: Array = plain.reshape(form.panels, LANES, 4, blocks).transpose(0, 3, 1, 2)
+    return values
+
+
+def _scales(array: Array, form: CodeForm) -> Array:
+    return np.ascontiguousarray(_by_lane(array, form), np.float32)
+
+
+def _zeros(array: Array, form: CodeForm) -> Array:
+    """Return a word for the four columns of a lane, of two blocks where zeros have 4 bits."""
+    values = _by_lane(array, form).astype(np.uint32)
+    shifts = np.arange(4, dtype=np.uint32) * form.bits
+    words = np.bitwise_or.reduce(values << shifts, axis=-1)
+    if form.bits == 4:
+        if words.shape[1] % 2:
+            words = np.pad(words, ((0, 0), (0, 1), (0, 0)))
+        words = words[:, ::2] | words[:, 1::2] << np.uint32(16)
+    return np.ascontiguousarray(words, np.uint32).view(np.int32)
