@@ -26,6 +26,7 @@ from vkmnn.cli.console import (
 from vkmnn.cli.feeds import Sizes, parse_sizes, settle
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
+from vkmnn.converter.onnx.tensors import stored_bytes
 from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
 from vkmnn.core.stages import cut
@@ -173,13 +174,19 @@ def _show_values(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
 
 
 def _parameters(proto: onnx.ModelProto) -> str:
-    count = size = 0
+    """Return how many there are and their bytes, by element type where they are not all float32."""
+    count, sizes = 0, dict[str, int]()
     for tensor in proto.graph.initializer:
         elements = prod(tensor.dims)
         dtype = DTYPES.get(tensor.data_type)
+        name = dtype.value if dtype else type_name(tensor.data_type).lower()
         count += elements
-        size += elements * (dtype.numpy.itemsize if dtype else 1)
-    return f"{count:,} ({bytes_text(size)})"
+        sizes[name] = sizes.get(name, 0) + (stored_bytes(dtype, elements) if dtype else elements)
+    text = f"{count:,} ({bytes_text(sum(sizes.values()))})"
+    if not sizes.keys() - {"float32"}:
+        return text
+    largest = sorted(sizes.items(), key=lambda item: -item[1])
+    return f"{text}: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in largest)
 
 
 def _show_unsupported(error: UnsupportedOpError) -> None:

@@ -153,7 +153,7 @@ def _little_endian(dtype: DType) -> np.dtype[np.generic]:
     return little
 
 
-def _stored_bytes(dtype: DType, count: int) -> int:
+def stored_bytes(dtype: DType, count: int) -> int:
     """Return how many bytes a file takes for `count` elements; small ones are packed."""
     return (
         -(-count * _PACKED_BITS[dtype] // 8)
@@ -178,7 +178,7 @@ def _unpacked(data: npt.NDArray[np.uint8], dtype: DType, count: int) -> Array:
 
 
 def _from_raw(data: bytes | Bytes, name: str, dtype: DType, count: int) -> Array:
-    expected = _stored_bytes(dtype, count)
+    expected = stored_bytes(dtype, count)
     if len(data) != expected:
         raise _damaged(name, f"{len(data)} bytes of data, its shape asks for {expected}")
     if dtype.is_narrow:
@@ -194,7 +194,7 @@ def _checked_bool(flat: Array, dtype: DType) -> Array:
 
 def _from_field(tensor: onnx.TensorProto, name: str, dtype: DType, count: int) -> Array:
     values = getattr(tensor, _FIELDS.get(dtype, _DEFAULT_FIELD))
-    expected = _stored_bytes(dtype, count) if dtype in _PACKED_BITS else count
+    expected = stored_bytes(dtype, count) if dtype in _PACKED_BITS else count
     if len(values) != expected:
         raise _damaged(name, f"{len(values)} values, its shape asks for {expected}")
     if dtype.is_narrow:
@@ -215,7 +215,7 @@ def _read_external(
 ) -> Array:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = _external_path(entries.get("location", ""), name, folder)
-    expected = _stored_bytes(dtype, count)
+    expected = stored_bytes(dtype, count)
     offset = _size(entries.get("offset", "0"), name, "offset")
     length = _size(entries.get("length", str(expected)), name, "length")
     if length != expected:

@@ -24,8 +24,8 @@ from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 
 MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
-# From this many rows on, weights are written out once for a kernel of floats.
-UNPACK_ROWS = {True: 33, False: 17}
+# From this many rows on, weights are written out once for a kernel of floats: on GPUs, elsewhere.
+UNPACK_ROWS = {True: 17, False: 25}
 # Unless they take more than this, as those of a large vocabulary do.
 UNPACK_BYTES = 1 << 28
 
@@ -157,6 +157,8 @@ def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesKe
     shared = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0]) >= 256
     sizes: tuple[kernels.MatmulCodesRows, ...] = (1, 4, 8)
     order = sorted(sizes, key=lambda rows: (ceil_div(problem.rows, rows), rows))
+    if not is_gpu(info) and problem.rows > 1:
+        order = [4, 8, 1]  # eight rows do not fit the registers of CPU devices
     found: list[CodesKernel | Unpacked] = [
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
