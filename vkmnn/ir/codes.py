@@ -21,7 +21,8 @@ def unpack_codes(packed: npt.NDArray[Any], bits: int) -> Bytes:
         return np.asarray(packed, np.uint8)
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
-    return np.asarray(codes.reshape(*packed.shape[:-1], -1), np.uint8)
+    width = packed.shape[-1] * len(shifts)
+    return np.asarray(codes.reshape(*packed.shape[:-1], width), np.uint8)
 
 
 def pack_codes(codes: npt.NDArray[Any], bits: int) -> Bytes:
