@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import pack_codes, unpack_codes
 from vkmnn.ir.ops import MatMulNBitsAttrs
+from vkmnn.records import dataclass
 
 UNIT = 32
 """Codes that kernels take at a time; half as many make the smallest block."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 PANEL = 32
