@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,6 +118,21 @@ def test_seeds_and_batches(model: LanguageModel) -> None:
     prompts = ["the quick", "one token after", "hello", "the quick"]
     batch = model.generate(prompts, 6)
     assert [r.tokens for r in batch] == [model.generate(p, 6).tokens for p in prompts]
+
+
+def test_threads_wait_for_caches(model: LanguageModel) -> None:
+    want = model.generate([[n, 5, 9] for n in range(8)], 4)
+    made: list[list[list[int]]] = []
+
+    def batch() -> None:
+        made.append([r.tokens for r in model.generate([[n, 5, 9] for n in range(8)], 4)])
+
+    threads = [threading.Thread(target=batch) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert made == [[r.tokens for r in want]] * 3
 
 
 def test_conversations(model: LanguageModel) -> None:

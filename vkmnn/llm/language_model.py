@@ -50,6 +50,7 @@ class LanguageModel:
         self._free: list[Cached] = []
         self._made = 0
         self._change = threading.Condition()
+        self._taking = threading.Lock()  # of several: two batches must not wait for each other
 
     # --- text and tokens -------------------------------------------------------------------------
 
@@ -216,16 +217,15 @@ class LanguageModel:
         results: list[Generated] = []
         for start in range(0, len(prompts), SEQUENCES):
             part = prompts[start : start + SEQUENCES]
-            held = []
+            held: list[Cached] = []
             try:
+                with self._taking:
+                    held.extend(self._take(tokens) for tokens in part)
                 going = []
-                for number, tokens in enumerate(part):
-                    seed = options.sampling.seed
-                    how = options if seed is None else replace(
-                        options, sampling=replace(options.sampling, seed=seed + start + number)
-                    )  # fmt: skip
-                    held.append(self._take(tokens))
-                    made = Generation(held[-1], tokens, how, self._text_of())
+                for number, (sequence, tokens) in enumerate(zip(held, part, strict=True)):
+                    made = Generation(
+                        sequence, tokens, _reseeded(options, start + number), self._text_of()
+                    )
                     results.append(made.result)
                     going.append(iter(made))
                 while going:
@@ -359,6 +359,14 @@ class TextSession:
     def close(self) -> None:
         """Release the caches."""
         self._sequence.close()
+
+
+def _reseeded(options: Options, number: int) -> Options:
+    """Return options with a seed of its own for each text of a batch."""
+    seed = options.sampling.seed
+    if seed is None:
+        return options
+    return replace(options, sampling=replace(options.sampling, seed=seed + number))
 
 
 def _is_batch(prompt: Prompt) -> bool:
