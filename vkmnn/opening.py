@@ -13,6 +13,7 @@ from vkmnn.budget import Budget, Meter, host_memory
 from vkmnn.core.backend import Backend
 from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
+from vkmnn.core.loops import Axes, Body
 from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import load_plugins
@@ -289,7 +290,9 @@ def open_session(
             seconds=environment.timeout_s(),
             budget=network.meter.budget,
         ),
-        open_branches=partial(_open_branches, budget=network.meter.budget),
+        open_branches=partial(
+            _open_branches, budget=network.meter.budget, seconds=environment.timeout_s()
+        ),
     )
     return OpenSession(core, device.info, device.precision)
 
@@ -309,20 +312,38 @@ def _open_on_host(
     return open_on_host(ops, constants, wanted, engines, seconds, room)
 
 
-def _open_branches(op: Op, constants: Mapping[str, Array], budget: Budget) -> Branches | None:
-    """Return the branches of an If as networks if that pays; None where the host runs it."""
-    from vkmnn.host import branch_models
+def _open_branches(
+    op: Op, constants: Mapping[str, Array], always: bool, budget: Budget, seconds: float
+) -> Branches | Body | None:
+    """Return the networks inside an If, Loop or Scan; None where the host runs it.
 
-    found = branch_models(op, constants)
-    if found is None:
-        return None
-    models, names = found
+    The host runs what makes it little work, unless `always` is set.
+    """
+    from vkmnn.host import body_model, branch_models
+
     try:
-        graphs = {taken: load_network(model, budget).graph for taken, model in models.items()}
+        found = branch_models(op, constants, always)
+        if found is not None:
+            models, names = found
+            graphs = {taken: load_network(model, budget).graph for taken, model in models.items()}
+            return Branches(graphs, names)
+        body = body_model(op, constants, always)
+        if body is None:
+            return None
+        graph = load_network(body.model, budget).graph
     except (ConversionError, ModelError) as error:
         _log.info("the host runs '%s': %s", op.name, error)
         return None
-    return Branches(graphs, names)
+    ways = body.ways
+    axes = (
+        None
+        if ways is None
+        else Axes(
+            tuple(zip(ways.in_axes, ways.in_back, strict=True)),
+            tuple(zip(ways.out_axes, ways.out_back, strict=True)),
+        )
+    )
+    return Body(graph, body.given, body.formal, body.outer, axes, body.still, seconds)
 
 
 def open_device(config: ScheduleConfig) -> OpenDevice:

@@ -297,7 +297,7 @@ CASES: dict[Callable[[], tuple[onnx.ModelProto, Feeds]], set[str]] = {
     tagger_with_lengths: set(),
     voice_activity: set(),
     merged_decoder: {"If"},
-    search_with_beams: {"Loop"},
+    search_with_beams: {"If"},
     selective_scan: {"Scan"},
     ragged_batches: {"SplitToSequence", "SequenceLength", "ConcatFromSequence"},
 }

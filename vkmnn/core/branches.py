@@ -10,6 +10,7 @@ import numpy as np
 
 from vkmnn.budget import Meter
 from vkmnn.core.host_part import HostPart, NestedPart, Value
+from vkmnn.core.loops import Body, LoopPart
 from vkmnn.core.placement import PlacedOp
 from vkmnn.core.plans import Planner
 from vkmnn.core.program import OpenHost, Program
@@ -30,8 +31,11 @@ class Branches:
     names: tuple[str, ...]
 
 
-OpenBranches = Callable[[Op, Mapping[str, Array]], "Branches | None"]
-"""Returns the branches of a HostGraph op, or None if the host should run it."""
+OpenBranches = Callable[[Op, Mapping[str, Array], bool], "Branches | Body | None"]
+"""Returns the networks inside a HostGraph op, or None if the host should run it.
+
+The last argument is true if the host is not to, whether that pays or not.
+"""
 
 
 class BranchPart(NestedPart):
@@ -54,6 +58,11 @@ class BranchPart(NestedPart):
         self._constants = constants
         self._programs = programs
         self._taken: list[bool] = []
+
+    @property
+    def programs(self) -> Sequence[Program]:
+        """The networks of the branches."""
+        return tuple(self._programs.values())
 
     def __call__(self, values: Mapping[str, Value]) -> dict[str, Value]:
         """Return the outputs of the branch that the condition selects.
@@ -115,7 +124,10 @@ class BranchPart(NestedPart):
 def with_branches(
     open_host: OpenHost, open_branches: OpenBranches, planner: Planner, meter: Meter
 ) -> OpenHost:
-    """Return an opener that uses `open_branches` for Ifs and `open_host` for everything else."""
+    """Return an opener that uses `open_branches` where it can and `open_host` elsewhere."""
+
+    def program(graph: Graph) -> Program:
+        return Program(graph, cut(graph), planner, meter, opened)
 
     def opened(
         ops: Sequence[Op], constants: Mapping[str, Array], wanted: Collection[str]
@@ -130,17 +142,18 @@ def with_branches(
                 waiting.clear()
 
         for place, op in enumerate(ops):
-            branches = open_branches(op, constants)
-            if branches is None:
+            found = open_branches(op, constants, planner.require_main)
+            if found is None:
                 waiting.append(op)
                 continue
             flush(ops[place:])
-            programs = {
-                taken: Program(graph, cut(graph), planner, meter, opened)
-                for taken, graph in branches.graphs.items()
-            }
             given = {name: constants[name] for name in op.inputs if name in constants}
-            parts.append(BranchPart(op, branches, given, programs, planner.main.type))
+            main = planner.main.type
+            if isinstance(found, Body):
+                parts.append(LoopPart(op, found, given, program(found.graph), main))
+            else:
+                programs = {taken: program(graph) for taken, graph in found.graphs.items()}
+                parts.append(BranchPart(op, found, given, programs, main))
         flush(())
         return parts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from vkmnn.core.placement import PlacedOp
@@ -31,8 +31,20 @@ class HostPart(Protocol):
         """Return the outputs by name."""
 
 
+class NestedProgram(Protocol):
+    """A network inside a part."""
+
+    def host_ops(self) -> list[Op]:
+        """Return the ops in it that only the host runs."""
+
+
 class NestedPart(ABC):
     """A HostPart that runs networks of its own on the session's backends."""
+
+    @property
+    @abstractmethod
+    def programs(self) -> Sequence[NestedProgram]:
+        """The networks."""
 
     @abstractmethod
     def use(self, planner: Planner) -> None:

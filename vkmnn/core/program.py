@@ -47,13 +47,13 @@ def no_host(
     raise UnsupportedOpError([_refused(op, "no evaluator is at hand") for op in ops])
 
 
-def refuse_host_ops(stages: Sequence[Stage]) -> None:
+def refuse_host_ops(program: Program) -> None:
     """Refuse a network with ops that only the host runs.
 
     Raises:
         PlacementError: lists them.
     """
-    away = [op for stage in stages if stage.graph is None for op in stage.ops]
+    away = program.host_ops()
     if away:
         listed = "\n".join(f"  {kind_of(op)} '{op.name}': {_reason(op)}" for op in away)
         raise PlacementError(
@@ -175,6 +175,16 @@ class Program:
 
     def _parts(self) -> Iterator[HostPart]:
         return (part for step in self._steps for part in step.parts)
+
+    def host_ops(self) -> list[Op]:
+        """Return the ops that only the host runs, those of nested networks included."""
+        away: list[Op] = []
+        for part in self._parts():
+            if isinstance(part, NestedPart):
+                away += [op for program in part.programs for op in program.host_ops()]
+            else:
+                away += part.ops
+        return away
 
     def use(self, planner: Planner) -> None:
         """Use another planner from now on."""

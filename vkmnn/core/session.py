@@ -66,7 +66,8 @@ class Session:
         meter: makes a meter of what one load or plan may take; None has no limits.
         rebuild: when the device is lost, reopen it, plan again and repeat the call once.
         open_host: opens the parts that run ops of type HostGraph.
-        open_branches: turns the branches of an If into networks; None runs them all on the host.
+        open_branches: turns the graphs inside If, Loop and Scan into networks; None runs all of
+            them on the host.
 
     Raises:
         PlacementError: `require_main` is set, and some op can only run on the host.
@@ -91,11 +92,11 @@ class Session:
         self._backup = backup
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
         stages = cut(graph)
-        if require_main and main.type != backup.type:
-            refuse_host_ops(stages)
         if open_branches is not None and main.type != backup.type:
             open_host = with_branches(open_host, open_branches, self._planner, folding)
         self._program = Program(graph, stages, self._planner, folding, open_host)
+        if require_main and main.type != backup.type:
+            refuse_host_ops(self._program)
         self._watched: Program | None = None
         self._open_watched = partial(self._make_watched, folding, open_host)
         self.graph = self._program.graph

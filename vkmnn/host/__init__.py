@@ -6,11 +6,13 @@ from vkmnn.host.branches import branch_models
 from vkmnn.host.check import check_on_host
 from vkmnn.host.engines import ENGINES, HostEngine
 from vkmnn.host.function import HostFunction, open_on_host
+from vkmnn.host.loops import body_model
 
 __all__ = [
     "ENGINES",
     "HostEngine",
     "HostFunction",
+    "body_model",
     "branch_models",
     "check_on_host",
     "open_on_host",

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vkmnn.converter.onnx.branches import inner_graphs, is_if, outer_names
+from vkmnn.converter.onnx.branches import is_if, outer_names
+from vkmnn.host.heavy import is_heavy
 from vkmnn.ir import Array, HostGraphAttrs, Op
 
 if TYPE_CHECKING:
     import onnx
 
-# Operators whose work is worth a plan on the device.
-_HEAVY = frozenset(
-    {
-        *("Attention", "Conv", "ConvTranspose", "Gemm", "GroupQueryAttention", "MatMul"),
-        *("MatMulNBits", "MultiHeadAttention"),
-    }
-)
-
 
 def branch_models(
-    op: Op, constants: Mapping[str, Array]
+    op: Op, constants: Mapping[str, Array], always: bool = False
 ) -> tuple[dict[bool, onnx.ModelProto], tuple[str, ...]] | None:
     """Return the models of an If's branches by the condition, and their names of its inputs.
 
-    None for other nodes, and for an If of which the host makes short work.
+    None for other nodes, and for an If of which the host makes short work unless `always` is set.
     """
     import onnx
     from onnx import numpy_helper
@@ -37,7 +30,7 @@ def branch_models(
     model = onnx.ModelProto.FromString(attrs.model)
     (node,) = model.graph.node
     graphs = {attribute.name: attribute.g for attribute in node.attribute}
-    if not is_if(node) or not any(map(_is_heavy, graphs.values())):
+    if not is_if(node) or not (always or any(map(is_heavy, graphs.values()))):
         return None
     actual = dict(zip(attrs.inputs, op.inputs, strict=True))
     models = {}
@@ -57,14 +50,3 @@ def branch_models(
                 proto.graph.input.append(value)
         models[taken] = proto
     return models, attrs.inputs
-
-
-def _is_heavy(graph: onnx.GraphProto) -> bool:
-    return any(node.op_type in _HEAVY for node in _nodes(graph))
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for inner in inner_graphs(node):
-            yield from _nodes(inner)

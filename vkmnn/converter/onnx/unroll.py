@@ -241,7 +241,7 @@ def _trips(body: onnx.GraphProto, limit: str, first: str, known: Known) -> int:
     start = known.value(first) if first else np.array(True)
     if start is None or start.size != 1 or not start.reshape(-1)[0]:
         return 0
-    still = _constant_condition(body, known)
+    still = constant_condition(body, known.value)
     if (
         still is None
         or (most is None and (limit or still))
@@ -252,7 +252,7 @@ def _trips(body: onnx.GraphProto, limit: str, first: str, known: Known) -> int:
     return trips if still else min(trips, 1)
 
 
-def _constant_condition(body: onnx.GraphProto, known: Known) -> bool | None:
+def constant_condition(body: onnx.GraphProto, known: Callable[[str], Array | None]) -> bool | None:
     """Return the condition that every iteration of a Loop ends with; None where they differ."""
     from onnx import numpy_helper
 
@@ -273,7 +273,7 @@ def _constant_condition(body: onnx.GraphProto, known: Known) -> bool | None:
     elif name in tensors:
         value = numpy_helper.to_array(tensors[name])
     elif name not in {one.name for one in body.input}:
-        value = known.value(name)
+        value = known(name)
     return bool(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
@@ -281,7 +281,7 @@ def _constant_condition(body: onnx.GraphProto, known: Known) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class Ways:
     """How a Scan goes over its inputs and outputs; one entry each."""
 
     states: int
@@ -291,7 +291,7 @@ class _Scan:
     out_back: tuple[bool, ...]
 
 
-def _ways(node: onnx.NodeProto, body: onnx.GraphProto, given: int) -> _Scan | None:
+def ways_of(node: onnx.NodeProto, body: onnx.GraphProto, given: int) -> Ways | None:
     """Return how a Scan goes, or None where its attributes do not fit it."""
     lists = {a.name: tuple(a.ints) for a in node.attribute}
     count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 0)
@@ -314,7 +314,7 @@ def _ways(node: onnx.NodeProto, body: onnx.GraphProto, given: int) -> _Scan | No
     if not {0, 1}.issuperset((*backs[0], *backs[1])):
         return None
     ins, outs = (tuple(bool(one) for one in back) for back in backs)
-    return _Scan(states, in_axes, ins, out_axes, outs)
+    return Ways(states, in_axes, ins, out_axes, outs)
 
 
 def _length(names: Sequence[str], axes: Sequence[int], known: Known) -> int:
@@ -333,7 +333,7 @@ def _length(names: Sequence[str], axes: Sequence[int], known: Known) -> int:
 def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Writer) -> bool:
     """Write a Scan of opset 9 or later; False where that cannot be done."""
     given = list(node.input)
-    ways = _ways(node, body, len(given))
+    ways = ways_of(node, body, len(given))
     if ways is None or not all(given):
         return False
     count = _length(given[ways.states :], ways.in_axes, known)
@@ -349,7 +349,7 @@ def _scan(node: onnx.NodeProto, body: onnx.GraphProto, known: Known, writer: _Wr
 
 
 def _sequence(
-    states: Sequence[str], scanned: Sequence[str], ways: _Scan, count: int, writer: _Writer
+    states: Sequence[str], scanned: Sequence[str], ways: Ways, count: int, writer: _Writer
 ) -> tuple[list[str], list[list[str]]]:
     """Write the iterations over sequences; return the states, and what is to be stacked."""
     states = list(states)
@@ -374,7 +374,7 @@ def _batched_scan(
 ) -> bool:
     """Write a Scan of opset 8, whose sequences come in batches; False where that cannot be done."""
     given = list(node.input[1:])
-    ways = _ways(node, body, len(given))
+    ways = ways_of(node, body, len(given))
     if ways is None or not all(given) or node.input[0]:  # lengths: for the host
         return False
     scanned = given[ways.states :]

@@ -1,0 +1,269 @@
+"""Loop and Scan whose iterations are not known when they are loaded: bodies on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkmnn
+from vkmnn import InferenceSession
+from vkmnn.ir import Array
+
+F, B, L = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
+value = helper.make_tensor_value_info
+RNG = np.random.default_rng(11)
+W = (RNG.standard_normal((4, 4)) * 0.4).astype(np.float32)
+X = RNG.standard_normal((3, 4)).astype(np.float32)
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(" "), outputs.split(" "), **attributes)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, tuple[int, Sequence[int | str]]],
+    outputs: dict[str, int],
+    constants: dict[str, Array] | None = None,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [value(name, kind, shape) for name, (kind, shape) in inputs.items()],
+        [value(name, kind, None) for name, kind in outputs.items()],
+        [numpy_helper.from_array(a, name) for name, a in ({"w": W} | (constants or {})).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def check(proto: onnx.ModelProto, *feeds: dict[str, Array], **options: object) -> set[str]:
+    """Compare with onnxruntime, twice; return the types of ops off the device."""
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    with InferenceSession(proto, **options) as mine:
+        for feed in (*feeds, *feeds):
+            expected = session.run(None, feed)
+            for one, other in zip(mine.run(None, feed), expected, strict=True):
+                assert (one.shape, one.dtype) == (other.shape, other.dtype)
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+        assert any("/body/" in op.name for op in mine.placement())
+        assert mine.profile(feeds[0], 1).wall_us > 0
+        return {op.type for op in mine.placement().off_device}
+
+
+def body(
+    nodes: Sequence[onnx.NodeProto], carried: dict[str, int], outputs: dict[str, int]
+) -> onnx.GraphProto:
+    formal = [value("i", L, []), value("c", B, [])]
+    return helper.make_graph(
+        list(nodes),
+        "body",
+        [*formal, *(value(name, kind, None) for name, kind in carried.items())],
+        [value(name, kind, None) for name, kind in outputs.items()],
+    )
+
+
+STEP = [node("MatMul", "h w", "p"), node("Add", "p x", "q"), node("Tanh", "q", "n")]
+
+
+def counted() -> onnx.ModelProto:
+    """A limit that is fed, a value from around it that is computed, and what is stacked."""
+    inner = body(
+        [*STEP, node("Identity", "c", "go"), node("Neg", "n", "s")],
+        {"h": F},
+        {"go": B, "n": F, "s": F},
+    )
+    nodes = [node("Exp", "a", "x"), node("Loop", "m  a", "last all", body=inner)]
+    inputs = {"a": (F, ["n", 4]), "m": (L, [])}
+    return model([*nodes, node("Neg", "last", "y")], inputs, {"y": F, "all": F})
+
+
+def test_a_limit_that_is_fed() -> None:
+    feeds = [{"a": X[:rows], "m": np.array(m)} for rows in (3, 1) for m in (7, 1, 2, 20)]
+    assert not check(counted(), *feeds)
+    with InferenceSession(counted(), require_device=True) as session:
+        session.run(None, feeds[0])
+    with InferenceSession(counted()) as session:
+        y, stacked = session.run(None, {"a": X, "m": np.array(0)})
+        np.testing.assert_array_equal(y, -X)
+        assert stacked.shape[0] == 0
+
+
+def test_iterations_record_and_allocate_nothing() -> None:
+    with InferenceSession(counted()) as session:
+        session.run(None, {"a": X, "m": np.array(5)})
+        session.run(None, {"a": X, "m": np.array(5)})
+        before = session.counters()
+        session.run(None, {"a": X, "m": np.array(40)})
+        after = session.counters()
+    for what in ("plans", "recordings", "allocations", "pipelines"):
+        assert after[what] == before[what], what
+
+
+def until() -> onnx.ModelProto:
+    """A condition that the body computes; no limit."""
+    nodes = [
+        *STEP,
+        node("ReduceSum", "n", "t", keepdims=0),
+        node("Less", "t most", "below"),
+        node("Less", "i last", "early"),
+        node("And", "below early", "go"),
+    ]
+    inner = body(nodes, {"h": F}, {"go": B, "n": F})
+    loop = node("Loop", " yes h0", "y", body=inner)
+    inputs = {
+        "h0": (F, ["n", 4]),
+        "x": (F, ["n", 4]),
+        "yes": (B, []),
+        "last": (L, []),
+    }
+    return model([loop], inputs, {"y": F}, {"most": np.float32(1e9)})
+
+
+def test_a_condition_that_is_computed() -> None:
+    feeds = [
+        {"h0": X, "x": X * 0.5, "yes": np.array(yes), "last": np.array(last)}
+        for yes, last in ((True, 5), (True, 0), (False, 5))
+    ]
+    assert not check(until(), *feeds)
+
+
+def test_shapes_that_change_while_it_runs() -> None:
+    """A value that grows, as caches do, beside one that does not."""
+    nodes = [
+        *STEP,
+        node("Concat", "kept n", "grown", axis=0),
+        node("ReduceMean", "grown", "mean", axes=[0], keepdims=1),
+        node("Add", "n mean", "next"),
+        node("Identity", "c", "go"),
+    ]
+    inner = body(nodes, {"h": F, "kept": F}, {"go": B, "next": F, "grown": F})
+    loop = node("Loop", "m  x x", "last all", body=inner)
+    proto = model([loop], {"x": (F, ["n", 4]), "m": (L, [])}, {"last": F, "all": F})
+    assert not check(proto, *({"x": X, "m": np.array(m)} for m in (4, 1, 6)))
+
+
+def test_values_that_change_places() -> None:
+    nodes = [*STEP, node("Identity", "g", "k"), node("Identity", "c", "go")]
+    inner = body(nodes, {"h": F, "g": F}, {"go": B, "k": F, "n": F})
+    loop = node("Loop", "m  x z", "u v", body=inner)
+    inputs = {"x": (F, ["n", 4]), "z": (F, ["n", 4]), "m": (L, [])}
+    proto = model([loop], inputs, {"u": F, "v": F})
+    assert not check(proto, *({"x": X, "z": X * 2, "m": np.array(m)} for m in (1, 2, 5, 6)))
+
+
+def test_a_loop_in_a_loop_with_an_if() -> None:
+    taken = [
+        helper.make_graph([node(op, "n", f"{op}_n")], op, [], [value(f"{op}_n", F, None)])
+        for op in ("Relu", "Neg")
+    ]
+    deep = helper.make_graph(
+        [
+            node("MatMul", "e w", "d"),
+            node("Less", "j two", "low"),
+            node("Identity", "o", "oo"),
+            node("Mul", "d half", "f"),
+        ],
+        "deep",
+        [value("j", L, []), value("o", B, []), value("e", F, None)],
+        [value("oo", B, None), value("f", F, None)],
+    )
+    nodes = [
+        *STEP,
+        node("Less", "i two", "early"),
+        node("If", "early", "r", then_branch=taken[0], else_branch=taken[1]),
+        node("Loop", "k  r", "next", body=deep),
+        node("Identity", "c", "go"),
+    ]
+    inner = body(nodes, {"h": F}, {"go": B, "next": F})
+    proto = model(
+        [node("Loop", "m  x", "y", body=inner)],
+        {"x": (F, ["n", 4]), "m": (L, []), "k": (L, [])},
+        {"y": F},
+        {"two": np.array(2), "half": np.float32(0.5)},
+    )
+    feeds = [{"x": X, "m": np.array(m), "k": np.array(k)} for m, k in ((4, 3), (1, 0), (0, 2))]
+    assert check(proto, *feeds) <= {"If"}
+    with InferenceSession(proto, require_device=True) as session:
+        session.run(None, feeds[0])
+        assert not session.placement().off_device
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scans_of_any_length(axis: int) -> None:
+    nodes = [node("MatMul", "h w", "p"), node("Add", "p e", "q"), node("Tanh", "q", "n")]
+    inner = helper.make_graph(
+        [*nodes, node("Neg", "n", "s")],
+        "body",
+        [value("h", F, [3, 4]), value("e", F, [3, 4])],
+        [value("n", F, [3, 4]), value("s", F, [3, 4])],
+    )
+    scan = node(
+        "Scan",
+        "x rows",
+        "last all",
+        body=inner,
+        num_scan_inputs=1,
+        scan_input_axes=[axis],
+        scan_input_directions=[1],
+        scan_output_axes=[-1],
+        scan_output_directions=[axis],
+    )
+    shape: list[int | str] = [3, 4]
+    shape.insert(axis, "t")
+    proto = model([scan], {"x": (F, [3, 4]), "rows": (F, shape)}, {"last": F, "all": F})
+    rows = RNG.standard_normal((9, 3, 4)).astype(np.float32)
+    feeds = [
+        {"x": X, "rows": np.ascontiguousarray(np.moveaxis(rows[:length], 0, axis))}
+        for length in (9, 1, 4)
+    ]
+    assert not check(proto, *feeds)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with InferenceSession(until()) as session:
+        for bad in (np.ones((2, 4), np.float32), np.ones((3, 5), np.float32)):
+            feeds = {"h0": X, "x": bad, "yes": np.array(True), "last": np.array(3)}
+            with pytest.raises(vkmnn.VkmnnError):
+                session.run(None, feeds)
+
+
+def test_it_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKMNN_TIMEOUT", "0.5")
+    inner = body(
+        [*STEP, node("Not", "c", "d"), node("Not", "d", "go")], {"h": F}, {"go": B, "n": F}
+    )
+    proto = model(
+        [node("Loop", " yes x", "y", body=inner)], {"x": (F, [3, 4]), "yes": (B, [])}, {"y": F}
+    )
+    with InferenceSession(proto) as session:
+        with pytest.raises(vkmnn.HostError, match=r"a loop took more than 0\.5 s") as caught:
+            session.run(None, {"x": X, "yes": np.array(True)})
+        assert "VKMNN_TIMEOUT" in str(caught.value)
+        (y,) = session.run(None, {"x": X, "yes": np.array(False)})
+        np.testing.assert_array_equal(y, X)
+
+
+def test_branches_run_on_the_device_where_the_host_is_ruled_out() -> None:
+    sides = [
+        helper.make_graph([node(op, "x", f"{op}_x")], op, [], [value(f"{op}_x", F, None)])
+        for op in ("Relu", "Neg")
+    ]
+    choice = node("If", "c", "y", then_branch=sides[0], else_branch=sides[1])
+    proto = model([choice], {"x": (F, [3, 4]), "c": (B, [])}, {"y": F})
+    with InferenceSession(proto, require_device=True) as session:
+        for c in (True, False):
+            (y,) = session.run(None, {"x": X, "c": np.array(c)})
+            np.testing.assert_array_equal(y, np.maximum(X, 0) if c else -X)
+        assert not session.placement().off_device
+    text = helper.make_graph([node("SequenceConstruct", "x", "s")], "t", [], [])
+    text.node.append(node("SequenceAt", "s zero", "t"))
+    text.output.append(value("t", F, None))
+    choice = node("If", "c", "y", then_branch=text, else_branch=sides[1])
+    proto = model([choice], {"x": (F, [3, 4]), "c": (B, [])}, {"y": F}, {"zero": np.array(0)})
+    with pytest.raises(vkmnn.PlacementError, match="Sequence"):
+        InferenceSession(proto, require_device=True)
