@@ -150,6 +150,11 @@ class CommandRecorder:
         if self._timestamps or self._messages:
             self._done()
 
+    def wait_for_all(self) -> None:
+        """Put a barrier: what is recorded next starts when everything so far has ended."""
+        if self._used:
+            self._barrier(COMPUTE)
+
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
         """Record a copy between ranges of equal size that do not overlap.
 

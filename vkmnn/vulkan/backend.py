@@ -89,6 +89,7 @@ class VulkanBackend(TunableBackend):
         )
         self._progress = progress
         self._timestamps = timestamps
+        self._apart = False
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
@@ -179,7 +180,9 @@ class VulkanBackend(TunableBackend):
             memory.activation_bytes,
             memory.activation_lower_bound,
         )
-        recorder = PlanRecorder(self.device, recording, memory, pipelines, self._timestamps)
+        recorder = PlanRecorder(
+            self.device, recording, memory, pipelines, self._timestamps, self._apart
+        )
         result: list[Segment] = []
         uploaded: set[str] = set()
         for commands, first, end in zip(segments, [0, *ends], ends, strict=False):
@@ -271,6 +274,12 @@ class VulkanBackend(TunableBackend):
                 hint=f'profile with {other}, or with device="cpu"',
             )
         return self._sibling(True, self._chooser)
+
+    def timed_apart(self) -> VulkanBackend:
+        """Return the same, with dispatches that never overlap: times of one end where it does."""
+        timed = self.timed()
+        timed._apart = True
+        return timed
 
     def with_preferences(self, table: Mapping[str, str]) -> VulkanBackend:
         """Return a backend that prefers these kernels and shares this one's constants."""

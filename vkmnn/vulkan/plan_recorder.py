@@ -59,6 +59,7 @@ class PlanRecorder:
         memory: where every tensor lies; closed with the segments.
         pipelines: those of the dispatches.
         timestamps: record GPU time per dispatch.
+        apart: let no two dispatches run at once, so that a time is that of one alone.
     """
 
     def __init__(
@@ -68,11 +69,13 @@ class PlanRecorder:
         memory: PlanMemory,
         pipelines: Mapping[SpecializedShader, Pipeline],
         timestamps: bool,
+        apart: bool = False,
     ) -> None:
         self._device = device
         self._recording = recording
         self._memory = memory
         self._timestamps = timestamps
+        self._apart = apart
         self._pipelines = pipelines
 
     def segment(
@@ -180,6 +183,8 @@ class PlanRecorder:
                 dispatch.groups,
                 dispatch.label,
             )
+            if self._apart:
+                recorder.wait_for_all()
         for tensor, target in copies.items():
             source = self._place(tensor, moved)
             recorder.copy(BufferRange(source.buffer, source.offset, target.nbytes), target)

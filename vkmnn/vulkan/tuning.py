@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +33,10 @@ _LOCK_WAIT_S = 10.0
 MAX_CANDIDATES = 8
 # A candidate must gain as much over the rules' one: less is noise.
 MIN_GAIN = 0.03
+# Clocks rise under load: runs before anything is measured.
+WARM_S = 0.2
+# Times that must be multiples of a tick before it is taken for one.
+MIN_TICKS = 8
 # Runs of the whole network with either table, in turns: the median of a few is not down to luck.
 MIN_ROUNDS = 7
 # The same where the time is over.
@@ -96,8 +101,8 @@ class TunableBackend(Backend):
         """Return the choices that a plan faces when these kernels are preferred."""
 
     @abstractmethod
-    def timed(self) -> TunableBackend:
-        """Return a backend that records timestamps."""
+    def timed_apart(self) -> TunableBackend:
+        """Return a backend that records timestamps, and whose dispatches never overlap."""
 
 
 def tune(
@@ -138,7 +143,7 @@ def tune(
                 sum(of_op.get(op, 0.0) for op in ops) / len(ops)
                 for of_op in spent[: len(group[0].candidates)]  # fewer where the time was over
             ]
-            settled[key] = _settle(group, times)
+            settled[key] = _settle(group, times, counter.tick_us)
             table[key] = settled[key].taken
     changed = {key for key, choice in settled.items() if choice.taken != choice.rule}
     if changed:
@@ -146,7 +151,7 @@ def tune(
         counter.total += 2
         spent = _measure(backend, make_plan, feeds, runs, [rules, table], counter, 2)
         for key in changed:
-            settled[key] = _confirm(settled[key], *spent)
+            settled[key] = _confirm(settled[key], *spent, counter.tick_us)
             table[key] = settled[key].taken
     choices = tuple(settled.values())
     if all(_in_use(backend, key, choice) == choice.taken for key, choice in settled.items()):
@@ -199,12 +204,17 @@ def _whole_runs(
 
 @dataclass(slots=True)
 class _Counter:
-    """Counts trials for whoever wants to show how far it is, and knows when time is over."""
+    """Counts trials for whoever wants to show how far it is, and knows when time is over.
+
+    `tick_us` is the resolution that the device's clock was seen to have, `warm` whether it ran.
+    """
 
     report: Callable[[int, int], None] | None
     end: float = math.inf
     done: int = 0
     total: int = 0
+    tick_us: float = 0.0
+    warm: bool = False
 
     @property
     def over(self) -> bool:
@@ -259,9 +269,11 @@ def _measure(
         for table in trials:
             if len(plans) >= min_plans and counter.over:
                 break
-            plans.append(make_plan(backend.with_preferences(table).timed()))
+            plans.append(make_plan(backend.with_preferences(table).timed_apart()))
             plans[-1].execute(feeds)
             counter.advance()
+        if not counter.warm:
+            _warm_up(plans[0], feeds, counter)
         rows: list[list[list[Timing]]] = [[] for _ in plans]
         for number in range(runs):
             if number and counter.over:
@@ -272,7 +284,29 @@ def _measure(
     finally:
         for plan in plans:
             plan.close()
+    counter.tick_us = max(counter.tick_us, tick_of(rows))
     return [_fastest(row) for row in rows]
+
+
+def _warm_up(plan: TunablePlan, feeds: Mapping[str, Array], counter: _Counter) -> None:
+    end = min(time.monotonic() + WARM_S, counter.end)
+    while time.monotonic() < end:
+        plan.execute(feeds)
+    counter.warm = True
+
+
+def tick_of(rows: Sequence[Sequence[Sequence[Timing]]]) -> float:
+    """Return the microseconds of a tick of the clock behind these times; 0 where none is seen.
+
+    Some devices count in steps of a quarter of a microsecond: what gains less gained nothing.
+    """
+    times = sorted({round(t.microseconds, 4) for row in rows for run in row for t in run})
+    steps = [after - before for before, after in pairwise(times)]
+    if len(times) < MIN_TICKS:
+        return 0.0
+    tick = min(steps)
+    # Times of a fine clock are no multiples of the least step among them.
+    return tick if all(abs(t / tick - round(t / tick)) < 0.05 for t in times) else 0.0
 
 
 def _fastest(rows: list[list[Timing]]) -> dict[str, float]:
@@ -283,7 +317,10 @@ def _fastest(rows: list[list[Timing]]) -> dict[str, float]:
 
 
 def _confirm(
-    choice: TunedChoice, rules: Mapping[str, float], tuned: Mapping[str, float]
+    choice: TunedChoice,
+    rules: Mapping[str, float],
+    tuned: Mapping[str, float],
+    tick_us: float,
 ) -> TunedChoice:
     """Return the choice with the times of its ops in both plans; by rule, unless it gained again.
 
@@ -292,7 +329,7 @@ def _confirm(
     before, after = (
         sum(spent.get(op, 0.0) for op in choice.ops) / len(choice.ops) for spent in (rules, tuned)
     )
-    if after > (1 - MIN_GAIN) * before:
+    if not _gains(before, after, tick_us):
         return replace(
             choice,
             taken=choice.rule,
@@ -303,10 +340,15 @@ def _confirm(
     return replace(choice, rule_us=before, taken_us=after)
 
 
-def _settle(group: list[Choice], times: list[float]) -> TunedChoice:
+def _gains(before: float, after: float, tick_us: float) -> bool:
+    """Return whether one time is so much less than another that it is neither noise nor a tick."""
+    return after <= (1 - MIN_GAIN) * before and before - after >= tick_us
+
+
+def _settle(group: list[Choice], times: list[float], tick_us: float) -> TunedChoice:
     choice = group[0]
     best = min(range(len(times)), key=lambda rank: times[rank])
-    if times[best] > (1 - MIN_GAIN) * times[0]:
+    if not _gains(times[0], times[best], tick_us):
         best = 0
     return TunedChoice(
         choice.what,

@@ -20,9 +20,16 @@ from vkmnn import InferenceSession
 from vkmnn.cache_files import cache_dir
 from vkmnn.core import plans
 from vkmnn.core.backend import Timing
+from vkmnn.core.plan import Plan
+from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Graph, Op
+from vkmnn.ir.ops import ConvolutionAttrs
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.recorder import CommandBuffer, CommandRecorder
+from vkmnn.testing.case import tensor_info
 from vkmnn.vulkan import tuning
+from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Preferences, choice_key, kernel_name
 from vkmnn.vulkan.gemm.families.rotate import ConvRotate, MatMulRotate
 from vkmnn.vulkan.gemm.families.shared import MatMulShared
@@ -173,6 +180,7 @@ def test_trials_under_way_when_time_ends(
     late: bool, min_plans: int, made: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first of them is the rules' own; two that are compared at last run in any case."""
+    monkeypatch.setattr(tuning, "WARM_S", 0.0)
     plan = MagicMock(timings=lambda: [("conv", Timing("conv", "k", 5.0))])
     make_plan = MagicMock(return_value=plan)
     counter = tuning._Counter(None, 0.0 if late else math.inf)
@@ -180,6 +188,59 @@ def test_trials_under_way_when_time_ends(
     assert len(found) == made
     assert plan.execute.call_count == made * (2 if late else 5)
     assert plan.close.call_count == made
+
+
+def test_the_clock_s_ticks_are_seen() -> None:
+    def times(*microseconds: float) -> list[list[list[Timing]]]:
+        return [[[Timing("op", "k", us) for us in microseconds]]]
+
+    coarse = [0.256 * count for count in (3, 4, 6, 9, 13, 17, 18, 30)]
+    assert tuning.tick_of(times(*coarse)) == pytest.approx(0.256)
+    assert tuning.tick_of(times(*coarse, 5.0)) == 0  # not a multiple
+    assert tuning.tick_of(times(*coarse[:7])) == 0  # too few to tell
+    assert tuning.tick_of(times(*RNG.uniform(1, 50, 40))) == 0
+    assert tuning.tick_of([]) == 0
+    assert tuning._gains(4.1, 3.8, 0.256)
+    assert not tuning._gains(4.0, 3.8, 0.256)
+    assert not tuning._gains(100.0, 98.0, 0.256)
+
+
+def test_trials_warm_the_device_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(tuning, "WARM_S", 5)
+    monkeypatch.setattr(tuning, "time", MagicMock(monotonic=lambda: next(clock)))
+    plan = MagicMock(timings=lambda: [("conv", Timing("conv", "k", 5.0))])
+    counter = tuning._Counter(None)
+    for runs, executed in ((2, 1 + 4 + 2), (2, 1 + 2)):
+        plan.execute.reset_mock()
+        tuning._measure(MagicMock(), MagicMock(return_value=plan), {}, runs, [{}], counter)
+        assert plan.execute.call_count == executed
+
+
+def test_nothing_overlaps_what_is_timed() -> None:
+    """Two convolutions of one input, which may run at once, are timed one after the other."""
+    counts: list[tuple[int, int]] = []
+    finish = CommandRecorder.finish
+
+    def counted(recorder: CommandRecorder) -> CommandBuffer:
+        counts.append((recorder.barrier_count, recorder.dispatch_count))
+        return finish(recorder)
+
+    attrs = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0,) * 4, 1)
+    weights = {name: RNG.standard_normal((8, 8, 1, 1)).astype(np.float32) for name in "vw"}
+    weights["bias"] = np.zeros(8, np.float32)
+    x = RNG.standard_normal((1, 8, 7, 9)).astype(np.float32)
+    ops = [Op("Convolution", y, ["x", w], [y], attrs) for y, w in (("a", "v"), ("b", "w"))]
+    ops.append(Op("Convolution", "y", ["a", "v", "bias", "b"], ["y"], attrs))
+    graph = Graph("beside", [tensor_info("x", x)], [tensor_info("y", x)], ops, weights)
+    backend = VulkanBackend(device())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommandRecorder, "finish", counted)
+        for one in (backend.timed(), backend.timed_apart()):
+            Plan(graph, {"x": tensor_info("x", x)}, {}, one, CpuBackend(), run_op).close()
+    (beside, dispatches), (apart, _) = counts
+    assert apart == dispatches
+    assert beside == apart - 2  # two of them at once, and none to wait for after the last
 
 
 def test_what_makes_the_network_slower_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
