@@ -207,7 +207,7 @@ def test_plans(name: str, profile: str) -> None:
     assert plan.memory.constants > 0
 
 
-# Tokens, whether norms come first, and microseconds on a server GPU in float32 and float16, at most.
+# Tokens, whether norms come first, and at most as many microseconds in float32 and float16.
 # PyTorch's graphs took 3,060 and 720 for one, 2,050 and 740 for the other.
 TWELVE_LAYERS = {"bert_base": (128, False, 1_280, 630), "gpt2": (64, True, 1_120, 625)}
 
