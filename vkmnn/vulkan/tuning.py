@@ -149,9 +149,9 @@ def tune(
     if changed:
         rules = {**table, **{key: settled[key].rule for key in changed}}
         counter.total += 2
-        spent = _measure(backend, make_plan, feeds, runs, [rules, table], counter, 2)
+        before, after = _measure(backend, make_plan, feeds, runs, [rules, table], counter, 2)
         for key in changed:
-            settled[key] = _confirm(settled[key], *spent, counter.tick_us)
+            settled[key] = _confirm(settled[key], before, after, counter.tick_us)
             table[key] = settled[key].taken
     choices = tuple(settled.values())
     if all(_in_use(backend, key, choice) == choice.taken for key, choice in settled.items()):
@@ -160,9 +160,9 @@ def tune(
     rounds = _whole_runs(
         backend, make_plan, feeds, max(runs, MIN_ROUNDS), (backend.preferences, table), counter
     )
-    before, after = (median(times) for times in zip(*rounds, strict=True))
+    old_us, new_us = (median(times) for times in zip(*rounds, strict=True))
     kept = median(new / old for old, new in rounds) < 1
-    return table, Tuning(choices, before, after, kept)
+    return table, Tuning(choices, old_us, new_us, kept)
 
 
 def _in_use(backend: TunableBackend, key: str, choice: TunedChoice) -> str:
