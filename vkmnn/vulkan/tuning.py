@@ -296,7 +296,7 @@ def _warm_up(plan: TunablePlan, feeds: Mapping[str, Array], counter: _Counter) -
 
 
 def tick_of(rows: Sequence[Sequence[Sequence[Timing]]]) -> float:
-    """Return the microseconds of a tick of the clock behind these times; 0 where none is seen.
+    """Return the microseconds of a tick of the clock that told these times; 0 where none is seen.
 
     Some devices count in steps of a quarter of a microsecond: what gains less gained nothing.
     """
@@ -305,7 +305,7 @@ def tick_of(rows: Sequence[Sequence[Sequence[Timing]]]) -> float:
     if len(times) < MIN_TICKS:
         return 0.0
     tick = min(steps)
-    # Times of a fine clock are no multiples of the least step among them.
+    # Times of a fine clock are not all multiples of the least step among them.
     return tick if all(abs(t / tick - round(t / tick)) < 0.05 for t in times) else 0.0
 
 
