@@ -24,7 +24,7 @@ from vkmnn.errors import (
     ModelError,
     typed_memory_errors,
 )
-from vkmnn.ir import Array, Dim, Graph, Op, TensorInfo
+from vkmnn.ir import HOST_GRAPH, Array, Dim, Graph, Op, TensorInfo
 from vkmnn.records import dataclass
 from vkmnn.runtime import environment
 from vkmnn.runtime.device_info import DeviceInfo
@@ -201,7 +201,19 @@ def load_network(
             finished = False  # the passes know more now
         passes = None if optimised and not finished else ()
         graph = optimize(source, run_op, passes=passes, meter=meter)
+        while passes is None and on_host and (folded := _folded_on_host(graph)) is not None:
+            graph = optimize(folded, run_op, passes=passes, meter=meter)
         return Network(source, graph, meter)
+
+
+def _folded_on_host(graph: Graph) -> Graph | None:
+    """Return the network without host nodes on constants; None if it has none."""
+    known = {"", *graph.constants}
+    if not any(op.type == HOST_GRAPH and known.issuperset(op.inputs) for op in graph.ops):
+        return None
+    from vkmnn.host import fold_on_host
+
+    return fold_on_host(graph, environment.host_engines(), environment.timeout_s())
 
 
 def _host_check(names: Sequence[str]) -> HostCheck:

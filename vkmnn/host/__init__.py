@@ -5,6 +5,7 @@ from __future__ import annotations
 from vkmnn.host.branches import branch_models
 from vkmnn.host.check import check_on_host
 from vkmnn.host.engines import ENGINES, HostEngine
+from vkmnn.host.folding import fold_on_host
 from vkmnn.host.function import HostFunction, open_on_host
 from vkmnn.host.loops import body_model
 
@@ -15,5 +16,6 @@ __all__ = [
     "body_model",
     "branch_models",
     "check_on_host",
+    "fold_on_host",
     "open_on_host",
 ]

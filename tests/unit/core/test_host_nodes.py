@@ -602,3 +602,67 @@ def test_classifiers_whose_types_nothing_infers(head: list[onnx.NodeProto]) -> N
             expected, others = oracle(proto, {"x": X})
             np.testing.assert_array_equal(label, expected)
             assert tables == others
+
+
+def _counting_loop(constants: dict[str, np.ndarray]) -> onnx.NodeProto:
+    """A Loop that doubles `start` while it is below a bound."""
+    body = helper.make_graph(
+        [
+            node("Add", "v v", "w"),
+            node("ReduceMax", "w", "top", keepdims=0),
+            node("Less", "top bound", "on"),
+        ],
+        "body",
+        [value("i", L, []), value("c", B, []), value("v", F, [4])],
+        [value("on", B, []), value("w", F, [4])],
+    )
+    constants |= {"bound": np.float32(9), "start": np.float32([1, -2, 0.5, 1])}
+    constants |= {"most": np.array(50), "yes": np.array(True)}
+    return node("Loop", "most yes start", "doubled", body=body)
+
+
+def test_nodes_on_constants_are_computed_once() -> None:
+    constants: dict[str, np.ndarray] = {}
+    nodes = [_counting_loop(constants), node("Mul", "x doubled", "y")]
+    proto = model(nodes, [value("x", F, ["n", 4])], [value("y", F, ["n", 4])], constants)
+    assert not check(proto, {"x": X}, {"x": X[:1]}).off_device
+
+
+def test_sequences_of_constants_are_computed_once() -> None:
+    nodes = [
+        node("SplitToSequence", "table", "parts", axis=0, keepdims=1),
+        node("SequenceAt", "parts one", "part"),
+        node("Add", "x part", "y"),
+    ]
+    constants = {"table": np.arange(12, dtype=np.float32).reshape(3, 4), "one": np.array(1)}
+    proto = model(nodes, [value("x", F, ["n", 4])], [value("y", F, ["n", 4])], constants)
+    assert not check(proto, {"x": X}).off_device
+
+
+def test_an_output_that_the_host_makes_of_constants() -> None:
+    constants: dict[str, np.ndarray] = {}
+    nodes = [_counting_loop(constants), node("Relu", "x", "y")]
+    outputs = [value("doubled", F, [4]), value("y", F, ["n", 4])]
+    proto = model(nodes, [value("x", F, ["n", 4])], outputs, constants)
+    assert not check(proto, {"x": X}).off_device
+
+
+def test_random_numbers_are_drawn_in_every_run() -> None:
+    nodes = [node("RandomNormal", "", "noise", shape=[3, 4]), node("Add", "x noise", "y")]
+    proto = model(nodes, [value("x", F, ["n", 4])], [value("y", F, ["n", 4])])
+    with InferenceSession(proto) as session:
+        first, second = (session.run(None, {"x": X})[0] for _ in range(2))
+        assert [op.type for op in session.placement().off_device] == ["RandomNormal"]
+    assert not np.array_equal(first, second)
+
+
+def test_what_fails_on_constants_fails_in_the_run() -> None:
+    nodes = [
+        node("SplitToSequence", "table", "parts", axis=0, keepdims=1),
+        node("SequenceAt", "parts nine", "part"),
+        node("Add", "x part", "y"),
+    ]
+    constants = {"table": np.zeros((3, 4), np.float32), "nine": np.array(9)}
+    proto = model(nodes, [value("x", F, ["n", 4])], [value("y", F, ["n", 4])], constants)
+    with InferenceSession(proto) as session, pytest.raises(vkmnn.VkmnnError):
+        session.run(None, {"x": X})
