@@ -36,7 +36,7 @@ _STEADY_DOMAINS = {"", "ai.onnx", "ai.onnx.ml"}
 def fold_on_host(graph: Graph, engines: Sequence[str], seconds: float) -> Graph | None:
     """Return the network with constants for the host nodes that need nothing else.
 
-    What draws random numbers stays, and so does what makes sequences and strings, which are no
+    What draws random numbers stays, and so does what makes sequences and strings, which cannot be
     constants of a graph; what is computed from such values alone is folded all the same. Nodes
     that fail stay, to fail where the model runs.
 
