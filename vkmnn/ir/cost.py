@@ -128,6 +128,12 @@ def packed_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
     return 2 * weights + _size(inputs[0]) + 2 * prod(outputs[0])
 
 
+def determinant_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count: elimination takes a multiply-add for a third of the cube."""
+    size = (_dims(inputs, 0) or (0,))[-1]
+    return 2 * prod(output) * size**3 // 3
+
+
 def _einsum_sizes(attrs: Any, inputs: Inputs) -> tuple[list[list[str | int]], dict[str | int, int]]:
     """Return the labels of each operand's axes, and the size of every label."""
     sizes: dict[str | int, int] = {}

@@ -852,6 +852,7 @@ class ConvertTensorAttrs(OpAttrs):
 
 # Ops without attributes.
 op_type("Select", inputs=3)(OpAttrs)
+op_type("Det", flops=cost.determinant_flops, host=HostWork(numbers_of(inputs=3)))(OpAttrs)
 op_type("Squeeze", inputs=(1, 2), content=(1,), flops=0, host=VIEW)(OpAttrs)
 op_type("Unsqueeze", inputs=2, content=(1,), flops=0, host=VIEW)(OpAttrs)
 op_type("Identity", flops=0, host=VIEW)(OpAttrs)

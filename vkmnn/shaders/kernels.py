@@ -2255,6 +2255,58 @@ def deform_columns(
     )
 
 
+DetLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_DET = struct.Struct("<II")
+
+
+class DetParams(Params):
+    """Push constants of `det`: 8 bytes."""
+
+    __slots__ = (
+        "count",
+        "size",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: int,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+
+    def pack(self) -> bytes:
+        try:
+            return _DET.pack(
+                self.count,
+                self.size,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _DET, error) from None
+
+
+def det(
+    *,
+    load: DetLoad,
+) -> Shader:
+    """Return a variant of `det`.
+
+    Determinants of [count, size, size], by elimination with row pivots in `work`, a copy of the
+    matrices; an invocation makes one. Elements of a matrix are `count` words apart, so that
+    neighbours read neighbouring words.
+    """
+    return _find(
+        "det",
+        {
+            "load": load,
+        },
+    )
+
+
 ElementwiseSteps: TypeAlias = Literal[
     4,
     8,

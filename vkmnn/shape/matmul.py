@@ -1,4 +1,4 @@
-"""Shapes of MatMul and Attention."""
+"""Shapes of MatMul, Det and Attention."""
 
 from __future__ import annotations
 
@@ -100,3 +100,16 @@ def _named_attention(op: Op, facts: Facts) -> list[Found]:
         return [(facts.dtype(op), None)]
     batch = broadcast(facts, q[:-2], k[:-2], v[:-2])
     return [(facts.dtype(op), None if batch is None else (*batch, q[-2], v[-1]))]
+
+
+@shape_rule("Det", exact=True)
+def _det(op: Op, facts: Facts) -> list[Found]:
+    shape, dtype = facts.shape(op), facts.dtype(op)
+    if shape is None:
+        return [(dtype, None)]
+    sizes = {size for size in shape[-2:] if isinstance(size, int)}
+    if len(shape) < 2 or len(sizes) > 1:
+        raise ShapeError(f"{list(shape)} are not square matrices")
+    if dtype is not None and not dtype.is_float:
+        raise ShapeError(f"determinants of {dtype.value}")
+    return [(dtype, shape[:-2])]

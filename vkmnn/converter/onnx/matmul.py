@@ -68,3 +68,8 @@ def _columns(node: NodeContext, b: str, transposed: bool) -> int | None:
 
 def _is_row(shape: tuple[int, ...], columns: int | None) -> bool:
     return columns is not None and shape in ((columns,), (1, columns))
+
+
+@converter("Det", since=11)
+def _det(node: NodeContext) -> None:
+    node.finish("Det", node.inputs)

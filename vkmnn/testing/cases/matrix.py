@@ -10,7 +10,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import RESIDUAL_KINDS, MatMulAttrs
+from vkmnn.ir.ops import RESIDUAL_KINDS, MatMulAttrs, OpAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import Maker
 from vkmnn.testing.cases.shapes import floats, integers, whole
@@ -265,3 +265,23 @@ def matmul_pack(variant: Variant) -> Iterator[Case]:
         yield op_case("MatMul", attrs, [whole(*a), whole(*b, seed=1)], rtol=0, atol=0)
     attrs = MatMulAttrs(transpose_a=True, transpose_b=True)
     yield op_case("MatMul", attrs, [integers(7, 5), integers(6, 7, seed=1)])
+
+
+@shader_cases("det")
+def det(variant: Variant) -> Iterator[Case]:
+    """Matrices whose largest elements stand below the diagonal, singular ones, batches."""
+    shapes: tuple[Shape, ...] = (
+        (1, 1), (2, 2), (3, 3), (5, 5), (7, 13, 13), (2, 0, 3, 3), (67, 4, 4), (2, 3, 2, 2),
+        (1, 54, 54),
+    )  # fmt: skip
+    for shape in shapes:
+        size = shape[-1]
+        x = floats(*shape, scale=size**-0.5)
+        yield op_case("Det", OpAttrs(), [x], rtol=1e-3, atol=1e-5)
+        turned = np.roll(np.eye(size, dtype=np.float32), 1, 0) * 2 + np.zeros(shape, np.float32)
+        if size < 14:
+            yield op_case("Det", OpAttrs(), [turned], rtol=1e-6, atol=0)
+        if size > 1:
+            x[..., -1, :] = x[..., 0, :]
+            yield op_case("Det", OpAttrs(), [x], atol=1e-4)
+            yield op_case("Det", OpAttrs(), [np.zeros_like(x)])

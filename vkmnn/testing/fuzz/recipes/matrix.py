@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from vkmnn.testing.fuzz.recipes.table import recipe
 from vkmnn.testing.fuzz.sketch import Sketch, Value
 from vkmnn.testing.fuzz.values import FINITE
@@ -67,3 +69,13 @@ def _einsum(s: Sketch, op: str) -> None:
         shape = [*(dots if "..." in term else []), *(sizes[c] for c in term.replace("...", ""))]
         operands.append(s.pick(dtype, shape, spread=FINITE))
     s.one(op, *operands, equation=equation)
+
+
+@recipe("Det")
+def _det(s: Sketch, op: str) -> None:
+    """Matrices that are not close to singular ones: engines differ by what is lost there."""
+    size = s.choose(1, 2, 3, 5)
+    shape = [*s.choose([], [1], [3], [2, 3]), size, size]
+    noise = s.draws.uniform(-0.3, 0.3, shape)
+    turned = np.roll(np.eye(size), s.choose(0, 1), 0)
+    s.one(op, s.parameter((turned + noise).astype(np.float32), "float32", constant=0.2))
