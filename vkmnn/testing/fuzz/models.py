@@ -77,7 +77,8 @@ def make_case(
         sketch = Sketch(rng, _opset(rng, wanted), oracle, is_large)
         _grow(sketch, wanted)
         holds = _holds(sketch, wanted) or (not ops and attempt >= _TRIES)
-        sizes = [value.array.size for value in sketch.values.values()]
+        kept = {name for node in sketch.nodes for name in (*node.input, *node.output)}
+        sizes = [value.array.size for name, value in sketch.values.items() if name in kept]
         grown = not is_large or attempt >= _TRIES or max(sizes, default=0) > MAX_ELEMENTS
         if sketch.nodes and holds and grown:
             return _finish(sketch, f"seed {seed}, model {number}")

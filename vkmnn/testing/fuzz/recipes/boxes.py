@@ -19,11 +19,11 @@ def _non_max_suppression(s: Sketch, op: str) -> None:
     pair = [corners, sizes] if center else [corners, corners + sizes]
     if not center and s.chance(0.3):
         pair.reverse()
-    place = s.parameter(np.concatenate(pair, 2), constant=0.3)
+    place = s.parameter(np.concatenate(pair, 2), "float32", constant=0.3)
     shape = (batch, classes, count)
     order = s.draws.permutation(batch * classes * count).reshape(shape)
     levels = s.choose(order.size, 5)
-    scores = s.parameter((order % levels / levels).astype(np.float32), constant=0.2)
+    scores = s.parameter(order % levels / levels, "float32", constant=0.2)
     most = s.parameter([s.choose(0, 1, 3, 100)]) if s.chance(0.9) else None
     overlap = s.parameter([s.choose(0.13, 0.45, 0.9)], "float32") if s.chance(0.9) else None
     least = s.parameter([s.choose(0.013, 0.313)], "float32") if s.chance(0.5) else None
