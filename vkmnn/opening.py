@@ -253,10 +253,15 @@ def _converted(
 
 def front_end_of(model: object) -> FrontEnd | None:
     """Return the front end that recognises a model: vkmnn's own, or a loaded plug-in's."""
-    from vkmnn.converter import mnn, native, onnx  # noqa: F401 - these register their front ends
+    from vkmnn.converter import native  # noqa: F401 - it registers its front end, as others do
     from vkmnn.converter.front_end import find_front_end
 
-    return find_front_end(model)
+    found = find_front_end(model)
+    if found is None:  # a file of vkmnn's own needs no converter to be imported
+        from vkmnn.converter import mnn, onnx  # noqa: F401
+
+        found = find_front_end(model)
+    return found
 
 
 def _usual_front_end() -> FrontEnd:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.errors import InvalidInputError, ModelError, ModelFileError
-from vkmnn.ir import Graph
+from vkmnn.ir import HOST_GRAPH, Graph
 
 if TYPE_CHECKING:
     from vkmnn.converter.native.read import ModelFile
@@ -52,7 +52,6 @@ class NativeFrontEnd(FrontEnd):
 
     def convert(self, source: ModelFile, conversion: Conversion) -> Graph:
         from vkmnn.converter.native.read import read_graph
-        from vkmnn.converter.onnx.host_models import check_host_models
 
         if conversion.as_inputs:
             raise InvalidInputError(
@@ -60,7 +59,10 @@ class NativeFrontEnd(FrontEnd):
                 hint="feed it in the model that the file was made from",
             )
         graph = read_graph(source, conversion.meter)
-        check_host_models(graph, conversion.host)
+        if any(op.type == HOST_GRAPH for op in graph.ops):
+            from vkmnn.converter.onnx.host_models import check_host_models
+
+            check_host_models(graph, conversion.host)
         return graph
 
 
