@@ -10,6 +10,7 @@ import typer
 
 from benchmarks import (
     ceilings,
+    decoding,
     drivers,
     families,
     gemm,
@@ -278,6 +279,24 @@ def llm_command(
     for rates in found:
         rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}")
     show(rows)
+
+
+@app.command("decode")
+def decode_command(
+    device: DeviceOption = "auto",
+    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the decoder.")] = 4,
+    width: Annotated[int, typer.Option("--width", min=32, help="A multiple of 32.")] = 128,
+    tokens: Annotated[int, typer.Option("--tokens", min=8, help="Of the text.")] = decoding.TOKENS,
+) -> None:
+    """A token with caches that grow, beside the same network at one length."""
+    sizes = decoding.Decoder(layers, width, heads=width // 32)
+    times = decoding.measure(sizes, device, tokens)
+    heading(f"a token, {layers} layers of width {width}, caches on the device")
+    rows = table("caches", "ms", right=("ms",))
+    rows.add_row("growing", f"{times.growing * 1e3:.2f}")
+    rows.add_row(f"{decoding.FIXED} rows, from the host", f"{times.fixed * 1e3:.2f}")
+    show(rows)
+    note(f"{times.growing / times.fixed:.2f} times the network at one length")
 
 
 @app.command("kernels")

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import vkmnn
-from benchmarks import families, kernels, plots, results, scaling
+from benchmarks import decoding, families, kernels, plots, results, scaling
 from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, coopmat_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
@@ -407,3 +407,10 @@ def test_help_lists_the_commands() -> None:
     )
     for name in ("networks", "overhead", "kernels", "gemm", "scaling", "start", "all", "drivers"):
         assert name in done.stdout
+
+
+def test_decoding_takes_its_time():
+    sizes = decoding.Decoder(layers=1, width=32, heads=2)
+    times = decoding.measure(sizes, "cpu", tokens=8)
+    assert times.growing > 0
+    assert times.fixed > 0
