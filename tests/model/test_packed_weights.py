@@ -209,6 +209,23 @@ def test_tables(bits: int, block: int, zeros: bool) -> None:
     check(model([node], constants, x), x, ["GatherNBits"], 0.0)
 
 
+def test_a_block_longer_than_any_row_takes_no_memory() -> None:
+    constants = {
+        "data": RANDOM.integers(0, 256, (5, 20), dtype=np.uint8),
+        "scales": RANDOM.uniform(0.01, 0.1, (5, 1)).astype(np.float32),
+    }
+    node = helper.make_node(
+        "GatherBlockQuantized", ["data", "x", "scales"], ["y"], domain="com.microsoft",
+        bits=4, block_size=1 << 40,
+    )  # fmt: skip
+    x = np.array([3, -1])
+    with vkmnn.InferenceSession(model([node], constants, x), unsupported="raise") as session:
+        result = session.run(None, {"x": x})[0]
+    codes = np.stack([constants["data"] & 15, constants["data"] >> 4], -1).reshape(5, 40)
+    wide = (codes.astype(np.float32) - 8) * constants["scales"]
+    np.testing.assert_array_equal(result, wide[x])
+
+
 def decoder(bits: int) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Return two layers of a gated network on rows of a table, in codes and in floats."""
     width, rows, block = 256, 512, 32

@@ -8,7 +8,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
-from vkmnn.converter.onnx.weights import add_codes, split_zeros
+from vkmnn.converter.onnx.weights import UNIT, add_codes, split_zeros
 from vkmnn.ir import Array, DType
 from vkmnn.ir.codes import decode, pack_codes, unpack_codes
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
@@ -43,12 +43,12 @@ def _matmul_n_bits(node: NodeContext) -> None:
     if node.dtype(node.input(0)) not in _FLOATS:
         raise node.unsupported(f"products of {node.dtype(node.input(0)).value}")
     blocks = -(-depth // block)
-    _check_groups(node, depth, block)
     codes = _constant(node, 1, "weights")
     if codes.dtype != np.uint8:
         raise node.unsupported(f"weights are {codes.dtype}, not uint8")
     packed = _sized(node, codes, (columns, blocks, block * bits // 8), "bytes of weights")
     scales = _sized(node, _constant(node, 2, "scales"), (columns, blocks), "scales")
+    _check_groups(node, depth, block)
     zeros = None
     if node.input(3):
         zeros = _constant(node, 3, "zero points")
@@ -105,6 +105,7 @@ def _gather_block_quantized(node: NodeContext) -> None:
             zeros = _sized(node, given, (rows, blocks), "zero points").astype(np.int16) + default
             zeros = zeros.astype(np.uint8)
     bits = max(bits, 4)
+    block = min(block, -(-depth // UNIT) * UNIT)
     padded = np.zeros((rows, blocks * block), np.uint8)
     padded[:, :depth] = codes
     packed = pack_codes(padded.reshape(rows, blocks, block), bits)

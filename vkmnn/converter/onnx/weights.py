@@ -115,7 +115,7 @@ def codes_of(node: NodeContext, tensor: str, *, transposed: bool) -> Codes | Non
     limits = DType.from_numpy(x.dtype).limits
     bits = 4 if limits[1] - limits[0] < 16 else 8
     # Signed codes are moved up; the zero point with them.
-    low = min(limits[0], 0) if limits[0] else 0
+    low = limits[0]
     codes = (x.astype(np.int16) - low).astype(np.uint8)
     offsets = np.zeros(scales.shape, np.int16) if zeros is None else zeros.astype(np.int16)
     offsets = offsets - low
@@ -168,6 +168,11 @@ def note_dequantized(node: NodeContext, axis: int, block: int, to: DType) -> Non
     values = [node.const_value(name) if name else None for name in (*node.inputs, "")[:3]]
     x, scale, zero = values
     if x is None or scale is None or x.ndim != 2 or 0 in x.shape:
+        return
+    shape = list(x.shape)
+    shape[axis] = -(-shape[axis] // block) if block > 0 else shape[axis]
+    fits = scale.shape == tuple(shape) if block else scale.size in (1, shape[axis])
+    if not fits or block < 0 or (zero is not None and zero.shape != scale.shape):
         return
     dtype = DType.from_numpy(x.dtype)
     low, high = dtype.limits if dtype.is_integer else (0, 1 << 16)
