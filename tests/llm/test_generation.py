@@ -175,6 +175,22 @@ def test_what_does_not_fit_says_so(model: LanguageModel) -> None:
         model.generate(1.5)
 
 
+def test_weights_of_four_bits(tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    tiny.genai_folder(tmp_path)
+    path = tmp_path / "model_q4.onnx"
+    onnx.save(tiny.four_bits(onnx.load(str(tmp_path / "model.onnx"))), str(path))
+    with vkmnn.llm.load(tmp_path, variant="q4", capacity=100) as model:
+        model.generate(PROMPT, 3)
+        before = model.counters()
+        made = model.generate(PROMPT[:9], 30)
+        after = model.counters()
+    assert made.tokens == greedy(path, PROMPT[:9], 30)
+    for name in ("plans", "recordings", "allocations"):
+        assert after[name] == before[name], name
+
+
 def test_numpy_gives_the_same_tokens(folder: Path) -> None:
     with vkmnn.llm.load(folder, "cpu", capacity=40) as model:
         made = model.generate(PROMPT, 5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks.decoders import Builder
 
@@ -297,6 +297,35 @@ def _new_reductions(b: Builder) -> None:
             del node.attribute[:]
             node.input.append("minus")
             node.attribute.append(helper.make_attribute("keepdims", 1))
+
+
+def four_bits(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Replace products with matrices by MatMulNBits, of 4 bits in blocks of 32."""
+    graph = proto.graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "MatMul" or node.input[1] not in weights:
+            continue
+        name, matrix = node.input[1], numpy_helper.to_array(weights[node.input[1]]).T
+        columns, rows = matrix.shape
+        blocks = -(-rows // 32)
+        padded = np.zeros((columns, blocks * 32), np.float32)
+        padded[:, :rows] = matrix
+        parts = padded.reshape(columns, blocks, 32)
+        scales = np.abs(parts).max(-1) / 7
+        codes = (np.clip(np.rint(parts / scales[..., None]), -8, 7) + 8).astype(np.uint8)
+        packed = codes[..., 0::2] | codes[..., 1::2] << 4
+        for suffix, array in (("q", packed), ("s", scales)):
+            graph.initializer.append(numpy_helper.from_array(array, f"{name}.{suffix}"))
+        inputs = [node.input[0], f"{name}.q", f"{name}.s"]
+        sizes = {"K": rows, "N": columns, "bits": 4, "block_size": 32}
+        node.CopyFrom(helper.make_node("MatMulNBits", inputs, list(node.output), node.name,
+                                       domain="com.microsoft", **sizes))  # fmt: skip
+    used = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    return proto
 
 
 # --- folders -------------------------------------------------------------------------------------
