@@ -34,8 +34,15 @@ class HostPart(Protocol):
 class NestedProgram(Protocol):
     """A network inside a part."""
 
+    @property
+    def plans_made(self) -> int:
+        """How many plans were made."""
+
     def host_ops(self) -> list[Op]:
         """Return the ops in it that only the host runs."""
+
+    def trim(self) -> None:
+        """Close all plans except the most recently used."""
 
 
 class NestedPart(ABC):

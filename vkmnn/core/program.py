@@ -15,7 +15,7 @@ from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound, CopyingRun
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.host_part import HostPart as HostPart
-from vkmnn.core.host_part import NestedPart
+from vkmnn.core.host_part import NestedPart, NestedProgram
 from vkmnn.core.host_part import Value as Value
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.plan import Plan
@@ -197,13 +197,21 @@ class Program:
 
     @property
     def plans_made(self) -> int:
-        """How many plans were made."""
-        return sum(plans.made for plans in self._plans())
+        """How many plans were made, those of nested networks included."""
+        nested = sum(program.plans_made for program in self._nested())
+        return nested + sum(plans.made for plans in self._plans())
+
+    def _nested(self) -> Iterator[NestedProgram]:
+        for part in self._parts():
+            if isinstance(part, NestedPart):
+                yield from part.programs
 
     def trim(self) -> None:
         """Close all plans except the most recently used."""
         for plans in self._plans():
             plans.trim()
+        for program in self._nested():
+            program.trim()
 
     def drop(self) -> None:
         """Close all plans."""
