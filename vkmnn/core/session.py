@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -98,7 +97,7 @@ class Session:
         if require_main and main.type != backup.type:
             refuse_host_ops(self._program)
         self._watched: Program | None = None
-        self._open_watched = partial(self._make_watched, folding, open_host)
+        self._watched_from = folding, open_host
         self.graph = self._program.graph
         self._rebuild = rebuild
         self._lock = threading.RLock()
@@ -204,14 +203,11 @@ class Session:
 
         def work() -> dict[str, Value]:
             if self._watched is None:
-                self._watched = self._open_watched()
+                graph, stages = self._program.graph, cut_everywhere(self._program.graph)
+                self._watched = Program(graph, stages, self._planner, *self._watched_from)
             return self._watched.run_watched(feeds, before, after)
 
         return self._call(work)
-
-    def _make_watched(self, meter: Meter, open_host: OpenHost) -> Program:
-        graph = self._program.graph
-        return Program(graph, cut_everywhere(graph), self._planner, meter, open_host)
 
     def submit(
         self, feeds: Mapping[str, Value], finish: Callable[[dict[str, Value]], T]

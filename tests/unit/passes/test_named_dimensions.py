@@ -15,7 +15,8 @@ from vkmnn.ir.ops import BinaryAttrs, MatMulAttrs
 from vkmnn.shape import size_computer
 
 # What follows is a matrix product of floats, whose last size is a constant's.
-INTEGERS = {"ArgMax", "ArgMin", "Shape", "Size", "Range"}
+INTEGERS = {"ArgMax", "ArgMin", "NonMaxSuppression", "Shape", "Size", "Range"}
+NO_CONSTANT_SIZE = {"DeformColumns", "Det"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def test_a_residual_after_every_operator(case: Case) -> None:
 
 def test_the_operators_that_are_not_tried() -> None:
     tried = {case.op.type for case in filter(makes_sense, CASES)}
-    assert {case.op.type for case in CASES} - tried == INTEGERS
+    assert {case.op.type for case in CASES} - tried == INTEGERS | NO_CONSTANT_SIZE
 
 
 @pytest.mark.usefixtures("registrations")
