@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
     from typing_extensions import Self
 
@@ -21,35 +23,39 @@ _LOOK_UP_S = 0.05
 
 
 class PatientFuture(Future[T]):
-    """A future whose waiters may be interrupted at any point.
+    """A future whose waiters, and whoever settles it, may be interrupted at any point.
 
-    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and the
-    thread that has the result would wait for it for good. So waiters wait for a plain lock, and
-    touch the condition only once the result is there.
+    Ctrl-C at the end of `Condition.__enter__` leaves the condition locked, and whoever touches it
+    next waits for good. So the outcome is kept beside the base class's, waiters wait for a plain
+    lock, and neither they nor `done` touch the condition. The first outcome counts.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._is_settled = False
+        self._outcome: tuple[T | None, BaseException | None] | None = None
         self._arrival = threading.Lock()
         self._arrival.acquire()
 
     def set_result(self, result: T) -> None:
         """Store the result, and wake those that wait for it."""
-        super().set_result(result)
-        self._settle()
+        if self._settle(result, None):
+            super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
         """Store an error, and wake those that wait."""
-        super().set_exception(exception)
-        self._settle()
+        if self._settle(None, exception):
+            super().set_exception(exception)
 
     def cancel(self) -> bool:
         """Take the work back if it has not begun."""
         cancelled = super().cancel()
         if cancelled:
-            self._settle()
+            self._settle(None, CancelledError())
         return cancelled
+
+    def done(self) -> bool:
+        """Tell whether there is an outcome."""
+        return self._outcome is not None
 
     def result(self, timeout: float | None = None) -> T:
         """Wait, and return the result or raise the error.
@@ -57,11 +63,13 @@ class PatientFuture(Future[T]):
         Raises:
             TimeoutError: there is none within `timeout` seconds.
         """
-        self._await(timeout)
+        result, error = self._await(timeout)
+        if error is None:
+            return cast("T", result)
         try:
-            return super().result(0)
+            raise error
         finally:
-            del self  # else an error, which knows this frame, would know itself
+            del self, error  # else the error, which knows this frame, would know itself
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait, and return the error, if there is one.
@@ -69,20 +77,29 @@ class PatientFuture(Future[T]):
         Raises:
             TimeoutError: there is no result within `timeout` seconds.
         """
-        self._await(timeout)
-        return super().exception(0)
+        error = self._await(timeout)[1]
+        if isinstance(error, CancelledError):
+            raise error
+        return error
 
-    def _settle(self) -> None:
-        if not self._is_settled:
-            self._is_settled = True
-            self._arrival.release()
+    def _settle(self, result: T | None, error: BaseException | None) -> bool:
+        """Keep the first outcome and wake those that wait; tell whether this is the first."""
+        if self._outcome is not None:
+            return False
+        self._outcome = result, error
+        self._arrival.release()
+        return True
 
-    def _await(self, timeout: float | None) -> None:
+    def _await(self, timeout: float | None) -> tuple[T | None, BaseException | None]:
         end = math.inf if timeout is None else time.monotonic() + timeout
         # Whoever is interrupted while holding the lock keeps it: the others look up now and then.
-        while not self._is_settled and (left := end - time.monotonic()) > 0:
+        while self._outcome is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise FutureTimeoutError
             if self._arrival.acquire(timeout=min(left, _LOOK_UP_S)):
                 self._arrival.release()
+        return self._outcome
 
 
 class Workers:
@@ -116,7 +133,7 @@ class Workers:
                 del mine  # else the error, which knows this frame, would know itself
 
         try:
-            self._pool.submit(run)
+            _uninterrupted(lambda: self._pool.submit(run))
         except RuntimeError:
             run()
         return future
@@ -137,3 +154,25 @@ class Workers:
     ) -> None:
         """Wait for all work."""
         self.close()
+
+
+def _uninterrupted(call: Callable[[], object]) -> None:
+    """Call what must not end half-way; Ctrl-C takes effect afterwards.
+
+    A pool whose `submit` is interrupted may keep a lock that its threads wait for. Only the main
+    thread is interrupted. For as long as its handler is replaced, no signal raises anything, so
+    that it is put back in any case.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT) if is_main else None
+    if not callable(handler):
+        call()
+        return
+    late: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: late.append((number, frame)))
+    try:
+        call()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if late:
+            handler(*late[0])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import signal
+import sys
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from vkmnn.threads import Workers
+from vkmnn.threads import PatientFuture, Workers
 
 
 def test_threads_do_the_work() -> None:
@@ -55,3 +59,63 @@ def test_errors_come_with_the_result_and_are_not_kept() -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_a_future_whose_condition_stays_locked() -> None:
+    """Ctrl-C may leave it so; those that wait for the outcome get it all the same."""
+    for settle in (lambda f: f.set_result(7), lambda f: f.set_exception(KeyError("x"))):
+        future: PatientFuture[int] = PatientFuture()
+        owner = threading.Thread(target=future._condition.acquire)
+        owner.start()
+        owner.join()
+        settler = threading.Thread(target=settle, args=(future,), daemon=True)
+        settler.start()
+        error = future.exception(5)
+        assert future.done()
+        if error is None:
+            assert future.result(5) == 7
+        else:
+            with pytest.raises(KeyError):
+                future.result(5)
+
+
+def test_the_first_outcome_counts() -> None:
+    future: PatientFuture[int] = PatientFuture()
+    with pytest.raises(FutureTimeoutError):
+        future.result(0.01)
+    future.set_result(1)
+    future.set_exception(KeyError())
+    future.set_result(2)
+    assert future.result() == 1
+    assert future.exception() is None
+    assert not future.cancel()
+
+
+def test_what_is_cancelled_says_so() -> None:
+    future: PatientFuture[int] = PatientFuture()
+    assert future.cancel()
+    assert future.done()
+    with pytest.raises(CancelledError):
+        future.result(1)
+    with pytest.raises(CancelledError):
+        future.exception(1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="raises a signal in the process itself")
+def test_ctrl_c_comes_after_work_was_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[str] = []
+
+    def submit(self: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+        signal.raise_signal(signal.SIGINT)
+        handed.append("whole")
+        work()
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Workers(1, "test") as workers, pytest.raises(KeyboardInterrupt):
+            workers.submit(handed.append, "work")
+        assert handed == ["whole", "work"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -525,7 +525,7 @@ class PipelineBatch:
 
 
 def _done(pipeline: Pipeline) -> Future[Pipeline]:
-    future: Future[Pipeline] = Future()
+    future: Future[Pipeline] = PatientFuture()
     future.set_result(pipeline)
     return future
 

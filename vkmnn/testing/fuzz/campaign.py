@@ -13,6 +13,7 @@ from vkmnn.testing.fuzz import child as children
 from vkmnn.testing.fuzz.case import Case
 from vkmnn.testing.fuzz.check import CRASHED, DISPUTED, HUNG, Verdict, check, describe
 from vkmnn.testing.fuzz.child import Child, ChildCrashedError, ChildHungError
+from vkmnn.testing.fuzz.models import refuse_unknown
 from vkmnn.testing.fuzz.options import Options
 from vkmnn.testing.fuzz.oracle import Oracle, runtime
 from vkmnn.testing.fuzz.report import Report
@@ -27,6 +28,7 @@ _out = Console()
 def run_campaign(options: Options) -> int:
     """Run models, print the report and return the exit status: 0 when nothing failed."""
     runtime()  # says what is missing before a process is started
+    refuse_unknown(options.ops)
     report = campaign(options, _out)
     _out.print(report.text(), soft_wrap=True, highlight=False, markup=False)
     return 1 if report.failures else 0

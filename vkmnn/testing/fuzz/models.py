@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -85,6 +85,12 @@ def make_case(
         if attempt > 100 * _TRIES:
             raise InvalidInputError(f"no model with a valid {wanted} was found")
     raise AssertionError
+
+
+def refuse_unknown(names: Iterable[str]) -> None:
+    """Raise InvalidInputError where there is no recipe for one of these operators."""
+    for name in names:
+        _opsets(name)
 
 
 @lru_cache(maxsize=512)
