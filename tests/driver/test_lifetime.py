@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -252,3 +253,29 @@ assert memory.read(0, 10).tolist() == [0, 1, 2, 3, 0, 0, 0, 0, 8, 9]
         driver,
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_finalizer_that_is_interrupted_loses_nothing(
+    own_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come before a finalizer has told the device what to free."""
+    if own_device.info.driver == "kompute":
+        pytest.skip("frees in the finalizer itself")
+    before = own_device.stats()
+    buffer = own_device.allocate(4096, MemoryKind.DEVICE)
+    driver_device = own_device.driver_device
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    (finalizer,) = [
+        owned.finalizer
+        for owned in driver_device._live.values()  # type: ignore[attr-defined]
+        if owned.nbytes >= 4096
+    ]
+    weakref.finalize._registry[finalizer].func = interrupted  # type: ignore[attr-defined]
+    del buffer
+    gc.collect()
+    assert not finalizer.alive
+    assert own_device.stats() == before

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from vkmnn.errors import DeviceLostError
 from vkmnn.runtime.drivers.base import DriverDevice
@@ -26,6 +26,17 @@ log = logging.getLogger(__name__)
 
 RELEASE_WAIT_NS = 2_000_000_000
 """How long whoever frees commands waits for them; then they are freed once the device is idle."""
+_LOOK_UP_EVERY = 256
+
+
+class _Owned(NamedTuple):
+    """Something of the device: what frees it, and when."""
+
+    kind: str
+    nbytes: int
+    finalizer: weakref.finalize[..., Any]
+    release: Callable[..., object]
+    args: tuple[Any, ...]
 
 
 class VulkanDevice(DriverDevice):
@@ -47,7 +58,7 @@ class VulkanDevice(DriverDevice):
         """Address of a VkDeviceMemory -> (heap, bytes)."""
         self.queue_lock = threading.RLock()
         self._on_lost: Callable[[str], None] | None = None
-        self._live: dict[int, tuple[str, int, weakref.finalize[..., Any]]] = {}
+        self._live: dict[int, _Owned] = {}
         self._numbers = itertools.count()
         self._deferred: deque[tuple[int, Callable[..., object], tuple[Any, ...]]] = deque()
         self._release_lock = threading.Lock()
@@ -81,12 +92,14 @@ class VulkanDevice(DriverDevice):
         It may run again after an interruption; when it returns False, the device still works with
         what it would free, and it runs once more later.
         """
-        self.release_deferred()
         number = next(self._numbers)
+        if number % _LOOK_UP_EVERY == 0:
+            self._defer_lost()
+        self.release_deferred()
         finalizer = weakref.finalize(owner, self._finalize, number, release, args)
         finalizer.atexit = False  # the device is closed at exit, after handlers that may use it
         # One store, no lock: a lock could be taken twice when a collection runs a finalizer.
-        self._live[number] = (kind, nbytes, finalizer)
+        self._live[number] = _Owned(kind, nbytes, finalizer, release, args)
         return finalizer
 
     def release(self, finalizer: weakref.finalize[..., Any]) -> None:
@@ -107,6 +120,13 @@ class VulkanDevice(DriverDevice):
                         return
                 finally:
                     self._releasing = False
+
+    def _defer_lost(self) -> None:
+        """Put off what nobody releases: Ctrl-C came when its finalizer had only just begun."""
+        waiting = {number for number, _release, _args in list(self._deferred)}
+        for number, owned in list(self._live.items()):
+            if not owned.finalizer.alive and number not in waiting:
+                self._deferred.append((number, owned.release, owned.args))
 
     def _release_all(self) -> bool:
         """Release in order until there is nothing left, or something that is in use."""
@@ -162,11 +182,12 @@ class VulkanDevice(DriverDevice):
         return self.pipelines.cache_data()
 
     def live_objects(self) -> dict[str, int]:
+        self._defer_lost()
         self.release_deferred()
         counts: Counter[str] = Counter()
-        for kind, nbytes, _finalizer in list(self._live.values()):
-            counts[kind] += 1
-            counts["bytes"] += nbytes
+        for owned in list(self._live.values()):
+            counts[owned.kind] += 1
+            counts["bytes"] += owned.nbytes
         return dict(counts)
 
     def lost_callback(self, callback: Callable[[str], None]) -> None:
@@ -186,13 +207,14 @@ class VulkanDevice(DriverDevice):
 
     def _destroy(self) -> None:
         live = sorted(self._live.items(), reverse=True)
-        for _number, (kind, _nbytes, finalizer) in live:
-            if kind == COMMAND_BUFFERS:
-                finalizer()
+        for _number, owned in live:
+            if owned.kind == COMMAND_BUFFERS:
+                owned.finalizer()
         handle = self.handle
         if self._release_all() or self._release_all():  # the wait may have failed for once
-            for _number, (_kind, _nbytes, finalizer) in live:
-                finalizer()
+            for _number, owned in live:
+                owned.finalizer()
+            self._defer_lost()
             self._release_all()
             self.handle = NULL
             lib.vkDestroyDevice(handle, NULL)
@@ -200,8 +222,8 @@ class VulkanDevice(DriverDevice):
             # Destroying what the device may still use is undefined; the operating system cleans up.
             log.error("%s still works: its objects are left to the system", self.info.name)
             self.handle = NULL
-            for _number, (_kind, _nbytes, finalizer) in live:
-                finalizer.detach()
+            for _number, owned in live:
+                owned.finalizer.detach()
             self._deferred.clear()
         self._live.clear()
 
