@@ -19,6 +19,12 @@ DIGITS = Path(__file__).parents[3] / "examples" / "digits" / "digits.onnx"
 pytestmark = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
 
 
+@pytest.fixture(autouse=True)
+def _nobody_else_uses_the_device() -> None:
+    """A lost device is closed when the last who uses it is gone: others may have been before."""
+    open_device().close()
+
+
 def images(count: int) -> dict[str, np.ndarray]:
     return {"image": np.random.default_rng(0).random((count, 1, 8, 8), dtype=np.float32)}
 
