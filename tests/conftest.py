@@ -10,8 +10,13 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from vkmnn.registry import Snapshot
+
+# Machines are shared and slow: how long examples take to make says nothing about a test.
+settings.register_profile("vkmnn", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("vkmnn")
 
 # With the variable set (tasks.py sets it where a device or the layer is there), a test that is
 # skipped for such a reason fails instead: a suite that lost its device must not look well.
