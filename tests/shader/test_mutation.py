@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.device import enumerate_devices, open_device
+from vkmnn.testing import mutation
+from vkmnn.testing.case import variants
+from vkmnn.testing.emulation import Bench, bench_for
 from vkmnn.testing.equivalents import EQUIVALENTS
 from vkmnn.testing.mutation import (
     Fate,
@@ -102,6 +106,21 @@ def test_every_known_equivalent_is_still_a_mutant() -> None:
 
 
 @pytest.mark.slow
+def test_representatives_are_what_the_device_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    some = [find("unary_map_f32_buffer"), find("matmul_coop_16x32w16x32k4_128_0_1")]
+    some += [v for v in variants() if v.template == "softmax_rows"]
+    monkeypatch.setattr(mutation, "variants", lambda: some)
+    with closing(open_device()) as device:
+        chosen = {v.template: v for v in representatives(device)}
+        benches = [bench_for(v, device) for v in chosen.values()]
+        coop = bench_for(some[1], device)
+    assert all(isinstance(bench, Bench) and not bench.emulated for bench in benches)
+    assert {"unary", "softmax_rows"} <= set(chosen)
+    assert ("matmul_coop" in chosen) == (isinstance(coop, Bench) and not coop.emulated)
+
+
 def test_the_suite_notices_broken_kernels() -> None:
     """95 of 100 mutants, the same ones every time, of five kernels: three of sixty may survive."""
     if not enumerate_devices():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from vkmnn.errors import VkmnnError
+from vkmnn.runtime.device import open_device
 from vkmnn.testing import cases
 from vkmnn.testing.case import Variant, variants
 from vkmnn.testing.mutation import (
@@ -41,7 +43,7 @@ def main(
         typer.Argument(
             metavar="[VARIANT…]",
             help="Names of variants, or patterns as 'pool_*'. Without any, one variant of every "
-            "template: the one with most of its lines.",
+            "template: of those that the device runs, the one with most of its lines.",
         ),
     ] = None,
     count: Annotated[int, typer.Option("--sample", help="Mutants of each variant; 0 for all.")] = 0,
@@ -51,7 +53,7 @@ def main(
     markdown: Annotated[Path | None, typer.Option(help="Write the tables to this file.")] = None,
 ) -> None:
     """Break kernels, one operator at a time, and see whether their cases notice."""
-    chosen = _chosen(patterns or [])
+    chosen = _chosen(patterns or [], device)
     if not chosen:
         _err.print(f"[bold red]error:[/] no variant fits {escape(' '.join(patterns or []))}")
         raise typer.Exit(2)
@@ -86,10 +88,16 @@ def _progress() -> Progress:
     return Progress(*columns, TimeElapsedColumn(), console=_err)
 
 
-def _chosen(patterns: Sequence[str]) -> list[Variant]:
-    if not patterns:
-        return representatives()
+def _chosen(patterns: Sequence[str], device: str) -> list[Variant]:
     cases.load_all()
+    if not patterns:
+        with closing(open_device(device)) as opened:
+            chosen = representatives(opened)
+        left_out = {v.template for v in variants()} - {v.template for v in chosen}
+        if left_out:
+            names = ", ".join(sorted(left_out))
+            _err.print(f"not on {opened.info.name}, thus left out: {names}", soft_wrap=True)
+        return chosen
     return [v for v in variants() if any(fnmatch(v.name, pattern) for pattern in patterns)]
 
 

@@ -227,12 +227,19 @@ def rendered_source(variant: Variant) -> tuple[Source, Rendered]:
     return source, Renderer(folder).render(source)
 
 
-def representatives() -> list[Variant]:
-    """Return one variant of every template: the one that renders most of its lines."""
+def representatives(device: Device | None = None) -> list[Variant]:
+    """Return one variant of every template: the one that renders most of its lines.
+
+    Args:
+        device: takes part with what it runs unemulated; templates of which it runs no variant
+            are left out.
+    """
     builtin_cases.load_all()
     renderers: dict[object, Renderer] = {}
     best: dict[str, tuple[tuple[int, int], Variant]] = {}
     for variant in variants():
+        if device and not _runs_unemulated(variant, device):
+            continue
         folder = variant.library.folder / "glsl"
         renderer = renderers.setdefault(folder, Renderer(folder))
         file = f"{variant.template}.comp.j2"
@@ -242,6 +249,11 @@ def representatives() -> list[Variant]:
         if variant.template not in best or rank > best[variant.template][0]:
             best[variant.template] = rank, variant
     return [variant for _, variant in best.values()]
+
+
+def _runs_unemulated(variant: Variant, device: Device) -> bool:
+    bench = bench_for(variant, device)
+    return not isinstance(bench, str) and not bench.emulated
 
 
 class Judge:
