@@ -18,7 +18,14 @@ from vkmnn.testing.fuzz.case import Case, Feeds
 from vkmnn.testing.fuzz.compare import TRIALS, agree, agree_conditioned, noisy
 from vkmnn.testing.fuzz.disputes import reason_of
 from vkmnn.testing.fuzz.options import Options
-from vkmnn.testing.fuzz.oracle import REFERENCE, RUNTIME, Oracle, OracleError, read_names
+from vkmnn.testing.fuzz.oracle import (
+    MIXED,
+    REFERENCE,
+    RUNTIME,
+    Oracle,
+    OracleError,
+    read_names,
+)
 from vkmnn.testing.fuzz.refusals import excuse
 
 AGREES, REFUSED, DISPUTED = "agrees", "refused", "disputed"
@@ -191,11 +198,14 @@ def _second_opinion(
 
     Its inputs come with it.
     """
-    try:
-        other = oracle.evaluate(case.model, feeds, REFERENCE)
-    except OracleError:
-        return None
-    if _unexplained(case, feeds, {name: output}, other, oracle, REFERENCE):
+    for who in (REFERENCE, MIXED):
+        try:
+            other = oracle.evaluate(case.model, feeds, who)
+        except OracleError:
+            continue
+        if not _unexplained(case, feeds, {name: output}, other, oracle, who):
+            break
+    else:
         return None
     opsets = {entry.domain: entry.version for entry in case.model.opset_import}
     for node in _before(case.model, name):
