@@ -122,6 +122,7 @@ class OnnxRuntime(HostEngine):
         self._has_loops = bool(bodies)
         if any(not body.node for body in bodies):
             raise EngineError("it cannot end a Loop of no nodes before its time")
+        self._divides_by_sizes = any(map(_transposes, _nodes(model)))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL
         try:
@@ -135,6 +136,8 @@ class OnnxRuntime(HostEngine):
     def run(
         self, outputs: Sequence[str], feeds: Mapping[str, Value], seconds: float
     ) -> list[Value]:
+        if self._divides_by_sizes and any(_is_empty(value) for value in feeds.values()):
+            raise EngineError("the process would end: it divides by sizes where Scan transposes")
         try:
             if self._has_loops:
                 return self._run_watched(outputs, feeds, seconds)
@@ -227,6 +230,10 @@ def _plain(value: Value) -> Value:
     return array.astype(object) if array.dtype.kind in "UST" else array
 
 
+def _is_empty(value: Value) -> bool:
+    return isinstance(value, np.ndarray) and not value.size
+
+
 def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
     yield from model.graph.input
     yield from model.graph.output
@@ -253,6 +260,14 @@ def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     for node in _nodes(model):
         if node.op_type == "Loop":
             yield from _graphs(node)
+
+
+def _transposes(node: onnx.NodeProto) -> bool:
+    """Whether it is a Scan over another axis than the first."""
+    axes = ("scan_input_axes", "scan_output_axes")
+    return node.op_type == "Scan" and any(
+        attribute.name in axes and any(attribute.ints) for attribute in node.attribute
+    )
 
 
 @contextmanager

@@ -666,3 +666,24 @@ def test_what_fails_on_constants_fails_in_the_run() -> None:
     proto = model(nodes, [value("x", F, ["n", 4])], [value("y", F, ["n", 4])], constants)
     with InferenceSession(proto) as session, pytest.raises(vkmnn.VkmnnError):
         session.run(None, {"x": X})
+
+
+def test_scans_of_empty_slices_over_other_axes_do_not_end_the_process() -> None:
+    # onnxruntime divides by the size of a slice where it transposes.
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        scan (float[N] s, float[N, M] x) => (float[N] z, float[N, K] y) {
+            z, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+                body = inner (float[N] a, float[N] e) => (float[N] c, float[N] d) {
+                    c = Add(a, e)
+                    d = Tanh(c)
+                }> (s, x)
+        }"""
+    )
+    with InferenceSession(model) as session:
+        z, y = session.run(None, {"s": np.ones(2, np.float32), "x": np.ones((2, 3), np.float32)})
+        assert z.tolist() == [4, 4]
+        assert y.shape == (2, 3)
+        empty = {"s": np.ones(0, np.float32), "x": np.ones((0, 3), np.float32)}
+        with pytest.raises(vkmnn.HostError, match="Scan"):
+            session.run(None, empty)

@@ -200,6 +200,8 @@ def node_model(
 def _runtime_run(node: onnx.NodeProto, opsets: Mapping[str, int], inputs: Sequence[Array]) -> Run:
     if node.op_type.startswith(("Reduce", "Arg")) and inputs[0].size == 0:
         raise NotImplementedByOracleError("keeps the axes of empty tensors", op=node.op_type)
+    if node.op_type == "Scan" and any(array.size == 0 for array in inputs):
+        raise NotImplementedByOracleError("divides by sizes where it transposes", op=node.op_type)
     newest = runtime_opset()
     opset = opsets.get("", newest)
     if opset > newest:
