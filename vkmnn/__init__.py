@@ -90,6 +90,7 @@ __all__ = [
     "devices",
     "load",
     "load_plugin",
+    "quantize",
     "shader",
 ]
 
@@ -115,6 +116,7 @@ _LAZY = {
     "SessionTensor": "vkmnn.interpreter",
     "ShaderFunction": "vkmnn.shader_function",
     "convert": "vkmnn.saving",
+    "quantize": "vkmnn.quantization",
     "load": "vkmnn.model",
     "load_plugin": "vkmnn.discovery",
     "shader": "vkmnn.shader_function",

@@ -83,6 +83,7 @@ ALLOWED: dict[str, set[str]] = {
         *("session_state",),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
+    "quantization": {"errors", "ir", "converter", "inference_session"},  # onnxruntime's tools
     "bench": {"errors", "cache_files", "ir", "runtime"},
     "shader_function": {"errors", "runtime", "shaders", "codegen"},
     "testing": {  # the pytest plug-in of shader tests, and the fuzzer of whole models
@@ -111,6 +112,7 @@ ALLOWED: dict[str, set[str]] = {
             "opening",
             "saving",
             "llm",
+            "quantization",
         ),
         "serve",
     },
@@ -125,6 +127,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "onnx": (
         *("vkmnn.converter.onnx", "vkmnn.converter.mnn", "vkmnn.onnx_backend", "vkmnn.onnxruntime"),
         *("vkmnn.bench.engines", "vkmnn.testing.fuzz", "vkmnn.host", "vkmnn.llm"),
+        "vkmnn.quantization",
     ),
     "google": (
         "vkmnn.converter.onnx",
@@ -145,7 +148,10 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
         "vkmnn.testing.faults",
     ),
     "jinja2": ("vkmnn.codegen", "vkmnn.testing.report", "vkmnn.testing.session"),
-    "onnxruntime": ("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
+    "onnxruntime": (
+        *("vkmnn.host", "vkmnn.cli", "vkmnn.bench.engines", "vkmnn.testing.fuzz"),
+        "vkmnn.quantization",
+    ),
     "starlette": ("vkmnn.serve",),
     "prometheus_client": ("vkmnn.serve",),
     "_mnncengine": ("vkmnn.bench.engines",),

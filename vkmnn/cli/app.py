@@ -226,6 +226,86 @@ def convert(
     convert_model(model, output, *options, external_data, sizes or [])
 
 
+CalibrateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibrate",
+        "-c",
+        metavar="DATA",
+        help="A .npz file with an array for every input; its first axis counts the samples.",
+    ),
+]
+SymbolSizeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--size",
+        "-s",
+        metavar="NAME=SIZE",
+        help="Size of a symbolic dimension of random inputs: N=4 (repeatable).",
+    ),
+]
+
+
+@app.command()
+def quantize(
+    model: ModelArgument,
+    output: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="The .onnx file to write.", show_default=False)
+    ],
+    weights: Annotated[
+        str, typer.Option("--weights", "-w", help='"int8" or "int4".', show_default=False)
+    ],
+    block: Annotated[
+        int, typer.Option("--block", "-b", help="Weights that share a scale: 16, 32, 64, 128, 256.")
+    ] = 32,
+    zero_points: Annotated[
+        bool, typer.Option("--zero-points", help="Blocks with zero points, which fit closer.")
+    ] = False,
+    activations: Annotated[
+        str | None,
+        typer.Option("--activations", "-a", help='"int8" or "uint8"; takes --calibrate.'),
+    ] = None,
+    calibrate: CalibrateOption = None,
+    method: Annotated[
+        str, typer.Option("--method", help="Ranges by: minmax, entropy or percentile.")
+    ] = "minmax",
+    per_tensor: Annotated[
+        bool, typer.Option("--per-tensor", help="One scale for all channels (with --activations).")
+    ] = False,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", "-x", metavar="NODE", help="Leave in float (repeatable)."),
+    ] = None,
+    external_data: Annotated[
+        bool, typer.Option("--external-data", help="Write the weights to OUTPUT.data.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Run both models and compare.")
+    ] = True,
+    device: DeviceOption = "auto",
+    sizes: SymbolSizeOption = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Write a model with int8 or int4 weights, and say what that saves and what it costs."""
+    from vkmnn.cli.quantize import quantize_model
+
+    options = {
+        "weights": weights,
+        "block": block,
+        "symmetric": not zero_points,
+        "activations": activations,
+        "calibration": calibrate,
+        "method": method,
+        "per_channel": not per_tensor,
+        "exclude": exclude or (),
+        "external_data": external_data or None,
+        "compare": compare,
+        "device": device,
+        "seed": seed,
+    }
+    quantize_model(model, output, sizes or [], options)
+
+
 @app.command()
 def info(
     model: ModelArgument,

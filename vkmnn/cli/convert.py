@@ -25,7 +25,11 @@ def convert_model(
         output,
         precision=precision,
         external_data=external,
-        sizes=_sizes(sizes),
+        sizes=parse_fixed(
+            sizes,
+            "--static-shapes",
+            "for example --static-shapes N=1; without it, one file serves all sizes",
+        ),
         unsupported=unsupported,
     )
     written = [output, output.with_name(f"{output.name}.data")] if external else [output]
@@ -33,14 +37,18 @@ def convert_model(
         note(f"{path}: {bytes_text(path.stat().st_size)}")
 
 
-def _sizes(texts: Sequence[str]) -> dict[str, int]:
+def parse_fixed(texts: Sequence[str], option: str, hint: str) -> dict[str, int]:
+    """Return sizes of named dimensions, given as NAME=SIZE.
+
+    Raises:
+        InvalidInputError: a text is none, with the option's name and the hint.
+    """
     sizes = {}
     for text in texts:
         name, _, value = text.rpartition("=")
         if not name or not value.isdecimal():
             raise InvalidInputError(
-                f"--static-shapes {text}: '{value}' is not the size of a dimension",
-                hint="for example --static-shapes N=1; without it, one file serves all sizes",
+                f"{option} {text}: '{value}' is not the size of a dimension", hint=hint
             )
         sizes[name] = int(value)
     return sizes

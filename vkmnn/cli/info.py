@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,14 @@ from vkmnn.cli.console import (
 from vkmnn.cli.feeds import Sizes, parse_sizes, settle
 from vkmnn.converter.onnx import OnnxFrontEnd
 from vkmnn.converter.onnx.model_file import read_model
-from vkmnn.converter.onnx.tensors import stored_bytes
-from vkmnn.converter.onnx.types import DTYPES, tensor_info, type_name
+from vkmnn.converter.onnx.stored import stored_by_type
+from vkmnn.converter.onnx.types import tensor_info, type_name
 from vkmnn.core.resolve import Resolved, content_inputs, resolve
 from vkmnn.core.stages import cut
 from vkmnn.cpu_fallback import run_op
 from vkmnn.errors import UnsupportedOpError, VkmnnError
 from vkmnn.ir import HOST_GRAPH, Graph, HostGraphAttrs, TensorInfo
+from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.llm.layout import read_layout
 from vkmnn.opening import front_end_of, load_network
 from vkmnn.shape import flops
@@ -88,9 +89,7 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
         for infos in (source.inputs, source.outputs)
     ]
     _show_values(*values)
-    arrays = source.constants.values()
-    count, size = sum(a.size for a in arrays), sum(a.nbytes for a in arrays)
-    facts = {"parameters": f"{count:,} ({bytes_text(size)})"}
+    facts = {"parameters": _graph_parameters(source)}
     sizes = parse_sizes(shapes, {info.name: info.shape for info in source.inputs})
     _show_network(net.graph, sizes, facts, tensors)
     return True
@@ -175,18 +174,35 @@ def _show_values(inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
 
 def _parameters(proto: onnx.ModelProto) -> str:
     """Return how many there are and their bytes, by element type where they are not all float32."""
-    count, sizes = 0, dict[str, int]()
-    for tensor in proto.graph.initializer:
-        elements = prod(tensor.dims)
-        dtype = DTYPES.get(tensor.data_type)
-        name = dtype.value if dtype else type_name(tensor.data_type).lower()
-        count += elements
-        sizes[name] = sizes.get(name, 0) + (stored_bytes(dtype, elements) if dtype else elements)
+    sizes = stored_by_type(proto)
+    count = sum(stored.elements for stored in sizes.values())
+    text = f"{count:,} ({bytes_text(sum(stored.nbytes for stored in sizes.values()))})"
+    if not sizes.keys() - {"float32"}:
+        return text
+    return f"{text}: {_by_type({name: stored.nbytes for name, stored in sizes.items()})}"
+
+
+def _graph_parameters(graph: Graph) -> str:
+    """Return the same of a graph, whose packed weights are bytes of codes."""
+    codes = {
+        op.inputs[at]: op.attrs.bits
+        for op in graph.ops
+        for kind, at in ((MatMulNBitsAttrs, 1), (GatherNBitsAttrs, 0))
+        if isinstance(op.attrs, kind)
+    }
+    count, sizes = 0, Counter[str]()
+    for name, array in graph.constants.items():
+        bits = codes.get(name)
+        count += array.nbytes * 8 // bits if bits else array.size
+        sizes[f"{bits}-bit codes" if bits else str(array.dtype)] += array.nbytes
     text = f"{count:,} ({bytes_text(sum(sizes.values()))})"
     if not sizes.keys() - {"float32"}:
         return text
-    largest = sorted(sizes.items(), key=lambda item: -item[1])
-    return f"{text}: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in largest)
+    return f"{text}: {_by_type(dict(sizes.most_common()))}"
+
+
+def _by_type(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {bytes_text(size)}" for name, size in sizes.items())
 
 
 def _show_unsupported(error: UnsupportedOpError) -> None:

@@ -1,0 +1,19 @@
+"""Models with narrow weights and activations, made from float ones."""
+
+from __future__ import annotations
+
+from vkmnn.quantization.report import FloatNode, OutputAccuracy, Progress, Quantized, Size
+from vkmnn.quantization.run import quantize
+from vkmnn.quantization.scheme import ActivationType, Method, WeightType
+
+__all__ = [
+    "ActivationType",
+    "FloatNode",
+    "Method",
+    "OutputAccuracy",
+    "Progress",
+    "Quantized",
+    "Size",
+    "WeightType",
+    "quantize",
+]

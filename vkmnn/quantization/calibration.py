@@ -1,0 +1,197 @@
+"""Inputs to calibrate with and to compare on: read, checked, and cut into samples."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vkmnn.errors import InvalidInputError
+from vkmnn.ir import Array, DType, TensorInfo
+
+Sample = dict[str, Array]
+Calibration = str | Path | Mapping[str, Array]
+
+_HINT = (
+    "numpy.savez('data.npz', **{name: array}); the first axis counts the samples, and one sample "
+    "has the shape that the model declares"
+)
+# What numpy raises for files that are not archives of arrays, or that claim to hold too much.
+_BAD_ARCHIVE = (
+    *(OSError, ValueError, EOFError, AttributeError, TypeError, MemoryError),
+    zipfile.BadZipFile,
+)
+
+
+def read_samples(data: Calibration, inputs: Sequence[TensorInfo]) -> list[Sample]:
+    """Return the samples that calibration data consists of.
+
+    Args:
+        data: a .npz file, a .npy file for a model with one input, or arrays by the names of
+            inputs. An array [S·batch, …] with the rank of its input is cut along its first axis,
+            into pieces of the declared batch, of one where that is dynamic; an array with one
+            axis more, [S, …], holds one whole input per entry. An array with a single sample
+            serves all.
+        inputs: of the model.
+
+    Raises:
+        InvalidInputError: a file that cannot be read, an input that is missing or unknown, values
+            of another type, that do not fit the shape, or that are not finite.
+    """
+    arrays = _read(Path(data), inputs) if isinstance(data, str | Path) else dict(data)
+    names = [info.name for info in inputs]
+    for name in arrays:
+        if name not in names:
+            raise InvalidInputError(
+                f"the calibration data has '{name}', and the model has no such input",
+                hint=f"inputs: {', '.join(names)}",
+            )
+    pieces = {info.name: _pieces(info, arrays) for info in inputs}
+    count = max((len(found) for found in pieces.values()), default=0)
+    for name, found in pieces.items():
+        if len(found) not in (1, count):
+            raise InvalidInputError(
+                f"the calibration data has {len(found)} samples of input '{name}', and {count} of "
+                "another",
+                hint="every input takes as many, or one that serves all",
+            )
+    samples = [
+        {name: found[index if len(found) > 1 else 0] for name, found in pieces.items()}
+        for index in range(count)
+    ]
+    for sample in samples[:1]:
+        _check_named(sample, inputs)
+    return samples
+
+
+def random_sample(inputs: Sequence[TensorInfo], sizes: Mapping[str, int], seed: int) -> Sample:
+    """Return made-up inputs: normal numbers for floats, 0 or 1 for integers.
+
+    Args:
+        inputs: of the model.
+        sizes: of named dimensions; others are taken as 1.
+        seed: of the numbers.
+
+    Raises:
+        InvalidInputError: an input of unknown rank, or of texts.
+    """
+    named = {dim for info in inputs for dim in info.shape or () if isinstance(dim, str)}
+    for name in sizes:
+        if name not in named:
+            raise InvalidInputError(
+                f"no input has a dimension '{name}'",
+                hint=f"dimensions with a name: {', '.join(sorted(named)) or 'none'}",
+            )
+    rng = np.random.default_rng(seed)
+    made: Sample = {}
+    for info in inputs:
+        if info.shape is None or info.dtype is DType.OBJECT:
+            what = "the rank" if info.shape is None else "numbers"
+            raise InvalidInputError(
+                f"nothing can be made up for input '{info.name}': the model does not say {what}",
+                hint="give calibration data, or leave out the comparison",
+            )
+        shape = [sizes.get(dim, 1) if isinstance(dim, str) else dim for dim in info.shape]
+        dims = tuple(1 if dim is None else dim for dim in shape)
+        if info.dtype.numpy.kind in "fV":
+            made[info.name] = rng.standard_normal(dims).astype(info.dtype.numpy)
+        else:
+            made[info.name] = rng.integers(0, 2, dims).astype(info.dtype.numpy)
+    return made
+
+
+def _read(path: Path, inputs: Sequence[TensorInfo]) -> dict[str, Array]:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            if len(inputs) != 1:
+                raise InvalidInputError(
+                    f"'{path}' holds one array, and the model has {len(inputs)} inputs", hint=_HINT
+                )
+            return {inputs[0].name: loaded}
+        with loaded as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"no such file: '{path}'", hint="check the path") from error
+    except InvalidInputError:
+        raise
+    except _BAD_ARCHIVE as error:
+        raise InvalidInputError(f"'{path}' cannot be read: {error}", hint=_HINT) from error
+
+
+def _pieces(info: TensorInfo, arrays: Mapping[str, Array]) -> list[Array]:
+    """Return the samples of one input."""
+    if info.name not in arrays:
+        raise InvalidInputError(
+            f"the calibration data has nothing for input '{info.name}'",
+            hint=f"it holds: {', '.join(arrays) or 'nothing'}; {_HINT}",
+        )
+    array = np.asarray(arrays[info.name])
+    if array.dtype != info.dtype.numpy:
+        raise InvalidInputError(
+            f"the calibration data of input '{info.name}' is of {array.dtype}, and the input of "
+            f"{info.dtype.value}",
+            hint=f"array.astype('{info.dtype.value}')",
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        bad = array.size - int(np.isfinite(array).sum())
+        raise InvalidInputError(
+            f"{bad} of the {array.size} calibration values of input '{info.name}' are NaN or "
+            "infinite",
+            hint="ranges cannot be found from these; remove those samples",
+        )
+    found = _cut(array, info)
+    if not found or not found[0].size:
+        raise InvalidInputError(
+            f"the calibration data of input '{info.name}' is empty: {list(array.shape)}", hint=_HINT
+        )
+    return found
+
+
+def _cut(array: Array, info: TensorInfo) -> list[Array]:
+    shape = info.shape
+    if shape is None or array.ndim == len(shape) + 1:
+        found = list(array) if array.ndim else []
+    elif array.ndim == len(shape) and shape:
+        step = shape[0] if isinstance(shape[0], int) else 1
+        whole = len(array) // step if step else 0
+        if not step or whole * step != len(array):
+            raise _misfit(array, info)
+        found = [array[index * step : (index + 1) * step] for index in range(whole)]
+    elif array.ndim == 0 and shape == ():
+        found = [array]
+    else:
+        raise _misfit(array, info)
+    for dims in {piece.shape for piece in found}:
+        if shape is not None and any(
+            isinstance(want, int) and want != have for want, have in zip(shape, dims, strict=True)
+        ):
+            raise _misfit(array, info)
+    return [np.asarray(piece) for piece in found]
+
+
+def _check_named(sample: Sample, inputs: Sequence[TensorInfo]) -> None:
+    """Raise InvalidInputError where one named dimension has two sizes."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for info in inputs:
+        for dim, have in zip(info.shape or (), sample[info.name].shape, strict=False):
+            if isinstance(dim, str):
+                size, first = sizes.setdefault(dim, (have, info.name))
+                if size != have:
+                    raise InvalidInputError(
+                        f"dimension '{dim}' is {have} in the calibration data of input "
+                        f"'{info.name}', and {size} in that of '{first}'",
+                        hint=_HINT,
+                    )
+
+
+def _misfit(array: Array, info: TensorInfo) -> InvalidInputError:
+    shape = [dim if dim is not None else "?" for dim in info.shape or ()]
+    text = ", ".join(map(str, shape))
+    return InvalidInputError(
+        f"the calibration data of input '{info.name}' has the shape {list(array.shape)}, and the "
+        f"input [{text}]",
+        hint=_HINT,
+    )

@@ -1,0 +1,74 @@
+"""What quantising a model has done: sizes, the accuracy it cost, and what stayed in float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from vkmnn.records import dataclass
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+class Size(NamedTuple):
+    """What constants of one element type take: how many numbers, and their bytes."""
+
+    elements: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FloatNode:
+    """A node with weights or arithmetic that computes in float as before, and why."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAccuracy:
+    """How far an output of the quantised model is from the float model's.
+
+    Args:
+        name: of the output.
+        largest: the largest absolute difference; infinity where shapes differ, or where one of
+            the two is not finite.
+        relative: the same as a fraction of the range of the float model's output.
+        top1: the share of rows (all axes but the last that is longer than 1) whose largest value
+            is at the same place; None for outputs without rows of floats.
+    """
+
+    name: str
+    largest: float
+    relative: float
+    top1: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """The result of `vkmnn.quantize`.
+
+    Args:
+        path: the file that was written.
+        files: it and, with external data, the file beside it.
+        before: what the constants of the float model take, by element type.
+        after: the same of the quantised model.
+        quantized: the nodes with narrow weights, or narrow weights and activations.
+        in_float: the nodes that stayed in float, and why.
+        accuracy: one for each output; empty where nothing was compared.
+        samples: on how many inputs the models were compared.
+        made_up: true where these were random.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    before: Mapping[str, Size]
+    after: Mapping[str, Size]
+    quantized: tuple[str, ...]
+    in_float: tuple[FloatNode, ...]
+    accuracy: tuple[OutputAccuracy, ...]
+    samples: int
+    made_up: bool

@@ -1,0 +1,200 @@
+"""`vkmnn.quantize`: from a float model to one with narrow weights, and what that cost."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vkmnn.converter.onnx.stored import stored_by_type
+from vkmnn.errors import InvalidInputError
+from vkmnn.quantization import model as models
+from vkmnn.quantization import tools
+from vkmnn.quantization.accuracy import compare as compare_outputs
+from vkmnn.quantization.calibration import Calibration, Sample, random_sample, read_samples
+from vkmnn.quantization.packing import pack_weights
+from vkmnn.quantization.remaining import split_nodes
+from vkmnn.quantization.report import FloatNode, OutputAccuracy, Progress, Quantized, Size
+from vkmnn.quantization.scheme import ActivationType, Method, Scheme, WeightType
+
+if TYPE_CHECKING:
+    import onnx
+
+    Model = str | Path | bytes | onnx.ModelProto
+    Nodes = tuple[list[str], list[FloatNode]]
+
+_COMPARED = 16
+_MADE_UP = 4
+
+
+def quantize(
+    model: Model,
+    path: str | Path,
+    *,
+    weights: WeightType = "int8",
+    block: int = 32,
+    symmetric: bool = True,
+    activations: ActivationType | None = None,
+    calibration: Calibration | None = None,
+    method: Method = "minmax",
+    per_channel: bool = True,
+    exclude: Sequence[str] = (),
+    external_data: bool | None = None,
+    compare: bool = True,
+    device: str | int = "auto",
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Write a model with narrow weights, and with `activations` narrow activations, as ONNX.
+
+    Without `activations`, constant matrices become codes in blocks (MatMulNBits,
+    GatherBlockQuantized), and with "int8" the weights of convolutions int8 with a scale per
+    channel. With `activations`, onnxruntime's static quantisation puts QuantizeLinear and
+    DequantizeLinear around what it can.
+
+    Args:
+        model: a path, serialised bytes or an onnx.ModelProto, in float32 or float16.
+        path: the .onnx file to write; it appears when it is complete.
+        weights: "int4" or "int8".
+        block: how many weights along K share a scale: 16, 32, 64, 128 or 256.
+        symmetric: without zero points; concerns codes in blocks.
+        activations: "int8" (symmetric) or "uint8"; needs `calibration`.
+        calibration: a .npz file or arrays by the names of inputs, all samples along the first
+            axis; the outputs are compared on it, too.
+        method: how ranges of activations follow from the samples.
+        per_channel: a scale per output channel; concerns models with `activations`.
+        exclude: names of nodes that stay in float.
+        external_data: put the weights into PATH.data; None: if the model has them so, or is large.
+        compare: run both models on the samples, or on random inputs without.
+        device: where they run.
+        sizes: of named dimensions, for random inputs; others are 1.
+        seed: of random inputs.
+        progress: called with what is being done, how much of it is done, and how much there is.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        ModelError: the model is missing, damaged or not a model.
+        ConversionError: onnxruntime's tools cannot quantise the model.
+        InvalidInputError: an argument or the calibration data is not valid, with the input named,
+            or the file cannot be written.
+    """
+    scheme = Scheme(weights, block, symmetric, activations, method, per_channel, tuple(exclude))
+    scheme.check()
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise InvalidInputError(
+            f"'{target}' does not end with .onnx", hint=f"name it {target.stem}.onnx"
+        )
+    if activations and calibration is None:
+        raise InvalidInputError(
+            f"activations in {activations} take calibration data",
+            hint="--calibrate data.npz, or calibration={name: array}: inputs as the model gets "
+            "them in use, some 100 of them",
+        )
+    tools.need_tools()
+    report = progress or _say_nothing
+    proto = models.load(model)
+    _check_excluded(proto, scheme.exclude)
+    samples, made_up = _samples(proto, calibration, sizes or {}, seed, compare)
+    before = _sizes(proto)
+    if external_data is None:
+        external_data = models.has_external_data(model)
+    with _beside(target) as folder:
+        if activations:
+            proto, nodes = _static(proto, scheme, samples, folder, report)
+        else:
+            nodes = pack_weights(proto, scheme, tools.pack, report)
+        external_data = external_data or models.is_large(proto)
+        files = models.save(proto, folder / target.name, external_data)
+        accuracy: tuple[OutputAccuracy, ...] = ()
+        step = -(-len(samples) // _COMPARED)
+        chosen = samples[::step] if compare and samples else []
+        if chosen:
+            accuracy = compare_outputs(model, folder / target.name, chosen, device, report)
+        for file in files:
+            file.replace(target.with_name(file.name))
+    written = tuple(target.with_name(file.name) for file in reversed(files))
+    sizes_after = _sizes(proto)
+    made = (tuple(nodes[0]), tuple(nodes[1]), accuracy, len(chosen), made_up)
+    return Quantized(target, written, before, sizes_after, *made)
+
+
+def _static(
+    proto: onnx.ModelProto,
+    scheme: Scheme,
+    samples: Sequence[Sample],
+    folder: Path,
+    report: Progress,
+) -> tuple[onnx.ModelProto, Nodes]:
+    """Quantise weights and activations; the tools pass models from file to file."""
+    external = models.is_large(proto)
+    plain, ready, done = (folder / f"{name}.onnx" for name in ("float", "ready", "quantized"))
+    outputs = {
+        name for node in proto.graph.node if node.name in scheme.exclude for name in node.output
+    }
+    report("preparing", 0, 1)
+    models.save(proto, plain, external)
+    tools.prepare(plain, ready, external)
+    prepared = models.load(ready)
+    models.save(prepared, ready, external)
+    # What was folded into others has another name, and the same output.
+    left_out = [
+        node.name
+        for node in prepared.graph.node
+        if node.name in scheme.exclude or outputs & {*node.output}
+    ]
+    tools.quantize_static(ready, done, scheme, left_out, samples, external, report)
+    quantized = models.load(done)
+    return quantized, split_nodes(quantized, left_out, tools.quantizable())
+
+
+def _samples(
+    proto: onnx.ModelProto,
+    calibration: Calibration | None,
+    sizes: Mapping[str, int],
+    seed: int,
+    compare: bool,
+) -> tuple[list[Sample], bool]:
+    """Return what to calibrate with and compare on, and whether it is made up."""
+    if calibration is not None:
+        return read_samples(calibration, models.inputs_of(proto)), False
+    if not compare:
+        return [], False
+    inputs = models.inputs_of(proto)
+    return [random_sample(inputs, sizes, seed + index) for index in range(_MADE_UP)], True
+
+
+def _check_excluded(proto: onnx.ModelProto, names: Sequence[str]) -> None:
+    known = {node.name for graph in models.graphs_of(proto.graph) for node in graph.node}
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, sorted(known), 3)
+            raise InvalidInputError(
+                f"the model has no node '{name}' that could be left out",
+                hint=f"did you mean: {', '.join(near)}" if near else "see the names in Netron",
+            )
+
+
+def _sizes(proto: onnx.ModelProto) -> dict[str, Size]:
+    return {name: Size(*stored) for name, stored in stored_by_type(proto).items()}
+
+
+def _say_nothing(what: str, done: int, total: int) -> None:
+    """Report to nobody."""
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """Yield a folder on the target's file system, which is removed with what is left in it."""
+    try:
+        made = tempfile.TemporaryDirectory(prefix=f".{target.name[:100]}.", dir=target.parent)
+    except OSError as error:
+        raise InvalidInputError(
+            f"'{target}' cannot be written: {error.strerror or error}", hint="give another path"
+        ) from error
+    with made as folder:
+        yield Path(folder)

@@ -1,0 +1,174 @@
+"""onnxruntime's quantisation tools: errors become typed, and nothing is printed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from vkmnn.errors import ConversionError, MissingExtraError
+from vkmnn.ir import Array
+from vkmnn.quantization.calibration import Sample
+from vkmnn.quantization.report import Progress
+from vkmnn.quantization.scheme import Scheme
+
+_LOG = logging.getLogger(__name__)
+_HINT = "pip install 'vkmnn[quantize]'"
+
+
+def need_tools() -> None:
+    """Raise MissingExtraError where onnxruntime is missing or too old."""
+    try:
+        with _quiet():
+            import onnxruntime.quantization
+            from onnxruntime.capi._pybind_state import quantize_matmul_8bits
+    except ImportError as error:
+        raise MissingExtraError(
+            "quantising takes the package 'onnxruntime', 1.22 or newer, which is not installed",
+            hint=_HINT,
+        ) from error
+    assert quantize_matmul_8bits is not None
+    assert onnxruntime.quantization is not None
+
+
+def pack(matrix: Array, bits: int, block: int, symmetric: bool) -> tuple[Array, Array, Array]:
+    """Round a float32 matrix [K, N] to codes in blocks along K, as MatMulNBits reads them.
+
+    Returns:
+        Codes uint8 [N, blocks, block · bits / 8], scales float32 [N, blocks], and zero points
+        uint8 [N, bytes], packed, which mean nothing if `symmetric`.
+    """
+    from onnxruntime.capi import _pybind_state as kernels
+
+    depth, columns = matrix.shape
+    blocks, per_byte = -(-depth // block), 8 // bits
+    padded = np.pad(matrix, ((0, blocks * block - depth), (0, 0)))
+    codes = np.zeros((columns, blocks, block // per_byte), np.uint8)
+    scales = np.zeros((columns, blocks), np.float32)
+    zeros = np.zeros((columns, -(-blocks // per_byte)), np.uint8)
+    run = kernels.quantize_matmul_4bits if bits == 4 else kernels.quantize_matmul_8bits
+    run(codes, padded, scales, zeros, block, columns, depth, symmetric)
+    return codes, scales, zeros
+
+
+def prepare(model: Path, output: Path, external: bool) -> None:
+    """Fold what can be folded before ranges are measured: constants, batch normalisations.
+
+    Raises:
+        ConversionError: onnxruntime cannot load the model.
+    """
+    with _quiet(), _explained("prepare the model"):
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+
+        quant_pre_process(
+            str(model),
+            str(output),
+            skip_symbolic_shape=True,
+            save_as_external_data=external,
+            all_tensors_to_one_file=True,
+        )
+
+
+def quantize_static(
+    model: Path,
+    output: Path,
+    scheme: Scheme,
+    exclude: Sequence[str],
+    samples: Sequence[Sample],
+    external: bool,
+    progress: Progress,
+) -> None:
+    """Quantise weights and activations with ranges measured on samples.
+
+    Raises:
+        ConversionError: onnxruntime's tools cannot quantise the model.
+    """
+    with _quiet(), _explained("quantise the model"):
+        from onnxruntime import quantization as tools
+
+        weights = {"int8": tools.QuantType.QInt8, "int4": tools.QuantType.QInt4}
+        activations = {"int8": tools.QuantType.QInt8, "uint8": tools.QuantType.QUInt8}
+        methods = {
+            "minmax": tools.CalibrationMethod.MinMax,
+            "entropy": tools.CalibrationMethod.Entropy,
+            "percentile": tools.CalibrationMethod.Percentile,
+        }
+        tools.quantize_static(
+            str(model),
+            str(output),
+            _Reader(samples, progress),
+            quant_format=tools.QuantFormat.QDQ,
+            per_channel=scheme.per_channel,
+            weight_type=weights[scheme.weights],
+            activation_type=activations[scheme.activations or "uint8"],
+            calibrate_method=methods[scheme.method],
+            nodes_to_exclude=list(exclude),
+            use_external_data_format=external,
+            extra_options={
+                "ActivationSymmetric": scheme.activations == "int8",
+                "WeightSymmetric": True,
+            },
+        )
+
+
+def quantizable() -> set[str]:
+    """Return the operators for which onnxruntime has a quantised form."""
+    with _quiet():
+        from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+    return {*QDQRegistry, *QLinearOpsRegistry}
+
+
+class _Reader:
+    """What onnxruntime calls a CalibrationDataReader."""
+
+    def __init__(self, samples: Sequence[Sample], progress: Progress) -> None:
+        self._samples, self._progress, self._next = samples, progress, 0
+
+    def get_next(self) -> Sample | None:
+        """Return the next sample, or None after the last."""
+        if self._next == len(self._samples):
+            self._progress("quantising", 0, 1)
+            return None
+        self._next += 1
+        self._progress("calibrating", self._next, len(self._samples))
+        return self._samples[self._next - 1]
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what the tools log from the terminal; they configure the root logger, too."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers = [_Redirect()]
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
+
+
+class _Redirect(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("vkmnn"):
+            _LOG.debug("onnxruntime: %s", record.getMessage())
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConversionError(
+            f"onnxruntime's tools cannot {what}: {first}",
+            hint="--exclude NAME leaves a node in float; without --activations only weights are "
+            "packed",
+        ) from error
