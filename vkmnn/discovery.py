@@ -1,7 +1,9 @@
 """Finds and loads plug-ins: modules that register operators when they are imported.
 
-An installed package announces its modules by the entry-point group `vkmnn.plugins`. They are loaded
-once, before the first model; `VKMNN_PLUGINS` says otherwise.
+An installed package announces its modules by the entry-point group `vkmnn.plugins`; a folder in
+`VKMNN_PLUGIN_PATH` holds plug-ins in folders of their own, each with a manifest. They are loaded
+once, before the first model; `VKMNN_PLUGINS` says otherwise. One that fails is left out with a
+warning, and nothing of it stays; one that the user names raises.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 from vkmnn.errors import PluginError, VkmnnError
+from vkmnn.plugin_folders import Manifest, manifests
 from vkmnn.records import dataclass
 from vkmnn.registry import Snapshot
 
@@ -34,7 +38,8 @@ class Plugin:
     Attributes:
         name: of the entry point, or of the module.
         module: what was imported.
-        distribution: package and version that announced it; "" when nothing did.
+        distribution: package and version that announced it; "" when nothing did. For one of a
+            folder, name and version in its manifest, and the folder.
         registered: what it added, as text: "op type SwiGLU", "Vulkan execution of SwiGLU", ….
     """
 
@@ -45,13 +50,32 @@ class Plugin:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A plug-in that could not be loaded: its name, who announced it, and why."""
+
+    name: str
+    where: str
+    error: PluginError
+
+
+@dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a plug-in is: a module by name, or a file or folder."""
+    """Where a plug-in is: a module by name, or a file or folder.
+
+    `error` says why it cannot even be tried; `named` that the user asked for this one.
+    """
 
     name: str
     module: str
     distribution: str = ""
     path: Path | None = None
+    error: PluginError | None = None
+    named: bool = False
+
+    @property
+    def where(self) -> str:
+        """Who announced it, and which module or file it is."""
+        return f"{self.distribution or 'VKMNN_PLUGINS'} ({self.path or self.module})"
 
     def __str__(self) -> str:
         if self.distribution:
@@ -61,15 +85,19 @@ class _Source:
 
 _lock = threading.RLock()
 _loaded: dict[str, Plugin] = {}
+_left_out: dict[str, LeftOut] = {}
 _complete = False
 
 
 def load_plugins() -> tuple[Plugin, ...]:
     """Load all plug-ins, once; return them in the order of loading.
 
+    One that an installed package or a folder announces and that cannot be loaded is left out: a
+    warning names it and the cause, and `left_out` lists it. Nothing that it registered stays.
+
     Raises:
-        PluginError: a plug-in cannot be imported or registers what is there already. It names the
-            distribution and the entry point, and comes again until the cause is gone.
+        PluginError: a plug-in that `VKMNN_PLUGINS` names cannot be loaded; it comes again until the
+            cause is gone.
     """
     global _complete
     with _lock:
@@ -77,11 +105,29 @@ def load_plugins() -> tuple[Plugin, ...]:
             _complete = True  # what a plug-in imports may come here again
             try:
                 for source in _sources():
-                    _load(source)
+                    _load_or_leave_out(source)
             except BaseException:
                 _complete = False
                 raise
         return tuple(_loaded.values())
+
+
+def left_out() -> tuple[LeftOut, ...]:
+    """Return the announced plug-ins that `load_plugins` could not load."""
+    return tuple(_left_out.values())
+
+
+def _load_or_leave_out(source: _Source) -> None:
+    try:
+        _load(source)
+    except PluginError as error:
+        if source.named:
+            raise
+        if source.where not in _left_out:
+            _LOG.warning("%s, and is left out", error.message, exc_info=error.__cause__)
+        _left_out[source.where] = LeftOut(source.name, source.where, error)
+    else:
+        _left_out.pop(source.where, None)
 
 
 def load_plugin(module: str | Path) -> Plugin:
@@ -107,26 +153,41 @@ def survey() -> Iterator[tuple[str, str, PluginError | None]]:
         PluginError: `VKMNN_PLUGINS` names a file that is not there.
     """
     for source in _sources():
-        where = f"{source.distribution or 'VKMNN_PLUGINS'} ({source.path or source.module})"
         try:
             with _lock:
                 _load(source)
         except PluginError as error:
-            yield source.name, where, error
+            yield source.name, source.where, error
         else:
-            yield source.name, where, None
+            yield source.name, source.where, None
 
 
 def _sources() -> list[_Source]:
-    """Return what `VKMNN_PLUGINS` names, or else what installed packages announce."""
+    """Return what `VKMNN_PLUGINS` names, or else what packages and folders announce."""
     text = os.environ.get("VKMNN_PLUGINS", "").strip()
     if text:
         names = [] if text.lower() in _OFF else text.split(",")
-        return [_source(name.strip()) for name in names if name.strip()]
+        return [replace(_source(name.strip()), named=True) for name in names if name.strip()]
     found = {
         (point.name, point.module, _distribution(point)) for point in _entry_points()
     }  # a set: a package may be found twice, once on the path and once installed
-    return [_Source(*item) for item in sorted(found)]
+    folders = os.environ.get("VKMNN_PLUGIN_PATH", "").split(os.pathsep)
+    return [
+        *(_Source(*item) for item in sorted(found)),
+        *map(_in_folder, manifests(Path(folder) for folder in folders if folder.strip())),
+    ]
+
+
+def _in_folder(found: Manifest) -> _Source:
+    """Return the plug-in that a manifest describes."""
+    origin = f"{found.title}, {found.file}"
+    if found.error is not None:
+        return _Source(found.name, found.name, origin, error=found.error)
+    try:
+        source = _source(found.file.parent / found.module)
+    except PluginError as error:
+        return _Source(found.name, found.name, origin, error=error)
+    return replace(source, name=found.name, distribution=origin)
 
 
 def _entry_points() -> metadata.EntryPoints:
@@ -158,6 +219,8 @@ def _source(module: str | Path) -> _Source:
 
 def _load(source: _Source) -> Plugin:
     """Import a plug-in; when that fails, nothing of it stays."""
+    if source.error is not None:
+        raise _failure(source, source.error) from source.error
     if source.module in _loaded:
         _check_same(source)
         return _loaded[source.module]
@@ -168,10 +231,11 @@ def _load(source: _Source) -> Plugin:
         _import(source)
         api.check_registrations(before)
     except (Exception, SystemExit) as error:  # a module may call sys.exit
+        # Another plug-in may import what registered here: it has to be executed anew, as well.
+        roots = {name.partition(".")[0] for name in (source.module, *before.modules_added())}
         before.restore()
-        root = source.module.partition(".")[0]
-        for name in set(sys.modules) - modules:  # so that a second try imports them anew
-            if f"{name}.".startswith(f"{root}."):
+        for name in set(sys.modules) - modules:
+            if name.partition(".")[0] in roots - {"vkmnn"}:
                 del sys.modules[name]
         raise _failure(source, error) from error
     added = tuple(before.added())

@@ -16,12 +16,13 @@ from vkmnn.core.host_part import HostPart
 from vkmnn.core.loops import Axes, Body
 from vkmnn.core.session import Session
 from vkmnn.cpu_fallback import CpuBackend, run_op
-from vkmnn.discovery import load_plugins
+from vkmnn.discovery import left_out, load_plugins
 from vkmnn.errors import (
     ConversionError,
     DeviceNotFoundError,
     InvalidInputError,
     ModelError,
+    UnsupportedOpError,
     typed_memory_errors,
 )
 from vkmnn.ir import HOST_GRAPH, Array, Dim, Graph, Op, TensorInfo
@@ -247,8 +248,19 @@ def _converted(
     if found is None:  # unless a plug-in knows what it is, ONNX's reader says what it is not
         found = front_end_of(model) or _usual_front_end()
         source = found.read(model)
-    graph = found.convert(source, Conversion(meter, run_op, as_inputs, host))
+    try:
+        graph = found.convert(source, Conversion(meter, run_op, as_inputs, host))
+    except UnsupportedOpError as error:
+        raise _with_left_out(error) from error.__cause__
     return graph, found.optimised
+
+
+def _with_left_out(error: UnsupportedOpError) -> UnsupportedOpError:
+    """Say which plug-ins were left out: they may have had the operators."""
+    names = ", ".join(f"{plugin.name} ({plugin.error.message})" for plugin in left_out())
+    if not names:
+        return error
+    return UnsupportedOpError(error.nodes, hint=f"these plug-ins could not be loaded: {names}")
 
 
 def front_end_of(model: object) -> FrontEnd | None:

@@ -75,6 +75,24 @@ class Registry(Generic[K, T]):
         """Return how many names are taken."""
         return len(self._entries)
 
+    def items(self) -> list[tuple[K, T]]:
+        """Return names and entries in the order of registration."""
+        return list(self._entries.items())
+
+    def remove(self, name: K) -> T:
+        """Take an entry out and return it.
+
+        Raises:
+            PluginError: there is none.
+        """
+        if name not in self._entries:
+            raise PluginError(
+                f"there is no {self.what} {name}",
+                op=name if isinstance(name, str) else None,
+                hint="`vkmnn ops --plugins` lists what plug-ins registered",
+            )
+        return self._entries.pop(name)
+
 
 class Snapshot:
     """All registries as they are now: to see what was added since, and to take it back."""
@@ -95,10 +113,27 @@ class Snapshot:
             for name in self.names_added(registry)
         ]
 
+    def modules_added(self) -> set[str]:
+        """Return the modules whose objects were registered since."""
+        entries = (
+            registry._entries[name]
+            for registry in _REGISTRIES
+            for name in self.names_added(registry)
+        )
+        return {module_of(entry) for entry in entries} - {""}
+
     def restore(self) -> None:
         """Take back every registration made since."""
         for registry in _REGISTRIES:
             registry._entries = dict(self._entries.get(registry, {}))
+
+
+def module_of(entry: object) -> str:
+    """Return the module of a registered object; of a record, that of the first one in it."""
+    for item in (entry, *(getattr(entry, name, None) for name in ("attrs", "make"))):
+        if getattr(item, "__qualname__", None):
+            return str(getattr(item, "__module__", ""))
+    return ""
 
 
 def _place(entry: object) -> str:

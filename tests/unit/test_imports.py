@@ -50,7 +50,13 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),
         *("cpu_fallback", "runtime", "vulkan"),
     },
-    "discovery": {"errors", "registry", "plugin"},  # finds plug-ins; these import `plugin`
+    "plugin_folders": {"errors"},
+    "discovery": {
+        "errors",
+        "registry",
+        "plugin",
+        "plugin_folders",
+    },  # finds plug-ins; these import `plugin`
     "schedule_config": {"errors"},
     "arguments": {"errors", "ir", "core"},  # what callers pass, checked
     "opening": {  # from a model to a session: what every face stands on

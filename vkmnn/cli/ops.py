@@ -12,7 +12,7 @@ from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.support import alternative, body_operators, standard_name
-from vkmnn.discovery import load_plugins
+from vkmnn.discovery import left_out, load_plugins
 from vkmnn.errors import InvalidInputError
 from vkmnn.geometry import has_geometry
 from vkmnn.ir import OP_TYPES
@@ -77,6 +77,8 @@ def list_plugins() -> None:
     plugins = load_plugins()
     for plugin in plugins:
         rows.add_row(plugin.name, plugin.distribution, plugin.module, "\n".join(plugin.registered))
+    for absent in left_out():
+        rows.add_row(absent.name, absent.where, "left out", absent.error.message)
     show(rows, indent=0)
 
 

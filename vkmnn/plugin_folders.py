@@ -1,0 +1,110 @@
+"""Folders of plug-ins: each plug-in in a folder of its own, with a manifest.
+
+A manifest is a file `vkmnn-plugin.json`:
+
+    {"name": "acme-gates", "version": "1.2", "module": "acme_gates", "order": 0, "vkmnn": "0.1"}
+
+`module` is the folder of a package, or a `.py` file, beside the manifest. `order` (0 unless given)
+sorts the plug-ins of all folders, the smallest first; names decide between equals. `vkmnn` is the
+least version of vkmnn that the plug-in needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import vkmnn
+from vkmnn.errors import PluginError
+from vkmnn.records import dataclass
+
+MANIFEST = "vkmnn-plugin.json"
+_KEYS = {"name": str, "version": str, "module": str, "order": int, "vkmnn": str}
+_NEEDED = ("name", "version", "module")
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a manifest says; with an `error`, only `name` and `file` count."""
+
+    file: Path
+    name: str
+    version: str = ""
+    module: str = ""
+    order: int = 0
+    error: PluginError | None = None
+
+    @property
+    def title(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}".strip()
+
+
+def manifests(folders: Iterable[Path]) -> list[Manifest]:
+    """Return the manifests in these folders and in the folders directly inside them, in order.
+
+    What is wrong with a folder or a manifest is in its `error`.
+    """
+    found: dict[Path, Manifest] = {}
+    for folder in folders:
+        place = folder.expanduser().resolve()
+        if not place.is_dir():
+            found[place] = _damaged(place, f"the folder {place} is not there")
+            continue
+        for file in (place / MANIFEST, *sorted(place.glob(f"*/{MANIFEST}"))):
+            if file.is_file():
+                found[file] = read_manifest(file)
+    return sorted(found.values(), key=lambda one: (one.order, one.name, str(one.file)))
+
+
+def read_manifest(file: Path) -> Manifest:
+    """Read a manifest; what is wrong with it is in its `error`."""
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            return _damaged(file, f"it is larger than {_MAX_BYTES} bytes")
+        content = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        return _damaged(file, f"it cannot be read: {error}")
+    wrong = _fault(content, file)
+    if wrong is not None:
+        return _damaged(file, wrong)
+    given = {key: content[key] for key in ("name", "version", "module", "order") if key in content}
+    return Manifest(file, **given)
+
+
+def _fault(content: Any, file: Path) -> str | None:
+    """Return what is wrong with the content of a manifest."""
+    if not isinstance(content, dict):
+        return "it holds no object"
+    for key in _NEEDED:
+        if key not in content:
+            return f'"{key}" is missing'
+    for key, value in content.items():
+        if key not in _KEYS:
+            return f'"{key}" is not known; the keys are {", ".join(_KEYS)}'
+        if type(value) is not _KEYS[key] or value == "":
+            kind = "an integer" if _KEYS[key] is int else "a text"
+            return f'"{key}" is {value!r}, not {kind}'
+    module = (file.parent / content["module"]).resolve()
+    if file.parent.resolve() not in module.parents:
+        return f'"module" is {content["module"]!r}, which does not lie beside the manifest'
+    return _too_new(content.get("vkmnn", "0"))
+
+
+def _too_new(least: str) -> str | None:
+    try:
+        wanted = tuple(int(part) for part in least.split("."))
+    except ValueError:
+        return f'"vkmnn" is {least!r}, not a version such as "0.1"'
+    parts = vkmnn.__version__.split(".")
+    here = tuple(int(part) for part in parts if part.isdigit())
+    return None if wanted <= here else f"it needs vkmnn {least}; this is {'.'.join(parts)}"
+
+
+def _damaged(file: Path, what: str) -> Manifest:
+    error = PluginError(what, hint=f"docs/extending/plugin.md shows a {MANIFEST}")
+    name = file.parent.name if file.name == MANIFEST else file.name
+    return Manifest(file, name, error=error)
