@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 import zlib
 from collections.abc import Generator, Iterator
@@ -55,12 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def registrations() -> Iterator[Snapshot]:
     """Let a test register operators; afterwards the registries are as they were."""
     import vkmnn.plugin  # noqa: F401 - what registers itself later would be taken back too
-    from vkmnn.discovery import load_plugins
+    from vkmnn import discovery
 
-    load_plugins()
-    before = Snapshot()
+    discovery.load_plugins()
+    before, loaded = Snapshot(), dict(discovery._loaded)
     yield before
     before.restore()
+    for module in set(discovery._loaded) - set(loaded):
+        del discovery._loaded[module]
+        sys.modules.pop(module, None)
 
 
 def _broken_promise(report: pytest.TestReport | pytest.CollectReport) -> str | None:

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -159,7 +159,13 @@ def survey() -> Iterator[tuple[str, str, PluginError | None]]:
         except PluginError as error:
             yield source.name, source.where, error
         else:
-            yield source.name, source.where, None
+            lines = priorities(_loaded[source.module].registered)
+            yield source.name, "; ".join([source.where, *lines]), None
+
+
+def priorities(registered: Sequence[str]) -> list[str]:
+    """Return a line for each kernel among registrations: its priority, and what it comes before."""
+    return list(importlib.import_module("vkmnn.plugin").priorities(registered))
 
 
 def _sources() -> list[_Source]:

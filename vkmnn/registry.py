@@ -75,9 +75,9 @@ class Registry(Generic[K, T]):
         """Return how many names are taken."""
         return len(self._entries)
 
-    def items(self) -> list[tuple[K, T]]:
-        """Return names and entries in the order of registration."""
-        return list(self._entries.items())
+    def values(self) -> list[T]:
+        """Return the entries in the order of registration."""
+        return list(self._entries.values())
 
     def remove(self, name: K) -> T:
         """Take an entry out and return it.
@@ -130,10 +130,9 @@ class Snapshot:
 
 def module_of(entry: object) -> str:
     """Return the module of a registered object; of a record, that of the first one in it."""
-    for item in (entry, *(getattr(entry, name, None) for name in ("attrs", "make"))):
-        if getattr(item, "__qualname__", None):
-            return str(getattr(item, "__module__", ""))
-    return ""
+    for name in ("attrs", "make"):
+        entry = getattr(entry, name, entry)
+    return str(getattr(entry, "__module__", "")) if hasattr(entry, "__qualname__") else ""
 
 
 def _place(entry: object) -> str:

@@ -15,7 +15,9 @@ from vkmnn.registry import Snapshot
 from vkmnn.runtime import drivers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-EXTENDING = tuple(f"extending/{name}.md" for name in ("README", "front-end", "driver", "pass"))
+EXTENDING = tuple(
+    f"extending/{name}.md" for name in ("README", "front-end", "driver", "pass", "plugin")
+)
 PAGES = ("coming-from-onnxruntime.md", "coming-from-mnn.md")
 
 

@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
         "ir",
         "converter",
     },  # evaluators of ONNX, for what has no kernel
-    "core": {"errors", "threads", "budget", "ir", "shape", "geometry", "folding"},
+    "core": {"errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"},
     "cpu_fallback": {"errors", "ir", "registry", "shape", "core"},
     "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},

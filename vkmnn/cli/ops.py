@@ -12,7 +12,7 @@ from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.support import alternative, body_operators, standard_name
-from vkmnn.discovery import left_out, load_plugins
+from vkmnn.discovery import left_out, load_plugins, priorities
 from vkmnn.errors import InvalidInputError
 from vkmnn.geometry import has_geometry
 from vkmnn.ir import OP_TYPES
@@ -76,7 +76,9 @@ def list_plugins() -> None:
     rows = table("plug-in", "package", "module", "registers")
     plugins = load_plugins()
     for plugin in plugins:
-        rows.add_row(plugin.name, plugin.distribution, plugin.module, "\n".join(plugin.registered))
+        others = [text for text in plugin.registered if not text.startswith("kernel ")]
+        lines = "\n".join([*others, *priorities(plugin.registered)])
+        rows.add_row(plugin.name, plugin.distribution, plugin.module, lines)
     for absent in left_out():
         rows.add_row(absent.name, absent.where, "left out", absent.error.message)
     show(rows, indent=0)

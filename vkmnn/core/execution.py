@@ -36,9 +36,16 @@ class Execution(Generic[AttrsT]):
         inputs: its operands, None where one is absent.
         outputs: the results that are needed.
 
+    Attributes:
+        provider: who registered the kernel.
+        passed_over: why kernels that come before it did not take the op.
+
     Raises:
         Rejection: the op cannot run here.
     """
+
+    provider: str = "vkmnn"
+    passed_over: tuple[str, ...] = ()
 
     def __init__(
         self, op: Op[AttrsT], inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

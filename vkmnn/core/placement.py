@@ -10,13 +10,19 @@ from vkmnn.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PlacedOp:
-    """An op of the plan, its node in the model, its backend, and why it is not the main one."""
+    """An op of the plan, its node in the model, its backend, and why it is not the main one.
+
+    `provider` is who registered the kernel that runs it: "vkmnn", or a plug-in. `passed_over` says
+    why kernels with a higher priority did not take it.
+    """
 
     name: str
     type: str
     source: str
     backend: str
     reason: str
+    provider: str = "vkmnn"
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,10 @@ class Placement:
         width = max((len(op.type) for op in self.ops), default=0)
         places = max(7, *(len(op.backend) for op in self.ops)) if self.ops else 7
         for op in self.ops:
-            reason = f"  ({op.reason})" if op.reason else ""
-            lines.append(f"  {op.backend:<{places}} {op.type:<{width}}  {op.name}{reason}")
+            provider = f"  [{op.provider}]" if op.provider != "vkmnn" else ""
+            reasons = "; ".join(filter(None, (op.reason, *op.passed_over)))
+            reason = f"  ({reasons})" if reasons else ""
+            lines.append(
+                f"  {op.backend:<{places}} {op.type:<{width}}  {op.name}{provider}{reason}"
+            )
         return "\n".join(lines)

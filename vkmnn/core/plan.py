@@ -232,7 +232,11 @@ class Plan:
     def placement(self) -> Placement:
         """Return where each op runs, and why."""
         ops = tuple(
-            PlacedOp(c.op.name, c.op.type, c.op.source, c.backend, c.reason) for c in self.commands
+            PlacedOp(
+                *(c.op.name, c.op.type, c.op.source, c.backend, c.reason),
+                *(c.execution.provider, c.execution.passed_over),
+            )
+            for c in self.commands
         )
         return Placement(ops, self.main, self._copies)
 

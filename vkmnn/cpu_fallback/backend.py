@@ -8,8 +8,9 @@ from itertools import islice
 
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
+from vkmnn.core.kernels import create
 from vkmnn.core.tensor import Tensor
-from vkmnn.cpu_fallback.registry import has_execution, run_op
+from vkmnn.cpu_fallback.registry import CpuExecution, has_execution, run_op
 from vkmnn.ir import Array, Op, TensorInfo
 
 
@@ -21,6 +22,44 @@ class NumpyExecution(Execution):
     ) -> list[Array]:
         """Return the op's outputs."""
         return run_op(self.op, inputs, outputs)
+
+
+class CpuKernel(NumpyExecution):
+    """An op computed by a plug-in's code, made anew for every plan.
+
+    A subclass may override `prepare`, which is called once for the plan's shapes; what it keeps in
+    `self` is there in all runs.
+
+    Raises:
+        Rejection: raised by `prepare`, the kernel cannot run this op.
+    """
+
+    def __init__(self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
+        super().__init__(op, inputs, outputs)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Plan what shapes and attributes decide, or raise Rejection."""
+
+    def compute(self, inputs: Sequence[Array | None]) -> list[Array]:
+        """Return all outputs; it must not change the inputs, None where one is absent."""
+        raise NotImplementedError
+
+    def on_execute(
+        self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
+    ) -> list[Array]:
+        """Return the op's outputs; what `compute` raises becomes a typed error."""
+        return run_op(self.op, inputs, outputs, lambda op, given, infos: self.compute(given))
+
+
+class FunctionKernel(CpuKernel):
+    """An op computed by a function of op and inputs."""
+
+    function: CpuExecution
+
+    def compute(self, inputs: Sequence[Array | None]) -> list[Array]:
+        """Call the function."""
+        return type(self).function(self.op, inputs)
 
 
 class CpuSegment(Segment):
@@ -71,9 +110,9 @@ class CpuBackend(Backend):
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
         """Return an execution, or a rejection when numpy has no kernel of that op."""
-        if not has_execution(op.type):
-            return Rejection(f"the CPU backend has no execution for {op.type}")
-        return NumpyExecution(op, inputs, outputs)
+        own = NumpyExecution if has_execution(op.type) else None
+        made = create(self.type, own, op, inputs, outputs)
+        return made or Rejection(f"the CPU backend has no execution for {op.type}")
 
     def timed(self) -> CpuBackend:
         """Return the backend itself: its ops are always timed."""

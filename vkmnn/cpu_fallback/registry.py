@@ -18,9 +18,9 @@ Inputs = Sequence[AnyArray | None]
 CpuExecution = Callable[[Op[Any], Inputs], list[AnyArray]]
 PlacedExecution = Callable[[Op[Any], Inputs, Sequence[TensorInfo]], list[AnyArray]]
 
-_Entry = Callable[[Op, Inputs, Sequence[TensorInfo] | None], list[AnyArray]]
+Entry = Callable[[Op, Inputs, Sequence[TensorInfo] | None], list[AnyArray]]
 
-EXECUTIONS: Registry[str, _Entry] = Registry("numpy execution of")
+EXECUTIONS: Registry[str, Entry] = Registry("numpy execution of")
 
 
 def cpu_execution(op_type: str) -> Callable[[CpuExecution], CpuExecution]:
@@ -74,6 +74,7 @@ def run_op(
     op: Op,
     inputs: Sequence[Array | None],
     outputs: Sequence[TensorInfo] | None = None,
+    kernel: Entry | None = None,
 ) -> list[Array]:
     """Compute the outputs of `op` with numpy, one per `op.outputs`.
 
@@ -81,6 +82,7 @@ def run_op(
         op: the operator.
         inputs: one array per `op.inputs`; None where the input is absent.
         outputs: infos of the outputs; only Raster needs them, as its attributes hold no shape.
+        kernel: computes them instead of the execution that is registered.
 
     Returns:
         Arrays, which may be views of the inputs.
@@ -93,7 +95,7 @@ def run_op(
     check_attrs(op)
     try:
         with np.errstate(all="ignore"):
-            results = _execution(op)(op, inputs, outputs)
+            results = (kernel or _execution(op))(op, inputs, outputs)
     except VkmnnError as error:
         if error.op is None:
             error.op, error.node = op.type, op.name
@@ -121,7 +123,7 @@ def run_op(
     return [np.asarray(item) for item in results[: len(op.outputs)]]
 
 
-def _execution(op: Op) -> _Entry:
+def _execution(op: Op) -> Entry:
     execution = EXECUTIONS.get(op.type)
     if execution is None:
         raise ModelError(

@@ -73,6 +73,11 @@ class Op(Generic[AttrsT]):
     attrs: AttrsT
     source: str = ""
 
+    @property
+    def kernel(self) -> str:
+        """What kernels are registered for: the type, or what the attributes make of it."""
+        return self.attrs.kernel_of(self.type)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:

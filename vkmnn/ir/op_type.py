@@ -63,6 +63,10 @@ USUAL_WORK = HostWork()
 class OpAttrs:
     """Base class of attributes; also the attributes of ops that have none."""
 
+    def kernel_of(self, op_type: str) -> str:
+        """Return what kernels of an op of this type are registered for."""
+        return op_type
+
 
 @dataclass(frozen=True, slots=True)
 class OpType:

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
+from vkmnn.converter.passes import GraphIndex, IndexedPass, NoMatch, Pass, PatternPass
+from vkmnn.converter.passes.base import merged_source
+from vkmnn.converter.passes.registered import BEGIN, END, graph_pass
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import cpu_execution, placed_execution
+from vkmnn.cpu_fallback.backend import CpuKernel
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, optional, required, widen
 from vkmnn.errors import (
     ConversionError,
@@ -41,6 +45,7 @@ from vkmnn.ir import (
     ops,
 )
 from vkmnn.plugin.check import check_registrations
+from vkmnn.plugin.kernels import kernel, priorities
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shape import size_computer
@@ -74,10 +79,13 @@ from vkmnn.vulkan.storage import kernel_dtype, reject_integers, vec4_count
 _load_all()  # so that a plug-in cannot take the name of an execution that comes later
 
 __all__ = [
+    "BEGIN",
+    "END",
     "Activation",
     "AnyArray",
     "Conversion",
     "ConversionError",
+    "CpuKernel",
     "DType",
     "DeviceInfo",
     "Facts",
@@ -86,6 +94,8 @@ __all__ = [
     "FrontEnd",
     "GeometryContext",
     "Graph",
+    "GraphIndex",
+    "IndexedPass",
     "Infos",
     "Inputs",
     "InvalidInputError",
@@ -93,10 +103,13 @@ __all__ = [
     "Layouts",
     "ModelError",
     "ModelFileError",
+    "NoMatch",
     "NodeContext",
     "Op",
     "OpAttrs",
     "Outputs",
+    "Pass",
+    "PatternPass",
     "PluginError",
     "Region",
     "Rejection",
@@ -123,11 +136,14 @@ __all__ = [
     "dtype_of",
     "front_end",
     "geometry",
+    "graph_pass",
     "has_input",
     "info_of",
     "int_list",
     "int_scalar",
+    "kernel",
     "kernel_dtype",
+    "merged_source",
     "normalize_axes",
     "normalize_axis",
     "op_type",
@@ -135,6 +151,7 @@ __all__ = [
     "ops",
     "optional",
     "placed_execution",
+    "priorities",
     "reject_integers",
     "required",
     "row_strides",

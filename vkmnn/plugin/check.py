@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
+from vkmnn.converter.passes.pipeline import default_passes, late_passes
+from vkmnn.converter.passes.registered import BEGIN, END, PASSES
+from vkmnn.core.kernels import KERNELS
+from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
 from vkmnn.errors import PluginError
 from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS
 from vkmnn.ir import OP_TYPES
+from vkmnn.plugin.kernels import lowered_away
 from vkmnn.registry import Registry, Snapshot
 from vkmnn.shape.registry import COMPUTERS as SHAPE_COMPUTERS
 from vkmnn.shape.symbolic.rules import SHAPE_RULES, VALUE_RULES
@@ -26,6 +32,8 @@ _OTHERS: tuple[Registry[str, Any], ...] = (
 def check_registrations(before: Snapshot) -> None:
     """Check what was registered since: op types are complete, and all else is for an op type.
 
+    Kernels must be for ops that their backend gets to see, and passes must have a place.
+
     Raises:
         PluginError: names the first that is not so, and what is missing.
     """
@@ -39,12 +47,44 @@ def check_registrations(before: Snapshot) -> None:
                 )
     for other in _OTHERS:
         for name in before.names_added(other):
-            if name not in OP_TYPES:
-                import difflib
+            _check_op(f"{other.what} {name}", name)
+    for key in before.names_added(KERNELS):
+        found = KERNELS[key]
+        _check_op(f"kernel {key}", found.op)
+        if lowered_away(found):
+            raise PluginError(
+                f"kernel {key}: devices get Raster instead of {found.op}, which is lowered before",
+                op=found.op,
+                hint="register a kernel for Raster, or an op type of your own and a pass",
+            )
+    for name in before.names_added(PASSES):
+        _check_place(name)
 
-                near = difflib.get_close_matches(name, OP_TYPES, 1)
-                raise PluginError(
-                    f"{other.what} {name}: there is no such op type",
-                    op=name,
-                    hint=f"did you mean {near[0]}?" if near else f'add it with @op_type("{name}")',
-                )
+
+def _check_op(what: str, name: str) -> None:
+    """Refuse a registration for an op type that is not there."""
+    if name in OP_TYPES:
+        return
+    near = get_close_matches(name, OP_TYPES, 1)
+    raise PluginError(
+        f"{what}: there is no such op type",
+        op=name,
+        hint=f"did you mean {near[0]}?" if near else f'add it with @op_type("{name}")',
+    )
+
+
+def _check_place(name: str) -> None:
+    """Refuse a pass that would run nowhere, or after itself."""
+    after, seen = PASSES[name].after, {name}
+    while after in PASSES and after not in seen:
+        seen.add(after)
+        after = PASSES[after].after
+    own = [one.name for table in (default_passes(run_op), late_passes()) for one in table]
+    if after in (BEGIN, END, *own):
+        return
+    near = get_close_matches(after, [BEGIN, END, *own, *PASSES], 1)
+    where = "itself" if after in seen else f"{after}, which is not there"
+    raise PluginError(
+        f"pass {name} is to run after {where}",
+        hint=f"did you mean {near[0]}?" if near else "docs/extending/pass.md lists the passes",
+    )

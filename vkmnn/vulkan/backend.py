@@ -19,6 +19,7 @@ from vkmnn.core.backend import (
 )
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
+from vkmnn.core.kernels import KERNELS, create
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op
@@ -100,8 +101,7 @@ class VulkanBackend(TunableBackend):
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
         """Return an execution, or the reason the op cannot run on this device."""
-        execution = EXECUTIONS.get(op.type)
-        if execution is None:
+        if op.type not in EXECUTIONS and not len(KERNELS):
             return Rejection(f"no Vulkan execution for {op.type}")
         for tensor in (*inputs, *outputs):
             if tensor is not None and kernel_dtype(tensor.dtype) is None:
@@ -114,10 +114,8 @@ class VulkanBackend(TunableBackend):
             value = beyond_range(tensor.value)
             if value is not None:
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
-        try:
-            return execution(op, inputs, outputs, self.device.info)
-        except Rejection as rejection:
-            return rejection
+        made = create(self.type, EXECUTIONS.get(op.type), op, inputs, outputs, self.device.info)
+        return made or Rejection(f"no Vulkan execution for {op.type}")
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Assign layouts, insert conversions, and split whatever is too large to bind."""

@@ -30,13 +30,14 @@ from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
 from vkmnn.converter.passes.merge_matmul import MergeMatMul
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
 from vkmnn.converter.passes.refine_shapes import RefineShapes
+from vkmnn.converter.passes.registered import is_registered, with_registered
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
-from vkmnn.errors import unexpected_error
+from vkmnn.errors import ModelError, PluginError, VkmnnError, unexpected_error
 from vkmnn.folding import Evaluator
 from vkmnn.ir.graph import Graph
 
@@ -107,18 +108,20 @@ def optimize(
     """Return an equivalent graph that computes the same outputs with fewer ops.
 
     The passes run in order, again and again, until none of them finds anything; then the late
-    passes do. Results are equal up to the rounding of the graph's element types. Names of graph
-    inputs and outputs stay.
+    passes do. Plug-ins' passes run where they were registered to. Results are equal up to the
+    rounding of the graph's element types. Names of graph inputs and outputs stay.
 
     Args:
         graph: a valid graph; it is not changed (arrays of constants are shared with the result).
         evaluate: computes an op on constant inputs, for constant folding.
-        passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes()`.
+        passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes()`,
+            with those that plug-ins add.
         meter: counts time and the memory of folded constants; None has no limits.
 
     Raises:
         BudgetError: it takes more time than allowed.
         ModelError: the graph is not valid in a way that only a pass noticed.
+        PluginError: a plug-in's pass left a graph that is not valid.
     """
     result = replace(
         graph,
@@ -129,7 +132,8 @@ def optimize(
         infos=dict(graph.infos),
     )
     before = len(result.ops)
-    for table in (default_passes(evaluate), late_passes()) if passes is None else (passes,):
+    own = (default_passes(evaluate), late_passes())
+    for table in with_registered(own) if passes is None else (passes,):
         _run(result, table, meter or unlimited())
     log.debug("graph '%s': %d ops before the passes, %d after", graph.name, before, len(result.ops))
     return result
@@ -155,6 +159,29 @@ def _apply(one: IndexedPass, index: GraphIndex) -> int:
         ) from error
 
 
+def _run_one(one: Pass, graph: Graph) -> int:
+    """Run a pass that knows no index; what it raises names the pass."""
+    try:
+        return one.run(graph)
+    except VkmnnError:
+        raise
+    except Exception as error:
+        raise unexpected_error(error, f"pass {one.name}") from error
+
+
+def _check(one: Pass, graph: Graph) -> None:
+    """Refuse what a plug-in's pass made of a graph, where that is not valid."""
+    try:
+        graph.validate()
+    except ModelError as error:
+        raise PluginError(
+            f"pass {one.name} left a graph that is not valid: {error.message}",
+            op=error.op,
+            node=error.node,
+            hint="VKMNN_PLUGINS=off runs vkmnn without plug-ins",
+        ) from error
+
+
 def _run(graph: Graph, table: Sequence[Pass], meter: Meter) -> None:
     """Run passes until none of them finds anything."""
     for number in range(1, MAX_ROUNDS + 1):
@@ -168,8 +195,10 @@ def _run(graph: Graph, table: Sequence[Pass], meter: Meter) -> None:
                 if count:
                     index.commit()
             else:
-                count = one.run(graph)
+                count = _run_one(one, graph)
                 index = None
+            if count and is_registered(one):
+                _check(one, graph)
             changes += count
             if count:
                 elapsed = (time.perf_counter() - start) * 1e3

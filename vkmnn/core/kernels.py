@@ -1,0 +1,114 @@
+"""Kernels that plug-ins add beside a backend's own: who registered them, and which one is taken.
+
+Of the kernels that fit an op, the one with the highest priority is asked first. vkmnn's own have
+priority 0, those of plug-ins 10 unless they say otherwise. Between equals, one for the op's element
+type comes before one for any; then names of providers decide. A kernel that rejects the op leaves
+it to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vkmnn.core.execution import Execution, Rejection
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType, Op
+from vkmnn.records import dataclass
+from vkmnn.registry import Registry
+
+OWN = "vkmnn"
+"""The provider of vkmnn's own kernels."""
+
+OWN_PRIORITY = 0
+PLUGIN_PRIORITY = 10
+
+Make = Callable[..., Execution[Any]]
+"""Makes an execution from op, inputs and outputs, and what the backend passes besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel and what it is for; `dtype` None stands for every element type."""
+
+    backend: str
+    op: str
+    make: Make
+    provider: str = OWN
+    dtype: DType | None = None
+    priority: int = OWN_PRIORITY
+
+    @property
+    def key(self) -> str:
+        """What at most one kernel is registered for, as text."""
+        kind = self.dtype.value if self.dtype else "any type"
+        return f"{self.op} on {self.backend} for {kind} by {self.provider}"
+
+
+KERNELS: Registry[str, Kernel] = Registry("kernel")
+
+
+def kernels_of(backend: str, op: str, dtype: DType | None, own: Kernel | None) -> list[Kernel]:
+    """Return the kernels that fit an op, in the order in which they are asked.
+
+    Args:
+        backend: the backend's type.
+        op: the op's type, of a Custom op with its own: `Op.kernel`.
+        dtype: the element type that decides: see `deciding_dtype`.
+        own: the backend's own kernel.
+    """
+    added = [
+        kernel
+        for kernel in KERNELS.values()
+        if kernel.op == op and kernel.backend == backend and kernel.dtype in (None, dtype)
+    ]
+    added += [own] if own else []
+    return sorted(added, key=lambda one: (-one.priority, one.dtype is None, one.provider))
+
+
+def deciding_dtype(inputs: Sequence[Tensor | None], outputs: Sequence[Tensor] = ()) -> DType | None:
+    """Return the element type by which kernels are chosen: the first input's that is present.
+
+    An op without inputs goes by its first output.
+    """
+    return next((one.dtype for one in (*inputs, *outputs) if one is not None), None)
+
+
+def create(
+    backend: str,
+    own: Make | None,
+    op: Op,
+    inputs: Sequence[Tensor | None],
+    outputs: Sequence[Tensor],
+    *details: object,
+) -> Execution[Any] | Rejection | None:
+    """Return an execution by the first kernel that takes the op.
+
+    Args:
+        backend: the backend's type.
+        own: its own kernel.
+        op: what is to be executed.
+        inputs: its operands, None where one is absent.
+        outputs: its results.
+        details: what kernels of this backend get besides.
+
+    Returns:
+        The execution, which knows its provider and who rejected the op before; a Rejection with all
+        reasons; None where there is no kernel.
+    """
+    builtin = None if own is None else Kernel(backend, op.kernel, own)
+    found = [builtin] if builtin else []
+    if len(KERNELS):
+        found = kernels_of(backend, op.kernel, deciding_dtype(inputs, outputs), builtin)
+    reasons: list[str] = []
+    for kernel in found:
+        try:
+            execution = kernel.make(op, inputs, outputs, *details)
+        except Rejection as rejection:
+            prefix = "" if kernel is builtin else f"{kernel.provider}: "
+            reasons.append(f"{prefix}{rejection.reason}")
+            continue
+        execution.provider = kernel.provider
+        execution.passed_over = tuple(reasons)
+        return execution
+    return Rejection("; ".join(reasons)) if reasons else None
