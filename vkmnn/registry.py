@@ -88,7 +88,6 @@ class Registry(Generic[K, T]):
         if name not in self._entries:
             raise PluginError(
                 f"there is no {self.what} {name}",
-                op=name if isinstance(name, str) else None,
                 hint="`vkmnn ops --plugins` lists what plug-ins registered",
             )
         return self._entries.pop(name)
@@ -115,12 +114,10 @@ class Snapshot:
 
     def modules_added(self) -> set[str]:
         """Return the modules whose objects were registered since."""
-        entries = (
-            registry._entries[name]
-            for registry in _REGISTRIES
-            for name in self.names_added(registry)
-        )
-        return {module_of(entry) for entry in entries} - {""}
+        found: set[str] = set()
+        for registry in _REGISTRIES:
+            found.update(module_of(registry[name]) for name in self.names_added(registry))
+        return found - {""}
 
     def restore(self) -> None:
         """Take back every registration made since."""
@@ -132,7 +129,8 @@ def module_of(entry: object) -> str:
     """Return the module of a registered object; of a record, that of the first one in it."""
     for name in ("attrs", "make"):
         entry = getattr(entry, name, entry)
-    return str(getattr(entry, "__module__", "")) if hasattr(entry, "__qualname__") else ""
+    named = getattr(entry, "__qualname__", "")
+    return str(getattr(entry, "__module__", "")) if named else ""
 
 
 def _place(entry: object) -> str:

@@ -12,6 +12,7 @@ from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
 from vkmnn.errors import PluginError
 from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS
 from vkmnn.ir import DType
+from vkmnn.registry import Registry
 from vkmnn.vulkan.execution import EXECUTIONS as VULKAN_EXECUTIONS
 from vkmnn.vulkan.execution import VulkanExecution
 
@@ -23,7 +24,7 @@ _BASES: dict[str, tuple[type[Execution[Any]], str]] = {
 }
 """The base class of the kernels of vkmnn's backends, and the method that has to be there."""
 
-_OWN = {"VULKAN": VULKAN_EXECUTIONS, "CPU": CPU_EXECUTIONS}
+_OWN: dict[str, Registry[str, Any]] = {"VULKAN": VULKAN_EXECUTIONS, "CPU": CPU_EXECUTIONS}
 
 
 def kernel(
@@ -51,7 +52,8 @@ def kernel(
     Raises:
         PluginError: the provider has such a kernel already, or it is not of the backend's kind.
     """
-    if not isinstance(priority, int) or not (dtype is None or isinstance(dtype, DType)):
+    wrong: tuple[object, object] = priority, dtype
+    if not isinstance(wrong[0], int) or not isinstance(wrong[1], (DType, type(None))):
         raise PluginError(
             f"dtype {dtype!r} with priority {priority!r}",
             hint="dtype=DType.FLOAT32 or None, priority=10",
@@ -104,7 +106,8 @@ def shadowed(new: Kernel) -> list[str]:
         > (-new.priority, new.dtype is None, new.provider)
     ]
     names = [f"{other.provider}'s" for other in found]
-    if new.op in _OWN.get(new.backend, ()) and new.priority >= 0:
+    own = _OWN.get(new.backend)
+    if own is not None and new.op in own and new.priority >= 0:
         names.append(f"{OWN}'s own")
     return names
 
