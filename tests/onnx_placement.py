@@ -41,8 +41,7 @@ HEAD = """# Where onnx's node cases run
 The onnx package ({version}) has {total:,} node cases. {device:,} of them, {share:.1f} %, run wholly
 on the device. The others run in part on the host, in numpy, in onnxruntime or in the onnx package's
 evaluator ([how](decisions/host-nodes.md)). `tests/faces/test_onnx_backend.py` checks the results of
-these and of the package's other cases. It leaves out random numbers, images in files, and the two
-models with a `Gradient` node, a training operator that no evaluator takes.
+these and of the package's other cases. It leaves out random numbers and images in files.
 
 | Why not | cases | operators |
 |---|---:|---|
