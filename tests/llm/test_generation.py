@@ -40,7 +40,7 @@ def model(folder: Path) -> Iterator[LanguageModel]:
 @pytest.mark.parametrize(
     ("layout", "family"),
     [("optimum", "llama"), ("optimum", "qwen2"), ("optimum", "gemma"), ("optimum", "phi"),
-     ("genai", "qwen2"), ("merged", "llama")],
+     ("genai", "qwen2"), ("genai", "gpt-oss"), ("genai", "gemma2"), ("merged", "llama")],
 )  # fmt: skip
 def test_tokens_are_those_of_onnxruntime(layout: str, family: str, tmp_path: Path) -> None:
     if not enumerate_devices():
@@ -55,6 +55,9 @@ def test_tokens_are_those_of_onnxruntime(layout: str, family: str, tmp_path: Pat
         path = tiny.optimum_folder(tmp_path, shape) / "onnx" / "model.onnx"
     with vkmnn.llm.load(tmp_path, capacity=250) as model:
         made = model.generate(PROMPT, 60)
+        before = model.counters()
+        model.generate([7, *PROMPT], 4)
+        assert model.counters()["plans"] == before["plans"]
     want = greedy(path, PROMPT, 60)
     ends = want.index(319) if 319 in want else 60
     assert made.tokens == want[:ends]

@@ -44,13 +44,18 @@ class Shape:
     scaled: bool = False  # Gemma: embeddings
     layer_norm: bool = False  # Phi
     gelu: bool = False
+    sinks: bool = False  # gpt-oss: of every head; its windows, too, in every other layer
+    score_cap: float = 0.0  # Gemma 2: of the scores
 
 
 LLAMA = Shape()
 QWEN2 = Shape(bias=True, kv_heads=1)
 GEMMA = Shape(softcap=20.0, scaled=True, gelu=True)
 PHI = Shape(rotary=8, layer_norm=True, kv_heads=4, gelu=True)
-FAMILIES = {"llama": LLAMA, "qwen2": QWEN2, "gemma": GEMMA, "phi": PHI}
+GPT_OSS = Shape(sinks=True, bias=True)
+GEMMA2 = Shape(softcap=20.0, score_cap=5.0)
+FAMILIES = {"llama": LLAMA, "qwen2": QWEN2, "gemma": GEMMA, "phi": PHI, "gpt-oss": GPT_OSS,
+            "gemma2": GEMMA2}  # fmt: skip
 
 
 def _norm(b: Builder, x: str, name: str, shape: Shape) -> str:
@@ -81,7 +86,10 @@ def _tables(b: Builder, shape: Shape) -> None:
 
 
 def _head(b: Builder, x: str, shape: Shape) -> None:
-    y = _norm(b, x, "norm", shape)
+    _logits(b, _norm(b, x, "norm", shape), shape)
+
+
+def _logits(b: Builder, y: str, shape: Shape) -> None:
     if not shape.softcap:
         b.linear(y, "logits", shape.width, shape.vocabulary)
         return
@@ -240,13 +248,17 @@ def genai_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
         qkv = _projection(b, y, f"{name}.qkv", (h + 2 * g) * d, shape)
         outs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+        sinks = []
+        if shape.sinks:
+            sinks = ["", "", b.constant(f"{name}.sinks", b.rng.standard_normal(h), np.float32)]
         b.nodes.append(helper.make_node(
             "GroupQueryAttention", [qkv, "", "", *past, "seqlens_k", "total", "cos_cache",
-                                    "sin_cache"], outs, domain="com.microsoft", num_heads=h,
-            kv_num_heads=g, do_rotary=1, local_window_size=-1, scale=d**-0.5))  # fmt: skip
+                                    "sin_cache", *sinks], outs, domain="com.microsoft",
+            num_heads=h, kv_num_heads=g, do_rotary=1, softcap=shape.score_cap, scale=d**-0.5,
+            local_window_size=20 if shape.sinks and layer % 2 == 0 else -1))  # fmt: skip
         y, x = _skip_norm(b, x, b.linear(outs[0], f"{name}.o", h * d, shape.width), name, shape)
         y, x = _skip_norm(b, x, _mlp(b, y, f"{name}.mlp", shape), f"{name}.end", shape)
-    b.linear(y, "logits", shape.width, shape.vocabulary)
+    _logits(b, y, shape)
     return _model(b, shape, positions=False)
 
 

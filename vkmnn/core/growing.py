@@ -418,7 +418,8 @@ def _needed(
 
 _Rule = Callable[[_Rewriter, Op], Op]
 _SIZED = frozenset({"Reshape", "Expand", "Slice"})
-_NEUTRAL = {"SUM": 0.0, "L1": 0.0, "L2": 0.0, "SUM_SQUARE": 0.0, "PROD": 1.0}
+_NEUTRAL = {"SUM": 0.0, "L1": 0.0, "L2": 0.0, "SUM_SQUARE": 0.0, "PROD": 1.0,
+            "LOG_SUM_EXP": -np.inf}  # fmt: skip
 
 
 def _broadcast(rewriter: _Rewriter, op: Op) -> Op:
