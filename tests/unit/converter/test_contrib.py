@@ -102,3 +102,36 @@ def test_types_are_known_behind_contrib_operators(build: Build) -> None:
     nodes = [contrib("Gelu", ["x"], ["h"]), helper.make_node("Mean", ["h", "h"], ["y"])]
     graph = load_model(build(nodes, {"x": rand(2, 3)}, ["y"], com_microsoft=1))
     assert (graph.infos["h"].dtype, graph.infos["h"].shape) == (DType.FLOAT32, (2, 3))
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+def test_embedding_with_its_norm(
+    segments: bool, given: bool, mask: bool, build: Build, agree: Agree
+) -> None:
+    feeds = {"ids": RANDOM.integers(0, 7, (2, 5)).astype(np.int32)}
+    constants = {"words": rand(7, 8), "places": rand(9, 8), "scale": rand(8), "shift": rand(8)}
+    names = ["ids", "", "words", "places", "", "scale", "shift", "", ""]
+    if segments:
+        feeds["kinds"] = RANDOM.integers(0, 2, (2, 5)).astype(np.int32)
+        constants["table"] = rand(2, 8)
+        names[1], names[4] = "kinds", "table"
+    if mask:
+        feeds["mask"] = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+        names[7] = "mask"
+    if given:
+        feeds["at"] = RANDOM.integers(0, 9, (2, 5)).astype(np.int32)
+        names[8] = "at"
+    outputs = {"y": (1, None), "kept": (6, None), "sum": (1, None)}
+    node = contrib("EmbedLayerNormalization", names, list(outputs), epsilon=1e-5)
+    agree(build([node], feeds, outputs, constants, com_microsoft=1), feeds)
+
+
+@pytest.mark.parametrize("skip", [(4, 8), (1, 4, 8), (2, 4, 8)])
+@pytest.mark.parametrize("op", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+def test_skips_of_fewer_axes(op: str, skip: tuple[int, ...], build: Build, agree: Agree) -> None:
+    feeds = {"x": rand(2, 4, 8), "skip": rand(*skip)}
+    constants = {"scale": rand(8)} | ({"shift": rand(8)} if op[4] == "L" else {})
+    node = contrib(op, [*feeds, *constants], ["y", "", "", "sum"])
+    agree(build([node], feeds, ["y", "sum"], constants, com_microsoft=1), feeds)

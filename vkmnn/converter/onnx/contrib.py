@@ -9,11 +9,16 @@ from vkmnn.converter.onnx.activation import gated
 from vkmnn.converter.onnx.conv import convolution_attrs
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
+from vkmnn.ir import DType
 from vkmnn.ir.ops import (
     Activation,
+    AxisAttrs,
     BinaryAttrs,
+    ConstantOfShapeAttrs,
     LayerNormAttrs,
     MatMulAttrs,
+    ReductionAttrs,
+    ShapeAttrs,
     TriluAttrs,
     UnaryAttrs,
 )
@@ -110,3 +115,39 @@ def _skip_layer_norm(node: NodeContext) -> None:
 @converter("SkipSimplifiedLayerNormalization", domain=_MICROSOFT)
 def _skip_rms_norm(node: NodeContext) -> None:
     _skip_norm(node, node.input(3), [node.input(2)], rms=True)
+
+
+@converter("EmbedLayerNormalization", domain=_MICROSOFT)
+def _embed_layer_norm(node: NodeContext) -> None:
+    """Add rows of tables for words, places and segments, and normalise; BERT's first layer."""
+    ids, segments, words, places, kinds, gamma, beta, mask, given = (
+        node.input(index) for index in range(9)
+    )
+    total = node.emit("Gather", [words, ids], AxisAttrs(0))
+    if given:
+        rows = node.emit("Gather", [places, given], AxisAttrs(0))
+    else:
+        count = node.emit("Shape", [ids], ShapeAttrs(1, 2))
+        first, one = node.ints_constant([0]), node.ints_constant([1])
+        rows = node.emit("Slice", [places, first, count, first, one])
+    total = node.emit("BinaryOp", [total, rows], BinaryAttrs("ADD"))
+    if segments:
+        kind = node.emit("Gather", [kinds, segments], AxisAttrs(0))
+        total = node.emit("BinaryOp", [total, kind], BinaryAttrs("ADD"))
+    attrs = LayerNormAttrs(-1, node.float("epsilon", _SKIP_EPSILON))
+    node.emit("LayerNorm", [total, gamma, beta], attrs, node.outputs[:1])
+    if node.output(2):
+        node.emit("Identity", [total], None, node.outputs[2:3])
+    if node.output(1):
+        _count_kept(node, mask, ids)
+
+
+def _count_kept(node: NodeContext, mask: str, ids: str) -> None:
+    """Write how many elements of each row of a mask are 1; 0 without a mask."""
+    if mask:
+        attrs = ReductionAttrs("SUM", keepdims=False)
+        node.emit("Reduction", [mask, node.ints_constant([1])], attrs, node.outputs[1:2])
+        return
+    batch = node.emit("Shape", [ids], ShapeAttrs(0, 1))
+    none = ConstantOfShapeAttrs(0, DType.INT32)
+    node.emit("ConstantOfShape", [batch], none, node.outputs[1:2])

@@ -167,7 +167,7 @@ def _masks(node: NodeContext, operands: tuple[str, str], padding: str, causal: b
 
 
 def _kept(node: NodeContext, padding: str, k: str) -> str:
-    """Return where keys are no padding, as booleans that broadcast to [batch, heads, rows, keys].
+    """Return where keys count, as booleans that broadcast to [batch, heads, rows, keys].
 
     Masks have an element for every key, for every key of every row, or are the numbers of keys.
     """

@@ -10,6 +10,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     composed,
     contrib,
     contrib_attention,
+    contrib_experts,
     contrib_group_query,
     conv,
     elementwise,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from vkmnn.testing.fuzz.recipes.table import recipe
 from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch, Value
 from vkmnn.testing.fuzz.values import FINITE, UNIT
@@ -93,9 +95,12 @@ def _group_query_attention(s: Sketch, op: str) -> None:
     last = s.parameter([past + length - 1] * batch, "int32", constant=0.5)
     total = s.parameter(past + length, "int32", constant=1.0)
     tables = [s.weight("float32", [past + length, depth // 2], UNIT) for _ in range(2)]
+    rest: list[Value | None] = list(tables) if rotary else []
+    if s.chance(0.3):
+        rest += [None] * (4 - len(rest)) + [s.weight("float32", [heads], UNIT)]
     s.node(
         op,
-        [*parts, *caches, last, total, *(tables if rotary else [])],
+        [*parts, *caches, last, total, *rest],
         3,
         domain=MICROSOFT,
         num_heads=heads,
@@ -119,3 +124,67 @@ def _multi_head_attention(s: Sketch, op: str) -> None:
     inputs.append(None)
     inputs.append(s.weight("float32", [1, heads, length, keys], UNIT) if s.chance(0.5) else None)
     s.one(op, *inputs, domain=MICROSOFT, num_heads=heads, scale=s.choose(None, 0.5))
+
+
+@recipe("Attention", domain=MICROSOFT)
+def _attention(s: Sketch, op: str) -> None:
+    batch, heads, length, depth = s.choose(1, 2), s.choose(1, 3), s.size(6), 8
+    x = s.pick("float32", [batch, length, s.size(9)], spread=UNIT)
+    width = heads * depth
+    inputs: list[Value | None] = [
+        x,
+        s.weight("float32", [x.shape[-1], 3 * width], UNIT),
+        s.weight("float32", [3 * width], UNIT),
+    ]
+    if s.chance(0.5):
+        kept = s.draws.integers(1, length + 1, [batch])
+        inputs.append(s.parameter(kept, "int32", constant=0.5))
+    s.one(op, *inputs, domain=MICROSOFT, num_heads=heads, scale=s.choose(None, 0.5),
+          unidirectional=s.choose(None, 0, 1))  # fmt: skip
+
+
+@recipe("EmbedLayerNormalization", domain=MICROSOFT)
+def _embed_norm(s: Sketch, op: str) -> None:
+    batch, length, width, words = s.choose(1, 2), s.size(6), s.size(9), s.size(7)
+    ids = s.parameter(s.draws.integers(0, words, [batch, length]), "int32", constant=0.3)
+    tables = [s.weight("float32", [rows, width], UNIT) for rows in (words, length + 2)]
+    weights = [s.weight("float32", [width], FINITE) for _ in range(2)]
+    s.node(op, [ids, None, *tables, None, *weights], 1, domain=MICROSOFT,
+           epsilon=s.choose(1e-5, 1e-3))  # fmt: skip
+
+
+@recipe("MoE", domain=MICROSOFT)
+def _mixture(s: Sketch, op: str) -> None:
+    tokens, experts, width, inner = s.size(5), s.choose(2, 3, 5), s.size(9), s.size(9)
+    kind = s.choose("relu", "gelu", "silu", "identity", "swiglu")
+    double = 2 if kind == "swiglu" else 1
+    order = s.draws.permuted(np.tile(np.arange(experts), (tokens, 1)), axis=1)
+    inputs: list[Value | None] = [
+        s.pick("float32", [tokens, width], spread=UNIT),
+        s.parameter(order.astype(np.float32) / 2, "float32", constant=0.3),
+        s.weight("float32", [experts, double * inner, width], UNIT),
+        s.weight("float32", [experts, double * inner], UNIT) if s.chance(0.5) else None,
+        s.weight("float32", [experts, width, inner], UNIT),
+    ]
+    s.one(op, *inputs, domain=MICROSOFT, k=s.rng.randint(1, experts), activation_type=kind,
+          swiglu_fusion=1 if double == 2 else None,
+          normalize_routing_weights=s.choose(None, 1))  # fmt: skip
+
+
+@recipe("QMoE", domain=MICROSOFT)
+def _coded_mixture(s: Sketch, op: str) -> None:
+    tokens, experts, width, inner = s.size(5), s.choose(2, 3), 32, s.choose(32, 64)
+    order = s.draws.permuted(np.tile(np.arange(experts), (tokens, 1)), axis=1)
+
+    def codes(columns: int, depth: int) -> list[Value]:
+        packed = s.draws.integers(0, 256, [experts, columns, depth // 2])
+        scales = s.draws.uniform(0.001, 0.05, [experts, columns, depth // 32])
+        return [s.parameter(packed, "uint8", constant=1.0),
+                s.parameter(scales.astype(np.float32), "float32", constant=1.0)]  # fmt: skip
+
+    first, second = codes(2 * inner, width), codes(width, inner)
+    s.one(op, s.pick("float32", [tokens, width], spread=UNIT),
+          s.parameter(order.astype(np.float32) / 2, "float32", constant=0.3),
+          *first, None, *second, domain=MICROSOFT, k=s.rng.randint(1, experts),
+          activation_type="swiglu", swiglu_fusion=1, expert_weight_bits=4, block_size=32,
+          weights_prepacked=0)  # fmt: skip
