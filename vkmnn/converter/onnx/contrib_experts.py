@@ -106,7 +106,7 @@ def _joined(array: Array, summed: bool) -> Array:
 def _constant(node: NodeContext, index: int, rank: int) -> Array:
     value = node.const_value(node.input(index))
     if value is None or value.ndim != rank:
-        raise node.unsupported(f"'{node.input(index)}' is no constant of {rank} axes")
+        raise node.unsupported(f"'{node.input(index)}' is not a constant of {rank} axes")
     return value
 
 
