@@ -103,6 +103,7 @@ class GraphBuilder:
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._refused: list[UnsupportedNode] = []
         self._tainted: set[str] = set()
+        self._unread: set[tuple[str, str, str]] = set()
         self._opsets = opset_map(file.proto.opset_import)
 
     def build(self) -> Graph:
@@ -404,13 +405,14 @@ class GraphBuilder:
             return self._inline(node)
         if is_loop(node.proto):
             return self._unroll(node)
-        if any(attribute.type in GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
-            raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         convert = find_converter(node.op, node.domain, node.opset)
         if convert is None:
+            if any(attribute.type in GRAPH_ATTRIBUTES for attribute in node.proto.attribute):
+                raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
             return self._expand(node, schema)
+        context = NodeContext(node, self)
         try:
-            convert(NodeContext(node, self))
+            convert(context)
         except ExpandError:
             return self._expand(node, schema)
         except UnsupportedCaseError:
@@ -425,10 +427,34 @@ class GraphBuilder:
             ) from error
         except Exception as error:
             raise unexpected_error(error, "conversion", op=node.op, node=node.name) from error
+        if schema is None and not convert.__module__.startswith("vkmnn."):
+            self._report_unread(node, context)
         if self._is_tainted(node):
             unknown = (name for name in node.proto.output if name and not self.info(name))
             self._tainted.update(unknown)
         return []
+
+    def _report_unread(self, node: SourceNode, context: NodeContext) -> None:
+        """Report attributes that a plug-in's converter has not asked for.
+
+        Raises:
+            ModelError: one is nearly what it asked for, which the node lacks.
+        """
+        for name, near in context.unread().items():
+            if near is not None:
+                raise ModelError(
+                    f"attribute '{name}' is not known",
+                    op=node.op,
+                    node=node.name,
+                    hint=f"did you mean '{near}'?",
+                )
+            key = (node.domain, node.op, name)
+            if key not in self._unread:
+                self._unread.add(key)
+                _LOG.warning(
+                    "%s '%s': attribute '%s' is ignored; the operator's converter does not read it",
+                    *(node.op, node.name, name),
+                )
 
     def _expand(self, node: SourceNode, schema: Schema | None) -> list[SourceNode]:
         """Return the body of the function that defines the node's operator."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, get_type_hints
 
@@ -33,7 +34,7 @@ class ExpandError(UnsupportedCaseError):
 
 # AttributeProto.AttributeType of the ONNX IR specification, with the field that holds the value.
 _FLOAT, _INT, _STRING, _TENSOR, _SPARSE_TENSOR = 1, 2, 3, 4, 11
-_FLOATS, _INTS, _STRINGS = 6, 7, 8
+_GRAPH, _FLOATS, _INTS, _STRINGS, _TENSORS, _GRAPHS, _SPARSE_TENSORS = 5, 6, 7, 8, 9, 10, 12
 _TYPE_NAMES = {
     _FLOAT: "a float",
     _INT: "an int",
@@ -43,6 +44,10 @@ _TYPE_NAMES = {
     _FLOATS: "floats",
     _INTS: "ints",
     _STRINGS: "strings",
+    _GRAPH: "a graph",
+    _GRAPHS: "graphs",
+    _TENSORS: "tensors",
+    _SPARSE_TENSORS: "sparse tensors",
 }
 
 
@@ -52,9 +57,13 @@ _READERS: Mapping[object, str] = {
     int: "int",
     bool: "bool",
     str: "string",
+    bytes: "bytes",
     tuple[int, ...]: "ints",
     tuple[float, ...]: "floats",
+    tuple[str, ...]: "strings",
+    tuple[bytes, ...]: "byte_strings",
 }
+_READABLE = "float, int, bool, str, bytes, or a tuple of ints, floats, strs or bytes"
 
 _A = TypeVar("_A", bound=OpAttrs)
 
@@ -100,6 +109,7 @@ class NodeContext:
         self._source = source
         self._builder = builder
         self._attributes = {a.name: a for a in source.proto.attribute}
+        self._asked: set[str] = set()
         self.op = source.op
         self.domain = source.domain
         self.opset = source.opset
@@ -112,9 +122,28 @@ class NodeContext:
 
     def has(self, name: str) -> builtins.bool:
         """True when the node carries the attribute."""
+        self._asked.add(name)
         return name in self._attributes
 
+    @property
+    def attribute_kinds(self) -> dict[str, str]:
+        """The node's attributes: what each is, by name: "a float", "ints", "a graph", …."""
+        return {
+            name: _TYPE_NAMES.get(attribute.type, f"of type {attribute.type}")
+            for name, attribute in self._attributes.items()
+        }
+
+    def unread(self) -> dict[str, str | None]:
+        """Return the attributes that nobody asked for, each with one that it may stand for.
+
+        That is one that was asked for, is not there, and has a similar name.
+        """
+        absent = [name for name in self._asked if name not in self._attributes]
+        left = [name for name in self._attributes if name not in self._asked]
+        return {name: next(iter(get_close_matches(name, absent, 1)), None) for name in sorted(left)}
+
     def _attribute(self, name: str, kind: builtins.int) -> onnx.AttributeProto | None:
+        self._asked.add(name)
         attribute = self._attributes.get(name)
         if attribute is not None and attribute.type != kind:
             raise ModelError(
@@ -123,12 +152,26 @@ class NodeContext:
         return attribute
 
     def _required(self, name: str) -> ModelError:
+        near = get_close_matches(name, [one for one in self._attributes if one != name], 1)
         return ModelError(
             f"required attribute '{name}' is missing",
             op=self.op,
             node=self.name,
-            hint="the model is not valid ONNX; export it again",
+            hint=f"there is '{near[0]}': is it misspelt?"
+            if near and near[0] not in self._asked
+            else "the model is not valid ONNX; export it again",
         )
+
+    def _text(self, name: str, value: builtins.bytes) -> str:
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ModelError(
+                f"attribute '{name}' is not text in UTF-8: {error}",
+                op=self.op,
+                node=self.name,
+                hint="a converter reads other bytes with node.bytes or node.byte_strings",
+            ) from error
 
     def int(self, name: str, default: builtins.int | None = None) -> builtins.int:
         """Return an integer attribute; without a default it is required."""
@@ -172,7 +215,7 @@ class NodeContext:
         """Return a string attribute; without a default it is required."""
         attribute = self._attribute(name, _STRING)
         if attribute is not None:
-            return attribute.s.decode("utf-8", "replace")
+            return self._text(name, attribute.s)
         if default is None:
             raise self._required(name)
         return default
@@ -203,10 +246,44 @@ class NodeContext:
         """Return a list of strings; without a default it is required."""
         attribute = self._attribute(name, _STRINGS)
         if attribute is not None:
-            return tuple(value.decode("utf-8", "replace") for value in attribute.strings)
+            return tuple(self._text(name, value) for value in attribute.strings)
         if default is None:
             raise self._required(name)
         return tuple(default)
+
+    def bytes(self, name: str, default: builtins.bytes | None = None) -> builtins.bytes:
+        """Return a string attribute as the bytes that it is; without a default it is required."""
+        attribute = self._attribute(name, _STRING)
+        if attribute is not None:
+            return builtins.bytes(attribute.s)
+        if default is None:
+            raise self._required(name)
+        return default
+
+    def byte_strings(
+        self, name: str, default: Sequence[builtins.bytes] | None = None
+    ) -> tuple[builtins.bytes, ...]:
+        """Return a list of strings as bytes; without a default it is required."""
+        attribute = self._attribute(name, _STRINGS)
+        if attribute is not None:
+            return tuple(builtins.bytes(value) for value in attribute.strings)
+        if default is None:
+            raise self._required(name)
+        return tuple(default)
+
+    def graph(self, name: str) -> onnx.GraphProto:
+        """Return a required attribute that is a graph, as the file has it."""
+        attribute = self._attribute(name, _GRAPH)
+        if attribute is None:
+            raise self._required(name)
+        return attribute.g
+
+    def graphs(self, name: str) -> tuple[onnx.GraphProto, ...]:
+        """Return a required list of graphs, as the file has them."""
+        attribute = self._attribute(name, _GRAPHS)
+        if attribute is None:
+            raise self._required(name)
+        return tuple(attribute.graphs)
 
     def tensor(self, name: str) -> Array:
         """Return a required tensor attribute."""
@@ -222,11 +299,26 @@ class NodeContext:
             raise self._required(name)
         return self._builder.dense(attribute.sparse_tensor, self.op, self.name)
 
+    def tensors(self, name: str) -> tuple[Array, ...]:
+        """Return a required list of tensors."""
+        attribute = self._attribute(name, _TENSORS)
+        if attribute is None:
+            raise self._required(name)
+        return tuple(array_from_tensor(one, self._builder.folder) for one in attribute.tensors)
+
+    def sparse_tensors(self, name: str) -> tuple[Array, ...]:
+        """Return a required list of sparse tensors, in their dense form."""
+        attribute = self._attribute(name, _SPARSE_TENSORS)
+        if attribute is None:
+            raise self._required(name)
+        found = attribute.sparse_tensors
+        return tuple(self._builder.dense(one, self.op, self.name) for one in found)
+
     def attributes(self, kind: type[_A]) -> _A:
         """Return the attributes as `kind`: each field holds the node's attribute of its name.
 
         A field's default stands where the node has no such attribute. Fields are float, int, bool,
-        str, tuple[int, ...] or tuple[float, ...].
+        str, bytes, or a tuple of any number of ints, floats, strs or bytes.
 
         Raises:
             ModelError: an attribute is of another type, or a field without default is missing.
@@ -240,9 +332,10 @@ class NodeContext:
                 raise PluginError(
                     f"{kind.__name__}.{field.name} is a {types[field.name]}",
                     op=self.op,
-                    hint="use float, int, bool, str, tuple[int, ...] or tuple[float, ...]",
+                    hint=f"use {_READABLE}",
                 )
-            if self.has(field.name) or field.default is dataclasses.MISSING:
+            required = field.default is field.default_factory is dataclasses.MISSING
+            if self.has(field.name) or required:
                 given[field.name] = getattr(self, read)(field.name)
         return kind(**given)
 
