@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from vkmnn.budget import Budget, Meter, host_memory
 from vkmnn.core.backend import Backend
+from vkmnn.core.backends import named_backend, open_backend
 from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
 from vkmnn.core.loops import Axes, Body
@@ -55,7 +56,7 @@ CPU_DEVICE = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """Takes the place of a DeviceInfo when the numpy backend is the device."""
+    """Takes the place of a DeviceInfo when numpy or a plug-in's backend is the device."""
 
     name: str = "CPU (numpy backend)"
 
@@ -381,10 +382,17 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
     Raises:
         DeviceNotFoundError: it is not there.
         InvalidInputError: the precision is unknown.
+        PluginError: a plug-in's backend cannot be opened.
     """
     selector = environment.device_selector() if config.device == "auto" else config.device
     if selector == CPU_DEVICE:
         return _on_cpu(config)
+    if isinstance(selector, str) and selector != "auto" and not selector.isdigit():
+        load_plugins()  # one may have a backend of that name
+        if (name := named_backend(selector)) is not None:
+            info = CpuInfo(f"{name} (a plug-in's backend)")
+            precision = _precision(config, False, info.name)
+            return OpenDevice(open_backend(selector), info, precision)
     from vkmnn.runtime import device as devices
 
     try:

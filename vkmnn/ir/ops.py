@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from vkmnn.ir import cost
 from vkmnn.ir.cost import COPY, VIEW
+from vkmnn.ir.custom import CustomAttrs, custom_flops
 from vkmnn.ir.dtype import DType
 from vkmnn.ir.op_type import MANY, HostWork, numbers_of, op_type, per_input
 from vkmnn.ir.op_type import OpAttrs as OpAttrs  # the vocabulary's, too
@@ -849,6 +850,8 @@ class ConvertTensorAttrs(OpAttrs):
     source: str
     dest: str
 
+
+op_type("Custom", inputs=(0, MANY), flops=custom_flops)(CustomAttrs)
 
 # Ops without attributes.
 op_type("Select", inputs=3)(OpAttrs)

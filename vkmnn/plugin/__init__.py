@@ -9,15 +9,21 @@ example.
 
 from __future__ import annotations
 
+from vkmnn.converter import mnn as _mnn  # noqa: F401 - their front ends register themselves,
+from vkmnn.converter import native as _native  # noqa: F401 - which must not look like a plug-in's
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.converter.onnx import NodeContext, UnsupportedCaseError, converter
 from vkmnn.converter.passes import GraphIndex, IndexedPass, NoMatch, Pass, PatternPass
 from vkmnn.converter.passes.base import merged_source
 from vkmnn.converter.passes.registered import BEGIN, END, graph_pass
-from vkmnn.core.execution import Layouts, Rejection
+from vkmnn.core.backend import Backend, Segment, Timing
+from vkmnn.core.backends import backend
+from vkmnn.core.execution import Command, Execution, Layouts, Rejection
+from vkmnn.core.kernels import create as create_execution
 from vkmnn.core.tensor import Tensor
-from vkmnn.cpu_fallback import cpu_execution, placed_execution
+from vkmnn.cpu_fallback import cpu_execution, placed_execution, run_op
 from vkmnn.cpu_fallback.backend import CpuKernel
+from vkmnn.cpu_fallback.custom import custom_execution
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, optional, required, widen
 from vkmnn.errors import (
     ConversionError,
@@ -44,6 +50,7 @@ from vkmnn.ir import (
     op_type,
     ops,
 )
+from vkmnn.ir.custom import CustomAttrs
 from vkmnn.plugin.check import check_registrations
 from vkmnn.plugin.kernels import kernel, priorities
 from vkmnn.runtime.device_info import DeviceInfo
@@ -67,6 +74,7 @@ from vkmnn.shape.common import (
     same_shape,
     shape_of,
 )
+from vkmnn.shape.custom import custom_op
 from vkmnn.shape.symbolic import Facts, Found, shape_rule, value_rule
 from vkmnn.vulkan.activation import activation_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
@@ -83,11 +91,15 @@ __all__ = [
     "END",
     "Activation",
     "AnyArray",
+    "Backend",
+    "Command",
     "Conversion",
     "ConversionError",
     "CpuKernel",
+    "CustomAttrs",
     "DType",
     "DeviceInfo",
+    "Execution",
     "Facts",
     "Found",
     "Fp16Rule",
@@ -113,12 +125,14 @@ __all__ = [
     "PluginError",
     "Region",
     "Rejection",
+    "Segment",
     "Shader",
     "ShaderError",
     "Shape",
     "ShapeError",
     "Tensor",
     "TensorInfo",
+    "Timing",
     "UnsupportedCaseError",
     "UnsupportedOpError",
     "Values",
@@ -127,12 +141,16 @@ __all__ = [
     "VulkanEncoder",
     "VulkanExecution",
     "activation_spec",
+    "backend",
     "broadcast_shapes",
     "ceil_div",
     "check_registrations",
     "content_of",
     "converter",
     "cpu_execution",
+    "create_execution",
+    "custom_execution",
+    "custom_op",
     "dtype_of",
     "front_end",
     "geometry",
@@ -155,6 +173,7 @@ __all__ = [
     "reject_integers",
     "required",
     "row_strides",
+    "run_op",
     "same_dtype",
     "same_shape",
     "shape_of",

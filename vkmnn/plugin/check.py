@@ -9,12 +9,15 @@ from vkmnn.converter.passes.pipeline import default_passes, late_passes
 from vkmnn.converter.passes.registered import BEGIN, END, PASSES
 from vkmnn.core.kernels import KERNELS
 from vkmnn.cpu_fallback import run_op
+from vkmnn.cpu_fallback.custom import CUSTOM_EXECUTIONS
 from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
 from vkmnn.errors import PluginError
 from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS
 from vkmnn.ir import OP_TYPES
+from vkmnn.ir.custom import CUSTOM
 from vkmnn.plugin.kernels import lowered_away
 from vkmnn.registry import Registry, Snapshot
+from vkmnn.shape.custom import CUSTOM_SHAPES
 from vkmnn.shape.registry import COMPUTERS as SHAPE_COMPUTERS
 from vkmnn.shape.symbolic.rules import SHAPE_RULES, VALUE_RULES
 from vkmnn.vulkan.execution import EXECUTIONS as VULKAN_EXECUTIONS
@@ -57,13 +60,28 @@ def check_registrations(before: Snapshot) -> None:
                 op=found.op,
                 hint="register a kernel for Raster, or an op type of your own and a pass",
             )
+    _check_custom(before)
     for name in before.names_added(PASSES):
         _check_place(name)
 
 
+def _check_custom(before: Snapshot) -> None:
+    """Refuse a Custom op of which only the shapes are known, or only the computation."""
+    pair = (CUSTOM_SHAPES, "custom_op"), (CUSTOM_EXECUTIONS, "custom_execution")
+    for (one, _), (other, decorator) in (pair, pair[::-1]):
+        for name in before.names_added(one):
+            if name not in other:
+                raise PluginError(
+                    f"there is no {other.what} {name}",
+                    op=name,
+                    hint=f'register one with @{decorator}("{name}")',
+                )
+
+
 def _check_op(what: str, name: str) -> None:
     """Refuse a registration for an op type that is not there."""
-    if name in OP_TYPES:
+    kind, _, custom = name.partition(":")
+    if name in OP_TYPES or (kind == CUSTOM and custom in CUSTOM_SHAPES):
         return
     near = get_close_matches(name, OP_TYPES, 1)
     raise PluginError(

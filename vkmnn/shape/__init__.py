@@ -5,6 +5,7 @@ from __future__ import annotations
 from vkmnn.shape import (
     boxes,
     convolution,
+    custom,
     einsum,
     elementwise,
     gathering,
@@ -36,6 +37,7 @@ __all__ = [
     "compute_shapes",
     "convolution",
     "cost_of",
+    "custom",
     "einsum",
     "elementwise",
     "flops",

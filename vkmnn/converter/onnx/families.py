@@ -13,6 +13,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     contrib_experts,
     contrib_group_query,
     conv,
+    custom,
     elementwise,
     gather,
     matmul,
