@@ -22,7 +22,10 @@ KINDS = {"float16": HALF, "bfloat16": BFLOAT}
 # Of the range: a unit in the last place, and what a network of some 20 layers makes of it.
 LIMITS = {"float16": 0.002, "bfloat16": 0.02}
 LARGEST = 1e4  # what converters make of the -1e9 of masks
-CHECKED = ("resnet", "mobilenet_v2", "bert", "gpt2")
+CHECKED = (
+    *("resnet", "bert"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mobilenet_v2", "gpt2")),
+)
 
 
 def rounded(tensor: onnx.TensorProto, kind: int) -> onnx.TensorProto:

@@ -170,6 +170,41 @@ def test_nodes_that_static_quantisation_leaves(net: Path, samples: Array, tmp_pa
     assert {"Gemm_g", "MatMul_y"} <= set(made.quantized)
 
 
+@pytest.mark.parametrize("lowest", [-1e4, float(np.finfo(np.float32).min), -np.inf])
+@pytest.mark.parametrize("activations", ["int8", "uint8"])
+def test_masks_do_not_take_the_range(tmp_path: Path, activations: Any, lowest: float) -> None:
+    nodes = [
+        node("MatMul", "x w", "s"),
+        node("Trilu", "all upper", "upper_part", upper=1),
+        node("Cast", "upper_part", "hidden", to=TensorProto.BOOL),
+        node("Where", "hidden lowest s", "masked"),
+        node("Softmax", "masked", "p"),
+        node("MatMul", "p v", "y"),
+    ]
+    constants = {
+        "w": 4 * weight(16, 16),
+        "all": np.ones((16, 16), np.float32),
+        "upper": np.array(1),
+        "lowest": np.array(lowest, np.float32),
+        "v": weight(16, 16),
+    }
+    path = save(tmp_path / "m.onnx", nodes, constants, (FLOAT, [16, 16]))
+    x = RANDOM.standard_normal((5, 16, 16)).astype(np.float32)
+    made = vkmnn.quantize(
+        path,
+        tmp_path / "q.onnx",
+        weights="int8",
+        activations=activations,
+        calibration={"x": x},
+        device="cpu",
+    )
+    assert made.accuracy[0].relative < 0.05
+    reasons = {one.op: one.reason for one in made.in_float}
+    assert "masks" in reasons["Where"]
+    assert "masks" in reasons["Softmax"]
+    assert {"MatMul_s", "MatMul_y"} <= set(made.quantized)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("weights", ["int4", "int8"])
 def test_tables_and_what_shares_them(tmp_path: Path, weights: Any, dtype: str) -> None:
@@ -279,6 +314,20 @@ def test_external_data(samples: Array, net: Path, tmp_path: Path, activations: A
     ]
     plain = ort(net, samples)
     assert np.abs(ort(made.path, samples) - plain).max() < 0.1 * np.ptp(plain)
+
+
+def test_models_too_large_for_one_file(
+    net: Path, samples: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file on the way, and the result, then has its weights beside it."""
+    options: dict[str, Any] = {"activations": "int8", "calibration": {"x": samples}}
+    small = vkmnn.quantize(net, tmp_path / "small.onnx", device="cpu", **options)
+    monkeypatch.setattr("vkmnn.quantization.model._LARGE", 0)
+    large = vkmnn.quantize(net, tmp_path / "large.onnx", device="cpu", **options)
+    assert [one.name for one in small.files] == ["small.onnx"]
+    assert [one.name for one in large.files] == ["large.onnx", "large.onnx.data"]
+    assert (large.after, large.accuracy) == (small.after, small.accuracy)
+    np.testing.assert_array_equal(ort(large.path, samples), ort(small.path, samples))
 
 
 def test_a_model_may_replace_itself(net: Path, tmp_path: Path) -> None:

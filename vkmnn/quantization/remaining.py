@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from vkmnn.quantization.model import graphs_of
@@ -20,13 +20,13 @@ _SILENT = {"Constant", "ConstantOfShape", "Shape", "Size", "Cast", "Identity", "
 
 
 def split_nodes(
-    proto: onnx.ModelProto, exclude: Collection[str], known: Collection[str]
+    proto: onnx.ModelProto, exclude: Mapping[str, str], known: Collection[str]
 ) -> tuple[list[str], list[FloatNode]]:
     """Return the nodes between quantised tensors, and those that compute in float.
 
     Args:
         proto: a model with QuantizeLinear and DequantizeLinear.
-        exclude: the nodes that were left out on request.
+        exclude: the nodes that were left out, and why.
         known: the operators that the tool can quantise.
     """
     makers = {name: node for node in proto.graph.node for name in node.output}
@@ -49,13 +49,13 @@ def split_nodes(
 
 def _reason(
     node: onnx.NodeProto,
-    exclude: Collection[str],
+    exclude: Mapping[str, str],
     known: Collection[str],
     inside: bool,
     makers: dict[str, onnx.NodeProto],
 ) -> str:
     if node.name in exclude:
-        return "excluded"
+        return exclude[node.name]
     if inside:
         return "it is inside a branch or a loop, which onnxruntime's tools do not enter"
     if node.op_type not in known:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _COMPARED = 16
 _MADE_UP = 4
+_WIDE = 1e4  # the least that masks add: beyond it, steps of 8 bits are too large for activations
 
 
 def quantize(
@@ -142,14 +143,28 @@ def _static(
     prepared = models.load(ready)
     models.save(prepared, ready, external)
     # What was folded into others has another name, and the same output.
-    left_out = [
-        node.name
+    left_out = {
+        node.name: "excluded"
         for node in prepared.graph.node
         if node.name in scheme.exclude or outputs & {*node.output}
-    ]
-    tools.quantize_static(ready, done, scheme, left_out, samples, external, report)
+    }
+    left_out = _around_masks(prepared, tools.ranges(ready, folder, samples[0], external)) | left_out
+    tools.quantize_static(ready, done, scheme, list(left_out), samples, external, report)
     quantized = models.load(done)
     return quantized, split_nodes(quantized, left_out, tools.quantizable())
+
+
+def _around_masks(proto: onnx.ModelProto, ranges: Mapping[str, float]) -> dict[str, str]:
+    """Return the nodes that read or make values so large that 8 bits would hold nothing else."""
+    wide = {name: largest for name, largest in ranges.items() if not largest < _WIDE}
+    found = {}
+    for node in proto.graph.node:
+        largest = [wide[name] for name in (*node.input, *node.output) if name in wide]
+        if largest:
+            found[node.name] = (
+                f"values of up to {max(largest):.1g}, as in masks, would leave no steps for others"
+            )
+    return found
 
 
 def _samples(

@@ -72,6 +72,28 @@ def prepare(model: Path, output: Path, external: bool) -> None:
         )
 
 
+def ranges(model: Path, folder: Path, sample: Sample, external: bool) -> dict[str, float]:
+    """Return the largest absolute value of every tensor of floats, on one sample.
+
+    Raises:
+        ConversionError: onnxruntime cannot run the model.
+    """
+    with _quiet(), _explained("measure the ranges"):
+        from onnxruntime.quantization import create_calibrator
+
+        calibrator = create_calibrator(
+            str(model),
+            augmented_model_path=str(folder / "augmented.onnx"),
+            use_external_data_format=external,
+        )
+        calibrator.collect_data(_Reader([sample], lambda *_: None))
+        found = calibrator.compute_data().data
+    return {
+        name: max(float(np.abs(np.asarray(end)).max(initial=0)) for end in data.range_value)
+        for name, data in found.items()
+    }
+
+
 def quantize_static(
     model: Path,
     output: Path,
@@ -142,12 +164,13 @@ class _Reader:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the tools log from the terminal; they configure the root logger, too."""
+    """Keep what the tools log, and what numpy warns of, from the terminal."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = [_Redirect()]
     try:
-        yield
+        with np.errstate(all="ignore"):
+            yield
     finally:
         root.handlers = handlers
         root.setLevel(level)
