@@ -286,6 +286,90 @@ def test_a_full_queue_says_so_and_a_large_body_too(models: Models) -> None:
         assert server.idle()
 
 
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_storm_of_clients(seconds: int, models: Models) -> None:
+    """Sixty-four clients that ask, leave, send nonsense and send too much; nobody waits in vain."""
+    text = {"model": "tiny", "prompt": "the quick", "max_tokens": 6, "temperature": 0}
+    want = models.language["tiny"].generate("the quick", 6).text
+    told: list[tuple[str, int]] = []
+
+    async def ask(http: Any) -> None:
+        answer = await http.post("/v1/completions", json=text)
+        told.append(("ask", answer.status_code))
+        if answer.status_code == 200:
+            assert answer.json()["choices"][0]["text"] == want
+
+    async def stream(http: Any) -> None:
+        pieces, ended = "", False
+        async with http.stream("POST", "/v1/completions", json=text | {"stream": True}) as answer:
+            told.append(("stream", answer.status_code))
+            async for line in answer.aiter_lines():
+                ended = ended or line == "data: [DONE]"
+                if answer.status_code == 200 and line.startswith("data: {"):
+                    pieces += json.loads(line[6:])["choices"][0]["text"]
+        if answer.status_code == 200:
+            assert (pieces, ended) == (want, True)
+
+    async def leave(http: Any) -> None:
+        body = text | {"stream": True, "max_tokens": 100}
+        async with http.stream("POST", "/v1/completions", json=body) as answer:
+            told.append(("leave", answer.status_code))
+            async for _ in answer.aiter_lines():
+                break
+
+    async def vanish(http: Any) -> None:
+        """Break off in the middle of a body."""
+        host, port = http.base_url.host, http.base_url.port
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+        await writer.drain()
+        writer.transport.abort()
+
+    async def nonsense(http: Any) -> None:
+        for data in (b"\xff\x00{", b"[" * 5000, b'{"model": "tiny", "prompt": {"a": 1}}'):
+            answer = await http.post("/v1/completions", content=data)
+            told.append(("nonsense", answer.status_code))
+            assert answer.json()["error"]["code"]
+
+    async def too_much(http: Any) -> None:
+        answer = await http.post("/v1/completions", content=b"x" * 9000)
+        told.append(("too much", answer.status_code))
+
+    kinds = (ask, stream, leave, ask, vanish, nonsense, stream, too_much)
+
+    async def client(number: int, end: float, http: Any) -> None:
+        turn = number
+        while time.monotonic() < end:
+            await kinds[turn % len(kinds)](http)
+            turn += 1
+
+    async def storm(url: str) -> None:
+        end = time.monotonic() + seconds
+        limits = httpx.Limits(max_connections=64)
+        async with httpx.AsyncClient(base_url=url, timeout=90, limits=limits) as http:
+            await asyncio.wait_for(
+                asyncio.gather(*(client(number, end, http) for number in range(64))), seconds + 90
+            )
+
+    def turning() -> int:
+        return sum(thread.name == "vkmnn-serve" for thread in threading.enumerate())
+
+    before = turning()
+    with served(models, Limits(queue=12, body_bytes=8000)) as server:
+        asyncio.run(storm(server.url))
+        assert server.idle()
+        assert server.http.post("/v1/completions", json=text).json()["choices"][0]["text"] == want
+    may = {"ask": {200, 503}, "stream": {200, 503}, "leave": {200, 503}, "nonsense": {400},
+           "too much": {413}}  # fmt: skip
+    for kind, statuses in may.items():
+        seen = {status for one, status in told if one == kind}
+        assert seen, kind
+        assert seen <= statuses, (kind, seen)
+    assert ("ask", 200) in told
+    assert ("ask", 503) in told or ("stream", 503) in told
+    assert turning() == before
+
+
 def test_what_has_begun_is_finished_at_the_end(models: Models) -> None:
     answers: list[Any] = []
     with served(models) as server:

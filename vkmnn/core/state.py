@@ -17,6 +17,7 @@ from vkmnn.core.plans import Plans
 from vkmnn.core.program import Program
 from vkmnn.core.resolve import resolve
 from vkmnn.errors import InvalidInputError
+from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.records import dataclass
 
@@ -30,11 +31,31 @@ Shape = tuple[int, ...]
 
 @dataclass(slots=True)
 class _Loop:
-    """A plan that reads and writes the state in place; swapped state takes two of them."""
+    """A plan that reads and writes the state in place; swapped state takes two of them.
+
+    Attributes:
+        plan: the plan.
+        segments: its recordings, one for each direction of what is swapped.
+        grown: the network as rewritten for caches that grow, if there are any.
+        ahead: rows before and after a run that may come next, and what the host feeds it.
+    """
 
     plan: Plan
     segments: tuple[Segment, ...]
     grown: Grown | None
+    ahead: tuple[int, int, Mapping[str, Array]] | None = None
+
+    def feeds(self, past: int, total: int, evaluate: Evaluator) -> Mapping[str, Array]:
+        """Return what the host feeds in addition to the network's own inputs."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and ahead[:2] == (past, total):
+            return ahead[2]
+        return {} if self.grown is None else self.grown.feeds(past, total, evaluate)
+
+    def look_ahead(self, past: int, total: int, evaluate: Evaluator) -> None:
+        """Compute what the host would feed to another step; meanwhile the device works."""
+        if self.grown is not None and total <= self.grown.capacity:
+            self.ahead = past, total, self.grown.feeds(past, total, evaluate)
 
     def close(self) -> None:
         for segment in self.segments:
@@ -204,10 +225,12 @@ class State:
             name: padded(as_array(value), shapes[name]) if name in tails else value
             for name, value in feeds.items()
         }
-        if loop.grown is not None:
-            host |= loop.grown.feeds(past, total, self._plans.planner.evaluate)
+        evaluate = self._plans.planner.evaluate
+        host |= loop.feeds(past, total, evaluate)
         segment = loop.segments[self._turn]
         segment.begin(host)
+        if rows == 1:  # another token may follow
+            loop.look_ahead(total, total + 1, evaluate)
         results: dict[str, Any] = {}
         segment.end(results)
         self.length = total

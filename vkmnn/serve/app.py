@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -18,6 +18,7 @@ from vkmnn.serve.limits import HttpError, Limits
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
 from vkmnn.serve.openai_api import OpenAiApi
+from vkmnn.serve.streamed import Streamed
 from vkmnn.serve.turns import Turns
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -90,8 +91,12 @@ class _Door:
         if self._under_way[client] >= self._limits.per_client:
             return HttpError(429, "too_many_requests", "one request after the other").response()
         self._under_way[client] += 1
+        response = None
         try:
-            return await handler(request)
+            response = await handler(request)
+            return response
+        except ClientDisconnect:  # nobody reads this
+            return HttpError(499, "client_gone", "the client has gone").response()
         except HttpError as error:
             return error.response()
         except (InvalidInputError, ShapeError) as error:
@@ -99,6 +104,12 @@ class _Door:
         except VkmnnError as error:
             return HttpError(500, type(error).__name__, error.message).response()
         finally:
-            self._under_way[client] -= 1
-            if not self._under_way[client]:
-                del self._under_way[client]
+            if isinstance(response, Streamed):  # under way until its text has been sent
+                response.when_done(lambda: self._leave(client))
+            else:
+                self._leave(client)
+
+    def _leave(self, client: str) -> None:
+        self._under_way[client] -= 1
+        if not self._under_way[client]:
+            del self._under_way[client]

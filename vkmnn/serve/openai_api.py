@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from vkmnn.errors import VkmnnError
 from vkmnn.llm import Generated, LanguageModel
 from vkmnn.serve.limits import HttpError, Limits, body_of, field
 from vkmnn.serve.metrics import Metrics
 from vkmnn.serve.models import Models
+from vkmnn.serve.streamed import Streamed
 from vkmnn.serve.turns import Job, Turns
 
 _NUMBER = (int, float)
@@ -126,11 +127,9 @@ class OpenAiApi:
         job = self._turns.add(start)
         number = next(self._numbers)
         if asked.stream:
-            return StreamingResponse(
-                self._stream(asked, job, number),
-                media_type="text/event-stream",
-                headers={"Cache-Control": "no-cache"},
-            )
+            response = Streamed(self._stream(asked, job, number))
+            response.when_done(lambda: self._turns.cancel(job))
+            return response
         try:
             result = await self._whole(request, job)
         finally:

@@ -81,6 +81,8 @@ class Turns:
         """Drop a text that nobody waits for any more."""
         with self._change:
             job.cancelled = True
+            if job in self._waiting:  # its place is another's at once
+                self._waiting.remove(job)
             self._change.notify()
 
     def close(self) -> None:

@@ -1,0 +1,35 @@
+"""Responses that are sent as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+
+class Streamed(StreamingResponse):
+    """Server-sent events; what `when_done` was given is called at the end, however it comes.
+
+    A client may be gone before the first event: then the events' own `finally` never runs.
+
+    Args:
+        events: what is sent.
+    """
+
+    def __init__(self, events: AsyncIterator[str]) -> None:
+        headers = {"Cache-Control": "no-cache"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._done: list[Callable[[], None]] = []
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """Call this once the response has been sent, or cannot be."""
+        self._done.append(call)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            for call in self._done:
+                call()
