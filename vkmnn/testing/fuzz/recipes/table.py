@@ -16,9 +16,7 @@ RECIPES: Registry[str, Recipe] = Registry("fuzzing recipe of operator")
 PATTERNS: Registry[str, Callable[[Sketch], None]] = Registry("fuzzing pattern")
 """Several nodes together, as passes look for them."""
 
-EXCUSED: Mapping[str, str] = {
-    "vkmnn::Custom": "it has the types that plug-ins register, and no others",
-}
+EXCUSED: Mapping[str, str] = {}
 """Operators that have a converter but can have no recipe, and why."""
 
 
