@@ -330,6 +330,28 @@ def test_models_too_large_for_one_file(
     np.testing.assert_array_equal(ort(large.path, samples), ort(small.path, samples))
 
 
+def test_only_progress_is_printed(
+    net: Path, samples: Array, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tools print in the course of some methods, and what they log is not the user's."""
+    vkmnn.quantize(
+        net,
+        tmp_path / "q.onnx",
+        activations="uint8",
+        calibration={"x": samples},
+        method="entropy",
+        device="cpu",
+        progress=print,
+    )
+    shown = capsys.readouterr()
+    stages = [
+        *("preparing 0 1", *(f"calibrating {number} 6" for number in range(1, 7))),
+        *("quantising 0 1", *(f"comparing {number} 12" for number in range(1, 13))),
+    ]
+    assert shown.out.splitlines() == stages
+    assert shown.err == ""
+
+
 def test_a_model_may_replace_itself(net: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(net.read_bytes())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,7 @@ def quantize_static(
     Raises:
         ConversionError: onnxruntime's tools cannot quantise the model.
     """
+    reader = _Reader(samples, progress)
     with _quiet(), _explained("quantise the model"):
         from onnxruntime import quantization as tools
 
@@ -121,7 +124,7 @@ def quantize_static(
         tools.quantize_static(
             str(model),
             str(output),
-            _Reader(samples, progress),
+            reader,
             quant_format=tools.QuantFormat.QDQ,
             per_channel=scheme.per_channel,
             weight_type=weights[scheme.weights],
@@ -148,15 +151,20 @@ class _Reader:
 
     def __init__(self, samples: Sequence[Sample], progress: Progress) -> None:
         self._samples, self._progress, self._next = samples, progress, 0
+        self._stdout = sys.stdout  # while the tools run, theirs goes nowhere
 
     def get_next(self) -> Sample | None:
         """Return the next sample, or None after the last."""
         if self._next == len(self._samples):
-            self._progress("quantising", 0, 1)
+            self._report("quantising", 0, 1)
             return None
         self._next += 1
-        self._progress("calibrating", self._next, len(self._samples))
+        self._report("calibrating", self._next, len(self._samples))
         return self._samples[self._next - 1]
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        with redirect_stdout(self._stdout):
+            self._progress(what, done, total)
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -164,12 +172,12 @@ class _Reader:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the tools log, and what numpy warns of, from the terminal."""
+    """Keep what the tools log and print, and what numpy warns of, from the terminal."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = [_Redirect()]
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), redirect_stdout(io.StringIO()):
             yield
     finally:
         root.handlers = handlers
