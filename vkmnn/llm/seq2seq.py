@@ -17,6 +17,7 @@ from vkmnn.llm.generation import Generated
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.networks import ROWS, decoder_graph
 from vkmnn.llm.sampling import Sampler, Sampling
+from vkmnn.llm.spectrogram import FRAMES, log_mel
 from vkmnn.llm.text import Tokenizer
 from vkmnn.opening import OpenSession, open_model
 from vkmnn.schedule_config import ScheduleConfig
@@ -122,7 +123,8 @@ class Seq2SeqModel:
 
         Args:
             source: a text or a list of tokens; for models of speech, what their feature extractor
-                makes, an array [1, …] or without the first axis.
+                makes, an array [1, …] or without the first axis; for Whisper, also the sound
+                itself, floats [samples], 16,000 a second.
             max_tokens: how many tokens at most.
             prompt: the decoder's first tokens; None for what config.json says.
             temperature: as `LanguageModel.generate`, like the others.
@@ -172,7 +174,10 @@ class Seq2SeqModel:
     def _encoded(self, source: Any) -> dict[str, Any]:
         """Return what the encoder makes, and which of its places count."""
         if self._source != "input_ids":
-            features = np.asarray(source, np.float32)
+            features = np.asarray(source)
+            if self._source == "input_features" and features.ndim == 1:
+                features = self._heard(features)
+            features = np.asarray(features, np.float32)
             if features.ndim == len(self._encoder.inputs[self._source].shape or ()) - 1:
                 features = features[None]
             return {"encoder_hidden_states": self._hidden({self._source: features})}
@@ -184,6 +189,13 @@ class Seq2SeqModel:
         ids = np.array([[*tokens, *[0] * (size - len(tokens))]])
         hidden = self._hidden({"input_ids": ids, "attention_mask": mask})
         return {"encoder_hidden_states": hidden, "encoder_attention_mask": mask}
+
+    def _heard(self, samples: Array) -> Array:
+        """Return the spectrogram of a sound, of the size that the encoder takes."""
+        shape = self._encoder.inputs[self._source].shape or ()
+        bands, frames = (size if isinstance(size, int) else usual
+                         for size, usual in zip(shape[1:3], (80, 3000), strict=True))  # fmt: skip
+        return log_mel(samples, bands, frames / FRAMES)
 
     def _hidden(self, feeds: Mapping[str, Any]) -> Array:
         made = self._encoder.run(feeds)
