@@ -48,6 +48,23 @@ def test_errors_end_with_status_one(project: Project) -> None:
     assert not (project.root / "manifest.json").exists()
 
 
+def test_warnings_are_errors_on_demand(project: Project) -> None:
+    """Those of what is cached already, too."""
+    assert run(project, "--strict").exit_code == 0
+    line = "    const float two__words = 1.0;"
+    first = "    uint i = global_index();"
+    project.write("scale.comp.j2", SCALE.replace(first, f"{first}\n{line}"))
+    done = run(project)
+    assert done.exit_code == 0, done.output
+    for arguments in (("--strict",), ("--strict", "--check"), ("--strict", "--no-cache")):
+        done = run(project, *arguments)
+        assert done.exit_code == 1
+        assert "are reserved" in done.output
+        number = project.glsl.joinpath("scale.comp.j2").read_text().splitlines().index(line) + 1
+        assert f"scale.comp.j2:{number}: warning:" in done.output
+    assert run(project).exit_code == 0
+
+
 def test_another_compiler_is_named(project: Project) -> None:
     run(project)
     path = project.root / "manifest.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vkmnn.codegen.cache import Cache, cache_key
-from vkmnn.codegen.compilers import Compiled, CompileError, Compiler
+from vkmnn.codegen.compilers import Compiled, CompileError, Compiler, refuse_warnings
 from vkmnn.codegen.crosscheck import cross_check
 from vkmnn.codegen.declare import LOCAL_SIZE_NAMES, Declarations
 from vkmnn.codegen.failures import BuildFailedError, Failures
@@ -104,6 +104,7 @@ def build(
     cache: Cache | None = None,
     jobs: int | None = None,
     only: frozenset[str] = frozenset(),
+    strict: bool = False,
     progress: Progress | None = None,
 ) -> Built:
     """Build every variant of the templates in `folder`.
@@ -114,6 +115,7 @@ def build(
         cache: compiled results by content; None compiles everything.
         jobs: threads; None for one per CPU.
         only: names of the templates to build; empty for all.
+        strict: the compiler's warnings are errors; everything is compiled, whatever is cached.
         progress: called with (done, total).
 
     Raises:
@@ -132,7 +134,7 @@ def build(
     records = Records(folder, compiler.identity, cache) if cache else None
     stale = []
     for entry in entries:
-        found = records.get(entry) if records else None
+        found = records.get(entry) if records and not strict else None
         if records and found:
             built.keys.add(records.key(entry))
             _reuse(built, entry, *found, failures)
@@ -151,7 +153,10 @@ def build(
 
     def make(pair: tuple[Variant, Rendered]) -> tuple[Compiled, bool, str] | CompileError:
         try:
-            return compile_rendered(pair[1], pair[0], compiler, cache)
+            result = compile_rendered(pair[1], pair[0], compiler, cache)
+            if strict:
+                refuse_warnings(compiler, pair[1].text, target_for(pair[0].requires))
+            return result
         except CompileError as error:
             return error
 

@@ -53,6 +53,9 @@ def main(
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete cache entries that no variant uses.")
     ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Warnings of the compiler are errors.")
+    ] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Threads.")] = None,
     shaders: Annotated[
         Path, typer.Option("--shaders", help="Folder that holds glsl/ and gets the outputs.")
@@ -69,13 +72,18 @@ def main(
         return
     names = frozenset(name.removesuffix(TEMPLATE_SUFFIX) for name in only or ())
     try:
-        _build(ctx.obj, check, names, not no_cache, prune)
+        _build(ctx.obj, check, names, not no_cache, prune, strict)
     except ShaderError as error:
         fail(error)
 
 
 def _build(
-    settings: browse.Settings, check: bool, only: frozenset[str], use_cache: bool, prune: bool
+    settings: browse.Settings,
+    check: bool,
+    only: frozenset[str],
+    use_cache: bool,
+    prune: bool,
+    strict: bool,
 ) -> None:
     if prune and only:
         raise ShaderError("--prune needs a build of everything", hint="leave --only out")
@@ -91,6 +99,7 @@ def _build(
             cache=cache,
             jobs=settings.jobs,
             only=only,
+            strict=strict,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for text in built.notes:

@@ -84,6 +84,26 @@ def parse_log(text: str) -> list[Message]:
     return found
 
 
+def refuse_warnings(compiler: Compiler, glsl: str, target: Target) -> None:
+    """Refuse a shader that compiles, but not without warnings.
+
+    glslang shows warnings only together with an error, so it gets one after the last line.
+
+    Raises:
+        CompileError: with the warnings as its errors.
+    """
+    try:
+        compiler.compile(f"{glsl.rstrip()}\n#error the end\n", target, "none")
+    except CompileError as error:
+        found = [
+            Message("error", one.line, f"warning: {one.text}")
+            for one in error.messages
+            if one.severity == "warning"
+        ]
+        if found:
+            raise CompileError(found, error.log_text) from None
+
+
 # --- in process -------------------------------------------------------------------------
 
 _Output = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
