@@ -326,3 +326,21 @@ def test_values_of_another_width(build: Build, agree: Agree) -> None:
     feeds = {"x": rand(2, 3, 10)}
     node = contrib("Attention", ["x", "w", "b"], ["y"], num_heads=3, qkv_hidden_sizes=[24, 24, 12])
     agree(build([node], feeds, ["y"], {"w": rand(10, 60), "b": rand(60)}, com_microsoft=1), feeds)
+
+
+def test_layers_share_masks_and_positions(build: Build, agree: Agree) -> None:
+    """Those of other windows, and of other numbers of rows, have their own."""
+    constants = tables(16, 8) | {"total": np.array(5, np.int32)}
+    feeds = {"last": np.array([4], np.int32)}
+    nodes, outputs = [], []
+    for number, (rows, window) in enumerate([(5, -1), (5, -1), (5, 2), (2, -1)]):
+        feeds |= {f"x{number}": rand(1, rows, 128), f"k{number}": rand(1, 2, 5 - rows, 16),
+                  f"v{number}": rand(1, 2, 5 - rows, 16)}  # fmt: skip
+        names = [f"x{number}", "", "", f"k{number}", f"v{number}", "last", "total", "cos", "sin"]
+        outs = [f"{name}{number}" for name in ("y", "key", "value")]
+        nodes.append(contrib("GroupQueryAttention", names, outs, num_heads=4, kv_num_heads=2,
+                             do_rotary=1, local_window_size=window))  # fmt: skip
+        outputs += outs
+    graph = agree(build(nodes, feeds, outputs, constants, com_microsoft=1), feeds)
+    assert sum(op.type == "Select" for op in graph.ops) == 3
+    assert sum(op.type == "Gather" for op in graph.ops) == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -69,16 +71,24 @@ def _group_query_attention(node: NodeContext) -> None:
         node.emit("Split", [node.input(0), sizes], SplitAttrs(-1), parts)
     q, k, v = (by_head(node, x, n) for x, n in zip(parts, (heads, kv_heads, kv_heads), strict=True))
     q, k = _normalised(node, q, 14, depth), _normalised(node, k, 15, depth)
-    places = _places(node)
+    places = _once(node, "places", node.inputs[5:6], lambda: _places(node))
     if node.bool("do_rotary"):
-        positions = _positions(node, places)
+        given = [places, node.input(9), *(node.inputs[6:7] if node.input(9) else [])]
+        positions = _once(node, "positions", given, lambda: _positions(node, places))
         width, turns = rotated_width(node, node.input(7)), node.bool("rotary_interleaved")
-        tables = [table_rows(node, node.input(index), positions) for index in (7, 8)]
+        tables = [
+            _once(node, "rows", [table, positions], partial(table_rows, node, table, positions))
+            for table in node.inputs[7:9]
+        ]
         q, k = (turned(node, x, tables, depth, width, turns) for x in (q, k))
     k, v = _cached(node, k, "k", depth), _cached(node, v, "v", depth)
     if heads != kv_heads:
         k, v = (repeated(node, x, heads, heads // kv_heads, depth) for x in (k, v))
-    y = attend(node, (q, k, v), _causal(node, places), _scoring(node, depth), node.input(10))
+    how = [f"{node.bool('causal', True)}", f"{node.int('local_window_size', -1)}"]
+    dtype = node.dtype(node.input(0)).value
+    mask = _once(node, "mask", [places, *node.inputs[5:7], *how, dtype],
+                 lambda: _causal(node, places))  # fmt: skip
+    y = attend(node, (q, k, v), mask, _scoring(node, depth), node.input(10))
     join_heads(node, y)
 
 
@@ -107,6 +117,23 @@ def _normalised(node: NodeContext, x: str, weight: int, depth: int) -> str:
         )
     attrs = LayerNormAttrs(-1, node.float("qk_norm_epsilon", 1e-6), rms=True)
     return node.emit("LayerNorm", [x, node.input(weight)], attrs)
+
+
+def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], str]) -> str:
+    """Return what all layers have in common: made by the first whose rows are as many.
+
+    What is not known to be the same is made anew.
+    """
+    info = node.info(node.input(0))
+    dims = (None,) if info is None or info.shape is None else info.shape[:2]
+    if None in dims:
+        return make()
+    key = f"{node.op}:{what}:{dims}:{'|'.join(of)}"
+    found = node.noted(key)
+    if not isinstance(found, str):
+        found = make()
+        node.note(key, found)
+    return found
 
 
 # --- positions -----------------------------------------------------------------------------------
