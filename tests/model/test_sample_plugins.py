@@ -88,3 +88,16 @@ def test_its_shaders_are_up_to_date(sample: str) -> None:
     (folder,) = (path.parent for path in (EXAMPLES / sample).glob("*/manifest.json"))
     command = (sys.executable, "-m", "vkmnn.codegen", "--check", "--shaders", folder)
     call(*command, folder=ROOT)
+
+
+def test_mutants_of_its_shader_are_caught(tmp_path: Path) -> None:
+    """Its own cases judge them."""
+    pytest.importorskip("jinja2", reason="the extra 'codegen' is not installed")
+    folder = EXAMPLES / "custom_kernel"
+    said = call(
+        *(sys.executable, "-m", "vkmnn.testing.mutate", "squared_relu_buffer"),
+        *("--sample", "4", "--cases", folder / "tests" / "cases_squared_relu.py"),
+        folder=tmp_path,
+        packages=folder,
+    )
+    assert "squared_relu_buffer" in said

@@ -13,7 +13,7 @@ import vkmnn
 from vkmnn.converter.onnx import load_model
 from vkmnn.errors import ModelError, PluginError, ShapeError, UnsupportedOpError, VkmnnError
 from vkmnn.ir.custom import CustomAttrs
-from vkmnn.plugin import custom_execution, custom_op, kernel, required, same_dtype, same_shape
+from vkmnn.plugin import custom_execution, custom_op, kernel, like_first_input, required
 from vkmnn.registry import Snapshot
 from vkmnn.shape import flops
 
@@ -30,9 +30,7 @@ def model(type_: str = "test.Scale", **attributes: Any) -> bytes:
 
 
 def register() -> None:
-    @custom_op("test.Scale", flops=3)
-    def shape(op, inputs, values):
-        return [(same_dtype(inputs, 0), same_shape(inputs, 0))]
+    custom_op("test.Scale", flops=3)(like_first_input)
 
     @custom_execution("test.Scale")
     def compute(op, inputs):

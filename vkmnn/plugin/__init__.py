@@ -68,6 +68,7 @@ from vkmnn.shape.common import (
     info_of,
     int_list,
     int_scalar,
+    like_first_input,
     normalize_axes,
     normalize_axis,
     same_dtype,
@@ -82,7 +83,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions import load_all as _load_all
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.indexing import operands, row_strides
-from vkmnn.vulkan.storage import kernel_dtype, reject_integers, vec4_count
+from vkmnn.vulkan.storage import kernel_dtype, pack_nc4hw4, reject_integers, vec4_count
 
 _load_all()  # so that a plug-in cannot take the name of an execution that comes later
 
@@ -161,6 +162,7 @@ __all__ = [
     "int_scalar",
     "kernel",
     "kernel_dtype",
+    "like_first_input",
     "merged_source",
     "normalize_axes",
     "normalize_axis",
@@ -168,6 +170,7 @@ __all__ = [
     "operands",
     "ops",
     "optional",
+    "pack_nc4hw4",
     "placed_execution",
     "priorities",
     "reject_integers",

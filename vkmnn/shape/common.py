@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.ir import Array, DType, Op, TensorInfo
 
 Infos = Sequence[TensorInfo | None]
 Values = Sequence[Array | None]
@@ -55,6 +55,17 @@ def same_dtype(inputs: Infos, *indices: int) -> DType:
             f"element types of the inputs differ: {names}", hint="insert a Cast before this op"
         )
     return present[0].dtype
+
+
+def like_first_input(op: Op, inputs: Infos, values: Values) -> Outputs:
+    """Compute the shape of ops with one output, of the first input's element type and shape.
+
+    `size_computer("Gate")(like_first_input)` is all that such an op needs.
+
+    Raises:
+        ShapeError: the input is absent.
+    """
+    return [(same_dtype(inputs, 0), same_shape(inputs, 0))]
 
 
 def same_shape(inputs: Infos, *indices: int) -> Shape:

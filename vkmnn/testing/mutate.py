@@ -24,6 +24,7 @@ from vkmnn.testing.mutation import (
     Fate,
     Outcome,
     caught_part,
+    load_case_files,
     mutants,
     rendered_source,
     representatives,
@@ -51,8 +52,14 @@ def main(
     device: Annotated[str, typer.Option(help="Device to run on.")] = "auto",
     minimum: Annotated[float, typer.Option(help="Percent that must be caught, over all.")] = 95.0,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables to this file.")] = None,
+    more: Annotated[
+        list[Path] | None,
+        typer.Option("--cases", help="A plug-in's file of cases (repeatable): tests/cases_x.py."),
+    ] = None,
 ) -> None:
     """Break kernels, one operator at a time, and see whether their cases notice."""
+    files = [str(path) for path in more or []]
+    load_case_files(files)
     chosen = _chosen(patterns or [], device)
     if not chosen:
         _err.print(f"[bold red]error:[/] no variant fits {escape(' '.join(patterns or []))}")
@@ -70,7 +77,7 @@ def main(
                 progress.advance(task)  # type: ignore[arg-type]
 
             try:
-                results[variant.name] = run_mutants(variant, picked, device, step)
+                results[variant.name] = run_mutants(variant, picked, device, step, files)
             except VkmnnError as error:
                 _err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
                 failed = True

@@ -12,6 +12,7 @@ import functools
 import multiprocessing
 import random
 import re
+import runpy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -202,6 +203,12 @@ def sample(found: Sequence[Mutant], count: int, seed: int = 0) -> list[Mutant]:
 # --- one process ----------------------------------------------------------------------------------
 
 
+def load_case_files(files: Sequence[str]) -> None:
+    """Run files that register the cases of a plug-in's shaders, in this process."""
+    for file in files:
+        runpy.run_path(file)
+
+
 def find(name: str) -> Variant:
     """Return the variant called `name`, with the cases of all templates loaded.
 
@@ -326,9 +333,10 @@ class Judge:
 # --- a child process ------------------------------------------------------------------------------
 
 
-def _serve(name: str, selector: str, channel: Connection) -> None:
+def _serve(name: str, selector: str, channel: Connection, files: Sequence[str]) -> None:
     """Judge the mutants that come through the channel; the first answer says what went wrong."""
     try:
+        load_case_files(files)
         device = open_device(selector, validation=True)
         judge = Judge(find(name), device)
     except Exception as error:  # noqa: BLE001 - reported by the parent
@@ -345,11 +353,11 @@ def _serve(name: str, selector: str, channel: Connection) -> None:
 class _Worker:
     """A child process with a judge."""
 
-    def __init__(self, name: str, selector: str) -> None:
+    def __init__(self, name: str, selector: str, files: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._channel, theirs = context.Pipe()
         self._process: SpawnProcess = context.Process(
-            target=_serve, args=(name, selector, theirs), daemon=True
+            target=_serve, args=(name, selector, theirs, files), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -380,6 +388,7 @@ def run_mutants(
     chosen: Sequence[Mutant],
     device: str = "auto",
     progress: Callable[[Outcome], None] | None = None,
+    files: Sequence[str] = (),
 ) -> list[Outcome]:
     """Judge mutants of a variant in child processes, which are replaced when they die or hang.
 
@@ -388,6 +397,7 @@ def run_mutants(
         chosen: mutants of it.
         device: selector of the device.
         progress: called after each.
+        files: a plug-in's files of cases.
 
     Raises:
         VkmnnError: the variant itself does not pass its cases.
@@ -396,7 +406,7 @@ def run_mutants(
     worker = None
     try:
         for mutant in chosen:
-            worker = worker or _Worker(variant.name, device)
+            worker = worker or _Worker(variant.name, device, files)
             outcome = worker.judge(mutant)
             if isinstance(outcome, str):
                 worker.close()
