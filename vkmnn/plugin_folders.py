@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import vkmnn
-from vkmnn.errors import PluginError
+from vkmnn.errors import PluginError, page
 from vkmnn.records import dataclass
 
 MANIFEST = "vkmnn-plugin.json"
@@ -105,6 +105,6 @@ def _too_new(least: str) -> str | None:
 
 
 def _damaged(file: Path, what: str) -> Manifest:
-    error = PluginError(what, hint=f"docs/extending/plugin.md shows a {MANIFEST}")
+    error = PluginError(what, hint=f"{page('extending/plugin')} shows a {MANIFEST}")
     name = file.parent.name if file.name == MANIFEST else file.name
     return Manifest(file, name, error=error)

@@ -11,7 +11,7 @@ from vkmnn.core.kernels import KERNELS
 from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.custom import CUSTOM_EXECUTIONS
 from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
-from vkmnn.errors import PluginError
+from vkmnn.errors import PluginError, page
 from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS
 from vkmnn.ir import OP_TYPES
 from vkmnn.ir.custom import CUSTOM
@@ -104,5 +104,5 @@ def _check_place(name: str) -> None:
     where = "itself" if after in seen else f"{after}, which is not there"
     raise PluginError(
         f"pass {name} is to run after {where}",
-        hint=f"did you mean {near[0]}?" if near else "docs/extending/pass.md lists the passes",
+        hint=f"did you mean {near[0]}?" if near else f"{page('extending/pass')} lists the passes",
     )
