@@ -31,7 +31,7 @@ import httpx
 import openai
 import uvicorn
 
-from vkmnn.serve import Limits, Models, make_app
+from vkmnn.serve import KEEP_ALIVE_S, Limits, Models, make_app
 from vkmnn.serve.models import load_models
 
 
@@ -63,7 +63,8 @@ class Served:
 
     def __init__(self, models: Models, limits: Limits | None) -> None:
         config = uvicorn.Config(make_app(models, limits), port=0, log_level="error",
-                                timeout_graceful_shutdown=20)  # fmt: skip
+                                timeout_graceful_shutdown=20,
+                                timeout_keep_alive=KEEP_ALIVE_S)  # fmt: skip
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
@@ -286,7 +287,7 @@ def test_a_full_queue_says_so_and_a_large_body_too(models: Models) -> None:
         assert server.idle()
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_storm_of_clients(seconds: int, models: Models) -> None:
     """Sixty-four clients that ask, leave, send nonsense and send too much; nobody waits in vain."""
     text = {"model": "tiny", "prompt": "the quick", "max_tokens": 6, "temperature": 0}

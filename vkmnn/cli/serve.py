@@ -40,7 +40,12 @@ def serve_models(
     note(f"listening on http://{host}:{port}: /v1, /v2 and /metrics")
     try:
         uvicorn.run(
-            app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=drain_s
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            timeout_graceful_shutdown=drain_s,
+            timeout_keep_alive=serve.KEEP_ALIVE_S,
         )
     finally:
         models.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkmnn.serve.app import make_app
-from vkmnn.serve.limits import Limits
+from vkmnn.serve.limits import KEEP_ALIVE_S, Limits
 from vkmnn.serve.models import Models
 
-__all__ = ["Limits", "Models", "make_app"]
+__all__ = ["KEEP_ALIVE_S", "Limits", "Models", "make_app"]

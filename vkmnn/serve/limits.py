@@ -10,6 +10,10 @@ from starlette.responses import JSONResponse
 
 from vkmnn.errors import VkmnnError
 
+KEEP_ALIVE_S = 75
+"""How long connections stay open between requests: longer than clients keep theirs (httpx and curl
+5 s to a minute), so that none sends a request into a connection that is being closed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
