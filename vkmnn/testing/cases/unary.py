@@ -69,6 +69,11 @@ def unary_cases(kind: str, dtype: str) -> Iterator[Case]:
     for x in arrays(dtype):
         source = _domain(kind, x) if dtype == "f32" else x > 0 if kind == "NOT" else x
         yield op_case("UnaryOp", UnaryAttrs(kind, *parameters), [source], rtol=2e-6, atol=1e-6)
+    if dtype == "f32" and kind in _TESTS:
+        bits = np.array([0x7F800001, 0xFF800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x7FFFFFFF], np.uint32)
+        for alpha, beta in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0)):
+            attrs = UnaryAttrs(kind, alpha, beta)
+            yield op_case("UnaryOp", attrs, [np.append(bits.view(np.float32), _SPECIAL)])
     if dtype == "f32" and kind != "NOT":
         with np.errstate(all="ignore"):
             yield op_case(

@@ -9,8 +9,10 @@ from itertools import product
 import numpy as np
 
 from vkmnn.ir.ops import PoolingAttrs
-from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.shapes import f32, floats, integers, whole
+
+Shape = tuple[int, ...]
 
 Ints = tuple[int, ...]
 
@@ -117,6 +119,10 @@ def pool_whole(variant: Variant) -> Iterator[Case]:
     for kind in ("MAX", "AVERAGE"):
         case = op_case("Pooling", PoolingAttrs(kind, is_global=True), [special])
         yield replace(case, takes={"global pooling": True})
+    for kind in ("MAX", "AVERAGE"):  # lanes past the last channel stay zero
+        attrs = PoolingAttrs(kind, is_global=True)
+        case = blocked_case("Pooling", attrs, [whole(3, 6, 9, 7)], rtol=3e-7, atol=0)
+        yield replace(case, takes={"global pooling": True})
     # All of it, though the window is given.
     attrs = PoolingAttrs("AVERAGE", (6, 11), (2, 3))
     case = op_case("Pooling", attrs, [whole(1, 6, 6, 11)], rtol=3e-7, atol=0)
@@ -148,8 +154,20 @@ def pool(variant: Variant) -> Iterator[Case]:
     for kind in ("MAX", "AVERAGE", "LP"):
         attrs = PoolingAttrs(kind, is_global=True)
         yield op_case("Pooling", attrs, [floats(2, 3, 23, 29)], rtol=3e-6, atol=1e-7)
+    yield from _beside((3, 5), (2, 1), (1, 1), (1, 2, 0, 2))
+    # Pads differ at the ends of all axes, and stand in the count.
+    attrs = PoolingAttrs("AVERAGE", (2, 3, 2), (1, 1, 1), (1, 1, 1), (0, 1, 0, 1, 0, 1),
+                         count_include_pad=True)  # fmt: skip
+    yield op_case("Pooling", attrs, [whole(1, 5, 4, 5, 3)], rtol=3e-7, atol=0)
     attrs = PoolingAttrs("MAX", (2, 2), (2, 2), (1, 1), (0, 0, 0, 0))
     yield op_case("Pooling", attrs, [floats(2, 6, 21, 40).astype(np.float16)], rtol=0, atol=0)
+
+
+def _beside(kernel: Shape, strides: Shape, dilations: Shape, pads: Shape) -> Iterator[Case]:
+    """Yield poolings whose lanes past the last channel another kernel reads."""
+    for kind in ("MAX", "AVERAGE"):
+        attrs = PoolingAttrs(kind, kernel, strides, dilations, pads)
+        yield blocked_case("Pooling", attrs, [whole(2, 5, 9, 21)], rtol=3e-7, atol=0)
 
 
 @shader_cases("pool_strip")
@@ -168,6 +186,7 @@ def pool_strip(variant: Variant) -> Iterator[Case]:
             )
             # Whole numbers: what is wrong with a count or a sum is far from what is right.
             yield op_case("Pooling", attrs, [whole(*shape)], rtol=3e-7, atol=0)
+    yield from _beside(*square, ends[1])
     attrs = PoolingAttrs("MAX", *square, (size - 1,) * 4)
     yield op_case("Pooling", attrs, [floats(3, 1, 1, 1)], rtol=0, atol=0)
     yield op_case("Pooling", attrs, [floats(0, 3, 4, 4)], rtol=0, atol=0)
