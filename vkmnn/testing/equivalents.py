@@ -37,7 +37,14 @@ _LAST = "a pixel too many is the last one again: the same value goes to the same
 _CHECKED = "indices outside are refused; the clamp keeps the read inside where it must be"
 _AXIS = "an axis that a tensor does not have has size 1"
 
+_ZERO = "lanes past the last channel are zero in the input, so that their mean and maximum are, too"
+_UNREAD = "an operand that is not there is bound to another one, and no step reads it"
+
 EQUIVALENTS: tuple[Equivalent, ...] = (
+    Equivalent("elementwise.comp.j2", r"if \(OPERANDS (> [012]u|>= [1-3]u)\)", _UNREAD),
+    Equivalent("pool_strip.comp.j2", r"clamp\(x [+-] 0, 0", "plus or minus nothing"),
+    Equivalent("pool_whole.comp.j2", r"uint valid =|lessThan\(uvec4", _ZERO),
+    Equivalent("unary.comp.j2", r"is_inf\(x\) && \(x (>= 0|> 1)\.0", "infinity is beyond both"),
     Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > [01]u", _AXIS),
     Equivalent("binary.comp.j2", r"left >= 0 && rest", "the rest is below the divisor already"),
     Equivalent("binary.comp.j2", r"exponent - 1 & 3[02]", "subnormal rests may be flushed"),

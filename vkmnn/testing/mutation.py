@@ -38,10 +38,13 @@ from vkmnn.testing.equivalents import EQUIVALENTS, Equivalent
 from vkmnn.testing.runner import Picks, reach, run_case
 
 FUNCTION_LIBRARIES = {
-    "include/math.glsl.j2": "unary_*",
-    "include/power.glsl.j2": "unary_*",
-    "include/erf.glsl.j2": "binary_map_*_f32_*",
-    "include/activation.glsl.j2": "binary_map_*_f32_*",
+    "include/activation.glsl.j2": ("binary_map_*_f32_*",),
+    "include/common.glsl.j2": ("raster_*", "unary_*"),
+    "include/divide.glsl.j2": ("raster_*",),
+    "include/erf.glsl.j2": ("binary_map_*_f32_*",),
+    "include/math.glsl.j2": ("unary_*",),
+    "include/power.glsl.j2": ("unary_*",),
+    "include/special.glsl.j2": ("binary_map_*", "unary_*"),
 }
 """Includes of functions that many kernels share, and the variants whose cases test them."""
 
@@ -130,7 +133,8 @@ def mutants(rendered: Rendered, name: str) -> Iterator[Mutant]:
             block = not text.startswith("}") and (block or not text.rstrip().endswith((";", ")")))
             block = block and not text.startswith("#")
             continue
-        if number in dead or not fnmatch(name, FUNCTION_LIBRARIES.get(file, "*")):
+        testing = FUNCTION_LIBRARIES.get(file, ("*",))
+        if number in dead or not any(fnmatch(name, pattern) for pattern in testing):
             continue
         for start, end, new, change in _changes(text):
             yield Mutant(number, file, line, text, text[:start] + new + text[end:], change)
