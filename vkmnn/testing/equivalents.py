@@ -46,6 +46,8 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("pool_whole.comp.j2", r"uint valid =|lessThan\(uvec4", _ZERO),
     Equivalent("unary.comp.j2", r"is_inf\(x\) && \(x (>= 0|> 1)\.0", "infinity is beyond both"),
     Equivalent("binary.comp.j2", r"AXES >= [1-5]u|AXES > [01]u", _AXIS),
+    Equivalent("binary.comp.j2", r"floatBitsToInt\(b\)\) <= 0", "a rest is never its divisor"),
+    Equivalent("include/convolution.glsl.j2", r"\? index : [1-9]", _CLAMP),
     Equivalent("binary.comp.j2", r"left >= 0 && rest", "the rest is below the divisor already"),
     Equivalent("binary.comp.j2", r"exponent - 1 & 3[02]", "subnormal rests may be flushed"),
     Equivalent("select.comp.j2", r"AXES >= [1-5]u|AXES > 0u", _AXIS),

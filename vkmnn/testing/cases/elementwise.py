@@ -136,6 +136,8 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         yield f32([[1e4], [-1e4], [12345.678]]), floats(63, seed=5) + np.float32(3.1)
         # Quotients far beyond what a float can tell apart.
         yield f32([[1.0], [-3e38], [1e20], [16777217.0]]), f32([1e-30, -0.7, 3, -1e-8, 1.7e-37])
+        # Divisors of the least exponent of normal numbers; the rests are normal, too.
+        yield f32([2.9e-38, 4.8e-38]), f32([1.6e-38, 1.8e-38])
     if kind in ("MIN", "MAX"):
         values = f32([np.nan, -np.inf, -1, 0, 2, np.inf])
         yield values[:, None], values
