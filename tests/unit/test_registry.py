@@ -13,6 +13,7 @@ from vkmnn.geometry import geometry
 from vkmnn.ir import OP_TYPES, OpAttrs, op_type
 from vkmnn.registry import Registry, Snapshot
 from vkmnn.shape import size_computer
+from vkmnn.vulkan.execution import EXECUTIONS as VULKAN_EXECUTIONS
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 
 
@@ -54,6 +55,27 @@ def test_a_decorator_without_a_name(decorator):
 def test_what_cannot_execute_on_a_device(wrong):
     with pytest.raises(PluginError, match="cannot execute on a device"):
         vulkan_execution("Thing")(wrong)
+
+
+@pytest.mark.usefixtures("registrations")
+def test_one_execution_of_several_op_types():
+    op_type("One")(OpAttrs)
+    op_type("Other")(OpAttrs)
+    vulkan_execution("One", "Other")(Nothing)
+    assert VULKAN_EXECUTIONS["One"] is VULKAN_EXECUTIONS["Other"] is Nothing
+
+
+@pytest.mark.usefixtures("registrations")
+def test_entries_are_found_and_removed():
+    table: Registry[str, int] = Registry("number of")
+    table.register("one", "uno")(1)
+    assert (table.get("uno"), table.get("two")) == (1, None)
+    assert table.remove("uno") == 1
+    assert list(table) == ["one"]
+    table.register("uno")(11)  # the name is free again
+    assert table["uno"] == 11
+    with pytest.raises(PluginError, match="there is no number of two"):
+        table.remove("two")
 
 
 def test_restoring_takes_registrations_back(registrations: Snapshot):
