@@ -86,7 +86,9 @@ def test_lanes_past_the_last_channel_must_be_zero(device: Device) -> None:
             case,
             device,
             {},
-            broken(name, "mix(vec4(0.0), activate_with(sum, residual), live)", "activate(sum)"),
+            broken(
+                name, "mix(vec4(0.0), activate_with(sum, residual), lanes.live)", "activate(sum)"
+            ),
         )
 
 

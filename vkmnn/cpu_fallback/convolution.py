@@ -20,7 +20,12 @@ from vkmnn.cpu_fallback.registry import (
 from vkmnn.cpu_fallback.unary import activate, finish
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
-from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.ir.ops import (
+    CodeSum,
+    ConvolutionAttrs,
+    DeconvolutionAttrs,
+    QuantizedConvolutionAttrs,
+)
 from vkmnn.shape.windows import Window, conv_window, deconv_window
 
 
@@ -88,10 +93,9 @@ def _add_bias(result: AnyArray, bias: AnyArray | None) -> AnyArray:
     return result if bias is None else result + widen(bias).reshape(-1, *(1,) * (result.ndim - 2))
 
 
-@cpu_execution("Convolution")
-def _convolution(op: Op[ConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
-    attrs = op.attrs
-    x, w = widen(required(inputs, 0)), widen(required(inputs, 1))
+def _convolve(
+    attrs: ConvolutionAttrs | QuantizedConvolutionAttrs, x: AnyArray, w: AnyArray
+) -> AnyArray:
     if x.ndim != w.ndim or x.shape[1] != w.shape[1] * attrs.group or w.shape[0] % attrs.group:
         raise ShapeError(f"input {x.shape} does not fit weight {w.shape} with group {attrs.group}")
     window = conv_window(attrs, x.shape[2:], w.shape[2:])
@@ -102,9 +106,38 @@ def _convolution(op: Op[ConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
         result = _depthwise(x, w, window)
     else:
         result = _grouped(x, w, window, attrs.group)
+    return result
+
+
+@cpu_execution("Convolution")
+def _convolution(op: Op[ConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs = op.attrs
+    result = _convolve(attrs, widen(required(inputs, 0)), widen(required(inputs, 1)))
     result = _add_bias(result, optional(inputs, 2))
     result = finish(result, optional(inputs, 3), attrs.residual, attrs.activation)
     return [result.astype(required(inputs, 0).dtype, copy=False)]
+
+
+@cpu_execution("QuantizedConvolution")
+def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
+    """Whole numbers up to 2^53 are exact in float64."""
+    attrs, dtype = op.attrs, required(inputs, 0).dtype
+    x, w = (required(inputs, index).astype(np.float64) for index in range(2))
+    sums = _convolve(attrs, x, w).astype(np.float64)
+    sums = _add_bias(sums, required(inputs, 2).astype(np.float64))
+    each = required(inputs, 4).astype(np.float32).reshape(-1, *(1,) * (sums.ndim - 2))
+    codes = np.clip(np.rint(sums.astype(np.float32) * each), attrs.low, attrs.high)
+    residual = optional(inputs, 3)
+    if residual is not None and attrs.add is not None:
+        codes = _added(codes, residual, attrs.add)
+    return [codes.astype(dtype, copy=False)]
+
+
+def _added(codes: AnyArray, residual: AnyArray, add: CodeSum) -> AnyArray:
+    """Return the codes of a sum, in float32."""
+    one, other, unit = (np.float32(value) for value in (add.of_x, add.of_residual, add.unit))
+    both = codes.astype(np.float32) * one + residual.astype(np.float32) * other
+    return np.asarray(np.clip(np.rint(both / unit), add.low, add.high))
 
 
 def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:

@@ -175,6 +175,47 @@ class ConvolutionAttrs(OpAttrs):
     residual: str = "ADD_BEFORE"
 
 
+@dataclass(frozen=True, slots=True)
+class CodeSum:
+    """What adds two tensors of codes: y = clip(rint((x · of_x + residual · of_residual) / unit)).
+
+    All arithmetic is float32, in this order. Scales are those of the operands, `unit` that of y.
+    """
+
+    of_x: float
+    of_residual: float
+    unit: float
+    low: float
+    high: float
+
+
+@op_type(
+    "QuantizedConvolution",
+    inputs=(5, 5),
+    flops=cost.convolution_flops,
+    host=HostWork(cost.convolution_numbers, cost.convolution_steps, 3e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class QuantizedConvolutionAttrs(OpAttrs):
+    """A convolution of codes: y = clip(rint((conv(x, w) + bias) · factor), low, high).
+
+    Codes are less their zero points: x and y whole numbers in float32, so that pads are zeros.
+    Inputs: x, w (int8 or int16), bias [O] (whole numbers), residual, factor [O]. The sum is exact;
+    it is rounded to float32 once, and the product with the factor half to even. A residual is codes
+    too, and joins as `add` says. Window and group: `ConvolutionAttrs`.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    group: int
+    auto_pad: str
+    low: float
+    high: float
+    add: CodeSum | None = None
+
+
 @op_type(
     "Deconvolution",
     inputs=(2, 3),

@@ -33,6 +33,7 @@ class Activation(IntEnum):
     ELU = 11
     SOFTPLUS = 12
     QUICK_GELU = 13
+    REQUANTIZE = 14
 
 
 class Binary(IntEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
-from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -17,7 +17,13 @@ from vkmnn.shape.common import (
 from vkmnn.shape.registry import size_computer
 from vkmnn.shape.symbolic.facts import Facts, Found, known_ints
 from vkmnn.shape.symbolic.rules import shape_rule
-from vkmnn.shape.windows import conv_window, deconv_window, named_deconv_windows, named_windows
+from vkmnn.shape.windows import (
+    Direct,
+    conv_window,
+    deconv_window,
+    named_deconv_windows,
+    named_windows,
+)
 
 
 def _operands(inputs: Infos, group: int) -> tuple[Shape, Shape]:
@@ -29,8 +35,7 @@ def _operands(inputs: Infos, group: int) -> tuple[Shape, Shape]:
     return x, w
 
 
-@size_computer("Convolution")
-def _convolution(op: Op[ConvolutionAttrs], inputs: Infos, values: Values) -> Outputs:
+def _results(op: Op[Direct], inputs: Infos) -> Shape:
     attrs = op.attrs
     x, w = _operands(inputs, attrs.group)
     if x[1] != w[1] * attrs.group:
@@ -43,11 +48,25 @@ def _convolution(op: Op[ConvolutionAttrs], inputs: Infos, values: Values) -> Out
     output = (x[0], w[0], *conv_window(attrs, x[2:], w[2:]).output)
     check_shape(inputs, 2, (w[0],), "bias")
     check_shape(inputs, 3, output, "residual")
+    return output
+
+
+@size_computer("Convolution")
+def _convolution(op: Op[ConvolutionAttrs], inputs: Infos, values: Values) -> Outputs:
+    output = _results(op, inputs)
     return [(same_dtype(inputs, 0, 1, 2, 3), output)]
 
 
+@size_computer("QuantizedConvolution")
+def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Infos, values: Values) -> Outputs:
+    output = _results(op, inputs)
+    check_shape(inputs, 4, (output[1],), "factor")
+    return [(same_dtype(inputs, 0, 2, 3, 4), output)]
+
+
 @shape_rule("Convolution")
-def _named_convolution(op: Op[ConvolutionAttrs], facts: Facts) -> list[Found]:
+@shape_rule("QuantizedConvolution")
+def _named_convolution(op: Op[Direct], facts: Facts) -> list[Found]:
     attrs, x, w = op.attrs, facts.shape(op), facts.shape(op, 1)
     if x is None:
         return [(facts.dtype(op), None)]

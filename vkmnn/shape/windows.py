@@ -10,9 +10,17 @@ from functools import partial
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim
-from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, PoolingAttrs
+from vkmnn.ir.ops import (
+    ConvolutionAttrs,
+    DeconvolutionAttrs,
+    PoolingAttrs,
+    QuantizedConvolutionAttrs,
+)
 from vkmnn.records import dataclass
 from vkmnn.shape.symbolic.dims import DimAlgebra
+
+Direct = ConvolutionAttrs | QuantizedConvolutionAttrs
+"""Attributes of convolutions that are not transposed."""
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
@@ -133,7 +141,7 @@ def _too_large(extent: int, padded: int) -> ShapeError:
 def _resolve(
     spatial: Sequence[int],
     kernel: Sequence[int],
-    attrs: ConvolutionAttrs | PoolingAttrs,
+    attrs: Direct | PoolingAttrs,
     output_size: Callable[[int, int, int, int, int], int],
 ) -> Window:
     count = len(spatial)
@@ -151,7 +159,7 @@ def _resolve(
     )
 
 
-def conv_window(attrs: ConvolutionAttrs, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
+def conv_window(attrs: Direct, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
     """Return the window of a convolution of `spatial` by weights with spatial shape `kernel`.
 
     Raises:
@@ -242,7 +250,7 @@ def deconv_window(
 
 
 def named_windows(
-    attrs: ConvolutionAttrs | PoolingAttrs,
+    attrs: Direct | PoolingAttrs,
     kernel: Sequence[int],
     spatial: Sequence[Dim],
     algebra: DimAlgebra,

@@ -30,7 +30,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.shape.reduction import reduction_axes
 from vkmnn.shape.resizing import resize_axes
-from vkmnn.shape.windows import Window, conv_window, deconv_window, pool_window
+from vkmnn.shape.windows import Direct, Window, conv_window, deconv_window, pool_window
 from vkmnn.vulkan.cuts import CUTS, Cut, Operands, Part, Piece, Span, along, cut_along
 from vkmnn.vulkan.indexing import operands
 
@@ -116,12 +116,19 @@ def _groups(
 @CUTS.register("Convolution")
 def _convolution(op: Op[ConvolutionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Output channels or groups, images, then rows with what their windows reach over."""
-    attrs, x, w = op.attrs, _given(inputs, 0), _given(inputs, 1)
+    attrs = op.attrs
     if attrs.group == 1:
         cuts = [cut_along(op, inputs, outputs, [None, 0, 0, 1], 1, unit=4)]
     else:
         cuts = [_groups(op, inputs, outputs, attrs.group, (0, 0, 1))]
-    cuts.append(cut_along(op, inputs, outputs, [0, None, None, 0], 0))
+    return cuts + _images_and_rows(op, inputs, outputs)
+
+
+@CUTS.register("QuantizedConvolution")
+def _images_and_rows(op: Op[Direct], inputs: Operands, outputs: Outputs) -> list[Cut]:
+    """Images, then rows with what their windows reach over."""
+    attrs, x, w = op.attrs, _given(inputs, 0), _given(inputs, 1)
+    cuts = [cut_along(op, inputs, outputs, [0, None, None, 0], 0)]
     spatial = x.shape[2:]
     window = conv_window(attrs, spatial, w.shape[2:])
 

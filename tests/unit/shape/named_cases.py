@@ -159,6 +159,13 @@ CASES = [
         kernel=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2), dilations=(1, 1),
     ),
     case(
+        *("QuantizedConvolution", Given(("N", 4, "L", 8)), Given((4, 1, 3, 3), DType.INT8)),
+        *(Given((4,)), None, Given((4,))),
+        out=("N", 4, "L", 8),
+        kernel=(3, 3), pads=(1, 1, 1, 1), group=4, **FOLDED,
+        auto_pad="NOTSET", low=-128.0, high=127.0,
+    ),
+    case(
         *("Convolution", IMAGE, Given((6, 8, 3, 5))),
         out=("N", 6, "floor((H + 1)/2)", "floor((W + 2)/3)"),
         kernel=(3, 5), pads=(), strides=(2, 3), dilations=(1, 2), auto_pad="SAME_UPPER",

@@ -98,6 +98,7 @@ class GraphBuilder:
         self._declared: dict[str, TensorInfo] = {}
         self.read_tensors: set[str] = set()
         self.notes: dict[str, object] = {}
+        self.makers: dict[str, Op] = {}
         self._tensors = Names()
         self._ops = Names()
         self._shared: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -152,6 +153,7 @@ class GraphBuilder:
             )
         op = Op(op_type, name, trimmed, list(outputs), attrs, source.source)
         self.graph.ops.append(op)
+        self.makers.update(dict.fromkeys(outputs, op))
         self._learn(op)
         return outputs[0]
 

@@ -14,7 +14,7 @@ import numpy as np
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import array_from_tensor
 from vkmnn.errors import ConversionError, ModelError, PluginError
-from vkmnn.ir import Array, Dim, DType, Graph, OpAttrs, TensorInfo
+from vkmnn.ir import Array, Dim, DType, Graph, Op, OpAttrs, TensorInfo
 
 if TYPE_CHECKING:
     import onnx
@@ -75,6 +75,7 @@ class Building(Protocol):
     graph: Graph
     read_tensors: set[str]
     notes: dict[str, object]
+    makers: dict[str, Op]
 
     def constant(self, array: Array) -> str: ...
 
@@ -391,6 +392,10 @@ class NodeContext:
     def noted(self, tensor: str) -> object | None:
         """Return what was kept about a tensor."""
         return self._builder.notes.get(tensor)
+
+    def maker(self, tensor: str) -> Op | None:
+        """Return the op that makes a tensor, None for inputs and constants."""
+        return self._builder.makers.get(tensor)
 
     def dtype(self, tensor: str) -> DType:
         """Return a tensor's element type.

@@ -6,8 +6,22 @@ from math import prod
 
 import numpy as np
 
+from vkmnn.converter.onnx.coded import (
+    Fixed,
+    Unit,
+    behind_clamps,
+    carried_in,
+    clip_codes,
+    is_finite,
+    note_decoded,
+    note_fixed,
+    read_codes,
+    unit_of,
+    write_codes,
+)
 from vkmnn.converter.onnx.conv import convolution_attrs
 from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.quantized_conv import convolve_codes, filters_of, requantized_conv
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.types import DTYPES, type_name
 from vkmnn.converter.onnx.weights import note_dequantized
@@ -116,13 +130,7 @@ def _quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
     rounded = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
     if zero:
         rounded = _binary(node, "ADD", rounded, zero)
-    lowest, highest = to.limits
-    low = node.constant(lowest, _F32)
-    # A comparison that NaN fails, in steps that are fused with what stands before them.
-    above = _binary(node, "GREATER", rounded, low)
-    raised = node.emit("Select", [above, rounded, low])
-    clipped = _binary(node, "MIN", raised, node.constant(highest, _F32))
-    node.finish("Cast", [clipped], CastAttrs(to))
+    node.finish("Cast", [_between(node, rounded, *to.limits)], CastAttrs(to))
 
 
 @converter("QuantizeLinear", since=10)
@@ -130,12 +138,53 @@ def _quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
 def _quantize_linear(node: NodeContext) -> None:
     x, scale, zero = node.input(0), node.input(1), node.input(2)
     to = node.dtype(zero) if zero else _wanted_dtype(node, "output_dtype", DType.UINT8)
+    unit = unit_of(node, scale, zero, to)
+    if unit and node.dtype(x) is _F32 and _wanted_dtype(node, "precision", _F32) is _F32:
+        _quantize_to_codes(node, x, scale, unit)
+        return
     # The division has its own precision; what follows is exact in float32 up to 16 bits.
     precision = _wanted_dtype(node, "precision", node.dtype(scale))
     steps = _binary(node, "DIV", _cast(node, x, precision), _factors(node, x, scale, precision))
     if precision is not _F32:
         steps = node.emit("Cast", [steps], CastAttrs(_F32))
     _quantize(node, steps, _factors(node, x, zero, _F32) if zero else "", to)
+
+
+def _quantize_to_codes(node: NodeContext, x: str, scale: str, unit: Unit) -> None:
+    """Write codes: those of an operator on codes, where one can make them, else those of floats."""
+    found = behind_clamps(node, x)
+    bounds = found.bounds(unit)
+    op = node.maker(found.tensor)
+    made = carried_in(node, found.tensor, unit.scale)
+    if made is not None:
+        tensor = clip_codes(node, made.tensor, *bounds, (made.low, made.high))
+        write_codes(node, tensor, unit, bounds)
+        return
+    if op is not None and op.type == "Convolution":
+        codes = requantized_conv(node, op, unit, bounds)
+        if codes is not None:
+            write_codes(node, codes, unit, bounds)
+            return
+    if is_finite(node, found.tensor):
+        rounded = _rounded(node, found.tensor, scale)
+        write_codes(node, clip_codes(node, rounded, *bounds), unit, bounds)
+        return
+    low, high = unit.bounds
+    write_codes(node, _between(node, _rounded(node, x, scale), low, high), unit, (low, high))
+
+
+def _rounded(node: NodeContext, x: str, scale: str) -> str:
+    single = node.constant(np.float32(node.const_value(scale)).reshape(()))
+    return node.emit("UnaryOp", [_binary(node, "DIV", x, single)], UnaryAttrs("ROUND"))
+
+
+def _between(node: NodeContext, x: str, lowest: float, highest: float) -> str:
+    """Return x between limits; NaN becomes the lower one."""
+    low = node.constant(lowest, _F32)
+    # A comparison that NaN fails, in steps that are fused with what stands before them.
+    above = _binary(node, "GREATER", x, low)
+    raised = node.emit("Select", [above, x, low])
+    return _binary(node, "MIN", raised, node.constant(highest, _F32))
 
 
 @converter("DynamicQuantizeLinear", since=11)
@@ -165,10 +214,19 @@ def _dynamic_quantize_linear(node: NodeContext) -> None:
 def _dequantize_linear(node: NodeContext) -> None:
     x, scale, zero = node.input(0), node.input(1), node.input(2)
     to = _wanted_dtype(node, "output_dtype", node.dtype(scale))
+    unit = unit_of(node, scale, zero, node.dtype(x))
+    if unit and to is _F32 and node.const_value(x) is None:
+        codes = read_codes(node, x, unit)
+        node.finish("BinaryOp", [codes.tensor, node.constant(unit.scale)], BinaryAttrs("MUL"))
+        note_decoded(node, codes, unit.scale)
+        return
     offset = _factors(node, x, zero, _F32) if zero else ""
     result = _dequantized(node, x, _factors(node, x, scale, _F32), offset)
     node.finish("Cast", [result], CastAttrs(to))
-    if node.known_rank(x) == 2:
+    rank = node.known_rank(x)
+    if rank is not None and not node.int("block_size", 0):
+        note_fixed(node, node.axis("axis", 1, rank) if rank > 1 else 0)
+    if rank == 2:
         note_dequantized(node, node.axis("axis", 1, 2), node.int("block_size", 0), to)
 
 
@@ -190,6 +248,8 @@ def _qlinear_matmul(node: NodeContext) -> None:
 @converter("QLinearConv", since=10)
 def _qlinear_conv(node: NodeContext) -> None:
     """Convolve dequantized operands in float32 and quantize; w may have a scale by channel."""
+    if _convolve_codes(node):
+        return
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
     operands = [
         _dequantized(node, x, x_scale, _cast(node, x_zero, _F32)),
@@ -201,6 +261,29 @@ def _qlinear_conv(node: NodeContext) -> None:
     product = node.emit("Convolution", operands, convolution_attrs(node, w))
     steps = _binary(node, "DIV", product, y_scale)
     _quantize(node, steps, _cast(node, y_zero, _F32), node.dtype(y_zero))
+
+
+def _convolve_codes(node: NodeContext) -> bool:
+    """Add a QLinearConv as one convolution of codes, where its parameters are constant."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = node.inputs[:8]
+    taken = unit_of(node, x_scale, x_zero, node.dtype(x))
+    made = unit_of(node, y_scale, y_zero, node.dtype(y_zero))
+    values = [node.const_value(name) for name in (w, w_scale, w_zero)]
+    bias = node.const_value(node.input(8)) if node.input(8) else None
+    if taken is None or made is None or (node.input(8) and bias is None):
+        return False
+    weights, scales, zeros = values
+    if weights is None or scales is None or zeros is None or scales.dtype != np.float32:
+        return False
+    filters = filters_of(Fixed(weights, scales, zeros, 0), bias)
+    if filters is None:
+        return False
+    codes, bounds = read_codes(node, x, taken), made.bounds
+    window = convolution_attrs(node, w)
+    y = convolve_codes(node, codes, taken.scale, filters, window, made, bounds)
+    if y is not None:
+        write_codes(node, y, made, bounds)
+    return y is not None
 
 
 def _shifted(node: NodeContext, x: str, zero: str, axis: int) -> str:

@@ -11,7 +11,13 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import RESIDUAL_KINDS, ConvolutionAttrs, DeconvolutionAttrs
+from vkmnn.ir.ops import (
+    RESIDUAL_KINDS,
+    CodeSum,
+    ConvolutionAttrs,
+    DeconvolutionAttrs,
+    QuantizedConvolutionAttrs,
+)
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import whole
 
@@ -87,6 +93,32 @@ class Maker:
         known = [1, 2] if constant else []
         return op_case("Convolution", attrs, inputs, constant=known, rtol=0, atol=tolerance)
 
+    def codes(
+        self,
+        x: Ints,
+        w: Ints,
+        *,
+        strides: Ints = (),
+        pads: Ints = (),
+        group: int = 1,
+        residual: bool = False,
+    ) -> Case:
+        """Return a convolution of codes; many of the sums end between two of them."""
+        axes = len(x) - 2
+        numbers = "QuantizedConvolution"
+        attrs = QuantizedConvolutionAttrs(
+            w[2:], strides or (1,) * axes, (1,) * axes, pads or (0,) * 2 * axes,
+            group, "NOTSET", -90.0, 121.0,
+        )  # fmt: skip
+        factor = np.resize(np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32), w[0])
+        weights = whole(*w, seed=1, low=-3, high=3).astype(np.int8)
+        inputs: list[AnyArray | None] = [whole(*x), weights, whole(w[0], seed=2), None, factor]
+        if residual:
+            shape = op_case(numbers, attrs, inputs).graph.outputs[0].dims
+            inputs[3] = whole(*shape, seed=3)
+            attrs = replace(attrs, add=CodeSum(0.5, 0.75, 1.25, -20.0, 31.0))
+        return op_case(numbers, attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
+
     def transposed(
         self, x: Ints, w: Ints, strides: Ints, group: int = 1, *, together: bool = False
     ) -> Case:
@@ -124,6 +156,9 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     yield make((1, 1, 1, 1), (2, 1, 1, 1), bias=False)
     # One tap of several blocks; fewer pixels than a tile; many channels.
     yield make((1, 13, 1, 3), (269, 13, 1, 1), bias=False, residual=True)
+    if variant.axes["element"] == "f32":
+        yield make.codes((2, 7, 9, 5), (38, 7, 3, 2), strides=(2, 1), pads=(1, 0, 2, 3))
+        yield make.codes((2, 9, 5, 4), (13, 9, 1, 1), residual=True)
     if variant.axes.get("pixels") == 1:
         yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
 
@@ -220,6 +255,9 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
     yield make((2, 6, 17, 31), (6, 1, 2, 2), group=6)
     yield make((1, 1, 1, 1), (1, 1, 1, 1))
     yield make((2, 3, 0), (3, 1, 1), group=3)
+    if variant.axes["element"] == "f32":
+        yield make.codes((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7)
+        yield make.codes((1, 5, 4, 7), (5, 1, 2, 2), group=5, residual=True)
     yield Maker(SMOOTH)((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7, residual=True)
 
 
@@ -243,6 +281,10 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
     x = (2, 4, 19, 3 * 8 * stride + size - stride)
     yield make(x, (4, *w), strides=strides, group=4, bias=False)
     yield make((0, 3, 7, 7), (3, *w), strides=strides, group=3)
+    if variant.axes["element"] == "f32":
+        yield make.codes((2, 7, 6, 9), (7, *w), strides=strides, pads=around, group=7)
+        x = (1, 5, 7, 8)
+        yield make.codes(x, (5, *w), strides=strides, pads=around, group=5, residual=True)
     x = (2, 7, 6, 9)
     yield Maker(SMOOTH)(x, (7, *w), strides=strides, pads=around, group=7, residual=True)
 
@@ -264,6 +306,9 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
     yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, fp16=True)
     yield make((1, 10, 19, 28), (6, 5, 1, 1), group=2)
     yield make((0, 6, 3), (4, 3, 1), group=2)
+    if variant.axes["element"] == "f32":
+        yield make.codes((2, 6, 9, 5), (9, 2, 3, 2), pads=(1, 0, 2, 3), group=3)
+        yield make.codes((1, 6, 4, 7), (9, 2, 2, 1), group=3, residual=True)
     yield make.transposed((1, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=3)
     yield Maker(SMOOTH)((2, 6, 9, 5), (9, 2, 3, 2), pads=(1, 0, 2, 3), group=3, residual=True)
 

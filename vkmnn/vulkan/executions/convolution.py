@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import replace
 from math import prod
+from typing import TypeVar
+
+import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.ir import Array, AttrsT, DType, Layout
-from vkmnn.ir.ops import ConvolutionAttrs
+from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
@@ -16,15 +21,20 @@ from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.encode import encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights
 from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
+
+_Direct = TypeVar("_Direct", ConvolutionAttrs, QuantizedConvolutionAttrs)
 
 
 class ConvolutionBase(VulkanExecution[AttrsT]):
     """What convolutions in both directions refuse, and the layouts they want."""
 
     fp16_rule = Fp16Rule.TAKES
+    weights: tuple[DType, ...] = ()
+    """Integers that weights may be, besides floats."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse element types without kernel and more than three spatial axes."""
@@ -32,7 +42,8 @@ class ConvolutionBase(VulkanExecution[AttrsT]):
         if axes > MAX_AXES:
             raise Rejection(f"{axes} spatial axes, at most {MAX_AXES} fit")
         for tensor in self.operands:
-            if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16):
+            codes = tensor is self.operand(1) and tensor.dtype in self.weights
+            if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16) and not codes:
                 raise Rejection(f"convolution of {tensor.dtype.value} tensors")
 
     def layouts(self) -> Layouts:
@@ -41,16 +52,20 @@ class ConvolutionBase(VulkanExecution[AttrsT]):
         return wanted[: len(self.inputs)], [Layout.NC4HW4]
 
 
-@vulkan_execution("Convolution")
-class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
-    """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
+class DirectConvolution(ConvolutionBase[_Direct]):
+    """What both kinds have in common: the problem, and how it is recorded."""
+
+    @property
+    @abstractmethod
+    def late(self) -> bool:
+        """Whether a residual comes in when the sum is complete."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse huge steps and late residuals where the window must be cut into parts, too."""
         super().prepare(info)
         reject_wide(self.attrs.strides, self.attrs.dilations, self.attrs.pads)
         products = prod(self.operand(1).shape[1:])
-        if self.attrs.residual != "ADD_BEFORE" and products > MAX_LOOP_ROUNDS:
+        if self.late and products > MAX_LOOP_ROUNDS:
             raise Rejection(f"{products} products per element before a late residual")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -89,6 +104,50 @@ class ConvolutionExecution(ConvolutionBase[ConvolutionAttrs]):
             self.output,
             self.optional(2),
             blocked(residual, encoder) if residual is not None else None,
-            attrs.activation,
-            attrs.residual,
         )
+
+
+@vulkan_execution("Convolution")
+class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
+    """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
+
+    @property
+    def late(self) -> bool:
+        """Whether a residual comes in when the sum is complete."""
+        return self.attrs.residual != "ADD_BEFORE"
+
+    def _job(self, encoder: VulkanEncoder) -> ConvJob:
+        attrs = self.attrs
+        return replace(super()._job(encoder), activation=attrs.activation, join=attrs.residual)
+
+
+@vulkan_execution("QuantizedConvolution")
+class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]):
+    """The same on codes, which lie in memory as float32: one dispatch of exact sums."""
+
+    fp16_rule = Fp16Rule.FULL
+    weights = (DType.INT8, DType.INT16, DType.INT32)
+
+    @property
+    def late(self) -> bool:
+        """Whether a residual comes in when the sum is complete."""
+        return self.attrs.add is not None
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse weights that are computed, too."""
+        super().prepare(info)
+        for index in (1, 2, 4):
+            if self.operand(index).value is None:
+                raise Rejection(f"'{self.operand(index).name}' is not constant")
+
+    def layouts(self) -> Layouts:
+        """The factors stay plain, too."""
+        (wanted, made) = super().layouts()
+        return [*wanted, Layout.NCHW], made
+
+    def _job(self, encoder: VulkanEncoder) -> ConvJob:
+        attrs, job = self.attrs, super()._job(encoder)
+        requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add)
+        view = job.weights.view
+        weights = replace(job.weights, key="codes", view=lambda w: view(w.astype(np.float32)))
+        return replace(job, weights=weights, join=requantize.join, requantize=requantize)

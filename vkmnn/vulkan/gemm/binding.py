@@ -38,11 +38,15 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
     # Where channels are single, all groups are one, and input channels are not in blocks.
     single = problem.grouping != "blocks"
     blocks = problem.outputs if single else ceil_div(problem.outputs, 4)
-    epilogue = epilogue_of(job.activation)
+    requantize = job.requantize
+    epilogue = requantize.epilogue if requantize else epilogue_of(job.activation)
     weights = job.weights.packed(
         f"{kernel.form}:{group}", lambda plain: kernel.pack(plain, group), encoder
     )
-    bias = bias_tensor(job.bias, problem.channels, encoder)
+    if requantize:
+        bias = requantize.pack(job.bias, problem.channels, encoder)
+    else:
+        bias = bias_tensor(job.bias, problem.channels, encoder)
     sizes: dict[str, Any] = {
         "pixels": problem.pixels,
         "in_size": problem.in_size,

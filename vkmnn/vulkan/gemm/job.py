@@ -7,6 +7,7 @@ from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.records import dataclass
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.weights import Weights
 
 
@@ -15,7 +16,8 @@ class ConvJob:
     """A convolution to record.
 
     `x`, `residual` and `y` lie in NC4HW4, the residual in y's shape; `bias` is plain, one element
-    per output channel. `join`, of RESIDUAL_KINDS, says how the residual is taken in.
+    per output channel. `join`, of RESIDUAL_KINDS, says how the residual is taken in. With
+    `requantize`, all tensors hold codes, and it stands for the activation.
     """
 
     problem: ConvProblem
@@ -26,6 +28,7 @@ class ConvJob:
     residual: Tensor | None = None
     activation: Activation = NO_ACTIVATION
     join: str = "ADD_BEFORE"
+    requantize: Requantize | None = None
 
 
 @dataclass(frozen=True, slots=True)

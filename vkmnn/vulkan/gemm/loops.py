@@ -65,6 +65,7 @@ class LoopKernel(ConvKernel):
                 weights=part.weights(job.weights, problem.kernel),
                 y=encoder.scratch(texels * 4),
                 activation=NO_ACTIVATION,
+                requantize=None,
             )
             self._dispatch(before, encoder)
             job = replace(job, bias=None, residual=before.y)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vkmnn.testing.fuzz.recipes.quantized import _SCALES, _ZEROS
+from vkmnn.testing.fuzz.recipes.quantized import SCALES, ZEROS
 from vkmnn.testing.fuzz.recipes.table import pattern
 from vkmnn.testing.fuzz.recipes.windows import convolution, image
 from vkmnn.testing.fuzz.schemas import Skip
@@ -26,8 +26,8 @@ def _reduced(s: Sketch, op: str, x: Value, axis: int) -> Value:
 def _round_trip(s: Sketch, x: Value) -> Value:
     """Quantize and dequantize."""
     dtype = s.choose("uint8", "int8")
-    scale = s.weight("float32", [], _SCALES)
-    zero = s.weight(dtype, [], _ZEROS[dtype])
+    scale = s.weight("float32", [], SCALES)
+    zero = s.weight(dtype, [], ZEROS[dtype])
     return s.one("DequantizeLinear", s.one("QuantizeLinear", x, scale, zero), scale, zero)
 
 

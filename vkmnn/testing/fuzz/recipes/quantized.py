@@ -12,9 +12,9 @@ from vkmnn.testing.fuzz.recipes.windows import geometry, groups, image
 from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch, Value
 from vkmnn.testing.fuzz.values import FINITE, Spread
 
-_SCALES = Spread(0.02, 0.5, special=False)
-_BYTES = {"uint8": Spread(0, 255, special=False), "int8": Spread(-128, 127, special=False)}
-_ZEROS = {"uint8": Spread(100, 150, special=False), "int8": Spread(-20, 20, special=False)}
+SCALES = Spread(0.02, 0.5, special=False)
+BYTES = {"uint8": Spread(0, 255, special=False), "int8": Spread(-128, 127, special=False)}
+ZEROS = {"uint8": Spread(100, 150, special=False), "int8": Spread(-20, 20, special=False)}
 
 
 def quantized_dtype(s: Sketch, op: str, index: int, domain: str = "") -> str:
@@ -30,11 +30,11 @@ def quantized_dtype(s: Sketch, op: str, index: int, domain: str = "") -> str:
 
 
 def _wide(dtype: str) -> Spread:
-    return _BYTES.get(dtype, Spread(0 if dtype[0] == "u" else -30000, 30000, special=False))
+    return BYTES.get(dtype, Spread(0 if dtype[0] == "u" else -30000, 30000, special=False))
 
 
 def _zero(dtype: str) -> Spread:
-    return _ZEROS.get(dtype, Spread(0, 200, special=False))
+    return ZEROS.get(dtype, Spread(0, 200, special=False))
 
 
 def _along(s: Sketch, op: str, x: Value, domain: str = "") -> tuple[list[int], dict[str, Any]]:
@@ -65,7 +65,7 @@ def quantize(s: Sketch, op: str, domain: str) -> Value:
     dtypes = ["float32"] if domain or not s.since(19) else ["float32", "float32", "float16"]
     x = s.pick(s.rng.choice(dtypes), spread=FINITE)
     shape, attributes = _along(s, op, x, domain)
-    scale = s.weight(x.dtype, shape, _SCALES)
+    scale = s.weight(x.dtype, shape, SCALES)
     dtype = quantized_dtype(s, op, 2, domain)
     zero = s.weight(dtype, shape, _zero(dtype)) if domain or s.chance(0.8) else None
     return s.one(op, x, scale, zero, domain=domain, **attributes)
@@ -89,7 +89,7 @@ def dequantize(s: Sketch, op: str, domain: str) -> Value:
     x = s.pick(dtype, spread=_wide(dtype))
     shape, attributes = _along(s, op, x, domain)
     scale_dtype = "float16" if not domain and s.since(19) and s.chance(0.2) else "float32"
-    scale = s.weight(scale_dtype, shape, _SCALES)
+    scale = s.weight(scale_dtype, shape, SCALES)
     zero = None
     if dtype != "int32" and (domain or s.chance(0.8)):
         zero = s.weight(dtype, shape, _zero(dtype))
@@ -105,14 +105,14 @@ def _bytes(
     s: Sketch, dtype: str, shape: list[int] | tuple[int, ...], *, weight: bool = False
 ) -> Value:
     if weight:
-        return s.weight(dtype, shape, _BYTES[dtype])
-    return s.pick(dtype, shape, spread=_BYTES[dtype])
+        return s.weight(dtype, shape, BYTES[dtype])
+    return s.pick(dtype, shape, spread=BYTES[dtype])
 
 
 def _scale_and_zero(
-    s: Sketch, dtype: str, shape: list[int], spread: Spread = _SCALES
+    s: Sketch, dtype: str, shape: list[int], spread: Spread = SCALES
 ) -> list[Value]:
-    return [s.weight("float32", shape, spread), s.weight(dtype, shape, _ZEROS[dtype])]
+    return [s.weight("float32", shape, spread), s.weight(dtype, shape, ZEROS[dtype])]
 
 
 @recipe("QLinearMatMul")
@@ -131,7 +131,7 @@ def _qlinear_matmul(s: Sketch, op: str) -> None:
 @recipe("QLinearConv")
 def _qlinear_conv(s: Sketch, op: str) -> None:
     dx, dw = s.choose(("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8"))
-    x = image(s, dx, s.choose(1, 2, 2), _BYTES[dx])
+    x = image(s, dx, s.choose(1, 2, 2), BYTES[dx])
     kernel, attributes = geometry(s, x.shape[2:])
     group = groups(s, x.shape[1])
     filters = group * s.size(3)
@@ -155,22 +155,22 @@ def _matmul_integer(s: Sketch, op: str) -> None:
     b = _bytes(s, db, s.choose([inner, columns], [*batch, inner, columns]), weight=True)
     zeros: list[Value | None] = [None, None]
     if s.chance(0.5):
-        zeros[0] = s.weight(da, [], _ZEROS[da])
+        zeros[0] = s.weight(da, [], ZEROS[da])
     if s.chance(0.5):
-        zeros[1] = s.weight(db, s.choose([], [columns]) if b.rank == 2 else [], _ZEROS[db])
+        zeros[1] = s.weight(db, s.choose([], [columns]) if b.rank == 2 else [], ZEROS[db])
     s.one(op, a, b, *zeros)
 
 
 @recipe("ConvInteger")
 def _conv_integer(s: Sketch, op: str) -> None:
-    x = image(s, "uint8", s.choose(1, 2, 2), _BYTES["uint8"])
+    x = image(s, "uint8", s.choose(1, 2, 2), BYTES["uint8"])
     kernel, attributes = geometry(s, x.shape[2:])
     group = groups(s, x.shape[1])
     filters = group * s.size(3)
     dw = s.choose("uint8", "int8")
     w = _bytes(s, dw, [filters, x.shape[1] // group, *kernel], weight=True)
-    x_zero = s.weight("uint8", [], _ZEROS["uint8"]) if s.chance(0.6) else None
-    w_zero = s.weight(dw, [], _ZEROS[dw]) if s.chance(0.4) else None
+    x_zero = s.weight("uint8", [], ZEROS["uint8"]) if s.chance(0.6) else None
+    w_zero = s.weight(dw, [], ZEROS[dw]) if s.chance(0.4) else None
     s.one(op, x, w, x_zero, w_zero, group=group, **attributes)
 
 
@@ -181,7 +181,7 @@ def _matmul_n_bits(s: Sketch, op: str) -> None:
     bits, block = s.choose(4, 4, 8), s.choose(16, 32, 64)
     blocks = -(-depth // block)
     b = s.source(_codes(s, [columns, blocks, block * bits // 8]), None, 1.0)
-    scales = s.source(s.weight("float32", [columns, blocks], _SCALES).array, None, 1.0)
+    scales = s.source(s.weight("float32", [columns, blocks], SCALES).array, None, 1.0)
     zeros = None
     if s.chance(0.5):
         zeros = s.source(_codes(s, [columns, -(-blocks * bits // 8)]), None, 1.0)
@@ -200,7 +200,7 @@ def _gather_block_quantized(s: Sketch, op: str) -> None:
     bits, block = s.choose(4, 8), s.choose(16, 32)
     blocks = -(-depth // block)
     data = s.source(_codes(s, [rows, depth * bits // 8]), None, 1.0)
-    scales = s.source(s.weight("float32", [rows, blocks], _SCALES).array, None, 1.0)
+    scales = s.source(s.weight("float32", [rows, blocks], SCALES).array, None, 1.0)
     zeros = None
     if s.chance(0.5):
         zeros = s.source(_codes(s, [rows, -(-blocks * bits // 8)]), None, 1.0)
@@ -215,7 +215,7 @@ def weights_in_integers(s: Sketch) -> None:
     x = s.pick("float32", min_rank=2, max_rank=3, spread=FINITE)
     depth, columns = x.shape[-1], s.size(33)
     dtype = s.choose("int8", "uint8")
-    w = s.source(s.weight(dtype, [depth, columns], _BYTES[dtype]).array, None, 1.0)
+    w = s.source(s.weight(dtype, [depth, columns], BYTES[dtype]).array, None, 1.0)
     kind = s.choose("tensor", "column", "block" if s.since(21) else "column")
     shape: list[int] = {"tensor": [], "column": [columns], "block": [-(-depth // 32), columns]}[
         kind
@@ -225,8 +225,8 @@ def weights_in_integers(s: Sketch) -> None:
         shape = []
     if kind == "block":
         attributes = {"axis": 0, "block_size": 32}
-    scale = s.source(s.weight("float32", shape, _SCALES).array, None, 1.0)
+    scale = s.source(s.weight("float32", shape, SCALES).array, None, 1.0)
     zero = (
-        s.source(s.weight(dtype, shape, _ZEROS[dtype]).array, None, 1.0) if s.chance(0.6) else None
+        s.source(s.weight(dtype, shape, ZEROS[dtype]).array, None, 1.0) if s.chance(0.6) else None
     )
     s.one("MatMul", x, s.one("DequantizeLinear", w, scale, zero, **attributes))

@@ -8,13 +8,16 @@ from vkmnn.vulkan.gemm.rewrites.dense import as_dense
 from vkmnn.vulkan.gemm.rewrites.fold import fold_taps
 from vkmnn.vulkan.gemm.rewrites.winograd import by_winograd
 
-REWRITES = (as_dense, fold_taps, by_winograd)
+EXACT_REWRITES = (as_dense, fold_taps)
+"""They only move elements: sums of codes stay exact."""
+
+REWRITES = (*EXACT_REWRITES, by_winograd)
 """In this order; each returns the convolution that remains, None where it has recorded all."""
 
 
 def rewrite(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     """Record what rewrites need, and return the convolution that remains, if one does."""
     rest: ConvJob | None = job
-    for step in REWRITES:
+    for step in EXACT_REWRITES if job.requantize else REWRITES:
         rest = step(rest, encoder) if rest else None
     return rest

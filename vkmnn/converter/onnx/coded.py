@@ -1,0 +1,239 @@
+"""Tensors of codes that stay codes from one quantised operator to the next.
+
+Codes less their zero point are whole numbers, which float32 holds; with them, pads are zeros and
+ReLU is a bound. What a tensor of the model is in this form is kept as a note for the nodes that
+read it: under its own name for integers, under `decoded` for what DequantizeLinear made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+import numpy as np
+
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.ir import Array, DType, Op
+from vkmnn.ir.ops import BinaryAttrs, CastAttrs, PoolingAttrs, UnaryAttrs
+from vkmnn.records import dataclass
+
+BYTES = (DType.UINT8, DType.INT8)
+
+MOVES = frozenset(
+    {
+        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Concat"),
+        *("DepthToSpace", "SpaceToDepth", "Expand", "Identity"),
+    }
+)
+"""Ops that only move elements of their first input, or of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A float32 tensor of codes less `zero`, all of them from `low` to `high`."""
+
+    tensor: str
+    zero: int
+    low: int
+    high: int
+
+    @property
+    def largest(self) -> int:
+        """The largest absolute value."""
+        return max(-self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a DequantizeLinear with one scale makes: codes times the scale."""
+
+    codes: Coded
+    scale: np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What a DequantizeLinear of a constant reads; `zero` is in the shape of `scale`."""
+
+    values: Array
+    scale: Array
+    zero: Array | None
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One scale and zero point for a whole tensor, and the type of its codes."""
+
+    scale: np.float32
+    zero: int
+    dtype: DType
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The smallest and the largest code less the zero point."""
+        low, high = (int(limit) for limit in self.dtype.limits)
+        return low - self.zero, high - self.zero
+
+    def steps(self, value: float) -> float:
+        """Return the code less its zero point of a number that is not NaN."""
+        return float(np.rint(np.float32(value) / self.scale))
+
+
+def unit_of(node: NodeContext, scale: str, zero: str, dtype: DType) -> Unit | None:
+    """Return scale and zero point where both are constant, single and ordinary."""
+    factor, point = node.const_value(scale), node.const_value(zero) if zero else np.int8(0)
+    if factor is None or point is None or factor.size != 1 or np.size(point) != 1:
+        return None
+    single = float(factor.reshape(()))
+    if dtype not in BYTES or factor.dtype != np.float32 or not 0 < single < inf:
+        return None
+    return Unit(np.float32(single), int(np.reshape(point, ())), dtype)
+
+
+def write_codes(node: NodeContext, tensor: str, unit: Unit, bounds: tuple[int, int]) -> None:
+    """Make output 0 from codes less their zero point, and keep these for who reads it."""
+    zero = node.constant(np.float32(unit.zero))
+    whole = node.emit("BinaryOp", [tensor, zero], BinaryAttrs("ADD")) if unit.zero else tensor
+    node.finish("Cast", [whole], CastAttrs(unit.dtype))
+    node.note(node.output(0), Coded(tensor, unit.zero, *bounds))
+
+
+def read_codes(node: NodeContext, x: str, unit: Unit) -> Coded:
+    """Return integers of the model as codes less their zero point."""
+    found = carried(node, x, lambda name: _noted_codes(node, name, unit.zero))
+    if found is not None:
+        return found
+    wide = node.emit("Cast", [x], CastAttrs(DType.FLOAT32))
+    if unit.zero:
+        zero = node.constant(np.float32(unit.zero))
+        wide = node.emit("BinaryOp", [wide, zero], BinaryAttrs("SUB"))
+    coded = Coded(wide, unit.zero, *unit.bounds)
+    node.note(x, coded)
+    return coded
+
+
+def _noted_codes(node: NodeContext, name: str, zero: int) -> Coded | None:
+    found = node.noted(name)
+    return found if isinstance(found, Coded) and found.zero == zero else None
+
+
+def note_decoded(node: NodeContext, codes: Coded, scale: np.float32) -> None:
+    """Keep what output 0 was made from."""
+    node.note(f"{node.output(0)}:decoded", Decoded(codes, scale))
+
+
+def decoded(node: NodeContext, name: str) -> Decoded | None:
+    """Return what a float tensor was made from."""
+    found = node.noted(f"{name}:decoded")
+    return found if isinstance(found, Decoded) else None
+
+
+def note_fixed(node: NodeContext, axis: int) -> None:
+    """Keep the constants that a DequantizeLinear reads."""
+    values, scale = node.const_value(node.input(0)), node.const_value(node.input(1))
+    zero = node.const_value(node.input(2)) if node.input(2) else None
+    known = values is not None and scale is not None and (zero is not None or not node.input(2))
+    if known and values is not None and scale is not None and scale.dtype == np.float32:
+        node.note(f"{node.output(0)}:fixed", Fixed(values, scale, zero, axis))
+
+
+def fixed(node: NodeContext, name: str) -> Fixed | None:
+    """Return the constants that a float tensor was made from."""
+    found = node.noted(f"{name}:fixed")
+    return found if isinstance(found, Fixed) else None
+
+
+def _is_move(op: Op | None) -> bool:
+    if op is None or len(op.outputs) != 1:
+        return False
+    attrs = op.attrs
+    return op.type in MOVES or (isinstance(attrs, PoolingAttrs) and attrs.kind == "MAX")
+
+
+def carried(node: NodeContext, name: str, leaf: Callable[[str], Coded | None]) -> Coded | None:
+    """Return codes that only moved since `leaf` knew them: the same moves, of codes."""
+    found = leaf(name)
+    op = node.maker(name)
+    if found is not None or op is None or not _is_move(op):
+        return found
+    count = len(op.inputs) if op.type == "Concat" else 1
+    parts: list[Coded] = []
+    for source in op.inputs[:count]:
+        part = carried(node, source, leaf)
+        if part is None:
+            return None
+        parts.append(part)
+    moved = node.emit(op.type, [*(p.tensor for p in parts), *op.inputs[count:]], op.attrs)
+    low, high = min(p.low for p in parts), max(p.high for p in parts)
+    return Coded(moved, parts[0].zero, low, high)
+
+
+def carried_in(node: NodeContext, name: str, scale: np.float32) -> Coded | None:
+    """Return the codes of a float tensor that a scale makes of them, through moves."""
+
+    def leaf(source: str) -> Coded | None:
+        found = decoded(node, source)
+        return found.codes if found is not None and found.scale == scale else None
+
+    return carried(node, name, leaf)
+
+
+def scale_of(node: NodeContext, name: str) -> np.float32 | None:
+    """Return the scale of the codes that a float tensor was made from, through moves."""
+    found, op = decoded(node, name), node.maker(name)
+    if found is not None:
+        return found.scale
+    return scale_of(node, op.inputs[0]) if op is not None and _is_move(op) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Clamped:
+    """A float tensor, and the bounds to which clamps cut it off."""
+
+    tensor: str
+    low: float
+    high: float
+
+    def bounds(self, unit: Unit) -> tuple[int, int]:
+        """Return the bounds of its codes less their zero point."""
+        low, high = unit.bounds
+        lower = max(low, min(unit.steps(self.low), high))
+        return int(lower), int(max(lower, min(unit.steps(self.high), high)))
+
+
+def behind_clamps(node: NodeContext, x: str) -> Clamped:
+    """Return the tensor that ReLU and Clip with constant bounds cut off: rounding keeps order."""
+    low, high = -inf, inf
+    op = node.maker(x)
+    while op is not None and isinstance(op.attrs, UnaryAttrs):
+        if op.attrs.kind == "RELU":
+            bounds = (0.0, inf)
+        elif op.attrs.kind == "CLIP" and op.attrs.alpha <= op.attrs.beta:
+            bounds = (op.attrs.alpha, op.attrs.beta)
+        else:
+            break
+        # What comes later wins where the two have nothing in common.
+        low, high = (min(max(bound, low), high) for bound in bounds)
+        x = op.inputs[0]
+        op = node.maker(x)
+    return Clamped(x, low, high)
+
+
+def is_finite(node: NodeContext, x: str) -> bool:
+    """True for sums and products of what codes stand for, which are never NaN."""
+    if decoded(node, x) is not None:
+        return True
+    op = node.maker(x)
+    if op is None or not isinstance(op.attrs, BinaryAttrs) or op.attrs.kind not in ("ADD", "MUL"):
+        return False
+    return all(decoded(node, name) is not None for name in op.inputs)
+
+
+def clip_codes(
+    node: NodeContext, tensor: str, low: float, high: float, have: Sequence[float] = (-inf, inf)
+) -> str:
+    """Return codes cut off at bounds; unchanged where all they can be lies within."""
+    if low <= have[0] and have[1] <= high:
+        return tensor
+    return node.emit("UnaryOp", [tensor], UnaryAttrs("CLIP", low, high))

@@ -1,0 +1,107 @@
+"""Convolutions of codes: exact sums, multiplied once and rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.ir import Array, Op
+from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
+from vkmnn.records import dataclass
+
+EXACT = 1 << 24
+"""Sums of whole numbers up to this size are exact in float32, in any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Weights less their zero points, [O, C / group, ...], their scales, and the bias in codes."""
+
+    values: Array
+    scale: Array
+    bias: Array
+
+    def largest_sum(self, largest: int) -> int:
+        """Return what no sum exceeds when no input exceeds `largest`."""
+        each = np.abs(self.values.astype(np.int64)).reshape(len(self.values), -1).sum(1)
+        sums = each * largest + np.abs(self.bias.astype(np.int64))
+        return int(sums.max(initial=0))
+
+
+def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
+    """Return constants as filters; None where they are not of single bytes with ordinary scales."""
+    outputs = w.values.shape[0] if w.values.ndim >= 3 else 0
+    if w.values.dtype not in (np.int8, np.uint8) or 0 in w.values.shape:
+        return None
+    scales = w.scale.reshape(-1).astype(np.float64)
+    by_channel = w.scale.size == outputs and w.scale.ndim == 1 and w.axis == 0
+    if not (w.scale.size == 1 or by_channel):
+        return None
+    zero = np.zeros(1, np.int8) if w.zero is None else w.zero
+    if zero.size not in (1, outputs) or not (np.isfinite(scales) & (scales > 0)).all():
+        return None
+    column = zero.reshape(-1, *(1,) * (w.values.ndim - 1)).astype(np.int16)
+    values = w.values.astype(np.int16) - column
+    if values.min() >= -128 and values.max() <= 127:
+        values = values.astype(np.int8)
+    added = np.zeros(outputs, np.int32) if bias is None else bias.reshape(-1)
+    if added.dtype != np.int32 or added.size != outputs:
+        return None
+    return Filters(values, w.scale.reshape(-1), added)
+
+
+def convolve_codes(
+    node: NodeContext,
+    x: Coded,
+    in_scale: np.float32,
+    filters: Filters,
+    window: ConvolutionAttrs,
+    unit: Unit,
+    bounds: tuple[int, int],
+) -> str | None:
+    """Add a convolution of codes, and return its result; None where sums may not be exact."""
+    if filters.largest_sum(x.largest) > EXACT:
+        return None
+    outputs = len(filters.values)
+    factor = np.broadcast_to(in_scale * filters.scale / unit.scale, (outputs,))
+    attrs = QuantizedConvolutionAttrs(
+        window.kernel,
+        window.strides,
+        window.dilations,
+        window.pads,
+        window.group,
+        window.auto_pad,
+        float(bounds[0]),
+        float(bounds[1]),
+    )
+    inputs = [
+        x.tensor,
+        node.constant(filters.values),
+        node.constant(filters.bias.astype(np.float32)),
+        "",
+        node.constant(np.ascontiguousarray(factor, np.float32)),
+    ]
+    return node.emit("QuantizedConvolution", inputs, attrs)
+
+
+def requantized_conv(node: NodeContext, op: Op, unit: Unit, bounds: tuple[int, int]) -> str | None:
+    """Return the codes of what a convolution of dequantised tensors makes; None where unknown."""
+    w, attrs = fixed(node, op.inputs[1]), op.attrs
+    in_scale = scale_of(node, op.inputs[0])
+    if w is None or in_scale is None or not isinstance(attrs, ConvolutionAttrs):
+        return None
+    bias = None
+    if len(op.inputs) > 2:
+        added = fixed(node, op.inputs[2])
+        # Its unit must be that of the sums.
+        if added is None or (added.zero is not None and added.zero.any()):
+            return None
+        if not np.allclose(added.scale, in_scale * w.scale, rtol=1e-6, atol=0):
+            return None
+        bias = added.values
+    filters = filters_of(w, bias)
+    x = carried_in(node, op.inputs[0], in_scale) if filters else None
+    if filters is None or x is None:
+        return None
+    return convolve_codes(node, x, in_scale, filters, attrs, unit, bounds)

@@ -1,0 +1,75 @@
+"""Layers between pairs of QuantizeLinear and DequantizeLinear, as quantisation tools write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vkmnn.testing.fuzz.recipes.quantized import BYTES, SCALES, ZEROS
+from vkmnn.testing.fuzz.recipes.table import pattern
+from vkmnn.testing.fuzz.recipes.windows import geometry, groups, image
+from vkmnn.testing.fuzz.schemas import Skip
+from vkmnn.testing.fuzz.sketch import Sketch, Value
+from vkmnn.testing.fuzz.values import FINITE, Spread
+
+
+class Codes:
+    """How a tensor is quantised: a scale, a zero point, an element type."""
+
+    def __init__(self, s: Sketch) -> None:
+        self._s = s
+        self.dtype = s.choose("uint8", "int8")
+        self.scale = s.weight("float32", [], SCALES)
+        self.zero = s.weight(self.dtype, [], ZEROS[self.dtype])
+
+    def __call__(self, x: Value) -> Value:
+        """Quantize and dequantize."""
+        codes = self._s.one("QuantizeLinear", x, self.scale, self.zero)
+        return self._s.one("DequantizeLinear", codes, self.scale, self.zero)
+
+
+def _convolved(s: Sketch, x: Value, codes: Codes) -> Value:
+    """Convolve with constants in codes, by tensor or by channel, and clamp."""
+    dtype = s.choose("int8", "int8", "uint8")
+    kernel, attributes = geometry(s, x.shape[2:])
+    group = groups(s, x.shape[1])
+    filters = group * s.size(5)
+    by_channel = s.chance(0.5)
+    shape = [filters] if by_channel else []
+    w = s.parameter(s.weight(dtype, [filters, x.shape[1] // group, *kernel], BYTES[dtype]).array,
+                    dtype, constant=1.0)  # fmt: skip
+    scale = s.parameter(s.weight("float32", shape, SCALES).array, "float32", constant=1.0)
+    zero = s.parameter(np.zeros(shape) if dtype == "int8" else np.full(shape, 130), dtype, 1.0)
+    axis: dict[str, Any] = {"axis": 0} if by_channel else {}
+    operands = [x, s.one("DequantizeLinear", w, scale, zero, **axis)]
+    if s.chance(0.6):
+        bias = s.parameter(s.weight("int32", [filters], Spread(-900, 900)).array, "int32", 1.0)
+        unit = s.parameter(np.multiply(codes.scale.array, scale.array), "float32", 1.0)
+        operands.append(s.one("DequantizeLinear", bias, unit, **axis))
+    y = s.one("Conv", *operands, group=group, **attributes)
+    return s.one("Relu", y) if s.chance(0.4) else y
+
+
+@pattern
+def quantized_layers(s: Sketch) -> None:
+    """Convolutions, moves and sums of codes, one after the other."""
+    if not s.since(13):
+        raise Skip
+    codes = Codes(s)
+    x = codes(image(s, "float32", 2, FINITE))
+    for _ in range(s.choose(1, 2, 3)):
+        step = s.choose("convolve", "convolve", "move", "pool", "add")
+        if step == "move":
+            x = codes(s.one("Transpose", x, perm=[0, 1, 3, 2]))
+        elif step == "pool":
+            kernel, attributes = geometry(s, x.shape[2:])
+            attributes.pop("dilations", None)
+            x = codes(s.one("MaxPool", x, kernel_shape=kernel, **attributes))
+        elif step == "add":
+            other, codes = codes(s.one("Neg", x)), Codes(s)
+            y = s.one("Add", x, other)
+            x = codes(s.one("Relu", y) if s.chance(0.5) else y)
+        else:
+            y, codes = _convolved(s, x, codes), Codes(s)
+            x = codes(y)

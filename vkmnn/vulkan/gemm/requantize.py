@@ -1,0 +1,58 @@
+"""How sums of codes end: what kernels multiply them by, where they cut them off."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.ir.ops import CodeSum
+from vkmnn.records import dataclass
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import Epilogue
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+
+SPEC = {"ACTIVATION": kernels.Activation.REQUANTIZE.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Requantize:
+    """What sums are multiplied by, by channel; the bounds of codes; what a residual does."""
+
+    factor: Tensor
+    low: float
+    high: float
+    add: CodeSum | None = None
+
+    @property
+    def epilogue(self) -> Epilogue:
+        """Return what the kernels are given in place of an activation."""
+        return Epilogue(self.low, self.high, SPEC)
+
+    @property
+    def join(self) -> str:
+        """Return where a residual comes in."""
+        return "ADD_AFTER" if self.add else "ADD_BEFORE"
+
+    def pack(self, bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> Tensor:
+        """Return what kernels bind as the bias: that, the factors, and what adds a residual.
+
+        Biases and factors fill whole vec4s; then come the scales, and the bounds of a sum.
+        """
+        factor = self.factor
+        assert factor.value is not None
+        width = ceil_div(channels, 4) * 4
+        packed = np.zeros((2 * width + 8,), np.float32)
+        if bias is not None:
+            packed[:channels] = _whole(bias.value)
+        packed[width : width + channels] = factor.value
+        if self.add:
+            packed[2 * width :][:3] = self.add.of_x, self.add.of_residual, self.add.unit
+            packed[2 * width + 4 :][:2] = self.add.low, self.add.high
+        name = f"{factor.name}:{bias.name if bias else ''}:{self.add}"
+        return encoder.literal(name, packed)
+
+
+def _whole(values: Array | None) -> Array:
+    assert values is not None
+    return values.astype(np.float32)
