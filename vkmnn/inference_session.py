@@ -372,8 +372,8 @@ class InferenceSession:
         """Return how often something was done that runs are better without.
 
         "plans" were made by this session; "recordings" and "submits" of command buffers,
-        "allocations" of device memory, "pipelines" that were made and "host_copies" of tensors by
-        all who use the device, since it was opened.
+        the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
+        "pipelines" that were made and "host_copies" of tensors by all who use the device, since it was opened.
         """
         return self._session.core.counters()
 

@@ -428,6 +428,12 @@ def _broadcast(rewriter: _Rewriter, op: Op) -> Op:
     return op
 
 
+def _rotary(rewriter: _Rewriter, op: Op) -> Op:
+    if any(rewriter.tails.get(name) == 3 for name in op.inputs):
+        raise CannotGrowError(f"Rotary '{op.name}' turns the rows")
+    return _broadcast(rewriter, op)
+
+
 def _expand(rewriter: _Rewriter, op: Op) -> Op:
     name, out = op.inputs[0], rewriter.infos[op.outputs[0]].dims
     end = len(rewriter.infos[name].dims) - rewriter.tails[name]
@@ -599,6 +605,7 @@ _RULES: dict[str, _Rule] = {
         ("UnaryOp", "BinaryOp", "Select", "Cast", "Identity", "Elementwise"), _broadcast
     ),
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), _reshape),
+    "Rotary": _rotary,
     "Expand": _expand,
     "Transpose": _transpose,
     "Softmax": _softmax,

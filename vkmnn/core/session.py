@@ -337,8 +337,8 @@ class Session:
         """Count the expensive operations that a run should avoid.
 
         "plans" were made by this session; "recordings" and "submits" of command buffers,
-        "allocations" of device memory, "pipelines" that were made and "host_copies" of tensors by
-        all who use the device.
+        the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
+        "pipelines" that were made and "host_copies" of tensors by all who use the device.
         """
         return {"plans": self._program.plans_made, **self._main.counters()}
 

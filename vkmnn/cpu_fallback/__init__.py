@@ -22,6 +22,7 @@ from vkmnn.cpu_fallback import (
     recurrent,
     reduction,
     resizing,
+    rotary,
     unary,
 )
 from vkmnn.cpu_fallback.backend import CpuBackend
@@ -55,6 +56,7 @@ __all__ = [
     "recurrent",
     "reduction",
     "resizing",
+    "rotary",
     "run_op",
     "unary",
 ]

@@ -527,6 +527,20 @@ class CumSumAttrs(OpAttrs):
     reverse: bool = False
 
 
+@op_type("Rotary", inputs=3, flops=3, host=ROWS)
+@dataclass(frozen=True, slots=True)
+class RotaryAttrs(OpAttrs):
+    """Turn pairs of the first `width` columns of x [B, H, S, D]; the others stay.
+
+    Inputs: x, cosines and sines [B or 1, 1, S, width / 2 or width]. Pairs are `width` / 2 apart, or
+    side by side where `interleaved`: (a, b) becomes (a · cos - b · sin, b · cos + a · sin). Tables
+    of `width` columns have a number for every column, others one for every pair.
+    """
+
+    width: int
+    interleaved: bool = False
+
+
 @op_type("LayerNorm", inputs=(1, 3), flops=8, host=ROWS)
 @dataclass(frozen=True, slots=True)
 class LayerNormAttrs(OpAttrs):

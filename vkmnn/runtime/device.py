@@ -74,7 +74,8 @@ class Device:
     several calls without letting the device be closed in between holds `gate.visit()`.
 
     `counts` says how often something was done on it since it was opened: "allocations",
-    "recordings", "submits", "pipelines", and the "host_copies" of those who write and read tensors.
+    "recordings", "submits", the "commands" in them (dispatches, copies and fills), "pipelines", and
+    the "host_copies" of those who write and read tensors.
     """
 
     def __init__(

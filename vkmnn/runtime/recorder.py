@@ -407,6 +407,7 @@ class CommandBuffer:
             incoherent.flush()
         self._in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
         self.device.counts["submits"] += 1
+        self.device.counts["commands"] += len(self.labels)
         try:
             commands.submit()
         except DeviceLostError as error:

@@ -5376,6 +5376,92 @@ def roi_pool(
     )
 
 
+RotaryAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+RotaryElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+RotaryLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_ROTARY = struct.Struct("<IIIIIII")
+
+
+class RotaryParams(Params):
+    """Push constants of `rotary`: 28 bytes."""
+
+    __slots__ = (
+        "count",
+        "units",
+        "width",
+        "rows",
+        "heads",
+        "columns",
+        "batch",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        units: int,
+        width: int,
+        rows: int,
+        heads: int,
+        columns: int,
+        batch: int,
+    ) -> None:
+        self.count: Final = count
+        self.units: Final = units
+        self.width: Final = width
+        self.rows: Final = rows
+        self.heads: Final = heads
+        self.columns: Final = columns
+        self.batch: Final = batch
+
+    def pack(self) -> bytes:
+        try:
+            return _ROTARY.pack(
+                self.count,
+                self.units,
+                self.width,
+                self.rows,
+                self.heads,
+                self.columns,
+                self.batch,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ROTARY, error) from None
+
+
+def rotary(
+    *,
+    aligned: RotaryAligned,
+    element: RotaryElement,
+    load: RotaryLoad,
+) -> Shader:
+    """Return a variant of `rotary`.
+
+    y = x [batch, heads, rows, depth], whose first `width` columns are turned by pairs: (a, b)
+    becomes (a cos - b sin, b cos + a sin). Pairs are half of `width` apart, or side by side
+    (INTERLEAVED). Tables [batch or 1, rows, columns] have a number for every column, or one for
+    every pair (PAIRS). A unit is `aligned` columns; `batch` is how far the tables go from one
+    image to the next.
+    """
+    return _find(
+        "rotary",
+        {
+            "aligned": aligned,
+            "element": element,
+            "load": load,
+        },
+    )
+
+
 ScaleWidth: TypeAlias = Literal[
     4,
     1,

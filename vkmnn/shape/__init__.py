@@ -19,6 +19,7 @@ from vkmnn.shape import (
     reduction,
     reshaping,
     resizing,
+    rotary,
     slicing,
 )
 from vkmnn.shape.counting import flops
@@ -55,6 +56,7 @@ __all__ = [
     "reduction",
     "reshaping",
     "resizing",
+    "rotary",
     "size_computer",
     "slicing",
     "working_bytes",

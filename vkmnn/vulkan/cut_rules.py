@@ -68,6 +68,12 @@ def _elementwise(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     return cuts
 
 
+@CUTS.register("Rotary")
+def _rotary(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
+    """Any axis but the columns."""
+    return _elementwise(op, inputs, outputs)[:3]
+
+
 @CUTS.register("Scale")
 def _scale(op: Op, inputs: Operands, outputs: Outputs) -> list[Cut]:
     cuts = _every_axis(op, inputs, outputs, range(len(outputs[0].shape)), (1, 2))

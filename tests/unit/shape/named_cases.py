@@ -244,6 +244,8 @@ CASES = [
     case("GatherND", Given((50, 60, 8)), Given(("N", "L", 2), DType.INT64), out=SAME),
     case("ScatterND", X, Given((1, 1), DType.INT64), Given((1, "L", 8)), out=SAME),
     case("ScatterElements", X, Given(SAME, DType.INT64), X, out=SAME, axis=1),
+    case("Rotary", Given(("N", 4, "L", 8)), Given((1, 1, "L", 2)), Given((1, 1, "L", 2)),
+         out=("N", 4, "L", 8), width=4),
     case("Append", X, Given(("N", 1, 8)), Given((1,), DType.INT64), out=SAME, axis=1),
     case("OneHot", Given(("N", "L"), DType.INT64), one(8), Given((2,)), out=SAME, axis=-1),
     case("OneHot", Given(("N",), DType.INT64), ints("L"), Given((2,)), out=("L", "N")),

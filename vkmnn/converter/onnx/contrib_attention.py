@@ -42,14 +42,13 @@ def _rotary(node: NodeContext) -> None:
         if not isinstance(size, int) or size % width:
             raise node.unsupported("num_heads is not given, and the width is not known")
         heads = size // width
-    depth = known_depth(node, heads, x)
     parts = by_head(node, x, heads) if flat else x
     if node.rank(positions) == 1:  # where the first row stands
         rows = counted(node, length(node, x, 1 if flat else 2))
         positions = node.emit("Unsqueeze", [binary(node, "ADD", positions, rows),
                                             node.ints_constant([0])])  # fmt: skip
     tables = [table_rows(node, table, positions) for table in (cos, sin)]
-    y = turned(node, parts, tables, depth, width, node.bool("interleaved"))
+    y = turned(node, parts, tables, width, node.bool("interleaved"))
     if not flat:
         node.emit("Identity", [y], None, node.outputs)
         return

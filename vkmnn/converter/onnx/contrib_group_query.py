@@ -80,7 +80,7 @@ def _group_query_attention(node: NodeContext) -> None:
             _once(node, "rows", [table, positions], partial(table_rows, node, table, positions))
             for table in node.inputs[7:9]
         ]
-        q, k = (turned(node, x, tables, depth, width, turns) for x in (q, k))
+        q, k = (turned(node, x, tables, width, turns) for x in (q, k))
     k, v = _cached(node, k, "k", depth), _cached(node, v, "v", depth)
     if heads != kv_heads:
         k, v = (repeated(node, x, heads, heads // kv_heads, depth) for x in (k, v))

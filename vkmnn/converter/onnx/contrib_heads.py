@@ -15,6 +15,7 @@ from vkmnn.ir.ops import (
     MatMulAttrs,
     ReductionAttrs,
     ReshapeAttrs,
+    RotaryAttrs,
     ShapeAttrs,
     SoftmaxAttrs,
     TransposeAttrs,
@@ -70,31 +71,12 @@ def part(node: NodeContext, x: str, start: int, end: int) -> str:
 # --- rotary positions ----------------------------------------------------------------------------
 
 
-def turned(
-    node: NodeContext, x: str, tables: Sequence[str], depth: int, width: int, interleaved: bool
-) -> str:
+def turned(node: NodeContext, x: str, tables: Sequence[str], width: int, interleaved: bool) -> str:
     """Turn pairs of columns of [batch, heads, length, depth]; the tables have `width` / 2 of them.
 
     Columns beyond `width` stay. Pairs lie half of `width` apart, or side by side.
     """
-    cos, sin = tables
-    head = x if width == depth else part(node, x, 0, width)
-    if interleaved:
-        pairs = node.emit(
-            "Reshape", [head, node.ints_constant([0, 0, 0, width // 2, 2])], ReshapeAttrs()
-        )
-        first, second = part(node, pairs, 0, 1), part(node, pairs, 1, 2)
-        cos, sin = (node.emit("Unsqueeze", [t, node.ints_constant([-1])]) for t in (cos, sin))
-    else:
-        first, second = part(node, head, 0, width // 2), part(node, head, width // 2, width)
-    real = binary(node, "SUB", binary(node, "MUL", first, cos), binary(node, "MUL", second, sin))
-    other = binary(node, "ADD", binary(node, "MUL", first, sin), binary(node, "MUL", second, cos))
-    y = node.emit("Concat", [real, other], AxisAttrs(-1))
-    if interleaved:
-        y = node.emit("Reshape", [y, node.ints_constant([0, 0, 0, -1])], ReshapeAttrs())
-    if width == depth:
-        return y
-    return node.emit("Concat", [y, part(node, x, width, depth)], AxisAttrs(-1))
+    return node.emit("Rotary", [x, *tables], RotaryAttrs(width, interleaved))
 
 
 def table_rows(node: NodeContext, table: str, positions: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import AttentionAttrs, LinearAttentionAttrs
+from vkmnn.ir.ops import AttentionAttrs, LinearAttentionAttrs, RotaryAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import floats, whole
 
@@ -93,3 +93,21 @@ def linear_attention(variant: Variant) -> Iterator[Case]:
     attrs = LinearAttentionAttrs(1, 1)
     inputs = [whole(1, 23_001, 1, seed=n, low=-1, high=1) for n in range(3)]
     yield op_case("LinearAttention", attrs, inputs, outputs=2, rtol=0, atol=0)
+
+
+@shader_cases("rotary")
+def rotary(variant: Variant) -> Iterator[Case]:
+    """Both ways to pair, tables per pair and per column, columns that stay, one position, none."""
+    aligned = int(variant.axes["aligned"]) == 4
+    sizes = (
+        (((1, 4, 1, 64), 64), ((2, 3, 5, 24), 16), ((3, 1, 7, 8), 8), ((2, 5, 0, 8), 8))
+        if aligned
+        else (((1, 3, 1, 6), 6), ((2, 3, 5, 7), 2), ((1, 1, 1, 2), 2), ((3, 2, 11, 13), 10))
+    )
+    for number, (shape, width) in enumerate(sizes):
+        for interleaved in (False, True):
+            columns = width if (number + interleaved) % 2 else width // 2
+            images = shape[0] if number % 2 else 1
+            tables = (floats(images, 1, shape[2], columns, seed=seed) for seed in (1, 2))
+            attrs = RotaryAttrs(width, interleaved)
+            yield op_case("Rotary", attrs, [floats(*shape), *tables])

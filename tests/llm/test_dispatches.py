@@ -1,0 +1,51 @@
+"""How many dispatches a layer of a decoder adds to a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+import vkmnn
+from tests.llm import tiny
+from tests.llm.oracle import greedy
+from vkmnn.runtime.device import enumerate_devices
+
+PROMPT = [5, 100, 7, 3, 250, 9]
+
+
+def _commands(folder: Path, tokens: int) -> float:
+    """Return the commands of a token after warm-up."""
+    with vkmnn.llm.load(folder, capacity=100) as model:
+        model.generate(PROMPT, 3)
+        session = model.session()
+        session.generate(PROMPT, 1)
+        before = model.counters()
+        session.generate([1], tokens)
+        after = model.counters()
+    runs = after["submits"] - before["submits"]
+    for name in ("plans", "recordings", "allocations"):
+        assert after[name] == before[name], name
+    return (after["commands"] - before["commands"]) / runs
+
+
+def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
+    tiny.genai_folder(path, shape)
+    if codes:
+        proto = tiny.four_bits(onnx.load(str(path / "model.onnx")))
+        onnx.save(proto, str(path / "model.onnx"))
+    return path
+
+
+@pytest.mark.parametrize(("codes", "most"), [(True, 12), (False, 12)])
+def test_dispatches_of_a_layer(codes: bool, most: int, tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    counts = []
+    for layers in (1, 3):
+        folder = _folder(tmp_path / f"{layers}", tiny.Shape(layers=layers), codes)
+        counts.append(_commands(folder, 6))
+        with vkmnn.llm.load(folder, capacity=100) as model:
+            assert model.generate(PROMPT, 20).tokens == greedy(folder / "model.onnx", PROMPT, 20)
+    assert (counts[1] - counts[0]) / 2 <= most

@@ -1,0 +1,52 @@
+"""Rotary: pairs of columns turned by tables of cosines and sines."""
+
+from __future__ import annotations
+
+from math import prod
+
+from vkmnn.ir.ops import RotaryAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.storage import reject_integers
+
+
+@vulkan_execution("Rotary")
+class RotaryExecution(VulkanExecution[RotaryAttrs]):
+    """One dispatch over the result, four columns at a time where nothing straddles them."""
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse integers."""
+        reject_integers(self.inputs)
+
+    def fp16_operands(self) -> Fp16Operands:
+        """Follow the operands: what is turned does not grow."""
+        return self.by_rule(Fp16Rule.FOLLOWS)
+
+    def on_encode(self, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        attrs, (x, cos, sin) = self.attrs, self.operands
+        _, heads, rows, depth = x.shape
+        width = attrs.width
+        block = 2 if attrs.interleaved else 1
+        aligned = depth % 4 == 0 and width % (8 // block) == 0
+        lanes = 4 if aligned else 1
+        count = prod(x.shape) // lanes
+        if count == 0:
+            return
+        shader = kernels.rotary(
+            aligned=4 if aligned else 1, element=encoder.element, load=encoder.load
+        )
+        params = kernels.RotaryParams(
+            count=count,
+            units=depth // lanes,
+            width=width,
+            rows=rows,
+            heads=heads,
+            columns=cos.shape[3],
+            batch=rows * cos.shape[3] if cos.shape[0] > 1 else 0,
+        )
+        spec = {"INTERLEAVED": attrs.interleaved, "PAIRS": cos.shape[3] != width}
+        encoder.dispatch_linear(shader, [x, cos, sin, self.output], params, count, spec)
