@@ -373,7 +373,8 @@ class InferenceSession:
 
         "plans" were made by this session; "recordings" and "submits" of command buffers,
         the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
-        "pipelines" that were made and "host_copies" of tensors by all who use the device, since it was opened.
+        "pipelines" that were made and "host_copies" of tensors by all who use the device,
+        since it was opened.
         """
         return self._session.core.counters()
 
