@@ -38,10 +38,18 @@ if TYPE_CHECKING:
     from vkmnn.core.watched import Decision, OpCall
     from vkmnn.discovery import Plugin, load_plugin
     from vkmnn.inference_session import InferenceSession, NodeArg
-    from vkmnn.interpreter import Interpreter, Session, SessionTensor
+    from vkmnn.interpreter import (
+        Interpreter,
+        Session,
+        SessionInfo,
+        SessionModes,
+        SessionStatus,
+        SessionTensor,
+    )
     from vkmnn.model import Model, load
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.saving import convert
+    from vkmnn.schedule_config import NetworkPath, PathNames
     from vkmnn.session_state import SessionState
     from vkmnn.shader_function import ShaderFunction, shader
 
@@ -67,10 +75,12 @@ __all__ = [
     "Model",
     "ModelError",
     "ModelFileError",
+    "NetworkPath",
     "NodeArg",
     "OpCall",
     "OutOfDeviceMemoryError",
     "OutOfHostMemoryError",
+    "PathNames",
     "PlacementError",
     "Plugin",
     "PluginError",
@@ -78,7 +88,10 @@ __all__ = [
     "RunFuture",
     "ScheduleConfig",
     "Session",
+    "SessionInfo",
+    "SessionModes",
     "SessionState",
+    "SessionStatus",
     "SessionTensor",
     "ShaderError",
     "ShaderFunction",
@@ -97,6 +110,11 @@ __all__ = [
 # The engine is imported when one of its names is first used: tools that need only a part of the
 # package, such as the shader generator, start without it.
 _LAZY = {
+    "PathNames": "vkmnn.schedule_config",
+    "NetworkPath": "vkmnn.schedule_config",
+    "SessionStatus": "vkmnn.interpreter",
+    "SessionModes": "vkmnn.interpreter",
+    "SessionInfo": "vkmnn.interpreter",
     "BoundRun": "vkmnn.bound_run",
     "Budget": "vkmnn.budget",
     "Decision": "vkmnn.core.watched",

@@ -183,8 +183,6 @@ def load_network(
             vkmnn does not know; all are listed.
         InvalidInputError: `unsupported` is neither.
     """
-    from vkmnn.converter.passes import optimize
-
     on_host = unsupported_name(unsupported) == "cpu"
     host = _host_check(environment.host_engines()) if on_host else None
     with typed_memory_errors("loading the model"):
@@ -201,11 +199,46 @@ def load_network(
         if sizes:
             source = _with_sizes(source, sizes)
             finished = False  # the passes know more now
-        passes = None if optimised and not finished else ()
-        graph = optimize(source, run_op, passes=passes, meter=meter)
-        while passes is None and on_host and (folded := _folded_on_host(graph)) is not None:
-            graph = optimize(folded, run_op, passes=passes, meter=meter)
+        graph = _optimised(source, meter, optimised and not finished, on_host=on_host)
         return Network(source, graph, meter)
+
+
+def network_of(
+    graph: Graph, like: Network, *, optimised: bool = True, without: Collection[str] = ()
+) -> Network:
+    """Return a network of another graph: a part of one that is loaded, or one with other constants.
+
+    Args:
+        graph: its source.
+        like: the network that it comes from; the budget is the same.
+        optimised: False runs no pass.
+        without: names of passes that are left out.
+
+    Raises:
+        BudgetError: optimising it takes more than the budget.
+        InvalidInputError: there is no pass of a name.
+    """
+    with typed_memory_errors("optimising the network"):
+        meter = like.meter.renewed()
+        return Network(graph, _optimised(graph, meter, optimised, without=without), like.meter)
+
+
+def _optimised(
+    source: Graph,
+    meter: Meter,
+    optimised: bool,
+    *,
+    on_host: bool = True,
+    without: Collection[str] = (),
+) -> Graph:
+    """Return the graph that runs: optimised, or as it is; what the host can fold is folded."""
+    from vkmnn.converter.passes import optimize
+
+    passes = None if optimised else ()
+    graph = optimize(source, run_op, passes=passes, meter=meter, without=without)
+    while optimised and on_host and (folded := _folded_on_host(graph)) is not None:
+        graph = optimize(folded, run_op, meter=meter, without=without)
+    return graph
 
 
 def _folded_on_host(graph: Graph) -> Graph | None:
@@ -302,6 +335,11 @@ def open_session(
         raise InvalidInputError(
             f'on_device_lost="{config.on_device_lost}" is not known',
             hint='it is "raise" or "rebuild"',
+        )
+    if config.path is not None:
+        raise InvalidInputError(
+            "this session runs whole networks, not the part that `path` names",
+            hint="use vkmnn.Interpreter(model).create_session(config)",
         )
     graph = _with_outputs(network.graph, config.save_tensors)
     device = device or open_device(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -31,6 +32,34 @@ PRECISION_HELP = (
 )
 
 
+class PathNames(enum.Enum):
+    """What the names of a path are names of."""
+
+    OP = "op"
+    TENSOR = "tensor"
+    ANY = "any"
+    """Of ops; where there is none of a name, of a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPath:
+    """A part of a network, by names that the model's file has (MNN ScheduleConfig.path).
+
+    The part is what `outputs` need, up to `inputs`, which the caller feeds instead of their
+    producers. Ops are named by their nodes: as inputs, they stand for their results, as do the
+    network's inputs by their names.
+
+    Args:
+        inputs: where the part starts; empty for the network's inputs.
+        outputs: where it ends; empty for the network's outputs.
+        names: what the names are names of.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    names: PathNames = PathNames.OP
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
     """How a session runs (MNN ScheduleConfig).
@@ -53,6 +82,7 @@ class ScheduleConfig:
         on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
             "rebuild": reopen the device, plan and upload again, and run once more. A second
             loss in the same call raises.
+        path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
     device: str | int = "auto"
@@ -64,6 +94,7 @@ class ScheduleConfig:
     max_plans: int | None = None
     progress: Callable[[int, int], None] | None = None
     on_device_lost: OnDeviceLost = "raise"
+    path: NetworkPath | None = None
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> ScheduleConfig:

@@ -167,7 +167,7 @@ def test_wrong_calls(net: MNN.Interpreter, session: MNN.Session, tmp_path: Path)
         ({"backend": "ABACUS"}, "no backend 'ABACUS'"),
         ({"precision": "utter"}, "no precision 'utter'"),
         ({"nonsense": 1}, "no setting 'nonsense'"),
-        ({"inputPaths": ("image",)}, "inputPaths"),
+        ({"inputPaths": ("imaeg",)}, "no op 'imaeg'"),
         ({"saveTensors": ("q",)}, "no tensor 'q'"),
     ):
         with pytest.raises(InvalidInputError, match=text):
@@ -205,7 +205,7 @@ def test_callbacks(net: MNN.Interpreter, session: MNN.Session) -> None:
 
 
 def test_settings(net: MNN.Interpreter) -> None:
-    assert net.createSession({"backend": 0})._opened.device.name.startswith("CPU")
+    assert net.createSession({"backend": 0})._opened.devices[0].name.startswith("CPU")
     runtime, effective = net.createRuntime({"backend": "CPU", "numThread": 4})
     assert effective == (True, True)
     session = net.createSession({"saveTensors": ("r",)}, runtime)
@@ -220,6 +220,26 @@ def test_settings(net: MNN.Interpreter) -> None:
     assert net.getModelVersion() == "0"
     with pytest.raises(InvalidInputError, match="createRuntime"):
         net.createSession({}, 5)
+
+
+def test_a_part_of_the_network(net: MNN.Interpreter, session: MNN.Session) -> None:
+    """From a tensor, here "r", to the outputs; by way of the names of ops or of tensors."""
+    image = MNN.Tensor((1, 3, 8, 8), MNN.Halide_Type_Float, PICTURE[:1], CAFFE)
+    whole = net.createSession({"backend": backends()[0], "outputPaths": ("r",)})
+    net.getSessionInput(whole).copyFrom(image)
+    net.runSession(whole)
+    wanted = net.getSessionOutput(whole, "scores").getNumpyData()
+    part = net.createSession(
+        {"backend": backends()[0], "inputPaths": ("r",), "outputPaths": ("scores",)}
+    )
+    assert list(net.getSessionInputAll(part)) == ["r"]
+    middle = net.getSessionOutput(whole, "r")
+    net.resizeTensor(net.getSessionInput(part), middle.getShape())
+    net.resizeSession(part)
+    net.getSessionInput(part).copyFrom(middle)
+    net.runSession(part)
+    assert list(net.getSessionOutputAll(part)) == ["scores"]
+    np.testing.assert_allclose(net.getSessionOutput(part).getNumpyData(), wanted, atol=1e-5)
 
 
 def test_modules(dense: Path, pictures: Path) -> None:

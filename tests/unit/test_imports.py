@@ -63,12 +63,16 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "budget", "threads", "ir", "discovery", "converter", "core", "cpu_fallback"),
         *("runtime", "vulkan", "schedule_config", "host"),
     },
+    "paths": {  # parts of a network, by names
+        *("errors", "ir", "core", "opening", "runtime", "schedule_config"),
+    },
     "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening"},
     "bound_run": {"core"},  # handles that the faces hand out
     "session_state": {"errors", "ir", "core"},
     # The faces stand side by side on `opening`; they do not know each other.
     "interpreter": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+        "paths",
     },
     "inference_session": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
@@ -78,7 +82,7 @@ ALLOWED: dict[str, set[str]] = {
         *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),
     },
     "mnn": {
-        *("errors", "ir", "shape", "core", "runtime", "schedule_config", "arguments", "opening"),
+        *("errors", "ir", "core", "runtime", "paths", "schedule_config", "arguments", "opening"),
     },
     "onnx_backend": {"errors", "ir", "runtime", "schedule_config", "arguments", "opening"},
     "onnxruntime": {

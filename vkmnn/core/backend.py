@@ -143,6 +143,13 @@ class Segment(ABC):
                 others need of it is put there.
         """
 
+    def forget_arrays(self) -> bool:
+        """Let go of constants in the host's memory; False where runs read them.
+
+        What was `bound` goes on, but nothing can be bound any more.
+        """
+        return False
+
     def begin(self, host: dict[str, Array]) -> None:
         """Do the part of `run` that need not wait; `end` does the rest. Segments may overlap."""
         self.run(host)

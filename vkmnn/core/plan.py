@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -13,7 +14,7 @@ from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, OpsRejectedError, Segment, Timing
 from vkmnn.core.bound import Begun, BoundPlan, Lane
 from vkmnn.core.device_tensor import DeviceTensor, as_array
-from vkmnn.core.execution import Command, Rejection
+from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.host_memory import check_host_memory
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.resolve import Resolved, lower, resolve
@@ -229,6 +230,13 @@ class Plan:
         """Keep the plan open until `close` has been called one more time."""
         self._users += 1
 
+    def forget_arrays(self) -> None:
+        """Let go of constants in the host's memory where runs do not read them."""
+        forgotten = [segment.forget_arrays() for segment in self._segments]
+        if all(forgotten):
+            self.commands = [_without_values(command) for command in self.commands]
+        self._constants = self._constant_outputs()
+
     def placement(self) -> Placement:
         """Return where each op runs, and why."""
         ops = tuple(
@@ -286,6 +294,19 @@ class Plan:
             self._keeper = None
         for segment in self._segments:
             segment.close()
+
+
+def _without_values(command: Command) -> Command:
+    """Return a command that only says what runs: its constants have no content."""
+
+    def described(tensor: Tensor | None) -> Tensor | None:
+        return tensor and Tensor(tensor.info, tensor.usage, tensor.layout, fp16=tensor.fp16)
+
+    inputs = [described(tensor) for tensor in command.inputs]
+    execution: Execution[Any] = Execution(command.op, inputs, command.outputs)
+    execution.provider = command.execution.provider
+    execution.passed_over = command.execution.passed_over
+    return replace(command, inputs=inputs, execution=execution)
 
 
 def _settle(commands: Sequence[Command]) -> None:

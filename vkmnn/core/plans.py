@@ -75,12 +75,18 @@ class Plans:
         self.content = content_inputs(graph)
         self.current: Plan | None = None
         self.made = 0
+        self._forgotten = False
         self._bytes: dict[PlanKey, int] = {}
         self._plans: OrderedDict[PlanKey, Plan] = OrderedDict()
 
     def __len__(self) -> int:
         """Return the number of plans kept."""
         return len(self._plans)
+
+    def has(self, shapes: Shapes) -> bool:
+        """Whether a plan for these input shapes is kept, for some content."""
+        planned = tuple(shapes[info.name] for info in self.graph.inputs)
+        return any(key[: len(planned)] == planned for key in self._plans)
 
     def resize(self, shapes: Shapes, feeds: Mapping[str, Array]) -> Plan:
         """Return the plan for these input shapes, making it if necessary.
@@ -161,6 +167,11 @@ class Plans:
 
     def make(self, shapes: Shapes, feeds: Mapping[str, Array], main: Backend) -> Plan:
         """Return a new plan on a backend; arguments and errors are those of `resize`."""
+        if self._forgotten:
+            raise InvalidInputError(
+                "the session has released its model, and has no plan for these inputs",
+                hint="plan all that is needed before the model is released",
+            )
         missing = [name for name in sorted(self.content) if name not in feeds]
         if missing:
             raise InvalidInputError(
@@ -204,6 +215,13 @@ class Plans:
             lambda backend: self.make(shapes, feeds, backend), arrays, runs, progress, limit_s
         )
 
+    def forget_arrays(self) -> None:
+        """Let go of constants in the host's memory: no plan can be made any more."""
+        self._forgotten = True
+        self.graph = without_constants(self.graph)
+        for plan in self._plans.values():
+            plan.forget_arrays()
+
     def trim(self) -> None:
         """Close all plans except the most recently used."""
         for key, plan in list(self._plans.items()):
@@ -217,6 +235,13 @@ class Plans:
         self._bytes.clear()
         while self._plans:
             self._plans.popitem()[1].close()
+
+
+def without_constants(graph: Graph) -> Graph:
+    """Return the graph with those constants only that are outputs."""
+    outputs = graph.output_names()
+    kept = {name: array for name, array in graph.constants.items() if name in outputs}
+    return replace(graph, constants=kept)
 
 
 def _own_bytes(plan: Plan) -> int:

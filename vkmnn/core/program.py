@@ -19,7 +19,7 @@ from vkmnn.core.host_part import NestedPart, NestedProgram
 from vkmnn.core.host_part import Value as Value
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.plan import Plan
-from vkmnn.core.plans import Planner, Plans, Progress, Shapes
+from vkmnn.core.plans import Planner, Plans, Progress, Shapes, without_constants
 from vkmnn.core.profile import Profile, joined, measure, measure_host
 from vkmnn.core.stages import Stage
 from vkmnn.core.watched import Callback, Decision, OpCall, decided
@@ -167,8 +167,19 @@ class Program:
     @property
     def current(self) -> Plan | None:
         """The most recently used plan of the last stage that has one."""
-        found = [plans.current for plans in self._plans() if plans.current is not None]
+        found = self.plans_in_use
         return found[-1] if found else None
+
+    @property
+    def plans_in_use(self) -> list[Plan]:
+        """The most recently used plan of every stage that has one."""
+        return [plans.current for plans in self._plans() if plans.current is not None]
+
+    def is_planned(self, shapes: Shapes) -> bool:
+        """Whether a run at these shapes would find its plan; of several stages, some plan each."""
+        if self._whole is None:
+            return all(plans.current is not None for plans in self._plans())
+        return self._whole.has(shapes)
 
     def _plans(self) -> Iterator[Plans]:
         return (step.plans for step in self._steps if step.plans is not None)
@@ -212,6 +223,14 @@ class Program:
             plans.trim()
         for program in self._nested():
             program.trim()
+
+    def forget_arrays(self) -> None:
+        """Let go of constants in the host's memory, where only plans to come would read them."""
+        for step in self._steps:
+            if step.plans is not None:
+                step.plans.forget_arrays()
+                step.stage = replace(step.stage, graph=without_constants(step.plans.graph))
+        self.graph = without_constants(self.graph)
 
     def drop(self) -> None:
         """Close all plans."""

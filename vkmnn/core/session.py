@@ -18,6 +18,7 @@ from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound
 from vkmnn.core.branches import OpenBranches, with_branches
 from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.execution import Command
 from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
@@ -36,6 +37,7 @@ from vkmnn.errors import (
 )
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, DType, Graph, TensorInfo
+from vkmnn.shape import flops
 
 __all__ = ["TUNING_RUNS", "Session"]
 
@@ -350,6 +352,30 @@ class Session:
         self._program.trim()
         self._main.trim()
 
+    def forget_model(self) -> None:
+        """Let go of the network: only the plans that are kept can run from then on.
+
+        A run at other shapes is refused, and so is one op by op.
+        """
+
+        def work() -> None:
+            self._drop_watched()
+            self._program.forget_arrays()
+            self.graph = self._program.graph
+            self._main.trim()
+
+        self._call(work)
+
+    def release(self) -> None:
+        """Free the memory of all plans, the latest included, and the staging memory."""
+
+        def work() -> None:
+            self._drop_watched()
+            self._program.drop()
+            self._main.trim()
+
+        self._call(work)
+
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
         """Measure where the time goes, on a second plan that is dropped afterwards.
 
@@ -396,6 +422,24 @@ class Session:
     def current(self) -> Plan | None:
         """The most recently used plan of the last stage."""
         return self._program.current
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The most recently used plan of every stage that has one."""
+        return self._program.plans_in_use
+
+    def is_planned(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether a run at these shapes would find its plan."""
+        return self._program.is_planned(shapes)
+
+    def flops(self) -> int:
+        """Return the floating-point operations of the plans in use; 0 for what the host runs."""
+        return sum(_flops(command) for plan in self.plans for command in plan.commands)
+
+    def backend_types(self) -> tuple[str, ...]:
+        """Return the types of the backends that plans run on, the main one first."""
+        used = {command.backend for plan in self.plans for command in plan.commands}
+        return (self._main.type, *sorted(used - {self._main.type}))
 
     def placement(self) -> Placement:
         """Return where each op of the current plan runs.
@@ -453,6 +497,11 @@ class Session:
             self._program.drop()
             self._main.close()
             self._backup.close()
+
+
+def _flops(command: Command) -> int:
+    inputs = [None if one is None else one.info for one in command.inputs]
+    return flops(command.op, inputs, [one.info for one in command.outputs])
 
 
 def _closed() -> InvalidInputError:

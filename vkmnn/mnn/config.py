@@ -8,7 +8,7 @@ from typing import Any
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.opening import CPU_DEVICE
-from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.schedule_config import NetworkPath, PathNames, ScheduleConfig
 
 CPU_TYPE, VULKAN_TYPE = 0, 7
 
@@ -47,7 +47,9 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
     """Return the configuration of MNN's dictionary.
 
     "backend" is "VULKAN" where it is not given; other backends for GPUs are taken for it, with a
-    warning. "device" is vkmnn's own: an index, a part of a name, a UUID.
+    warning. "inputPaths" are ops, or tensors, where the network starts, and "outputPaths" where it
+    ends then; without the first, the second are outputs besides. "device" is vkmnn's own: an
+    index, a part of a name, a UUID.
 
     Raises:
         InvalidInputError: an unknown key, backend or precision.
@@ -58,20 +60,19 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
             raise InvalidInputError(
                 f"a session has no setting '{key}'", hint=f"known are: {', '.join(sorted(_KNOWN))}"
             )
-    if config.get("inputPaths"):
-        raise InvalidInputError(
-            "'inputPaths' cannot start a network in its middle",
-            hint="cut the model with onnx.utils.extract_model",
-        )
     precision = config.get("precision", "high")
     if precision not in _PRECISIONS:
         raise InvalidInputError(
             f"there is no precision {precision!r}", hint='use "high", "normal" or "low"'
         )
     wanted: Any = _PRECISIONS[precision]
-    saved = (*config.get("saveTensors", ()), *config.get("outputPaths", ()))
+    starts, ends = (tuple(config.get(key) or ()) for key in ("inputPaths", "outputPaths"))
+    saved = (*config.get("saveTensors", ()), *(() if starts else ends))
     return ScheduleConfig(
-        device=_device(config), precision=wanted, save_tensors=tuple(dict.fromkeys(saved))
+        device=_device(config),
+        precision=wanted,
+        save_tensors=tuple(dict.fromkeys(saved)),
+        path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
 
 

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from vkmnn.arguments import check_shape, check_symbols
+from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
 from vkmnn.errors import InvalidInputError
-from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.ir import Array, DType
 from vkmnn.mnn.config import CPU_TYPE, VULKAN_TYPE, ignored, schedule
 from vkmnn.mnn.tensor import Tensor, shape_of
-from vkmnn.opening import Network, OpenSession, load_network, open_session
+from vkmnn.opening import Network, load_network
+from vkmnn.paths import OpenPaths, open_paths
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import ScheduleConfig
-from vkmnn.shape import flops
 
 RESIZE_DIRECT, RESIZE_DEFER = 6, 7
 CALL_BACK_STOP = 11
@@ -29,7 +30,7 @@ _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
 class Session:
     """A configured way to run a network; made by `Interpreter.createSession`."""
 
-    def __init__(self, network: Network, opened: OpenSession) -> None:
+    def __init__(self, network: Network, opened: OpenPaths) -> None:
         self._opened = opened
         graph = opened.core.graph
         self._infos = {info.name: info for info in graph.inputs}
@@ -47,7 +48,7 @@ class Session:
         self._planned = False
 
     @property
-    def _core(self) -> CoreSession:
+    def _core(self) -> CoreSession | Pipelines:
         return self._opened.core
 
     def _is_sized(self) -> bool:
@@ -165,7 +166,7 @@ class Interpreter:
             if not isinstance(runtime, ScheduleConfig):
                 raise InvalidInputError("a runtime is made by createRuntime")
             own = replace(runtime, save_tensors=own.save_tensors or runtime.save_tensors)
-        session = Session(self._network, open_session(self._network, own))
+        session = Session(self._network, open_paths(self._network, [own]))
         if self._direct and session._is_sized() and not session._core.content_inputs:
             session._resize()
         return session
@@ -266,7 +267,7 @@ class Interpreter:
             InvalidInputError: another code, or no plan yet.
         """
         if code == 2:
-            return VULKAN_TYPE if isinstance(session._opened.device, DeviceInfo) else CPU_TYPE
+            return VULKAN_TYPE if isinstance(session._opened.devices[0], DeviceInfo) else CPU_TYPE
         if code == 3:
             return 0 if session._planned else 2
         if code == 4:
@@ -274,13 +275,12 @@ class Interpreter:
         if code == 0:
             use = session._core.memory()
             return (use.activations + use.constants + use.io) / 2**20
-        plan = session._core.current
-        if code != 1 or plan is None:
+        if code != 1 or not session._core.plans:
             raise InvalidInputError(
                 f"there is no information {code} about a session",
                 hint="codes are 0 to 4; 0 and 1 need resizeSession first",
             )
-        return sum(_millions(command) for command in plan.commands)
+        return session._core.flops() / 1e6
 
     def setCacheFile(self, path: str) -> None:
         """Do nothing: vkmnn keeps what it compiled and measured in a folder of its own."""
@@ -336,8 +336,3 @@ def _pick(tensors: Mapping[str, Tensor], name: str | None, what: str) -> Tensor:
             f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
         )
     return tensors[name]
-
-
-def _millions(command: Any) -> float:
-    inputs: list[TensorInfo | None] = [one.info if one else None for one in command.inputs]
-    return flops(command.op, inputs, [one.info for one in command.outputs]) / 1e6

@@ -74,6 +74,15 @@ class ConstantStore:
         with self._lock:
             return self._place(constants)
 
+    def forget(self, stored: Sequence[ConstantStorage]) -> None:
+        """Let go of the arrays of constants; who has them again uploads them again."""
+        with self._lock:
+            gone = set(map(id, stored))
+            for key in [key for key, one in self._stored.items() if id(one) in gone]:
+                del self._stored[key]
+            for one in stored:
+                one.source = np.empty(0)
+
     def _place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
         placed: dict[Tensor, ConstantStorage] = {}
         missing: dict[_Key, tuple[PackedConstant, str]] = {}
@@ -218,6 +227,11 @@ class PlanMemory:
         else:
             self.device.copy(source, place)
         return True
+
+    def forget_arrays(self) -> None:
+        """Let go of the constants' arrays: nothing can be recorded anew then."""
+        self.ranges.clear()
+        constants_of(self.device).forget(self.constants)
 
     def count_host_copy(self) -> None:
         """Count that the host wrote or read a tensor."""

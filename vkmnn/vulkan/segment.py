@@ -83,6 +83,12 @@ class VulkanSegment(Segment):
         self._downloads = [(tensor, at, _view(tensor, at)) for tensor, at in edges.downloads]
         self._written, self._read_back = self._uploads, self._downloads
 
+    def forget_arrays(self) -> bool:
+        """Let go of constants in the host's memory: they are on the device."""
+        self._again = None
+        self._memory.forget_arrays()
+        return True
+
     def run(self, host: dict[str, Array]) -> None:
         """Run the segment on the arrays in `host` and add what it produces for the host."""
         self._write(host)

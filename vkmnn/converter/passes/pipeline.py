@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.converter.passes.activation import FuseActivation
@@ -37,7 +38,7 @@ from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
-from vkmnn.errors import ModelError, PluginError, VkmnnError, unexpected_error
+from vkmnn.errors import InvalidInputError, ModelError, PluginError, VkmnnError, unexpected_error
 from vkmnn.folding import Evaluator
 from vkmnn.ir.graph import Graph
 
@@ -104,6 +105,7 @@ def optimize(
     *,
     passes: Sequence[Pass] | None = None,
     meter: Meter | None = None,
+    without: Collection[str] = (),
 ) -> Graph:
     """Return an equivalent graph that computes the same outputs with fewer ops.
 
@@ -117,9 +119,11 @@ def optimize(
         passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes()`,
             with those that plug-ins add.
         meter: counts time and the memory of folded constants; None has no limits.
+        without: names of passes that are left out.
 
     Raises:
         BudgetError: it takes more time than allowed.
+        InvalidInputError: `without` names no pass.
         ModelError: the graph is not valid in a way that only a pass noticed.
         PluginError: a plug-in's pass left a graph that is not valid.
     """
@@ -133,10 +137,24 @@ def optimize(
     )
     before = len(result.ops)
     own = (default_passes(evaluate), late_passes())
-    for table in with_registered(own) if passes is None else (passes,):
+    tables = with_registered(own) if passes is None else (tuple(passes),)
+    for table in _left(tables, without):
         _run(result, table, meter or unlimited())
     log.debug("graph '%s': %d ops before the passes, %d after", graph.name, before, len(result.ops))
     return result
+
+
+def _left(tables: Sequence[Sequence[Pass]], without: Collection[str]) -> Sequence[Sequence[Pass]]:
+    """Return the tables of passes without those of some names."""
+    names = [one.name for table in tables for one in table]
+    for name in without:
+        if name not in names and names:
+            near = get_close_matches(name, names, 1)
+            raise InvalidInputError(
+                f"there is no pass '{name}'",
+                hint=f"did you mean '{near[0]}'?" if near else f"passes: {', '.join(names)}",
+            )
+    return [[one for one in table if one.name not in without] for table in tables]
 
 
 def fold(graph: Graph, evaluate: Evaluator, meter: Meter) -> Graph:

@@ -1,0 +1,395 @@
+"""An interpreter's sessions: how they behave, what they say of themselves, and their end."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import vkmnn
+from tests.unit.core.models import model, value
+from vkmnn import Interpreter, InvalidInputError, ScheduleConfig, SessionModes, SessionStatus
+from vkmnn.interpreter import BackendChoice, Owner, PlanTime, Session, Shapes
+
+DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]
+RNG = np.random.default_rng(7)
+WEIGHT = RNG.standard_normal((3, 5)).astype(np.float32)
+BIAS = RNG.standard_normal(5).astype(np.float32)
+X = RNG.standard_normal((2, 3)).astype(np.float32)
+
+
+def dense(rows: object = 2) -> onnx.ModelProto:
+    """Return y = relu(x · w + b)."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Add", ["p", "b"], ["s"], name="bias"),
+        helper.make_node("Relu", ["s"], ["y"], name="relu"),
+    ]
+    constants = [numpy_helper.from_array(WEIGHT, "w"), numpy_helper.from_array(BIAS, "b")]
+    return model(nodes, [value("x", [rows, 3])], [value("y", [rows, 5])], constants)
+
+
+def answer(x: Any = X, weight: Any = WEIGHT) -> Any:
+    return np.maximum(x @ weight + BIAS, 0)
+
+
+def run(net: Interpreter, session: Session, x: Any = X) -> Any:
+    session.inputs["x"].copy_from(x)
+    net.run_session(session)
+    return session.outputs["y"].copy_to()
+
+
+def close_to(found: Any, wanted: Any) -> None:
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+# --- sessions and their interpreter --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_it_keeps_its_sessions(device: str) -> None:
+    net, other = Interpreter(dense()), Interpreter(dense())
+    first, second = (net.create_session({"device": device}) for _ in range(2))
+    assert set(net.sessions) == {first, second}
+    assert net.get_session_input(first).session is first
+    assert second.outputs["y"].session is second
+    with pytest.raises(InvalidInputError, match="not one of this interpreter's"):
+        other.release_session(first)
+    net.release_session(first)
+    assert net.sessions == (second,)
+    with pytest.raises(InvalidInputError, match="closed"):
+        run(net, first)
+    with pytest.raises(InvalidInputError, match="released already"):
+        net.release_session(first)
+    close_to(run(net, second), answer())
+    with net:
+        pass
+    assert second.closed
+    assert net.sessions == ()
+
+
+def test_forgotten_sessions_are_not_kept() -> None:
+    net = Interpreter(dense())
+    session = net.create_session({"device": "cpu"})
+    tensor, gone = session.inputs["x"], weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+    assert net.sessions == ()
+    with pytest.raises(InvalidInputError, match="session of tensor 'x' is gone"):
+        _ = tensor.session
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_it_cannot_be_copied(copied: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copied(Interpreter(dense()))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_released_model(device: str) -> None:
+    net = Interpreter(dense("N"))
+    session, unplanned = (net.create_session({"device": device}) for _ in range(2))
+    net.resize_tensor(session, session.inputs["x"], (2, 3))
+    net.resize_session(session)
+    net.release_model()
+    close_to(run(net, session), answer())
+    net.resize_session(session)  # nothing to do
+    net.resize_tensor(session, session.inputs["x"], (4, 3))
+    for refused in (
+        lambda: net.graph,
+        lambda: net.create_session({"device": device}),
+        lambda: net.resize_session(session),
+        lambda: net.update_session_to_model(session),
+        lambda: net.get_session_constant(session, "w"),
+        lambda: session.release_cache(),
+        lambda: net.run_session_with_callback(session, lambda *_: None, lambda *_: None),
+    ):
+        with pytest.raises(InvalidInputError, match="released its model"):
+            refused()
+    net.resize_tensor(unplanned, unplanned.inputs["x"], (2, 3))
+    with pytest.raises(InvalidInputError, match="released its model"):
+        net.resize_session(unplanned)
+
+
+def released(device: str) -> tuple[Any, Interpreter, Session]:
+    net = Interpreter(dense())
+    session = net.create_session({"device": device})
+    weight = weakref.ref(net.graph.constants["w"])
+    net.release_model()
+    gc.collect()
+    return weight, net, session
+
+
+def test_a_released_model_and_shapes_that_follow_from_data() -> None:
+    """Other data would take another plan: the run is refused, and the earlier data still run."""
+    proto = model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [value("x", [2, 3]), value("shape", [2], onnx.TensorProto.INT64)],
+        [value("y", ["A", "B"])],
+    )
+    net = Interpreter(proto)
+    session = net.create_session({"device": "cpu"})
+    shape = session.inputs["shape"]
+    shape.copy_from(np.array([3, 2]))
+    net.resize_session(session)
+    net.release_model()
+    assert run(net, session).shape == (3, 2)
+    shape.copy_from(np.array([6, 1]))
+    with pytest.raises(InvalidInputError, match="has released its model, and has no plan"):
+        run(net, session)
+    shape.copy_from(np.array([3, 2]))
+    assert run(net, session).shape == (3, 2)
+
+
+@pytest.mark.skipif(len(DEVICES) == 1, reason="no Vulkan device")
+def test_a_released_model_is_gone() -> None:
+    """What is on the device need not be in the host's memory as well."""
+    weight, net, session = released("auto")
+    assert weight() is None
+    close_to(run(net, session), answer())
+    assert net.session_info(session).flops > 0
+    assert len(session.placement().ops) == 1
+
+
+def test_numpy_keeps_what_it_computes_with() -> None:
+    weight, net, session = released("cpu")
+    assert weight() is not None
+    close_to(run(net, session), answer())
+    session.close()
+    del session
+    gc.collect()
+    assert weight() is None
+
+
+# --- modes ---------------------------------------------------------------------------------------
+
+
+def test_planned_at_once_or_later() -> None:
+    net = Interpreter(dense())
+    assert net.create_session({"device": "cpu"}).state is SessionStatus.READY
+    later = net.create_session({"device": "cpu"}, SessionModes(plan=PlanTime.DEFER))
+    assert later.state is SessionStatus.NEEDS_RESIZE
+    with pytest.raises(InvalidInputError, match="call resize_session"):
+        net.run_session(later)
+    open_shape = Interpreter(dense("N")).create_session({"device": "cpu"})
+    assert open_shape.state is SessionStatus.NEEDS_RESIZE
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_of_the_session_or_of_the_caller(device: str) -> None:
+    net = Interpreter(dense())
+    own = net.create_session({"device": device})
+    x = X.copy()
+    own.inputs["x"].copy_from(x)
+    x[...] = 0
+    net.run_session(own)
+    close_to(own.outputs["y"].copy_to(), answer())
+    with pytest.raises(InvalidInputError, match=r"outputs=Owner\.USER"):
+        own.outputs["y"].write_to(np.zeros((2, 5), np.float32))
+
+    modes = SessionModes(inputs=Owner.USER, outputs=Owner.USER)
+    session = net.create_session({"device": device}, modes)
+    x, y = X.copy(), np.zeros((2, 5), np.float32)
+    session.inputs["x"].copy_from(x)
+    with pytest.raises(InvalidInputError, match=r"float32 \[2, 5\], the memory for it none"):
+        net.run_session(session)
+    session.outputs["y"].write_to(np.zeros((5, 2), np.float32))
+    with pytest.raises(InvalidInputError, match=r"the memory for it float32 \[5, 2\]"):
+        net.run_session(session)
+    session.outputs["y"].write_to(y)
+    for factor in (1, -2):
+        x[...] = X * factor
+        net.run_session(session)
+        close_to(y, answer(X * factor))
+        assert session.outputs["y"].copy_to() is y
+    with pytest.raises(InvalidInputError, match="an output, which runs write"):
+        session.outputs["y"].copy_from(y)
+
+
+@pytest.mark.skipif(len(DEVICES) == 1, reason="no Vulkan device")
+def test_outputs_in_memory_of_the_device() -> None:
+    net = Interpreter(dense())
+    session = net.create_session(modes=SessionModes(outputs=Owner.USER))
+    place = vkmnn.InferenceSession(dense()).upload(np.zeros((2, 5), np.float32))
+    session.outputs["y"].write_to(place)
+    run(net, session)
+    close_to(place.numpy(), answer())
+
+
+def test_shapes_that_stay() -> None:
+    net = Interpreter(dense("N"))
+    session = net.create_session({"device": "cpu"}, SessionModes(shapes=Shapes.FIX))
+    tensor = session.inputs["x"]
+    net.resize_tensor(session, tensor, (2, 3))
+    net.resize_session(session)
+    net.resize_tensor(session, tensor, (4, 3))
+    with pytest.raises(InvalidInputError, match=r"keeps the input shapes .*\(2, 3\)"):
+        net.resize_session(session)
+    net.resize_tensor(session, tensor, (2, 3))
+    net.resize_session(session)
+    close_to(run(net, session), answer())
+
+
+def test_callbacks_only_where_they_are_wanted() -> None:
+    net = Interpreter(dense())
+    session = net.create_session({"device": "cpu"}, SessionModes(debug=False))
+    session.inputs["x"].copy_from(X)
+    with pytest.raises(InvalidInputError, match="debug=True"):
+        net.run_session_with_callback(session, lambda *_: None, lambda *_: None)
+
+
+def names(net: Interpreter, modes: SessionModes | None) -> list[str]:
+    session = net.create_session({"device": "cpu"}, modes)
+    seen: list[str] = []
+    session.inputs["x"].copy_from(X)
+    net.run_session_with_callback(session, lambda call, _: seen.append(call.type), lambda *_: None)
+    close_to(session.outputs["y"].copy_to(), answer())
+    return seen
+
+
+def test_passes_on_and_off() -> None:
+    net = Interpreter(dense())
+    assert names(net, None) == ["MatMul"]
+    assert len(names(net, SessionModes(passes=False))) == 3
+    without = SessionModes(without_passes=("fuse_activation",))
+    assert len(names(net, without)) == 2
+    with pytest.raises(InvalidInputError, match=r"no pass 'fuse_activatoin'(.|\n)*fuse_activation"):
+        net.create_session(modes=SessionModes(without_passes=("fuse_activatoin",)))
+    assert names(net, None) == ["MatMul"]  # the interpreter's own network is as it was
+
+
+def test_a_bisection_by_callbacks_and_passes() -> None:
+    """Tensors of the unoptimised network can be compared op by op, by their names in the file."""
+    net = Interpreter(dense())
+    seen: dict[str, dict[str, Any]] = {}
+    for device in DEVICES:
+        session = net.create_session({"device": device}, SessionModes(passes=False))
+        session.inputs["x"].copy_from(X)
+        made = seen[device] = {}
+        net.run_session_with_callback(
+            session, lambda *_: None, lambda _, results, made=made: made.update(results)
+        )
+    for made in seen.values():
+        close_to(made["p"], X @ WEIGHT)
+        close_to(made["s"], X @ WEIGHT + BIAS)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_faster_backend(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Interpreter(dense())
+    times = {"VULKAN": 2.0, "CPU": 1.0}
+    monkeypatch.setattr(
+        "vkmnn.interpreter.session._seconds", lambda core, arrays: times[core.backend_types()[0]]
+    )
+    auto = SessionModes(backend=BackendChoice.AUTO)
+    session = net.create_session({"device": device}, auto)
+    assert net.session_info(session).backends == ("CPU",)
+    close_to(run(net, session), answer())
+    times["CPU"] = 3.0
+    session = net.create_session({"device": device}, auto)
+    own = "CPU" if device == "cpu" else "VULKAN"
+    assert net.session_info(session).backends == (own,)
+    close_to(run(net, session), answer())
+
+
+def test_the_faster_backend_is_really_measured() -> None:
+    net = Interpreter(dense())
+    session = net.create_session(modes=SessionModes(backend=BackendChoice.AUTO))
+    close_to(run(net, session), answer())
+
+
+# --- information ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_information(device: str) -> None:
+    net = Interpreter(dense("N"))
+    session = net.create_session({"device": device})
+    with pytest.raises(InvalidInputError, match="no plan yet"):
+        net.session_info(session)
+    for rows in (2, 7):
+        net.resize_tensor(session, session.inputs["x"], (rows, 3))
+        assert session.state is SessionStatus.NEEDS_RESIZE
+        net.resize_session(session)
+        info = net.session_info(session)
+        assert info.state is SessionStatus.READY
+        assert info.flops == 2 * rows * 3 * 5 + rows * 5
+        assert info.backends == (("CPU",) if device == "cpu" else ("VULKAN",))
+    assert (info.memory.constants > 0) == (device != "cpu")
+    session.release_cache()
+    assert session.state is SessionStatus.NEEDS_MEMORY
+    x = np.concatenate([X, X, X, X[:1]])
+    close_to(run(net, session, x), answer(x))  # plans again
+    assert session.state is SessionStatus.READY
+
+
+def test_operations_of_all_stages_count() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("NonZero", ["p"], ["n"]),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    constants = [
+        numpy_helper.from_array(WEIGHT, "w"),
+        numpy_helper.from_array(WEIGHT.T.copy(), "v"),
+    ]
+    outputs = [value("y", [2, 3]), value("n", [2, "K"], onnx.TensorProto.INT64)]
+    net = Interpreter(model(nodes, [value("x", [2, 3])], outputs, constants))
+    session = net.create_session({"device": "cpu"})
+    run(net, session)
+    assert net.session_info(session).flops >= 2 * 2 * 3 * 5 * 2
+
+
+# --- constants -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_constants_are_written_back(device: str, tmp_path: Path) -> None:
+    net = Interpreter(dense())
+    config = ScheduleConfig(device=device)
+    session, other = net.create_session(config), net.create_session(config)
+    net.update_session_to_model(session)  # nothing has changed
+    weight = net.get_session_constant(session, "w")
+    np.testing.assert_array_equal(weight.copy_to(), WEIGHT)
+    weight.map()[...] = 2 * WEIGHT
+    weight.unmap()
+    with pytest.raises(InvalidInputError, match="call resize_session"):
+        run(net, session)
+    with pytest.raises(InvalidInputError, match="call resize_session"):
+        net.update_session_to_model(session)
+    net.resize_session(session)
+    close_to(run(net, session), answer(weight=2 * WEIGHT))
+    close_to(run(net, other), answer())  # the change is the session's alone
+    close_to(run(net, net.create_session(config)), answer())
+    net.update_session_to_model(session)
+    close_to(run(net, net.create_session(config)), answer(weight=2 * WEIGHT))
+    path = tmp_path / "changed.vkmnn"
+    vkmnn.convert(net.graph, path)
+    (y,) = vkmnn.InferenceSession(path, device).run(None, {"x": X})
+    close_to(y, answer(weight=2 * WEIGHT))
+
+
+def test_constants_that_cannot_be_changed() -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    constants = [numpy_helper.from_array(np.array([3, 2]), "shape")]
+    net = Interpreter(model(nodes, [value("x", [2, 3])], [value("y", [3, 2])], constants))
+    session = net.create_session({"device": "cpu"})
+    with pytest.raises(InvalidInputError, match="only floats"):
+        net.get_session_constant(session, "shape").copy_from(np.array([2, 3]))
+    with pytest.raises(InvalidInputError, match=r"no constant 'z'(.|\n)*shape"):
+        net.get_session_constant(session, "z")
+    net = Interpreter(dense())
+    weight = net.get_session_constant(net.create_session({"device": "cpu"}), "w")
+    for wrong in (WEIGHT.T, WEIGHT.astype(np.float64)):
+        with pytest.raises(InvalidInputError, match="constant 'w' is float32"):
+            weight.copy_from(wrong)
+    with pytest.raises(InvalidInputError, match="not one of this interpreter's"):
+        Interpreter(dense()).update_session_to_model(session)

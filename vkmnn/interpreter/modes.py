@@ -1,0 +1,68 @@
+"""How an interpreter's sessions behave (MNN's session modes), each setting an enumeration."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Owner(enum.Enum):
+    """Whose memory the data of inputs, or of outputs, is in."""
+
+    SESSION = "session"
+    """The session's: `copy_from` copies, and results are new arrays."""
+    USER = "user"
+    """The caller's: inputs are read where they are, results written where the caller says."""
+
+
+class PlanTime(enum.Enum):
+    """When a session is planned."""
+
+    DIRECT = "direct"
+    """When it is made, if the model fixes all shapes."""
+    DEFER = "defer"
+    """When `resize_session` is called."""
+
+
+class Shapes(enum.Enum):
+    """What other input shapes do."""
+
+    CHECK = "check"
+    """They are planned; plans are kept."""
+    FIX = "fix"
+    """They are refused: the shapes of the first plan stay."""
+
+
+class BackendChoice(enum.Enum):
+    """Who chooses between the device and numpy."""
+
+    FIX = "fix"
+    """The configuration."""
+    AUTO = "auto"
+    """A measurement: when a session is planned first, it keeps what runs faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionModes:
+    """How sessions behave.
+
+    Args:
+        debug: callbacks before and after ops are possible; False refuses them.
+        inputs: whose memory inputs are in.
+        outputs: whose memory outputs are in.
+        plan: when sessions are planned.
+        shapes: what other input shapes do.
+        backend: who chooses between the device and numpy.
+        passes: the network is optimised; False runs it as the model's file has it, an op or
+            several for each node.
+        without_passes: names of passes that are left out; `docs/extending/pass.md` lists them.
+    """
+
+    debug: bool = True
+    inputs: Owner = Owner.SESSION
+    outputs: Owner = Owner.SESSION
+    plan: PlanTime = PlanTime.DIRECT
+    shapes: Shapes = Shapes.CHECK
+    backend: BackendChoice = BackendChoice.FIX
+    passes: bool = True
+    without_passes: tuple[str, ...] = ()

@@ -1,0 +1,327 @@
+"""A loaded network and its sessions."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vkmnn.arguments import check_shape
+from vkmnn.budget import Budget
+from vkmnn.core.watched import Callback
+from vkmnn.errors import InvalidInputError
+from vkmnn.interpreter.info import SessionInfo, SessionStatus
+from vkmnn.interpreter.modes import PlanTime, SessionModes
+from vkmnn.interpreter.session import Session
+from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
+from vkmnn.ir import Graph
+from vkmnn.opening import Network, load_network, network_of
+from vkmnn.schedule_config import ScheduleConfig, Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+    from typing_extensions import Self
+
+Config = ScheduleConfig | Mapping[str, Any]
+
+
+class Interpreter:
+    """A loaded, optimised network (MNN Interpreter); many sessions may run it at once.
+
+    Args:
+        model: a path, serialised bytes, an onnx.ModelProto, or a Graph.
+        budget: memory, nodes and time that loading and planning may take; None takes
+            `VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES` and `VKMNN_MAX_SECONDS`, or the defaults.
+        unsupported: "cpu" or "raise"; as for `InferenceSession`.
+
+    Raises:
+        ModelError: the file is missing, damaged or not a model.
+        BudgetError: the model takes more than the budget.
+        UnsupportedOpError: the model holds operators that nothing runs, or, with "raise", that
+            vkmnn does not know; all are listed.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | onnx.ModelProto | Graph,
+        budget: Budget | None = None,
+        unsupported: Unsupported = "cpu",
+    ) -> None:
+        self._network: Network | None = load_network(model, budget, unsupported=unsupported)
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+    @classmethod
+    def from_file(cls, path: str | Path, budget: Budget | None = None) -> Interpreter:
+        """Load an ONNX file; raises as the class."""
+        return cls(path, budget)
+
+    @classmethod
+    def from_buffer(cls, data: bytes, budget: Budget | None = None) -> Interpreter:
+        """Load a serialised ONNX model; raises as the class."""
+        return cls(data, budget)
+
+    @classmethod
+    def from_model(
+        cls, model: str | Path | bytes | onnx.ModelProto, budget: Budget | None = None
+    ) -> Interpreter:
+        """Load a path, serialised bytes, or an onnx.ModelProto; raises as the class."""
+        return cls(model, budget)
+
+    def create_session(
+        self,
+        config: Config | Sequence[Config] | None = None,
+        modes: SessionModes | None = None,
+    ) -> Session:
+        """Make a session, planned at once where the model fixes every shape.
+
+        Several configurations make a session of several parts, which run in order, each on its own
+        device (MNN createMultiPathSession): every one names its part by `ScheduleConfig.path`, and
+        reads what the parts before it produce.
+
+        Args:
+            config: how it runs; a dictionary as MNN takes it is read by
+                `ScheduleConfig.from_mapping`.
+            modes: how it behaves; by default as `SessionModes` says.
+
+        Raises:
+            DeviceNotFoundError: the device asked for is not there.
+            InvalidInputError: the configuration holds an unknown value, a path names nothing of
+                the network, or the model has been released.
+        """
+        modes = modes or SessionModes()
+        session = Session(self._network_for(modes), _configs(config), modes)
+        try:
+            if modes.plan is PlanTime.DIRECT:
+                session.plan_ahead()
+        except BaseException:
+            session.close()
+            raise
+        self._sessions.add(session)
+        return session
+
+    def _network_for(self, modes: SessionModes) -> Network:
+        """Return the network, with the passes that a session's modes allow."""
+        network = self._loaded()
+        if modes.passes and not modes.without_passes:
+            return network
+        return network_of(
+            network.source, network, optimised=modes.passes, without=modes.without_passes
+        )
+
+    def _loaded(self) -> Network:
+        if self._network is None:
+            raise InvalidInputError(
+                "the interpreter has released its model", hint="load it into a new Interpreter"
+            )
+        return self._network
+
+    @property
+    def graph(self) -> Graph:
+        """The optimised network.
+
+        Raises:
+            InvalidInputError: the model has been released.
+        """
+        return self._loaded().graph
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The sessions that are open and that somebody still has."""
+        return tuple(session for session in self._sessions if not session.closed)
+
+    def session_info(self, session: Session) -> SessionInfo:
+        """Return memory, operations, backends and state of a session (MNN getSessionInfo).
+
+        Raises:
+            InvalidInputError: it has no plan yet, or has been closed.
+        """
+        return session.info()
+
+    def release_session(self, session: Session) -> None:
+        """Close a session (MNN releaseSession).
+
+        Raises:
+            InvalidInputError: it is not one of this interpreter's.
+        """
+        if session not in self._sessions:
+            raise InvalidInputError(
+                "the session is not one of this interpreter's", hint="it may be released already"
+            )
+        self._sessions.discard(session)
+        session.close()
+
+    def release_model(self) -> None:
+        """Forget the network (MNN releaseModel); sessions run on at the shapes they have plans for.
+
+        What needs the network is refused from then on: new sessions, other shapes, callbacks.
+        """
+        self._network = None
+        for session in self.sessions:
+            session.release_model()
+
+    def get_session_constant(self, session: Session, name: str) -> SessionConstant:
+        """Return a constant of the network as a session has it, by its name in the model.
+
+        `copy_from` gives it other data, for this session alone: `resize_session` uploads them.
+
+        Raises:
+            InvalidInputError: there is no such constant, or the model has been released.
+        """
+        return session.constant(name)
+
+    def update_session_to_model(self, session: Session) -> None:
+        """Write a session's constants into the network (MNN updateSessionToModel).
+
+        Sessions that are made from now on have them; `vkmnn.convert(interpreter.graph, path)`
+        saves them.
+
+        Raises:
+            InvalidInputError: the model has been released, the session must be resized first, or
+                it is not one of this interpreter's.
+        """
+        self._loaded()
+        if session not in self._sessions:
+            raise InvalidInputError("the session is not one of this interpreter's")
+        if session.state is SessionStatus.NEEDS_RESIZE:
+            raise InvalidInputError(
+                "the session has data that it has not taken yet", hint="call resize_session first"
+            )
+        self._network = session.changed_network()
+
+    def close(self) -> None:
+        """Close all sessions and forget the network."""
+        for session in self.sessions:
+            self.release_session(session)
+        self._network = None
+
+    def __enter__(self) -> Self:
+        """Return the interpreter itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the interpreter."""
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse copies: sessions and device memory have one owner."""
+        raise TypeError("an Interpreter cannot be copied or pickled: load the model again")
+
+    def get_session_input(self, session: Session, name: str | None = None) -> SessionTensor:
+        """Return an input by name, or the first."""
+        return _pick(session.inputs, name, "input")
+
+    def get_session_output(self, session: Session, name: str | None = None) -> SessionTensor:
+        """Return an output by name, or the first."""
+        return _pick(session.outputs, name, "output")
+
+    def resize_tensor(self, session: Session, tensor: SessionTensor, shape: Sequence[int]) -> None:
+        """Give an input another shape; takes effect with `resize_session`.
+
+        Raises:
+            InvalidInputError: the tensor is not an input of this session, or the shape contradicts
+                what the model declares.
+        """
+        if session.inputs.get(tensor.name) is not tensor:
+            raise InvalidInputError(
+                f"tensor '{tensor.name}' is not an input of this session",
+                hint="get it with get_session_input(session)",
+            )
+        check_shape(tensor.info, tuple(shape))
+        if tensor.shape != tuple(shape):
+            tensor.shape = tuple(shape)
+            tensor.array = None
+            session.resized = False
+
+    def resize_session(self, session: Session) -> None:
+        """Plan the session for the present input shapes; earlier plans are kept.
+
+        Raises:
+            InvalidInputError: an input has no shape yet, the session keeps its first shapes
+                (`Shapes.FIX`), or it would need the model, which has been released.
+            ShapeError: the shapes do not fit the network.
+        """
+        session.resize()
+
+    def run_session(self, session: Session) -> None:
+        """Run on the data of the session's inputs; outputs are then ready to be copied.
+
+        Raises:
+            InvalidInputError: the session was not resized, or an input has no data.
+        """
+        _keep(session, session.run(_feeds(session)))
+
+    def run_session_with_callback(
+        self, session: Session, before: Callback, after: Callback
+    ) -> None:
+        """Run op by op, with a call before and after each (MNN runSessionWithCallBackInfo).
+
+        For looking at intermediate tensors, and for finding the op that goes wrong. Every op is
+        planned and submitted on its own, so this takes much longer than `run_session`.
+
+        Args:
+            session: which one.
+            before: gets an `OpCall` and the op's inputs by name. It answers with a `Decision`:
+                GO_ON (also True and None), SKIP (also False; the op's results are zeros), or STOP.
+            after: gets an `OpCall` and the op's results by name; GO_ON or STOP (also False).
+
+        Raises:
+            InvalidInputError: as `run_session`; an op that only the host runs was skipped; the
+                session was made without `SessionModes.debug`, or its model has been released.
+        """
+        if not session.modes.debug:
+            raise InvalidInputError(
+                "the session was made without callbacks", hint="use SessionModes(debug=True)"
+            )
+        _ = session.network  # ops are planned one by one
+        _keep(session, session.core.run_watched(_feeds(session), before, after))
+
+
+def _feeds(session: Session) -> dict[str, Any]:
+    if not session.resized:
+        raise InvalidInputError(
+            "input shapes changed since the session was planned",
+            hint="call resize_session first",
+        )
+    feeds: dict[str, Any] = {}
+    for tensor in session.inputs.values():
+        if tensor.array is None:
+            raise InvalidInputError(
+                f"input '{tensor.name}' has no data", hint="call its copy_from first"
+            )
+        feeds[tensor.name] = tensor.array
+    return feeds
+
+
+def _pick(tensors: Mapping[str, SessionTensor], name: str | None, what: str) -> SessionTensor:
+    if name is None:
+        return next(iter(tensors.values()))
+    if name not in tensors:
+        raise InvalidInputError(
+            f"the network has no {what} '{name}'", hint=f"its {what}s: {', '.join(tensors)}"
+        )
+    return tensors[name]
+
+
+def _keep(session: Session, results: Mapping[str, Any]) -> None:
+    """Put results into the outputs; those that a run did not get to have none."""
+    for name, output in session.outputs.items():
+        output.take(results.get(name))
+
+
+def _configs(config: Config | Sequence[Config] | None) -> list[ScheduleConfig]:
+    one_alone = config is None or isinstance(config, ScheduleConfig | Mapping)
+    several: Any = (config or {},) if one_alone else config
+    given = list(several)
+    if not given:
+        raise InvalidInputError("a session needs a configuration", hint="pass ScheduleConfig()")
+    return [
+        one if isinstance(one, ScheduleConfig) else ScheduleConfig.from_mapping(one)
+        for one in given
+    ]

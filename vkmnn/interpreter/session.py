@@ -1,0 +1,281 @@
+"""One configured way to run a network."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vkmnn.arguments import check_symbols
+from vkmnn.core.device_tensor import as_array
+from vkmnn.core.pipelines import Pipelines
+from vkmnn.core.placement import Placement
+from vkmnn.core.session import Session as CoreSession
+from vkmnn.errors import InvalidInputError
+from vkmnn.interpreter.info import SessionInfo, SessionStatus
+from vkmnn.interpreter.modes import BackendChoice, SessionModes, Shapes
+from vkmnn.interpreter.tensor import SessionConstant, SessionTensor
+from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.opening import CPU_DEVICE, CpuInfo, Network, network_of
+from vkmnn.paths import OpenPaths, open_paths
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.schedule_config import Precision, ScheduleConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
+
+_NUMPY_FLOPS = 5e10
+"""Operations a second that numpy does at best: what takes longer is not measured."""
+
+
+class Session:
+    """One configured way to run a network; made by `Interpreter.create_session`.
+
+    `precision` is what the session runs with: "high" where the device has no 16-bit storage.
+    `devices` are those of its parts, in running order, and `device` is the first of them.
+    """
+
+    def __init__(
+        self, network: Network, configs: Sequence[ScheduleConfig], modes: SessionModes
+    ) -> None:
+        self.configs = tuple(configs)
+        self.config = self.configs[0]
+        self.modes = modes
+        self.resized = False
+        self._network: Network | None = network
+        self._changed: dict[str, Array] = {}
+        self._stale = False
+        self._chosen = modes.backend is BackendChoice.FIX
+        self._first_shapes: Mapping[str, tuple[int, ...]] | None = None
+        self._open(open_paths(network, self.configs))
+        graph = self.core.graph
+        self.inputs = {
+            info.name: SessionTensor(
+                info, info.dims if info.is_static else None, False, modes.inputs
+            )
+            for info in graph.inputs
+        }
+        self.outputs = {
+            info.name: SessionTensor(info, None, True, modes.outputs) for info in graph.outputs
+        }
+        self._constants: dict[str, SessionConstant] = {}
+        for tensor in (*self.inputs.values(), *self.outputs.values()):
+            tensor.belong_to(self)
+
+    def _open(self, opened: OpenPaths) -> None:
+        self.core: CoreSession | Pipelines = opened.core
+        self.devices: tuple[DeviceInfo | CpuInfo, ...] = opened.devices
+        self.device = opened.devices[0]
+        self.precision: Precision = opened.precision
+
+    # --- shapes ----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SessionStatus:
+        """Whether the session can run, and what it needs first."""
+        if not self.resized:
+            return SessionStatus.NEEDS_RESIZE
+        planned = self.core.is_planned(self._shapes())
+        return SessionStatus.READY if planned else SessionStatus.NEEDS_MEMORY
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: t.shape for name, t in self.inputs.items() if t.shape is not None}
+
+    def plan_ahead(self) -> None:
+        """Plan now if all shapes are known and follow from nothing that is fed."""
+        if len(self._shapes()) == len(self.inputs) and not self.core.content_inputs:
+            self.resize()
+
+    def resize(self) -> None:
+        """Plan for the present input shapes; see `Interpreter.resize_session`."""
+        for tensor in self.inputs.values():
+            if tensor.shape is None:
+                raise InvalidInputError(
+                    f"input '{tensor.name}' has no static shape: {tensor.info.shape}",
+                    hint="call resize_tensor for it first",
+                )
+        shapes = self._shapes()
+        check_symbols(self.core.graph.inputs, shapes)
+        if self._network is None:
+            if self.state is SessionStatus.READY:
+                return
+            raise _released("the session cannot be planned")
+        self._refuse_other_shapes(shapes)
+        if self._stale:
+            self._renew()
+        feeds = {n: as_array(t.array) for n, t in self.inputs.items() if t.array is not None}
+        known = self.core.resize(shapes, feeds)
+        if not self._chosen:
+            self._choose_backend(shapes, feeds)
+        self._first_shapes = self._first_shapes or shapes
+        for name, output in self.outputs.items():
+            output.shape = known[name].dims if name in known else None
+            output.array = None
+        self.resized = True
+
+    def _refuse_other_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        fixed = self.modes.shapes is Shapes.FIX
+        if fixed and self._first_shapes is not None and self._first_shapes != shapes:
+            raise InvalidInputError(
+                f"the session keeps the input shapes of its first plan: {self._first_shapes}",
+                hint="make it with SessionModes(shapes=Shapes.CHECK)",
+            )
+
+    def _choose_backend(
+        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]
+    ) -> None:
+        """Measure the device and numpy, and keep the faster."""
+        self._chosen = True
+        if self._network is None or self.core.backend_types()[0] == "CPU":
+            return
+        zeros = {
+            info.name: np.zeros(shapes[info.name], info.dtype.numpy)
+            for info in self.core.graph.inputs
+        }
+        arrays: dict[str, Any] = {**zeros, **feeds}
+        taken = _seconds(self.core, arrays)
+        if self.core.flops() / _NUMPY_FLOPS > taken:
+            return
+        configs = [replace(config, device=CPU_DEVICE) for config in self.configs]
+        other = open_paths(self._network, configs)
+        other.core.resize(shapes, feeds)
+        on_cpu = _seconds(other.core, arrays)
+        slower = self.core if on_cpu < taken else other.core
+        if on_cpu < taken:
+            self._open(other)
+        slower.close()
+        _log.info("%s in %.3f ms, numpy in %.3f ms", self.device.name, taken * 1e3, on_cpu * 1e3)
+
+    # --- constants -------------------------------------------------------------------------------
+
+    def constant(self, name: str) -> SessionConstant:
+        """Return a constant of the network as this session has it."""
+        if name not in self._constants:
+            network = self.network
+            if name not in network.source.constants:
+                raise InvalidInputError(
+                    f"the network has no constant '{name}'",
+                    hint=f"its constants: {', '.join(list(network.source.constants)[:8])}",
+                )
+            array = network.source.constants[name]
+            info = TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+            tensor = self._constants[name] = SessionConstant(info, array.shape)
+            tensor.array = array
+            tensor.belong_to(self)
+        return self._constants[name]
+
+    def change_constant(self, name: str, array: Array) -> None:
+        """Take other data for a constant when the session is resized next."""
+        _ = self.network
+        self._changed[name] = array
+        self._stale = True
+        self.resized = False
+
+    @property
+    def network(self) -> Network:
+        """The network that the session runs.
+
+        Raises:
+            InvalidInputError: the model has been released.
+        """
+        if self._network is None:
+            raise _released("the session's model is gone")
+        return self._network
+
+    def changed_network(self) -> Network:
+        """Return the network with the constants that the session has."""
+        network = self.network
+        if not self._changed:
+            return network
+        constants = {**network.source.constants, **self._changed}
+        return network_of(replace(network.source, constants=constants), network)
+
+    def _renew(self) -> None:
+        """Open the session anew, with the constants that were changed."""
+        opened = open_paths(self.changed_network(), self.configs)
+        self.core.close()
+        self._open(opened)
+        self._stale = False
+
+    # --- runs and their end ----------------------------------------------------------------------
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Run on arrays that were checked already; plans when their shapes are new."""
+        return self.core.run(feeds)
+
+    def info(self) -> SessionInfo:
+        """Return what the session takes and where it runs."""
+        return SessionInfo(
+            self.core.memory(),
+            self.core.flops(),
+            self.core.backend_types(),
+            self.state,
+            0,
+        )
+
+    def placement(self) -> Placement:
+        """Return where each op of the current plan runs and why."""
+        return self.core.placement()
+
+    def release_cache(self) -> None:
+        """Free the memory of all plans (MNN releaseCache); the next run plans again.
+
+        Raises:
+            InvalidInputError: the model has been released: there is nothing to plan from.
+        """
+        _ = self.network
+        self.core.release()
+
+    def release_model(self) -> None:
+        """Forget the network: the session runs on at the shapes that it is planned for."""
+        self._network = None
+        self._constants.clear()
+        self._changed.clear()
+        self.core.forget_model()
+
+    def __enter__(self) -> Self:
+        """Return the session itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the session."""
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has been closed."""
+        return self.core.closed
+
+    def close(self) -> None:
+        """Release plans, buffers and pipelines of this session."""
+        self.core.close()
+
+
+def _seconds(core: CoreSession | Pipelines, arrays: Mapping[str, Any]) -> float:
+    """Return how long a run takes, the first aside."""
+    core.run(arrays)
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        core.run(arrays)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _released(what: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{what}: the interpreter has released its model",
+        hint="plan what is needed before release_model, or load the model again",
+    )
