@@ -38,13 +38,15 @@ def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("codes", "most"), [(True, 12), (False, 12)])
-def test_dispatches_of_a_layer(codes: bool, most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("codes", "packed", "most"), [(True, True, 9), (True, False, 9), (False, True, 12)]
+)
+def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: Path) -> None:
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     counts = []
     for layers in (1, 3):
-        folder = _folder(tmp_path / f"{layers}", tiny.Shape(layers=layers), codes)
+        folder = _folder(tmp_path / f"{layers}", tiny.Shape(layers=layers, packed=packed), codes)
         counts.append(_commands(folder, 6))
         with vkmnn.llm.load(folder, capacity=100) as model:
             assert model.generate(PROMPT, 20).tokens == greedy(folder / "model.onnx", PROMPT, 20)

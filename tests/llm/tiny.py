@@ -46,6 +46,7 @@ class Shape:
     gelu: bool = False
     sinks: bool = False  # gpt-oss: of every head; its windows, too, in every other layer
     score_cap: float = 0.0  # Gemma 2: of the scores
+    packed: bool = True  # of GroupQueryAttention: queries, keys and values by one product
 
 
 LLAMA = Shape()
@@ -245,14 +246,18 @@ def genai_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
     y = b.node("SimplifiedLayerNormalization", [x, scale], "norm0.out", axis=-1, epsilon=1e-5)
     for layer in range(shape.layers):
         name = f"layer.{layer}"
-        qkv = _projection(b, y, f"{name}.qkv", (h + 2 * g) * d, shape)
+        if shape.packed:
+            qkv = [_projection(b, y, f"{name}.qkv", (h + 2 * g) * d, shape), "", ""]
+        else:
+            qkv = [_projection(b, y, f"{name}.{part}", heads * d, shape)
+                   for part, heads in (("q", h), ("k", g), ("v", g))]  # fmt: skip
         outs = [f"{name}.attn", f"present.{layer}.key", f"present.{layer}.value"]
         past = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
         sinks = []
         if shape.sinks:
             sinks = ["", "", b.constant(f"{name}.sinks", b.rng.standard_normal(h), np.float32)]
         b.nodes.append(helper.make_node(
-            "GroupQueryAttention", [qkv, "", "", *past, "seqlens_k", "total", "cos_cache",
+            "GroupQueryAttention", [*qkv, *past, "seqlens_k", "total", "cos_cache",
                                     "sin_cache", *sinks], outs, domain="com.microsoft",
             num_heads=h, kv_num_heads=g, do_rotary=1, softcap=shape.score_cap, scale=d**-0.5,
             local_window_size=20 if shape.sinks and layer % 2 == 0 else -1))  # fmt: skip

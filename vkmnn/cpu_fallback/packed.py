@@ -13,7 +13,7 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.unary import finish
+from vkmnn.cpu_fallback.unary import activate, finish
 from vkmnn.ir import Op
 from vkmnn.ir.codes import decode
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
@@ -25,12 +25,27 @@ def _matmul_n_bits(op: Op[MatMulNBitsAttrs], inputs: Inputs) -> list[AnyArray]:
     codes, scales, zeros = required(inputs, 1), required(inputs, 4), optional(inputs, 5)
     weights = decode(codes, scales, zeros, attrs.bits, attrs.depth)
     dtype = sum_dtype(x, weights)
-    result = np.matmul(x.astype(dtype), weights.astype(dtype).T)
+    result = np.matmul(_rows(x, optional(inputs, 6), attrs).astype(dtype), weights.astype(dtype).T)
     bias, residual = optional(inputs, 2), optional(inputs, 3)
     if bias is not None:
         result = result + widen(bias)
-    result = finish(result, residual, attrs.residual, attrs.activation)
+    if attrs.gated:
+        fours = result.reshape(*result.shape[:-1], attrs.columns // 4, 4)
+        gated = activate(fours[..., :2], attrs.activation) * fours[..., 2:]
+        result = gated.reshape(*result.shape[:-1], attrs.width)
+    else:
+        result = finish(result, residual, attrs.residual, attrs.activation)
     return [result.astype(x.dtype, copy=False)]
+
+
+def _rows(x: AnyArray, scale: AnyArray | None, attrs: MatMulNBitsAttrs) -> AnyArray:
+    """Return the rows, normalised where there is a scale for that."""
+    if scale is None:
+        return x
+    wide = widen(x).astype(np.float64)
+    root = np.sqrt(np.square(wide).mean(-1, keepdims=True) + attrs.epsilon)
+    result: AnyArray = wide / root * scale
+    return result
 
 
 @cpu_execution("GatherNBits")

@@ -264,7 +264,7 @@ class MatMulAttrs(OpAttrs):
 
 @op_type(
     "MatMulNBits",
-    inputs=(5, 6),
+    inputs=(5, 7),
     flops=cost.packed_matmul_flops,
     host=HostWork(cost.packed_numbers, flop_s=1e-10, blas=True),
 )
@@ -276,7 +276,9 @@ class MatMulNBitsAttrs(OpAttrs):
     RESIDUAL_KINDS, says where it comes in), scales, zeros. Codes are uint8
     [columns, blocks, block · bits / 8], low bits first, scales [columns, blocks], zeros uint8
     [columns, blocks] or absent, which means 2^(bits - 1): w = (code - zero) · scale. `block` is a
-    multiple of 16; codes past `depth` mean nothing.
+    multiple of 16; codes past `depth` mean nothing. Input 6, [depth], normalises the rows of x
+    first: x / sqrt(mean(x²) + epsilon) · input 6. `gated`: of every four columns, the first two are
+    gates of the others, and y [..., columns / 2] is act(gate) · other; no residual comes in.
     """
 
     bits: int
@@ -285,6 +287,13 @@ class MatMulNBitsAttrs(OpAttrs):
     columns: int
     activation: Activation = NO_ACTIVATION
     residual: str = "ADD_BEFORE"
+    epsilon: float = 0.0
+    gated: bool = False
+
+    @property
+    def width(self) -> int:
+        """The columns of y."""
+        return self.columns // 2 if self.gated else self.columns
 
 
 @op_type("GatherNBits", inputs=(3, 4), flops=2, host=HostWork(numbers_of(outputs=2)))

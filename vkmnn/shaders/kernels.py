@@ -2449,6 +2449,67 @@ def fill(
     )
 
 
+GateColumnsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+GateColumnsLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_GATE_COLUMNS = struct.Struct("<Iff")
+
+
+class GateColumnsParams(Params):
+    """Push constants of `gate_columns`: 12 bytes."""
+
+    __slots__ = (
+        "count",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.count: Final = count
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _GATE_COLUMNS.pack(
+                self.count,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _GATE_COLUMNS, error) from None
+
+
+def gate_columns(
+    *,
+    element: GateColumnsElement,
+    load: GateColumnsLoad,
+) -> Shader:
+    """Return a variant of `gate_columns`.
+
+    y[m][2 i], y[m][2 i + 1] = act(x[m][4 i]) x[m][4 i + 2], act(x[m][4 i + 1]) x[m][4 i + 3]: of
+    every four columns, two gate the others.
+    """
+    return _find(
+        "gate_columns",
+        {
+            "element": element,
+            "load": load,
+        },
+    )
+
+
 GatherWidth: TypeAlias = Literal[
     1,
     4,
@@ -3133,11 +3194,11 @@ MatmulCodesElement: TypeAlias = Literal[
     "f32",
     "f16",
 ]
-_MATMUL_CODES = struct.Struct("<IIIIIff")
+_MATMUL_CODES = struct.Struct("<IIIIIffff")
 
 
 class MatmulCodesParams(Params):
-    """Push constants of `matmul_codes`: 28 bytes."""
+    """Push constants of `matmul_codes`: 36 bytes."""
 
     __slots__ = (
         "rows",
@@ -3147,6 +3208,8 @@ class MatmulCodesParams(Params):
         "chunks",
         "act_alpha",
         "act_beta",
+        "epsilon",
+        "mean",
     )
 
     def __init__(
@@ -3159,6 +3222,8 @@ class MatmulCodesParams(Params):
         chunks: int,
         act_alpha: float,
         act_beta: float,
+        epsilon: float,
+        mean: float,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -3167,6 +3232,8 @@ class MatmulCodesParams(Params):
         self.chunks: Final = chunks
         self.act_alpha: Final = act_alpha
         self.act_beta: Final = act_beta
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
 
     def pack(self) -> bytes:
         try:
@@ -3178,6 +3245,8 @@ class MatmulCodesParams(Params):
                 self.chunks,
                 self.act_alpha,
                 self.act_beta,
+                self.epsilon,
+                self.mean,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_CODES, error) from None

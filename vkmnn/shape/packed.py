@@ -20,11 +20,13 @@ def _matmul_n_bits(op: Op[MatMulNBitsAttrs], facts: Facts) -> list[Found]:
     attrs, x = op.attrs, facts.shape(op)
     blocks = -(-attrs.depth // attrs.block)
     _check_codes(op, facts, 1, attrs.columns, blocks, attrs.block * attrs.bits // 8)
+    if attrs.gated and attrs.columns % 4:
+        raise ShapeError(f"{attrs.columns} columns are not gates and gated in fours")
     if x is None:
         return [(facts.dtype(op), None)]
     if not x or (isinstance(x[-1], int) and x[-1] != attrs.depth):
         raise ShapeError(f"rows of {attrs.depth} are needed, got the shape {tuple(x)}")
-    return [(facts.dtype(op), (*x[:-1], attrs.columns))]
+    return [(facts.dtype(op), (*x[:-1], attrs.width))]
 
 
 @shape_rule("GatherNBits", exact=True)

@@ -17,6 +17,7 @@ from vkmnn.converter.passes.base import IndexedPass, Pass
 from vkmnn.converter.passes.causal import DetectCausalMasks
 from vkmnn.converter.passes.chain import FuseChains
 from vkmnn.converter.passes.clamp import MergeClamps
+from vkmnn.converter.passes.codes import FuseGate, FuseNorm, MergeCodes
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
 from vkmnn.converter.passes.dead_code import RemoveDeadCode
@@ -86,6 +87,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FuseAttention(),
         DetectCausalMasks(),
         MergeMatMul(),
+        MergeCodes(),
         FuseResidual(),
         FuseActivation(),
     )
@@ -96,7 +98,7 @@ def late_passes() -> tuple[Pass, ...]:
 
     They make what others take for formulas, residuals and activations into parts of other ops.
     """
-    return (FuseLateResidual(), FuseChains())
+    return (FuseLateResidual(), FuseChains(), FuseGate(), FuseNorm())
 
 
 def optimize(

@@ -65,6 +65,33 @@ def products(bits: int) -> Iterator[Case]:
     codes, scales, zeros = _weights(33, 40, 32, bits, zeros=True)
     inputs = [whole(5, 40) / 8, codes, None, None, scales, zeros]
     yield op_case("MatMulNBits", smooth, inputs, constant=(1, 4, 5), rtol=1e-4, atol=1e-3)
+    yield from _normed_and_gated(bits)
+
+
+# Rows, depth, columns, block, and whether rows are normalised and columns gated: two columns only,
+# whole panels, a broken one, a depth that is not whole vec4s.
+_FUSED: tuple[tuple[Shape, int, int, int, bool, bool], ...] = (
+    ((1,), 64, 4, 32, True, True),
+    ((2, 3), 98, 64, 16, True, False),
+    ((9,), 131, 76, 64, False, True),
+    ((1,), 256, 132, 64, True, True),
+    ((0,), 32, 8, 32, True, True),
+)
+
+
+def _normed_and_gated(bits: int) -> Iterator[Case]:
+    """Yield products of normalised rows, and of gates with what they gate."""
+    for number, (rows, depth, columns, block, normed, gated) in enumerate(_FUSED):
+        codes, scales, zeros = _weights(columns, depth, block, bits, zeros=number % 2 == 1)
+        bias = whole(columns, seed=2) if number % 2 else None
+        gain = whole(depth, seed=4, low=1, high=4) / 4 if normed else None
+        activation = Activation("SILU") if gated else Activation()
+        attrs = MatMulNBitsAttrs(
+            bits, block, depth, columns, activation, epsilon=0.25 * normed, gated=gated
+        )
+        x = whole(*rows, depth) / 8
+        inputs = [x, codes, bias, None, scales, zeros, gain]
+        yield op_case("MatMulNBits", attrs, inputs, constant=(1, 4, 5, 6), rtol=1e-4, atol=1e-3)
 
 
 @shader_cases("matmul_codes")
@@ -91,6 +118,12 @@ def tables(bits: int) -> Iterator[Case]:
         attrs = GatherNBitsAttrs(bits, block, depth, rows)
         inputs = [codes, index, scales, zeros]
         yield op_case("GatherNBits", attrs, inputs, constant=(0, 2, 3), rtol=0, atol=0)
+
+
+@shader_cases("gate_columns")
+def gate_columns(variant: Variant) -> Iterator[Case]:
+    """Products whose weights are written out first."""
+    return _normed_and_gated(4)
 
 
 @shader_cases("unpack_codes")

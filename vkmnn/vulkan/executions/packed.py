@@ -6,10 +6,12 @@ from dataclasses import replace
 from math import prod
 from typing import cast
 
+import numpy as np
+
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
-from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
+from vkmnn.ir.ops import NO_ACTIVATION, GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -23,6 +25,7 @@ from vkmnn.vulkan.gemm.encode import encode_matmul
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
 
 MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
 # From this many rows on, weights are written out once for a kernel of floats: on GPUs, elsewhere.
@@ -54,13 +57,13 @@ class CodesProblem:
 
 @vulkan_execution("MatMulNBits")
 class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
-    """One dispatch; two where there are many rows."""
+    """One dispatch; two to four where there are many rows."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop for, and weights that are not constant."""
         attrs, limits = self.attrs, info.limits.max_workgroup_count
         self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.columns)
-        _refuse_computed(self.operand(1), self.operand(4), self.optional(5))
+        _refuse_computed(self.operand(1), self.operand(4), self.optional(5), self.optional(6))
         self._rows = prod(self.operand(0).shape[:-1])
         if self._form.panels > limits[0] or self._rows > limits[1]:
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
@@ -82,8 +85,8 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         else:
             self._encode_codes(kernel, packed, encoder)
 
-    def _job(self, weights: Tensor) -> MatMulJob:
-        attrs, x = self.attrs, self.operand(0)
+    def _job(self, weights: Tensor, x: Tensor) -> MatMulJob:
+        attrs = self.attrs
         sizes = MatMulProblem((), (), (), self._rows, attrs.columns, attrs.depth)
         plain = x.value is None and attrs.depth % 4 == 0
         problem = replace(sizes, plain=plain, by_rows=False, constant=False)
@@ -99,7 +102,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         )
 
     def _encode_unpacked(self, packed: PackedCodes, encoder: VulkanEncoder) -> None:
-        form = self._form
+        form, attrs = self._form, self.attrs
         weights = encoder.scratch(form.depth * form.columns)
         words = ceil_div(form.depth * form.bits, 32)
         shader = kernels.unpack_codes(
@@ -112,12 +115,34 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         params = _unpack_params(form, words * ceil_div(form.columns, 4))
         tensors = [packed.codes, packed.scales, packed.zeros, weights]
         encoder.dispatch_linear(shader, tensors, params, params.count, packed.spec)
-        encode_matmul(self._job(weights), encoder)
+        job = self._job(weights, self._normed(encoder))
+        if not attrs.gated:
+            encode_matmul(job, encoder)
+            return
+        whole = encoder.scratch(self._rows * attrs.columns)
+        encode_matmul(replace(job, y=whole, activation=NO_ACTIVATION), encoder)
+        epilogue, count = epilogue_of(attrs.activation), self._rows * attrs.columns // 4
+        gate = kernels.gate_columns(element=encoder.element, load=encoder.load)
+        gating = kernels.GateColumnsParams(
+            count=count, act_alpha=epilogue.alpha, act_beta=epilogue.beta
+        )
+        encoder.dispatch_linear(gate, [whole, self.output], gating, count, epilogue.spec)
+
+    def _normed(self, encoder: VulkanEncoder) -> Tensor:
+        """Return x, normalised by a dispatch of its own where it is to be."""
+        x, gain = self.operand(0), self.optional(6)
+        if gain is None:
+            return x
+        depth = self.attrs.depth
+        normed = encoder.scratch(self._rows * depth)
+        norm = RowNorm(self._rows, depth, self.attrs.epsilon, rms=True, scale=Factor(gain))
+        encode_row_norm(norm, x, normed, encoder)
+        return normed
 
     def _encode_codes(
         self, kernel: CodesKernel, packed: PackedCodes, encoder: VulkanEncoder
     ) -> None:
-        form, job = self._form, self._job(packed.codes)
+        form, job = self._form, self._job(packed.codes, self.operand(0))
         left = left_operand(job, encoder)
         epilogue = epilogue_of(self.attrs.activation)
         shader = kernels.matmul_codes(
@@ -131,19 +156,30 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             chunks=form.chunks,
             act_alpha=epilogue.alpha,
             act_beta=epilogue.beta,
+            epsilon=self.attrs.epsilon,
+            mean=1.0 / form.depth,
         )
         # Bindings that the specialization leaves out still need a buffer; any will do.
         weights = [packed.codes, packed.scales, packed.zeros]
         unused = left.tensor
-        added = [job.bias or unused, job.residual or unused]
+        added = [job.bias or unused, job.residual or unused, self._gain(encoder) or unused]
         spec = {
             **packed.spec,
             **epilogue.spec,
             **residual_spec(job.residual, job.join),
             "HAS_BIAS": job.bias is not None,
+            "NORMED": self.optional(6) is not None,
+            "GATED": self.attrs.gated,
         }
         groups = (form.panels, ceil_div(self._rows, kernel.rows), 1)
         encoder.dispatch(shader, [left.tensor, *weights, *added, self.output], params, groups, spec)
+
+    def _gain(self, encoder: VulkanEncoder) -> Tensor | None:
+        """Return the factors of normalised rows in whole vec4s."""
+        gain, depth = self.optional(6), self.attrs.depth
+        if gain is None or depth % 4 == 0:
+            return gain
+        return encoder.constant(gain, "gain4", lambda array: np.pad(array, (0, -depth % 4)))
 
 
 def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesKernel | Unpacked]:

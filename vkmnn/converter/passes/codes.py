@@ -1,0 +1,223 @@
+"""Products by weights in codes: of one input side by side, with gates, of normalised rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir import Array
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import NO_ACTIVATION, LayerNormAttrs, MatMulNBitsAttrs, SplitAttrs
+from vkmnn.records import dataclass
+
+MAX_BYTES = 1 << 28
+"""Codes of more bytes stay where they are: joining copies them."""
+
+_CODES, _BIAS, _RESIDUAL, _SCALES, _ZEROS, _GAIN = 1, 2, 3, 4, 5, 6
+
+
+def _operand(op: Op, place: int) -> str:
+    return op.inputs[place] if place < len(op.inputs) else ""
+
+
+def _columns(ops: Sequence[Op], place: int, index: GraphIndex) -> list[Array] | None:
+    """Return an operand of each op; zeros for a bias that is not there; None where none has it."""
+    names = [_operand(op, place) for op in ops]
+    if not any(names):
+        return None
+    return [
+        index.constants[name] if name else np.zeros(op.attrs.columns, _bias_type(ops, index))
+        for op, name in zip(ops, names, strict=True)
+    ]
+
+
+def _bias_type(ops: Sequence[Op], index: GraphIndex) -> np.dtype[np.generic]:
+    return next(
+        index.constants[op.inputs[_BIAS]].dtype for op in ops if len(op.inputs) > _BIAS
+        if op.inputs[_BIAS]
+    )  # fmt: skip
+
+
+def _is_plain(op: Op | None, index: GraphIndex) -> bool:
+    """True for a product by constant codes, with a constant bias or none."""
+    if op is None or not isinstance(op.attrs, MatMulNBitsAttrs) or op.attrs.gated:
+        return False
+    given = (_operand(op, place) for place in (_CODES, _BIAS, _SCALES, _ZEROS))
+    return not _operand(op, _GAIN) and all(not n or index.constant(n) is not None for n in given)
+
+
+def _alike(ops: Sequence[Op], index: GraphIndex) -> bool:
+    """True for products of one input, by codes of the same form."""
+    forms = {
+        (op.inputs[0], op.attrs.bits, op.attrs.block, op.attrs.depth, bool(_operand(op, _ZEROS)),
+         index.constants[op.inputs[_SCALES]].dtype)
+        for op in ops
+    }  # fmt: skip
+    return len(forms) == 1
+
+
+def _add_joined(
+    ops: Sequence[Op], joined: dict[int, Array], name: str, index: GraphIndex
+) -> list[str]:
+    """Return the inputs of a product with these operands."""
+    inputs = [ops[0].inputs[0], "", "", "", "", ""]
+    for place, array in joined.items():
+        inputs[place] = index.add_constant(f"{name}_{place}", array)
+    return inputs if inputs[-1] else inputs[:-1]
+
+
+class MergeCodes(PatternPass["list[Op]"]):
+    """Queries, keys and values by codes from one input: codes side by side, and a Split."""
+
+    name = "merge_codes"
+    roots = frozenset({"MatMulNBits"})
+
+    def match(self, op: Op, index: GraphIndex) -> list[Op] | NoMatch:
+        if not _mergeable(op, index):
+            return NoMatch("not a plain product that leads to attention")
+        group = [
+            other
+            for other in index.readers(op.inputs[0])
+            if _mergeable(other, index) and _alike([op, other], index)
+        ]
+        if len(group) == 1:
+            return NoMatch("no other product of the same input")
+        if any(index.is_later(op, other) for other in group if other is not op):
+            return NoMatch("not the first of its group")
+        if sum(index.constants[one.inputs[_CODES]].nbytes for one in group) > MAX_BYTES:
+            return NoMatch("the codes are too large")
+        return sorted(group, key=lambda one: one is not op)
+
+    def rewrite(self, op: Op[MatMulNBitsAttrs], match: list[Op], index: GraphIndex) -> None:
+        joined = {}
+        for place in (_CODES, _BIAS, _SCALES, _ZEROS):
+            arrays = _columns(match, place, index)
+            if arrays is not None:
+                joined[place] = np.concatenate(arrays)
+        sizes = [one.attrs.columns for one in match]
+        inputs = _add_joined(match, joined, op.name, index)
+        whole, source = index.unique_name(f"{op.name}_merged"), merged_source(match)
+        results = [one.outputs[0] for one in match]
+        info = index.info(results[0])
+        if info is not None:
+            shape = None if info.shape is None else (*info.shape[:-1], sum(sizes))
+            index.add_info(whole, info.dtype, shape)
+        parts = index.add_constant(f"{op.name}_sizes", np.array(sizes, np.int64))
+        for other in match[1:]:
+            index.replace(other)
+        split = index.unique_name(f"{op.name}_split")
+        index.replace(
+            op,
+            Op("MatMulNBits", op.name, inputs, [whole], replace(op.attrs, columns=sum(sizes)),
+               source),
+            Op("Split", split, [whole, parts], results, SplitAttrs(-1), source),
+        )  # fmt: skip
+
+
+def _mergeable(op: Op, index: GraphIndex) -> bool:
+    return (
+        _is_plain(op, index)
+        and not _operand(op, _RESIDUAL)
+        and op.attrs.activation == NO_ACTIVATION
+        and _leads_to_attention(op.outputs[0], index)
+    )
+
+
+def _leads_to_attention(name: str, index: GraphIndex) -> bool:
+    """True where heads of attention are made of the tensor: turned, joined with a cache, read."""
+    while name and index.read_once(name):
+        (reader,) = index.readers(name)
+        if reader.type in ("Attention", "Concat", "Rotary"):
+            return name == reader.inputs[-1 if reader.type == "Concat" else 0] or (
+                reader.type == "Attention" and name in reader.inputs[:3]
+            )
+        if reader.type not in ("Reshape", "Transpose") or reader.inputs[0] != name:
+            return False
+        name = reader.outputs[0]
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    gate: Op
+    other: Op
+
+
+class FuseGate(PatternPass[_Gate]):
+    """act(gate(x)) · up(x): one product with gates beside what they gate."""
+
+    name = "fuse_gate"
+    roots = frozenset({"MatMulNBits"})
+
+    def match(self, op: Op[MatMulNBitsAttrs], index: GraphIndex) -> _Gate | NoMatch:
+        other = index.producer_of_type(_operand(op, _RESIDUAL), "MatMulNBits")
+        if op.attrs.residual != "MUL_AFTER" or not _is_plain(op, index):
+            return NoMatch("not a product that is gated")
+        if other is None or not _is_plain(other, index) or not index.read_once(other.outputs[0]):
+            return NoMatch("the other is not a plain product that is read once")
+        if _operand(other, _RESIDUAL) or not _alike([op, other], index):
+            return NoMatch("the products differ")
+        if op.attrs.columns != other.attrs.columns or op.attrs.columns % 2:
+            return NoMatch("the number of columns is odd, or differs")
+        if 2 * index.constants[op.inputs[_CODES]].nbytes > MAX_BYTES:
+            return NoMatch("the codes are too large")
+        for gate, gated in ((other, op), (op, other)):
+            if gated.attrs.activation == NO_ACTIVATION:
+                return _Gate(gate, gated)
+        return NoMatch("both have activations")
+
+    def rewrite(self, op: Op[MatMulNBitsAttrs], match: _Gate, index: GraphIndex) -> None:
+        pair = [match.gate, match.other]
+        joined = {}
+        for place in (_CODES, _BIAS, _SCALES, _ZEROS):
+            arrays = _columns(pair, place, index)
+            if arrays is not None:
+                twos = [array.reshape(-1, 2, *array.shape[1:]) for array in arrays]
+                fours = np.concatenate(twos, axis=1)
+                joined[place] = fours.reshape(-1, *fours.shape[2:])
+        attrs = replace(
+            op.attrs,
+            columns=2 * op.attrs.columns,
+            activation=match.gate.attrs.activation,
+            residual="ADD_BEFORE",
+            gated=True,
+        )
+        inputs = _add_joined(pair, joined, op.name, index)
+        source = merged_source(pair)
+        index.replace(op, Op("MatMulNBits", op.name, inputs, list(op.outputs), attrs, source))
+
+
+class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
+    """A product by codes of rows divided by their root mean square: it normalises them itself."""
+
+    name = "fuse_norm"
+    roots = frozenset({"MatMulNBits"})
+
+    def match(self, op: Op[MatMulNBitsAttrs], index: GraphIndex) -> Op[LayerNormAttrs] | NoMatch:
+        if _operand(op, _GAIN):
+            return NoMatch("it normalises rows already")
+        norm = index.producer_of_type(op.inputs[0], "LayerNorm")
+        if norm is None or not norm.attrs.rms or any(norm.outputs[1:]):
+            return NoMatch("no root mean square before")
+        gain = index.constant(_operand(norm, 1))
+        if gain is None or gain.shape != (op.attrs.depth,) or any(norm.inputs[2:]):
+            return NoMatch("the factors are not constants, one for each column")
+        rank = index.rank(norm.inputs[0])
+        if norm.attrs.axis != -1 and (rank is None or norm.attrs.axis != rank - 1):
+            return NoMatch("other axes than the last")
+        if not index.read_once(norm.outputs[0]):
+            return NoMatch("the normalised rows are used elsewhere")
+        return norm
+
+    def rewrite(
+        self, op: Op[MatMulNBitsAttrs], match: Op[LayerNormAttrs], index: GraphIndex
+    ) -> None:
+        inputs = [*op.inputs, "", ""][:_GAIN]
+        inputs = [match.inputs[0], *inputs[1:], match.inputs[1]]
+        attrs = replace(op.attrs, epsilon=match.attrs.epsilon)
+        source = merged_source((match, op))
+        index.replace(op, Op("MatMulNBits", op.name, inputs, list(op.outputs), attrs, source))
