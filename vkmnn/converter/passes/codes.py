@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +18,15 @@ from vkmnn.records import dataclass
 MAX_BYTES = 1 << 28
 """Codes of more bytes stay where they are: joining copies them."""
 
+_Product = Op[MatMulNBitsAttrs]
 _CODES, _BIAS, _RESIDUAL, _SCALES, _ZEROS, _GAIN = 1, 2, 3, 4, 5, 6
 
 
-def _operand(op: Op, place: int) -> str:
+def _operand(op: Op[Any], place: int) -> str:
     return op.inputs[place] if place < len(op.inputs) else ""
 
 
-def _columns(ops: Sequence[Op], place: int, index: GraphIndex) -> list[Array] | None:
+def _columns(ops: Sequence[_Product], place: int, index: GraphIndex) -> list[Array] | None:
     """Return an operand of each op; zeros for a bias that is not there; None where none has it."""
     names = [_operand(op, place) for op in ops]
     if not any(names):
@@ -35,14 +37,14 @@ def _columns(ops: Sequence[Op], place: int, index: GraphIndex) -> list[Array] | 
     ]
 
 
-def _bias_type(ops: Sequence[Op], index: GraphIndex) -> np.dtype[np.generic]:
+def _bias_type(ops: Sequence[_Product], index: GraphIndex) -> np.dtype[np.generic]:
     return next(
         index.constants[op.inputs[_BIAS]].dtype for op in ops if len(op.inputs) > _BIAS
         if op.inputs[_BIAS]
     )  # fmt: skip
 
 
-def _is_plain(op: Op | None, index: GraphIndex) -> bool:
+def _is_plain(op: Op[Any] | None, index: GraphIndex) -> bool:
     """True for a product by constant codes, with a constant bias or none."""
     if op is None or not isinstance(op.attrs, MatMulNBitsAttrs) or op.attrs.gated:
         return False
@@ -50,7 +52,7 @@ def _is_plain(op: Op | None, index: GraphIndex) -> bool:
     return not _operand(op, _GAIN) and all(not n or index.constant(n) is not None for n in given)
 
 
-def _alike(ops: Sequence[Op], index: GraphIndex) -> bool:
+def _alike(ops: Sequence[_Product], index: GraphIndex) -> bool:
     """True for products of one input, by codes of the same form."""
     forms = {
         (op.inputs[0], op.attrs.bits, op.attrs.block, op.attrs.depth, bool(_operand(op, _ZEROS)),
@@ -61,7 +63,7 @@ def _alike(ops: Sequence[Op], index: GraphIndex) -> bool:
 
 
 def _add_joined(
-    ops: Sequence[Op], joined: dict[int, Array], name: str, index: GraphIndex
+    ops: Sequence[_Product], joined: dict[int, Array], name: str, index: GraphIndex
 ) -> list[str]:
     """Return the inputs of a product with these operands."""
     inputs = [ops[0].inputs[0], "", "", "", "", ""]
@@ -70,13 +72,13 @@ def _add_joined(
     return inputs if inputs[-1] else inputs[:-1]
 
 
-class MergeCodes(PatternPass["list[Op]"]):
+class MergeCodes(PatternPass["list[_Product]"]):
     """Queries, keys and values by codes from one input: codes side by side, and a Split."""
 
     name = "merge_codes"
     roots = frozenset({"MatMulNBits"})
 
-    def match(self, op: Op, index: GraphIndex) -> list[Op] | NoMatch:
+    def match(self, op: _Product, index: GraphIndex) -> list[_Product] | NoMatch:
         if not _mergeable(op, index):
             return NoMatch("not a plain product that leads to attention")
         group = [
@@ -92,7 +94,7 @@ class MergeCodes(PatternPass["list[Op]"]):
             return NoMatch("the codes are too large")
         return sorted(group, key=lambda one: one is not op)
 
-    def rewrite(self, op: Op[MatMulNBitsAttrs], match: list[Op], index: GraphIndex) -> None:
+    def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
         joined = {}
         for place in (_CODES, _BIAS, _SCALES, _ZEROS):
             arrays = _columns(match, place, index)
@@ -118,7 +120,7 @@ class MergeCodes(PatternPass["list[Op]"]):
         )  # fmt: skip
 
 
-def _mergeable(op: Op, index: GraphIndex) -> bool:
+def _mergeable(op: _Product, index: GraphIndex) -> bool:
     return (
         _is_plain(op, index)
         and not _operand(op, _RESIDUAL)
@@ -143,8 +145,8 @@ def _leads_to_attention(name: str, index: GraphIndex) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Gate:
-    gate: Op
-    other: Op
+    gate: _Product
+    other: _Product
 
 
 class FuseGate(PatternPass[_Gate]):
@@ -153,7 +155,7 @@ class FuseGate(PatternPass[_Gate]):
     name = "fuse_gate"
     roots = frozenset({"MatMulNBits"})
 
-    def match(self, op: Op[MatMulNBitsAttrs], index: GraphIndex) -> _Gate | NoMatch:
+    def match(self, op: _Product, index: GraphIndex) -> _Gate | NoMatch:
         other = index.producer_of_type(_operand(op, _RESIDUAL), "MatMulNBits")
         if op.attrs.residual != "MUL_AFTER" or not _is_plain(op, index):
             return NoMatch("not a product that is gated")
@@ -170,7 +172,7 @@ class FuseGate(PatternPass[_Gate]):
                 return _Gate(gate, gated)
         return NoMatch("both have activations")
 
-    def rewrite(self, op: Op[MatMulNBitsAttrs], match: _Gate, index: GraphIndex) -> None:
+    def rewrite(self, op: _Product, match: _Gate, index: GraphIndex) -> None:
         pair = [match.gate, match.other]
         joined = {}
         for place in (_CODES, _BIAS, _SCALES, _ZEROS):
@@ -197,7 +199,7 @@ class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
     name = "fuse_norm"
     roots = frozenset({"MatMulNBits"})
 
-    def match(self, op: Op[MatMulNBitsAttrs], index: GraphIndex) -> Op[LayerNormAttrs] | NoMatch:
+    def match(self, op: _Product, index: GraphIndex) -> Op[LayerNormAttrs] | NoMatch:
         if _operand(op, _GAIN):
             return NoMatch("it normalises rows already")
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
@@ -213,9 +215,7 @@ class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
             return NoMatch("the normalised rows are used elsewhere")
         return norm
 
-    def rewrite(
-        self, op: Op[MatMulNBitsAttrs], match: Op[LayerNormAttrs], index: GraphIndex
-    ) -> None:
+    def rewrite(self, op: _Product, match: Op[LayerNormAttrs], index: GraphIndex) -> None:
         inputs = [*op.inputs, "", ""][:_GAIN]
         inputs = [match.inputs[0], *inputs[1:], match.inputs[1]]
         attrs = replace(op.attrs, epsilon=match.attrs.epsilon)
