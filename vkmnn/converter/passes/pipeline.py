@@ -36,8 +36,9 @@ from vkmnn.converter.passes.registered import is_registered, with_registered
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.softplus import SimplifySoftplus
-from vkmnn.converter.passes.transpose import CancelTransposesAround, MergeTransposes
+from vkmnn.converter.passes.transpose import MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
+from vkmnn.converter.passes.transpose_region import MoveTransposes
 from vkmnn.converter.passes.transpose_reshape import MergeTransposesAroundReshape
 from vkmnn.errors import InvalidInputError, ModelError, PluginError, VkmnnError, unexpected_error
 from vkmnn.folding import Evaluator
@@ -72,7 +73,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         MergeTransposesAroundReshape(),
         RaiseTranspose(),
         LowerTranspose(),
-        CancelTransposesAround(),
+        MoveTransposes(),
         MergeClamps(),
         FuseElementwise(),
         SimplifySoftplus(),

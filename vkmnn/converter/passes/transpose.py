@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
-from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import TransposeAttrs
-from vkmnn.records import dataclass
 
 Perm = tuple[int, ...]
 
@@ -53,51 +51,3 @@ class MergeTransposes(PatternPass["tuple[Op, Perm]"]):
             return
         attrs, source = TransposeAttrs(perm), merged_source((producer, op))
         index.replace(op, Op("Transpose", op.name, [value], list(op.outputs), attrs, source))
-
-
-@dataclass(frozen=True, slots=True)
-class _Between:
-    first: Op
-    middle: Op
-    place: int
-
-
-class CancelTransposesAround(PatternPass[_Between]):
-    """Transpose, elementwise op, and the Transpose that undoes the first: only the op stays."""
-
-    name = "cancel_transposes_around"
-    roots = frozenset({"Transpose"})
-
-    def match(self, op: Op, index: GraphIndex) -> _Between | NoMatch:
-        middle = index.producer_of_type(op.inputs[0], "UnaryOp", "Cast", "BinaryOp")
-        if middle is None:
-            return NoMatch("no elementwise op before")
-        producers = [index.producer_of_type(name, "Transpose") for name in middle.inputs]
-        first = next(filter(None, producers), None)
-        if first is None:
-            return NoMatch("no Transpose before the elementwise op")
-        place = producers.index(first)
-        for number, name in enumerate(middle.inputs):
-            constant = index.constant(name)
-            if number != place and (
-                constant is None
-                or constant.size != 1
-                or not keeps_shape(constant.shape, index.shape(middle.inputs[place]))
-            ):
-                return NoMatch("the elementwise op has another operand than a scalar")
-        if not index.read_once(middle.outputs[0]):
-            return NoMatch("the value between is used elsewhere")
-        before, after = permutation(first, index), permutation(op, index)
-        if before is None or after is None:
-            return NoMatch("the rank is not known")
-        if len(before) != len(after) or compose(before, after) != tuple(range(len(before))):
-            return NoMatch("the transposes do not cancel")
-        return _Between(first, middle, place)
-
-    def rewrite(self, op: Op, match: _Between, index: GraphIndex) -> None:
-        middle = match.middle
-        inputs = list(middle.inputs)
-        inputs[match.place] = match.first.inputs[0]
-        source = merged_source((match.first, middle, op))
-        outputs = list(op.outputs)
-        index.replace(op, Op(middle.type, middle.name, inputs, outputs, middle.attrs, source))
