@@ -163,7 +163,7 @@ class _Region:
         return move(op, self.perm, self._index)
 
     def _data(self, op: Op) -> list[str]:
-        """Return the operands that an op broadcasts or copies, and are no constants."""
+        """Return the operands that an op broadcasts or copies, without the constants."""
         if op.type in ("Reduction", "Interp", "Pad", "Split"):
             return op.inputs[:1]
         return [name for name in op.inputs if name and self._index.constant(name) is None]
