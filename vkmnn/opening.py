@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CPU_DEVICE = "cpu"
+MAX_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +347,7 @@ def open_session(
     core = Session(
         graph,
         device.backend,
-        CpuBackend(),
+        CpuBackend(config.threads),
         run_op,
         max_plans=config.max_plans,
         require_main=config.require_device,
@@ -363,6 +364,14 @@ def open_session(
         ),
     )
     return OpenSession(core, device.info, device.precision)
+
+
+def _check_threads(threads: object) -> None:
+    if not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
+        raise InvalidInputError(
+            f"cannot run on {threads!r} threads",
+            hint=f"threads is a number from 1 to {MAX_THREADS}",
+        )
 
 
 def _open_on_host(
@@ -422,6 +431,7 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
         InvalidInputError: the precision is unknown.
         PluginError: a plug-in's backend cannot be opened.
     """
+    _check_threads(config.threads)
     selector = environment.device_selector() if config.device == "auto" else config.device
     if selector == CPU_DEVICE:
         return _on_cpu(config)
@@ -449,7 +459,8 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
-    return OpenDevice(CpuBackend(), CpuInfo(), _precision(config, False, CpuInfo().name))
+    precision = _precision(config, False, CpuInfo().name)
+    return OpenDevice(CpuBackend(config.threads), CpuInfo(), precision)
 
 
 def _precision(config: ScheduleConfig, has_fp16: bool, device: str) -> Precision:

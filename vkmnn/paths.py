@@ -162,7 +162,8 @@ def _tensors(graph: Graph, names: Sequence[str], kind: PathNames) -> list[str]:
         return list(dict.fromkeys(names))
     by_node: dict[str, list[Op]] = {}
     for op in graph.ops:
-        for name in {op.name, op.source} - {""}:
+        # A source is "name (Type)"; a node that became several ops is named by theirs alone.
+        for name in {op.name, op.source, op.source.rpartition(" (")[0]} - {""}:
             by_node.setdefault(name, []).append(op)
     found: dict[str, None] = {}
     for name in names:

@@ -82,6 +82,8 @@ class ScheduleConfig:
         on_device_lost: "raise" DeviceLostError, after which the session must be closed; or
             "rebuild": reopen the device, plan and upload again, and run once more. A second
             loss in the same call raises.
+        threads: how many ops the CPU backend may run at once, where none waits for another; numpy's
+            own threads are its own matter.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
@@ -94,6 +96,7 @@ class ScheduleConfig:
     max_plans: int | None = None
     progress: Callable[[int, int], None] | None = None
     on_device_lost: OnDeviceLost = "raise"
+    threads: int = 1
     path: NetworkPath | None = None
 
     @classmethod
@@ -101,7 +104,7 @@ class ScheduleConfig:
         """Return the configuration of a dictionary: this class's names, or those of MNN's Python.
 
         Of MNN's: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "saveTensors", and
-        "numThread", which is numpy's matter and ignored.
+        "numThread".
 
         Raises:
             InvalidInputError: a key or a value is unknown.
@@ -113,10 +116,12 @@ class ScheduleConfig:
                 found["device"] = _device(value)
             elif key == "saveTensors":
                 found["save_tensors"] = tuple(value)
+            elif key == "numThread":
+                found["threads"] = value
             elif key in own:
                 found[key] = value
-            elif key not in _IGNORED:
-                known = sorted({*own, "backend", "saveTensors", *_IGNORED})
+            else:
+                known = sorted({*own, "backend", "saveTensors", "numThread"})
                 from difflib import get_close_matches
 
                 near = get_close_matches(str(key), known, 1)
@@ -126,7 +131,6 @@ class ScheduleConfig:
 
 
 _DEVICES = {"VULKAN": "auto", "AUTO": "auto", "CPU": "cpu"}
-_IGNORED = frozenset({"numThread"})
 
 
 def _device(backend: object) -> str:

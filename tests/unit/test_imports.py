@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
         "converter",
     },  # evaluators of ONNX, for what has no kernel
     "core": {"errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"},
-    "cpu_fallback": {"errors", "ir", "registry", "shape", "core"},
+    "cpu_fallback": {"errors", "ir", "registry", "shape", "core", "threads"},
     "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},
     "codegen": {"errors", "cache_files"},  # runs without the engine, and the engine without it

@@ -241,6 +241,15 @@ class Backend(ABC):
             OpsRejectedError: some ops must run elsewhere; nothing has been allocated.
         """
 
+    def on_execute_begin(self) -> None:  # noqa: B027 - most do all they do in segments
+        """Be told that a run starts.
+
+        Called before the first segment of any backend, and only for backends that do not record.
+        """
+
+    def on_execute_end(self) -> None:  # noqa: B027 - see above
+        """Be told that a run has ended, whether or not it failed; the backup is told first."""
+
     @abstractmethod
     def timed(self) -> Backend:
         """Return a backend on the same device whose segments time their steps, for profiles.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -86,6 +87,7 @@ class Plan:
         self._segments, self._copies = built
         self._takes_device_tensors = all(s.takes_device_tensors for s in self._segments)
         self._main_backend = main
+        self._told = [one for one in self._backends.values() if not one.records and _is_told(one)]
         self._users = 1
         self._lanes: list[Lane] = []
         self._keeper: tuple[Segment, dict[str, DeviceTensor]] | None = None
@@ -119,9 +121,21 @@ class Plan:
         if not self._takes_device_tensors:
             feeds = {name: as_array(feed) for name, feed in feeds.items()}
         host = dict(feeds)
-        for segment in self._segments:
-            segment.run(host)
+        if self._told:
+            self._run_told(host)
+        else:
+            for segment in self._segments:
+                segment.run(host)
         return {name: self._output(name, host, feeds) for name in self._outputs}
+
+    def _run_told(self, host: dict[str, Array]) -> None:
+        """Run the segments between calls of the backends that want to know."""
+        with ExitStack() as stack:
+            for backend in self._told:
+                backend.on_execute_begin()
+                stack.callback(backend.on_execute_end)
+            for segment in self._segments:
+                segment.run(host)
 
     def _output(self, name: str, host: Mapping[str, Array], feeds: Mapping[str, Array]) -> Array:
         if name in self._constants:
@@ -307,6 +321,14 @@ def _without_values(command: Command) -> Command:
     execution.provider = command.execution.provider
     execution.passed_over = command.execution.passed_over
     return replace(command, inputs=inputs, execution=execution)
+
+
+def _is_told(backend: Backend) -> bool:
+    kind = type(backend)
+    return (
+        kind.on_execute_begin is not Backend.on_execute_begin
+        or kind.on_execute_end is not Backend.on_execute_end
+    )
 
 
 def _settle(commands: Sequence[Command]) -> None:

@@ -4,93 +4,76 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
 
 from vkmnn.core.backend import Backend, Segment, Timing
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import create
 from vkmnn.core.tensor import Tensor
-from vkmnn.cpu_fallback.registry import CpuExecution, has_execution, run_op
-from vkmnn.ir import Array, Op, TensorInfo
-
-
-class NumpyExecution(Execution):
-    """One op on numpy."""
-
-    def on_execute(
-        self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
-    ) -> list[Array]:
-        """Return the op's outputs."""
-        return run_op(self.op, inputs, outputs)
-
-
-class CpuKernel(NumpyExecution):
-    """An op computed by a plug-in's code, made anew for every plan.
-
-    A subclass may override `prepare`, which is called once for the plan's shapes; what it keeps in
-    `self` is there in all runs.
-
-    Raises:
-        Rejection: raised by `prepare`, the kernel cannot run this op.
-    """
-
-    def __init__(self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        super().__init__(op, inputs, outputs)
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Plan what shapes and attributes decide, or raise Rejection."""
-
-    def compute(self, inputs: Sequence[Array | None]) -> list[Array]:
-        """Return all outputs; it must not change the inputs, None where one is absent."""
-        raise NotImplementedError
-
-    def on_execute(
-        self, inputs: Sequence[Array | None], outputs: Sequence[TensorInfo]
-    ) -> list[Array]:
-        """Return the op's outputs; what `compute` raises becomes a typed error."""
-        return run_op(self.op, inputs, outputs, lambda op, given, infos: self.compute(given))
-
-
-class FunctionKernel(CpuKernel):
-    """An op computed by a function of op and inputs."""
-
-    function: CpuExecution
-
-    def compute(self, inputs: Sequence[Array | None]) -> list[Array]:
-        """Call the function."""
-        return type(self).function(self.op, inputs)
+from vkmnn.cpu_fallback.kernel import CpuKernel, NumpyExecution
+from vkmnn.cpu_fallback.registry import has_execution
+from vkmnn.cpu_fallback.scratch import Arena
+from vkmnn.ir import Array, Op
+from vkmnn.threads import Workers
 
 
 class CpuSegment(Segment):
-    """Consecutive numpy ops; `steps` pairs each command with the arrays that die after it."""
+    """Consecutive numpy ops.
 
-    def __init__(self, steps: Sequence[tuple[Command, Sequence[str]]]) -> None:
+    Args:
+        steps: the commands, each with the arrays that die after it.
+        workers: where ops run at once that wait for none of the others; None to run them in order.
+    """
+
+    def __init__(
+        self, steps: Sequence[tuple[Command, Sequence[str]]], workers: Workers | None = None
+    ) -> None:
         self._steps = steps
+        self._workers = workers
+        self._waves = _waves([command for command, _ in steps]) if workers else []
+        self._dead = _dead(steps, self._waves)
         self._times = [(0, 0)] * len(steps)  # start and end in nanoseconds
 
     def run(self, host: dict[str, Array]) -> None:
-        """Run the ops in order on the arrays in `host`."""
-        for number, (command, dead) in enumerate(self._steps):
-            execution = command.execution
-            assert isinstance(execution, NumpyExecution)
-            inputs = [
-                None
-                if tensor is None
-                else host[tensor.name]
-                if tensor.value is None
-                else tensor.value
-                for tensor in command.inputs
-            ]
-            infos = [tensor.info for tensor in command.outputs]
-            start = time.perf_counter_ns()
-            results = execution.on_execute(inputs, infos)
-            self._times[number] = (start, time.perf_counter_ns())
-            pairs = zip(command.op.outputs, results, strict=True)
-            host.update((name, array) for name, array in pairs if name)
+        """Run the ops on the arrays in `host`, in order or several at once."""
+        start = time.perf_counter_ns()
+        if self._workers is not None:
+            self._run_at_once(host, self._workers)
+            self.busy_us = (time.perf_counter_ns() - start) / 1000
+            return
+        for number, (_, dead) in enumerate(self._steps):
+            host.update(self._run_one(number, host))
             for name in dead:
                 del host[name]
         self.busy_us = sum(end - start for start, end in self._times) / 1000
+
+    def _run_at_once(self, host: dict[str, Array], workers: Workers) -> None:
+        for wave in self._waves:
+            others = [workers.submit(self._run_one, number, host) for number in wave[1:]]
+            try:
+                made = [self._run_one(wave[0], host)]
+            finally:
+                for other in others:  # none may read `host` once the run has ended
+                    other.exception()
+            for results in (*made, *(other.result() for other in others)):
+                host.update(results)
+            for name in self._dead[wave[0]]:
+                del host[name]
+
+    def _run_one(self, number: int, host: Mapping[str, Array]) -> dict[str, Array]:
+        command, _ = self._steps[number]
+        execution = command.execution
+        assert isinstance(execution, NumpyExecution)
+        inputs = [
+            None if tensor is None else host[tensor.name] if tensor.value is None else tensor.value
+            for tensor in command.inputs
+        ]
+        infos = [tensor.info for tensor in command.outputs]
+        start = time.perf_counter_ns()
+        results = execution.on_execute(inputs, infos)
+        self._times[number] = (start, time.perf_counter_ns())
+        pairs = zip(command.op.outputs, results, strict=True)
+        return {name: array for name, array in pairs if name}
 
     def timings(self) -> list[Timing]:
         """Return the time of every op in the last run."""
@@ -100,11 +83,46 @@ class CpuSegment(Segment):
         ]
 
 
+def _waves(commands: Sequence[Command]) -> list[list[int]]:
+    """Return the numbers of commands in groups, none of which reads what its own group makes."""
+    level: dict[str, int] = {}
+    levels = []
+    for command in commands:
+        read = (level.get(tensor.name, 0) for tensor in command.inputs if tensor is not None)
+        levels.append(max(read, default=0))
+        level.update((tensor.name, levels[-1] + 1) for tensor in command.outputs)
+    order = sorted(range(len(commands)), key=lambda number: levels[number])
+    return [list(group) for _, group in groupby(order, key=lambda number: levels[number])]
+
+
+def _dead(
+    steps: Sequence[tuple[Command, Sequence[str]]], waves: Sequence[Sequence[int]]
+) -> dict[int, list[str]]:
+    """Return what dies after each wave, by the wave's first command."""
+    dying = {name for _, dead in steps for name in dead}
+    last: dict[str, int] = {}
+    for wave in waves:
+        for number in wave:
+            for tensor in (*steps[number][0].outputs, *steps[number][0].inputs):
+                if tensor is not None and tensor.name in dying:
+                    last[tensor.name] = wave[0]
+    return {wave[0]: [name for name, at in last.items() if at == wave[0]] for wave in waves}
+
+
 class CpuBackend(Backend):
-    """The backend of last resort and of constant folding."""
+    """The backend of last resort and of constant folding.
+
+    Args:
+        threads: how many ops may run at once; numpy's own threads are its own matter.
+    """
 
     type = "CPU"
     uses_geometry = False
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._arena = Arena()
+        self._workers = Workers(threads - 1, "vkmnn-numpy") if threads > 1 else None
 
     def on_create(
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
@@ -112,6 +130,8 @@ class CpuBackend(Backend):
         """Return an execution, or a rejection when numpy has no kernel of that op."""
         own = NumpyExecution if has_execution(op.type) else None
         made = create(self.type, own, op, inputs, outputs)
+        if isinstance(made, CpuKernel):
+            made.use_arena(self._arena)
         return made or Rejection(f"the CPU backend has no execution for {op.type}")
 
     def timed(self) -> CpuBackend:
@@ -141,4 +161,15 @@ class CpuBackend(Backend):
                 if out.name not in kept:
                     dying.setdefault(last[out.name], []).append(out.name)
         steps = iter((command, dying.get(step, [])) for step, command in enumerate(commands))
-        return [CpuSegment(list(islice(steps, len(segment)))) for segment in segments]
+        return [
+            CpuSegment(list(islice(steps, len(segment))), self._workers) for segment in segments
+        ]
+
+    def trim(self) -> None:
+        """Free the memory that kernels use while they compute."""
+        self._arena.trim()
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._workers is not None:
+            self._workers.close()

@@ -27,7 +27,7 @@ class SessionInfo:
         flops: floating-point operations of a run, without those of nodes that only the host runs.
         backends: the backends that ops run on, the main one first: "VULKAN", "CPU".
         state: whether it can run.
-        threads: how many threads ops on the CPU backend use; 0 where numpy decides.
+        threads: how many ops the CPU backend may run at once.
     """
 
     memory: MemoryUse

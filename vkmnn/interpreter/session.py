@@ -217,7 +217,7 @@ class Session:
             self.core.flops(),
             self.core.backend_types(),
             self.state,
-            0,
+            max(config.threads for config in self.configs),
         )
 
     def placement(self) -> Placement:

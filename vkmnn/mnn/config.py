@@ -34,8 +34,9 @@ _PRECISIONS = {
     2: "low",
     3: "low",
 }
-_IGNORED = {"numThread", "power", "memory", "mode"}
-_KNOWN = {"backend", "precision", "saveTensors", "inputPaths", "outputPaths", "device", *_IGNORED}
+_IGNORED = {"power", "memory", "mode"}
+_PATHS = {"saveTensors", "inputPaths", "outputPaths"}
+_KNOWN = {"backend", "precision", "device", "numThread", *_PATHS, *_IGNORED}
 
 
 def ignored(what: str) -> None:
@@ -72,6 +73,7 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
         device=_device(config),
         precision=wanted,
         save_tensors=tuple(dict.fromkeys(saved)),
+        threads=config.get("numThread", 1),
         path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
 

@@ -30,8 +30,9 @@ _SILENT_MODES = {0, 1, 2, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}
 class Session:
     """A configured way to run a network; made by `Interpreter.createSession`."""
 
-    def __init__(self, network: Network, opened: OpenPaths) -> None:
+    def __init__(self, network: Network, opened: OpenPaths, threads: int = 1) -> None:
         self._opened = opened
+        self._threads = threads
         graph = opened.core.graph
         self._infos = {info.name: info for info in graph.inputs}
         known = {info.name: info for info in network.outputs}
@@ -166,7 +167,7 @@ class Interpreter:
             if not isinstance(runtime, ScheduleConfig):
                 raise InvalidInputError("a runtime is made by createRuntime")
             own = replace(runtime, save_tensors=own.save_tensors or runtime.save_tensors)
-        session = Session(self._network, open_paths(self._network, [own]))
+        session = Session(self._network, open_paths(self._network, [own]), own.threads)
         if self._direct and session._is_sized() and not session._core.content_inputs:
             session._resize()
         return session
@@ -261,7 +262,7 @@ class Interpreter:
         """Return 0: MiB on the device, 1: millions of operations, 2: the backend, 3: readiness.
 
         The backend is 7 for Vulkan, 0 for the CPU. Readiness is 0, or 2 where `resizeSession` has
-        to be called. 4, the number of threads, is 1.
+        to be called. 4 is the number of threads.
 
         Raises:
             InvalidInputError: another code, or no plan yet.
@@ -271,7 +272,7 @@ class Interpreter:
         if code == 3:
             return 0 if session._planned else 2
         if code == 4:
-            return 1
+            return session._threads
         if code == 0:
             use = session._core.memory()
             return (use.activations + use.constants + use.io) / 2**20

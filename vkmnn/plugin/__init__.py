@@ -22,9 +22,10 @@ from vkmnn.core.execution import Command, Execution, Layouts, Rejection
 from vkmnn.core.kernels import create as create_execution
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import cpu_execution, placed_execution, run_op
-from vkmnn.cpu_fallback.backend import CpuKernel
 from vkmnn.cpu_fallback.custom import custom_execution
+from vkmnn.cpu_fallback.kernel import CpuKernel
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, optional, required, widen
+from vkmnn.cpu_fallback.scratch import Memory, Storage
 from vkmnn.errors import (
     ConversionError,
     InvalidInputError,
@@ -114,6 +115,7 @@ __all__ = [
     "InvalidInputError",
     "Layout",
     "Layouts",
+    "Memory",
     "ModelError",
     "ModelFileError",
     "NoMatch",
@@ -131,6 +133,7 @@ __all__ = [
     "ShaderError",
     "Shape",
     "ShapeError",
+    "Storage",
     "Tensor",
     "TensorInfo",
     "Timing",

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from vkmnn.core.execution import Execution
 from vkmnn.core.kernels import KERNELS, OWN, PLUGIN_PRIORITY, Kernel
-from vkmnn.cpu_fallback.backend import CpuKernel, FunctionKernel
+from vkmnn.cpu_fallback.kernel import CpuKernel, FunctionKernel
 from vkmnn.cpu_fallback.registry import EXECUTIONS as CPU_EXECUTIONS
 from vkmnn.errors import PluginError
 from vkmnn.geometry.registry import COMPUTERS as GEOMETRY_COMPUTERS

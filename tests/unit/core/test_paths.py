@@ -114,6 +114,18 @@ def test_parts_on_backends_of_their_own(first: str, second: str) -> None:
         interpreter.run_session(session)
 
 
+def test_a_node_that_became_several_ops() -> None:
+    nodes = [
+        helper.make_node("Sum", ["x", "x", "x"], ["s"], name="total"),
+        helper.make_node("Relu", ["s"], ["y"], name="relu"),
+    ]
+    interpreter = Interpreter(model(nodes, [value("x", [2, 3])], [value("y", [2, 3])]))
+    first = interpreter.create_session(ScheduleConfig("cpu", path=ops("", "total")))
+    same(results(interpreter, first, x=X), s=3 * X)
+    second = interpreter.create_session(ScheduleConfig("cpu", path=ops("total", "relu")))
+    same(results(interpreter, second, s=X), y=np.maximum(X, 0))
+
+
 def test_what_is_not_named_is_handed_over_but_not_returned() -> None:
     """Parts without names: the second is what the first leaves, and reads what it needs of it."""
     interpreter = Interpreter(net())
