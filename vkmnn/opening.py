@@ -347,9 +347,9 @@ def open_session(
     core = Session(
         graph,
         device.backend,
-        CpuBackend(config.threads),
+        CpuBackend(config.cpu_threads),
         run_op,
-        max_plans=config.max_plans,
+        max_plans=config.plans_kept,
         require_main=config.require_device,
         meter=network.meter.renewed,
         rebuild=config.on_device_lost == "rebuild",
@@ -432,6 +432,7 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
         PluginError: a plug-in's backend cannot be opened.
     """
     _check_threads(config.threads)
+    config.check_levels()
     selector = environment.device_selector() if config.device == "auto" else config.device
     if selector == CPU_DEVICE:
         return _on_cpu(config)
@@ -454,13 +455,15 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
 
     has_fp16 = "storage16" in device.info.features
     precision = _precision(config, has_fp16, device.info.name)
-    backend = VulkanBackend(device, config.progress, fp16=precision == "normal")
+    backend = VulkanBackend(
+        device, config.progress, fp16=precision == "normal", tuning=config.tuning_effort
+    )
     return OpenDevice(backend, device.info, precision)
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
     precision = _precision(config, False, CpuInfo().name)
-    return OpenDevice(CpuBackend(config.threads), CpuInfo(), precision)
+    return OpenDevice(CpuBackend(config.cpu_threads), CpuInfo(), precision)
 
 
 def _precision(config: ScheduleConfig, has_fp16: bool, device: str) -> Precision:

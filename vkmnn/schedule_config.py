@@ -12,6 +12,9 @@ from vkmnn.errors import InvalidInputError
 Precision = Literal["high", "normal"]
 PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "float16"]
 
+Level = Literal["normal", "high", "low"]
+Tuning = Literal["off", "cached", "on"]
+
 OnDeviceLost = Literal["raise", "rebuild"]
 Unsupported = Literal["cpu", "raise"]
 
@@ -84,6 +87,11 @@ class ScheduleConfig:
             loss in the same call raises.
         threads: how many ops the CPU backend may run at once, where none waits for another; numpy's
             own threads are its own matter.
+        memory: "low" keeps one plan, "high" as many as there is a use for, within 128; "normal" is
+            what `max_plans` says, which comes first in any case.
+        power: "high" measures the kernels of new plans, as `tuning="on"`; "low" measures nothing,
+            and has the CPU backend run one op at a time.
+        tuning: what `VKMNN_TUNE` says, for this session; comes before `power`.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
@@ -97,14 +105,52 @@ class ScheduleConfig:
     progress: Callable[[int, int], None] | None = None
     on_device_lost: OnDeviceLost = "raise"
     threads: int = 1
+    memory: Level = "normal"
+    power: Level = "normal"
+    tuning: Tuning | None = None
     path: NetworkPath | None = None
+
+    @property
+    def plans_kept(self) -> int | None:
+        """For how many input shapes plans are kept; None for what 256 MiB hold."""
+        if self.max_plans is not None:
+            return self.max_plans
+        return {"low": 1, "high": 128}.get(self.memory)
+
+    @property
+    def cpu_threads(self) -> int:
+        """How many ops the CPU backend runs at once."""
+        return 1 if self.power == "low" else self.threads
+
+    @property
+    def tuning_effort(self) -> Tuning | None:
+        """What is measured; None for what `VKMNN_TUNE` says."""
+        by_power: Mapping[str, Tuning] = {"low": "off", "high": "on"}
+        return self.tuning or by_power.get(self.power)
+
+    def check_levels(self) -> None:
+        """Check memory, power and tuning.
+
+        Raises:
+            InvalidInputError: one of them is unknown.
+        """
+        for name, value, known in (
+            ("memory", self.memory, get_args(Level)),
+            ("power", self.power, get_args(Level)),
+            ("tuning", self.tuning, (None, *get_args(Tuning))),
+        ):
+            if value not in known:
+                raise InvalidInputError(
+                    f'{name}="{value}" is not known',
+                    hint=f"it is one of {', '.join(map(str, known))}",
+                )
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any]) -> ScheduleConfig:
         """Return the configuration of a dictionary: this class's names, or those of MNN's Python.
 
-        Of MNN's: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "saveTensors", and
-        "numThread".
+        Of MNN's: "backend" ("VULKAN", "CPU" or "AUTO"), "precision", "memory", "power",
+        "saveTensors", and "numThread".
 
         Raises:
             InvalidInputError: a key or a value is unknown.

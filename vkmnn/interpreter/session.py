@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,8 @@ class Session:
 
     `precision` is what the session runs with: "high" where the device has no 16-bit storage.
     `devices` are those of its parts, in running order, and `device` is the first of them.
+    Sessions run at the same time on any number of threads. Threads that share one hold its `lock`
+    from the first `copy_from` to the last `copy_to`, for they share its tensors as well.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Session:
         self.configs = tuple(configs)
         self.config = self.configs[0]
         self.modes = modes
+        self.lock = threading.RLock()
         self.resized = False
         self._network: Network | None = network
         self._changed: dict[str, Array] = {}
@@ -217,7 +221,7 @@ class Session:
             self.core.flops(),
             self.core.backend_types(),
             self.state,
-            max(config.threads for config in self.configs),
+            max(config.cpu_threads for config in self.configs),
         )
 
     def placement(self) -> Placement:

@@ -8,7 +8,7 @@ from typing import Any
 
 from vkmnn.errors import InvalidInputError
 from vkmnn.opening import CPU_DEVICE
-from vkmnn.schedule_config import NetworkPath, PathNames, ScheduleConfig
+from vkmnn.schedule_config import Level, NetworkPath, PathNames, ScheduleConfig
 
 CPU_TYPE, VULKAN_TYPE = 0, 7
 
@@ -34,9 +34,17 @@ _PRECISIONS = {
     2: "low",
     3: "low",
 }
-_IGNORED = {"power", "memory", "mode"}
+_LEVELS: Mapping[Any, Level] = {
+    "normal": "normal",
+    "high": "high",
+    "low": "low",
+    0: "normal",
+    1: "high",
+    2: "low",
+}
+_IGNORED = {"mode"}
 _PATHS = {"saveTensors", "inputPaths", "outputPaths"}
-_KNOWN = {"backend", "precision", "device", "numThread", *_PATHS, *_IGNORED}
+_KNOWN = {"backend", "precision", "device", "numThread", "power", "memory", *_PATHS, *_IGNORED}
 
 
 def ignored(what: str) -> None:
@@ -74,8 +82,21 @@ def schedule(config: Mapping[str, Any] | None) -> ScheduleConfig:
         precision=wanted,
         save_tensors=tuple(dict.fromkeys(saved)),
         threads=config.get("numThread", 1),
+        memory=_level(config, "memory"),
+        power=_level(config, "power"),
         path=NetworkPath(starts, ends, PathNames.ANY) if starts else None,
     )
+
+
+def _level(config: Mapping[str, Any], key: str) -> Level:
+    """Return how much memory or power is wanted, which MNN also numbers."""
+    value = config.get(key, "normal")
+    found: Level | None = _LEVELS.get(value)
+    if found is None:
+        raise InvalidInputError(
+            f"there is no {key} {value!r}", hint='use "normal", "high" or "low"'
+        )
+    return found
 
 
 def _device(config: Mapping[str, Any]) -> str | int:

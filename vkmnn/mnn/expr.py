@@ -58,7 +58,7 @@ class PrecisionMode(IntEnum):
 
 
 class MemoryMode(IntEnum):
-    """Ignored."""
+    """MNN's levels of memory by number."""
 
     Normal = 0
     High = 1
@@ -66,7 +66,7 @@ class MemoryMode(IntEnum):
 
 
 class PowerMode(IntEnum):
-    """Ignored."""
+    """MNN's levels of power by number."""
 
     Normal = 0
     High = 1

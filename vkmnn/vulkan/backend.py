@@ -65,6 +65,7 @@ class VulkanBackend(TunableBackend):
             device must have 16-bit storage.
         fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
+        tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
     """
 
     type = "VULKAN"
@@ -79,12 +80,13 @@ class VulkanBackend(TunableBackend):
         chooser: Chooser | None = None,
         fp16: bool = False,
         fp16_inputs: bool = False,
+        tuning: str | None = None,
     ) -> None:
         self.device = device
         self.fp16 = fp16
         self._fp16_inputs = fp16_inputs
         self.choices: list[Choice] = []
-        self._mode = environment.tune()
+        self._mode = tuning or environment.tune()
         self._chooser = chooser or Preferences(
             self._tuning_file().load() if self._mode != "off" else {}
         )
@@ -285,7 +287,13 @@ class VulkanBackend(TunableBackend):
 
     def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
         return VulkanBackend(
-            self.device, self._progress, timestamps, chooser, self.fp16, self._fp16_inputs
+            self.device,
+            self._progress,
+            timestamps,
+            chooser,
+            self.fp16,
+            self._fp16_inputs,
+            self._mode,
         )
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -340,6 +348,7 @@ class VulkanBackend(TunableBackend):
             self._chooser,
             self.fp16,
             self._fp16_inputs,
+            self._mode,
         )
 
     def new_tensor(
