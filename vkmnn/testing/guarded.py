@@ -82,6 +82,7 @@ class GuardedBackend(VulkanBackend):
         self.dispatched = frozenset(dispatch.shader.name for dispatch in recording.dispatches)
         for dispatch in recording.dispatches:
             dispatch.shader = self._replaced.get(dispatch.shader.name, dispatch.shader)
+            dispatch.tensors = tuple(_whole(t, recording) for t in dispatch.tensors)
         return recording, ends
 
     def place(
@@ -153,6 +154,13 @@ class GuardedBackend(VulkanBackend):
     def _words(self, tensor: Tensor) -> AnyArray:
         place = self._ranges[tensor]
         return place.buffer.read(0, place.nbytes).view(np.int32)
+
+
+def _whole(tensor: Tensor, recording: Recording) -> Tensor:
+    """Return the tensor in whose storage another lies where that is all of it, guard included."""
+    root, offset = recording.placement(tensor)
+    same = offset == 0 and storage_bytes(root) == storage_bytes(tensor)
+    return root if same and root.layout is tensor.layout else tensor
 
 
 def _filled(buffer: Buffer, poison: int, number: int, fp16: bool) -> AnyArray:

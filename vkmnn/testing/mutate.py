@@ -108,7 +108,9 @@ def _chosen(patterns: Sequence[str], device: str) -> list[Variant]:
     return [v for v in variants() if any(fnmatch(v.name, pattern) for pattern in patterns)]
 
 
-_COLUMNS = ("variant", "mutants", "caught", "survived", "equivalent", "not GLSL", "caught %")
+_COLUMNS = (
+    "variant", "mutants", "caught", "survived", "needs a GPU", "equivalent", "not GLSL", "caught %",
+)  # fmt: skip
 
 
 def _rows(results: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
@@ -120,6 +122,7 @@ def _rows(results: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
             str(len(outcomes)),
             str(fates[Fate.CAUGHT]),
             str(fates[Fate.SURVIVED]),
+            str(fates[Fate.UNSEEN]),
             str(fates[Fate.SAME] + fates[Fate.KNOWN]),
             str(fates[Fate.INVALID]),
             f"{100 * caught_part(outcomes):.1f}",
@@ -129,8 +132,9 @@ def _rows(results: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
 def _survivors(results: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
     for name, outcomes in results.items():
         for mutant, fate, _ in outcomes:
-            if fate is Fate.SURVIVED:
-                yield name, f"{mutant.file}:{mutant.line}", mutant.change, mutant.before.strip()
+            if fate in (Fate.SURVIVED, Fate.UNSEEN):
+                change = mutant.change + ", needs a GPU" * (fate is Fate.UNSEEN)
+                yield name, f"{mutant.file}:{mutant.line}", change, mutant.before.strip()
 
 
 def _print(results: dict[str, list[Outcome]]) -> None:

@@ -34,8 +34,9 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.testing import cases as builtin_cases
 from vkmnn.testing.case import Case, Variant, variants
 from vkmnn.testing.emulation import bench_for
-from vkmnn.testing.equivalents import EQUIVALENTS, Equivalent
+from vkmnn.testing.equivalents import EQUIVALENTS, UNSEEN, Equivalent
 from vkmnn.testing.runner import Picks, reach, run_case
+from vkmnn.vulkan.device_rules import is_gpu
 
 FUNCTION_LIBRARIES = {
     "include/activation.glsl.j2": ("binary_map_*_f32_*",),
@@ -107,6 +108,7 @@ class Fate(Enum):
     INVALID = "does not compile"
     SAME = "same SPIR-V"
     KNOWN = "known to be equivalent"
+    UNSEEN = "not to be seen on a CPU device"
 
 
 class Outcome(NamedTuple):
@@ -302,9 +304,9 @@ class Judge:
         Raises:
             DeviceLostError: the device hangs and cannot be used any more.
         """
-        for known in EQUIVALENTS:
-            if known.fits(self._variant.name, mutant.file, mutant.before, mutant.after):
-                return Outcome(mutant, Fate.KNOWN, known.reason)
+        known = self._known(EQUIVALENTS, mutant)
+        if known:
+            return Outcome(mutant, Fate.KNOWN, known)
         text = mutant.applied(self._rendered.text)
         try:
             spirv = self._compile(text, "none")
@@ -316,8 +318,15 @@ class Judge:
         if why:
             return Outcome(mutant, Fate.CAUGHT, why)
         # Optimising takes longer than most mutants live: only where it may explain something.
-        same = self._compile(text, "-O") == self._optimized
-        return Outcome(mutant, Fate.SAME if same else Fate.SURVIVED, "")
+        if self._compile(text, "-O") == self._optimized:
+            return Outcome(mutant, Fate.SAME, "")
+        unseen = "" if is_gpu(self._device.info) else self._known(UNSEEN, mutant)
+        return Outcome(mutant, Fate.UNSEEN if unseen else Fate.SURVIVED, unseen)
+
+    def _known(self, table: Sequence[Equivalent], mutant: Mutant) -> str:
+        """Return the reason of the entry that fits a mutant; "" when there is none."""
+        change = self._variant.name, mutant.file, mutant.before, mutant.after
+        return next((known.reason for known in table if known.fits(*change)), "")
 
     def _failure(self, broken: Shader) -> str:
         """Return what notices a broken shader; "" when nothing does."""

@@ -82,6 +82,9 @@ def suppressions() -> Iterator[Case]:
     odd[0, 1, 3] = -np.inf
     yield _case(_corners(1, 19), odd, 19, 0.9)
     yield _case(_corners(1, 19), odd, 19, 0.9, -np.inf)
+    # Rows of whole vec4s.
+    even = np.concatenate([odd, odd[..., 4:5]], 2)
+    yield _case(_corners(1, 20), even, 20, 0.9)
     # A third of each other's area: the limit itself is kept.
     row = f32([[[0, 0, 2, 2], [0, 1, 2, 3], [0, 2, 2, 4], [0, 0, 2, 2]]])
     for limit in (1 / 3, 0.33, 0.34, 0.0, 1.0):

@@ -77,6 +77,8 @@ def lrn(variant: Variant) -> Iterator[Case]:
         for size in _WINDOWS:
             beta = (0.75, 0.5)[(number + size) % 2]
             yield _lrn(floats(*shape), LRNAttrs(size, 0.5 * size, beta, 0.75), form == "blocked")
+    # An exponent one off the short cut's.
+    yield _lrn(floats(*_LRN_SHAPES[form][1]), LRNAttrs(3, 0.5, 1.75, 0.75), form == "blocked")
     fp16 = floats(2, 5, 4 if form == 4 else 3).astype(np.float16)
     if form != "blocked":
         yield op_case("LRN", LRNAttrs(3, 0.5, 0.75, 2.0), [fp16], rtol=2e-3, atol=2e-3)
@@ -106,6 +108,9 @@ def scale(variant: Variant) -> Iterator[Case]:
         yield op_case("Scale", attrs, inputs, rtol=2e-6, atol=1e-6)
         if width == 4:
             yield blocked_case("Scale", attrs, _scaled(2, 7, 11), rtol=2e-6, atol=1e-6)
+            if kind == "SIGMOID":  # of zero it is not zero: lanes past the last channel show
+                for channels in (1, 2, 5, 6):
+                    yield blocked_case("Scale", attrs, _scaled(2, channels, 3), rtol=2e-6)
     fp16 = [array.astype(np.float16) for array in _scaled(2, 5, 4 if width == 4 else 3)]
     yield op_case("Scale", ScaleAttrs(), fp16, rtol=2e-3, atol=2e-3)
 

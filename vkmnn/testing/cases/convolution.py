@@ -255,6 +255,8 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
     yield make((2, 6, 17, 31), (6, 1, 2, 2), group=6)
     yield make((1, 1, 1, 1), (1, 1, 1, 1))
     yield make((2, 3, 0), (3, 1, 1), group=3)
+    # Phases: every other pixel of the result.
+    yield make.transposed((2, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=6)
     if variant.axes["element"] == "f32":
         yield make.codes((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7)
         yield make.codes((1, 5, 4, 7), (5, 1, 2, 2), group=5, residual=True)
@@ -281,6 +283,12 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
     x = (2, 4, 19, 3 * 8 * stride + size - stride)
     yield make(x, (4, *w), strides=strides, group=4, bias=False)
     yield make((0, 3, 7, 7), (3, *w), strides=strides, group=3)
+    # Above zero: lanes past the last channel would be, too.
+    above = Maker((Activation("CLIP", 0.5, 90.0),))
+    for channels in (1, 2, 3):
+        yield above(
+            (1, channels, 3, 5), (channels, *w), strides=strides, pads=around, group=channels
+        )
     if variant.axes["element"] == "f32":
         yield make.codes((2, 7, 6, 9), (7, *w), strides=strides, pads=around, group=7)
         x = (1, 5, 7, 8)

@@ -306,7 +306,8 @@ def _values(source: str, dest: str) -> Iterator[AnyArray]:
             yield near * np.float32(2**-20)
             yield near * np.float32(2**-24)
             yield f32([65503, 65504, 65519, 65520, 65521, 1e6, -65519.9, -65520, 2**-25,
-                              1.5 * 2**-25, 2**-26, np.inf, -np.inf, np.nan])  # fmt: skip
+                              1.5 * 2**-25, 2**-26, np.inf, -np.inf, np.nan,
+                              3.4028235e38])  # fmt: skip
         elif dest == "bool":
             yield f32([np.nan, np.inf, 1e-30, -1e-30, 0.0, -0.0, 1e-40, -1e-45])
         elif dest in ("int32", "int64"):
@@ -368,7 +369,8 @@ def _narrow(source: str) -> Iterator[Case]:
             if source == "f32":
                 x = _around(dtype)
                 if dtype is DType.FLOAT8E8M0:
-                    x = np.append(np.abs(floats(257, scale=9)), np.abs(x))
+                    # Zero becomes the smallest power, which is subnormal in 32 bits.
+                    x = np.concatenate([np.abs(floats(257, scale=9)), np.abs(x), f32([0])])
             for kind in _SOURCES[source][:1]:
                 case = op_case("Cast", attrs, [x.astype(kind)], rtol=0, atol=0)
                 yield _widened(case, "float32")

@@ -27,6 +27,7 @@ WIDE = (Activation("CLIP", -150.0, 210.0), Activation(), Activation("RELU"))
 PRODUCTS: dict[int, tuple[tuple[Shape, Shape], ...]] = {
     4: (
         ((2, 1, 3, 5, 7), (1, 3, 1, 7, 4)),
+        ((3, 1, 2, 2, 3), (3, 5, 1, 3, 4)),
         ((45, 12), (12, 36)),
         ((3, 11, 6), (3, 6, 300)),
         ((8,), (8, 8)),
@@ -36,6 +37,7 @@ PRODUCTS: dict[int, tuple[tuple[Shape, Shape], ...]] = {
     ),
     1: (
         ((2, 1, 3, 5, 7), (1, 3, 1, 7, 5)),
+        ((3, 1, 2, 2, 3), (3, 5, 1, 3, 5)),
         ((44, 12), (12, 35)),
         ((3, 11, 6), (3, 6, 298)),
         ((8,), (8,)),
@@ -224,6 +226,11 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
             ((rows, 64), (64, 64 + small)),
         ),
     )
+    for kind in RESIDUAL_KINDS:
+        a, b = whole(rows, 13), whole(13, n, seed=1)
+        attrs = MatMulAttrs(alpha=0.5, activation=WIDE[2], residual=kind)
+        inputs = [a, b, whole(n, seed=2), whole(rows, n, seed=3)]
+        yield op_case("MatMul", attrs, inputs, rtol=0, atol=0)
     if rows == 1 and variant.axes["aligned"] == 4:
         # Convolutions of one pixel, whose windows are vectors.
         make = Maker()

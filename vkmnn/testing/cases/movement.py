@@ -80,7 +80,9 @@ def raster(variant: Variant) -> Iterator[Case]:
     if variant.axes["blocked"] != "none":
         yield from _from_blocks(width)
         if is_large:
-            x = integers(1, 3, 1031, 347, high=99).astype(np.float32)
+            # Channels in whole blocks stay in them.
+            channels = 4 if variant.axes["blocked"] == "both" else 3
+            x = integers(1, channels, 1031, 347, high=99).astype(np.float32)
             yield blocked_case("Transpose", TransposeAttrs((0, 1, 3, 2)), [x], rtol=0, atol=0)
         return
     if is_large:
@@ -120,6 +122,7 @@ _BLOCKED_TURNS: tuple[tuple[Shape, Shape], ...] = (
     ((2, 6, 8, 7), (0, 2, 3, 1)),
     ((3, 3, 4, 2), (0, 2, 1, 3)),
     ((1, 5, 12, 509), (0, 2, 1, 3)),
+    ((2, 3, 2, 4, 3, 5), (0, 3, 2, 5, 4, 1)),
 )
 _WIDE_BLOCKED_TURNS: tuple[tuple[Shape, Shape], ...] = (
     ((1, 8, 5), (0, 2, 1)),

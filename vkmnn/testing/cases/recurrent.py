@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir import Activation
-from vkmnn.ir.ops import RECURRENT_ACTIVATIONS, RECURRENT_GATES, RECURRENT_KINDS, RecurrentAttrs
+from vkmnn.ir import Activation, Op
+from vkmnn.ir.ops import (
+    RECURRENT_ACTIVATIONS,
+    RECURRENT_GATES,
+    RECURRENT_KINDS,
+    RecurrentAttrs,
+    UnaryAttrs,
+)
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats
@@ -18,6 +25,7 @@ _DIRECTIONS = ("FORWARD", "REVERSE", "BIDIRECTIONAL")
 # Steps, sequences, units: one of each, odd and prime, whole and broken blocks of four and of rows.
 _SIZES = ((1, 1, 1), (3, 2, 5), (7, 5, 7), (2, 9, 37))
 _DEFAULTS = ("SIGMOID", "TANH", "TANH")
+_BEYOND = "holds an index outside 0 to 3"
 _TANH = (Activation("TANH"),)
 
 
@@ -99,3 +107,17 @@ def recurrent(variant: Variant) -> Iterator[Case]:
     for case in _all(_CELLS[int(variant.axes["gates"])]):
         for whole in (True, False):
             yield taking(case, {"whole": whole})
+    yield from _computed_lengths(_CELLS[int(variant.axes["gates"])])
+
+
+def _computed_lengths(cell: str) -> Iterator[Case]:
+    """Yield lengths that only the device knows: at both ends of what they may be, and beyond."""
+    case = _case(_attrs(cell), (3, 2, 5), lengths=True)
+    (op,) = case.graph.ops
+    turned = Op("UnaryOp", "turn", ["in3"], ["lengths"], UnaryAttrs("NEG"))
+    inputs = ["lengths" if name == "in3" else name for name in op.inputs]
+    graph = replace(case.graph, ops=[turned, replace(op, inputs=inputs)])
+    for lengths in ((0, -3), (-1, 1), (-4, 0)):
+        feeds = {**case.feeds, "in3": np.array(lengths, np.int32)}
+        wrong = lengths != (0, -3)
+        yield replace(case, graph=graph, feeds=feeds, raises=_BEYOND if wrong else "")

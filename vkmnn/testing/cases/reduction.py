@@ -239,6 +239,11 @@ def _column_cases(op: str, dtype: str, width: int) -> Iterator[Case]:
         for shape, axis in _COLUMNS[width][-3:]:
             case = _case("LOG_SUM_EXP", floats(*shape), axis)
             yield taking(case, {"reduction": "columns"})
+        # Columns far apart: with the centre of another one, exponentials overflow or vanish.
+        (outer, size, inner), axis = (3, 7, 3 if width == 1 else 8), 1
+        far = 200 * np.arange(outer * inner, dtype=np.float32).reshape(outer, 1, inner)
+        case = _case("LOG_SUM_EXP", floats(outer, size, inner) + far, axis)
+        yield taking(case, {"reduction": "columns"})
     if width == 1:
         cases = list(_special_cases(op, dtype, 0))
         yield from (taking(case, {"reduction": "columns"}) for case in cases)

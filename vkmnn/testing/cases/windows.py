@@ -187,6 +187,9 @@ def pool_strip(variant: Variant) -> Iterator[Case]:
             # Whole numbers: what is wrong with a count or a sum is far from what is right.
             yield op_case("Pooling", attrs, [whole(*shape)], rtol=3e-7, atol=0)
     yield from _beside(*square, ends[1])
+    # Windows that meet nothing but pads.
+    attrs = PoolingAttrs("MAX", *square, (size, 0, size, size))
+    yield op_case("Pooling", attrs, [floats(1, 3, 5, 6)], rtol=0, atol=0)
     attrs = PoolingAttrs("MAX", *square, (size - 1,) * 4)
     yield op_case("Pooling", attrs, [floats(3, 1, 1, 1)], rtol=0, atol=0)
     yield op_case("Pooling", attrs, [floats(0, 3, 4, 4)], rtol=0, atol=0)
