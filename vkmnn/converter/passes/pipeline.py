@@ -17,6 +17,7 @@ from vkmnn.converter.passes.base import IndexedPass, Pass
 from vkmnn.converter.passes.causal import DetectCausalMasks
 from vkmnn.converter.passes.chain import FuseChains
 from vkmnn.converter.passes.clamp import MergeClamps
+from vkmnn.converter.passes.code_sum import FuseCodeSum
 from vkmnn.converter.passes.codes import FuseGate, FuseNorm, MergeCodes
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
@@ -75,6 +76,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         LowerTranspose(),
         MoveTransposes(),
         MergeClamps(),
+        FuseCodeSum(),
         FuseElementwise(),
         SimplifySoftplus(),
         FuseLayerNorm(),

@@ -58,7 +58,7 @@ class _IntoProducer(PatternPass[_Match]):
                 no_match = NoMatch("not known to be of a floating-point type")
             elif not index.same_shape(name, other):
                 no_match = NoMatch("the shapes differ, or are not known well enough")
-            elif best is None or _ends_later(producer, best.producer, index):
+            elif best is None or ends_later(producer, best.producer, index):
                 best = _Match(producer, other, joined)
         return best or no_match
 
@@ -72,7 +72,7 @@ class _IntoProducer(PatternPass[_Match]):
         index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
 
 
-def _ends_later(first: Op, second: Op, index: GraphIndex) -> bool:
+def ends_later(first: Op, second: Op, index: GraphIndex) -> bool:
     """True when more ops lead from where two branches meet to `first` than to `second`."""
     one, other = _branch(first, index), _branch(second, index)
     for length, name in enumerate(one):
