@@ -17,11 +17,11 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
+from vkmnn.cpu_fallback.requantize import requantized
 from vkmnn.cpu_fallback.unary import activate, finish
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import (
-    CodeSum,
     ConvolutionAttrs,
     DeconvolutionAttrs,
     QuantizedConvolutionAttrs,
@@ -126,18 +126,8 @@ def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Inputs) -> list[AnyArr
     sums = _convolve(attrs, x, w).astype(np.float64)
     sums = _add_bias(sums, required(inputs, 2).astype(np.float64))
     each = required(inputs, 4).astype(np.float32).reshape(-1, *(1,) * (sums.ndim - 2))
-    codes = np.clip(np.rint(sums.astype(np.float32) * each), attrs.low, attrs.high)
-    residual = optional(inputs, 3)
-    if residual is not None and attrs.add is not None:
-        codes = _added(codes, residual, attrs.add)
+    codes = requantized(sums, each, optional(inputs, 3), attrs)
     return [codes.astype(dtype, copy=False)]
-
-
-def _added(codes: AnyArray, residual: AnyArray, add: CodeSum) -> AnyArray:
-    """Return the codes of a sum, in float32."""
-    one, other, unit = (np.float32(value) for value in (add.of_x, add.of_residual, add.unit))
-    both = codes.astype(np.float32) * one + residual.astype(np.float32) * other
-    return np.asarray(np.clip(np.rint(both / unit), add.low, add.high))
 
 
 def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:

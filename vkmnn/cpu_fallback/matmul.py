@@ -22,9 +22,16 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
+from vkmnn.cpu_fallback.requantize import requantized
 from vkmnn.cpu_fallback.unary import finish
 from vkmnn.ir import Op, TensorInfo, View
-from vkmnn.ir.ops import AttentionAttrs, EinsumAttrs, MatMulAttrs, StridedAttentionAttrs
+from vkmnn.ir.ops import (
+    AttentionAttrs,
+    EinsumAttrs,
+    MatMulAttrs,
+    QuantizedMatMulAttrs,
+    StridedAttentionAttrs,
+)
 from vkmnn.shape.einsum import EinsumPlan, Label, parse_einsum
 
 MAX_FACTORS = 30
@@ -65,6 +72,17 @@ def _matmul(op: Op[MatMulAttrs], inputs: Inputs) -> list[AnyArray]:
         result = result + widen(bias)
     result = finish(result, residual, attrs.residual, attrs.activation)
     return [result.astype(required(inputs, 0).dtype, copy=False)]
+
+
+@cpu_execution("QuantizedMatMul")
+def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
+    """Whole numbers up to 2^53 are exact in float64."""
+    attrs, a, b = op.attrs, required(inputs, 0), required(inputs, 1)
+    a, b = _transposed(a, attrs.transpose_a), _transposed(b, attrs.transpose_b)
+    sums = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    bias = optional(inputs, 2)
+    sums = sums if bias is None else sums + bias
+    return [requantized(sums, required(inputs, 4), optional(inputs, 3), attrs)]
 
 
 @cpu_execution("Einsum")

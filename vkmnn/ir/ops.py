@@ -202,7 +202,8 @@ class QuantizedConvolutionAttrs(OpAttrs):
     Codes are less their zero points: x and y whole numbers in float32, so that pads are zeros.
     Inputs: x, w (int8 or int16), bias [O] (whole numbers), residual, factor [O]. The sum is exact;
     it is rounded to float32 once, and the product with the factor half to even. A residual is codes
-    too, and joins as `add` says. Window and group: `ConvolutionAttrs`.
+    too, and joins as `add` says; the result is multiplied by `scale`. Window and group:
+    `ConvolutionAttrs`.
     """
 
     kernel: tuple[int, ...]
@@ -214,6 +215,7 @@ class QuantizedConvolutionAttrs(OpAttrs):
     low: float
     high: float
     add: CodeSum | None = None
+    scale: float = 1.0
 
 
 @op_type(
@@ -260,6 +262,28 @@ class MatMulAttrs(OpAttrs):
     alpha: float = 1.0
     activation: Activation = NO_ACTIVATION
     residual: str = "ADD_BEFORE"
+
+
+@op_type(
+    "QuantizedMatMul",
+    inputs=(5, 5),
+    flops=cost.matmul_flops,
+    host=HostWork(cost.matmul_numbers, flop_s=1e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class QuantizedMatMulAttrs(OpAttrs):
+    """A product of codes: y = clip(rint((a @ b + bias) · factor), low, high) · scale.
+
+    Inputs: a, b, bias [N] or absent, residual, factor [N] or [1]; all else is as with
+    `QuantizedConvolution`, and operands are those of `MatMul`.
+    """
+
+    transpose_a: bool
+    transpose_b: bool
+    low: float
+    high: float
+    add: CodeSum | None = None
+    scale: float = 1.0
 
 
 @op_type(

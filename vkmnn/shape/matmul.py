@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
-from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs
+from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -65,8 +65,24 @@ def _matmul(op: Op[MatMulAttrs], inputs: Infos, values: Values) -> Outputs:
     return [(same_dtype(inputs, 0, 1, 2, 3), output)]
 
 
+@size_computer("QuantizedMatMul")
+def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Infos, values: Values) -> Outputs:
+    attrs = op.attrs
+    output = matmul_shape(
+        shape_of(inputs, 0),
+        shape_of(inputs, 1),
+        transpose_a=attrs.transpose_a,
+        transpose_b=attrs.transpose_b,
+    )
+    if has_input(inputs, 2):
+        check_shape(inputs, 2, output[-1:], "bias")
+    check_shape(inputs, 3, output, "residual")
+    return [(same_dtype(inputs, 0, 1, 2, 3, 4), output)]
+
+
 @shape_rule("MatMul")
-def _named_matmul(op: Op[MatMulAttrs], facts: Facts) -> list[Found]:
+@shape_rule("QuantizedMatMul")
+def _named_matmul(op: Op[MatMulAttrs] | Op[QuantizedMatMulAttrs], facts: Facts) -> list[Found]:
     attrs, a, b = op.attrs, facts.shape(op), facts.shape(op, 1)
     dtype = facts.dtype(op, 0, 1)
     batch = broadcast(facts, a[:-2], b[:-2]) if a and b else None

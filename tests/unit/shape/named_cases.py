@@ -205,6 +205,8 @@ CASES = [
         kind="AVERAGE", kernel=(2, 2), strides=(2, 2), ceil_mode=True,
     ),
     case("MatMul", X, Given((8, 6)), Given((6,)), out=("N", "L", 6)),
+    case("QuantizedMatMul", X, Given((8, 6)), Given((6,)), None, Given((1,)),
+         out=("N", "L", 6), transpose_a=False, transpose_b=False, low=-128.0, high=127.0),
     case("MatMulNBits", X, Given((6, 1, 16), DType.UINT8), None, None, Given((6, 1)),
          out=("N", "L", 6), bits=4, block=32, depth=8, columns=6),
     case("MatMul", X, Given(("N", "L", 8)), out=("N", "L", "L"), transpose_b=True),

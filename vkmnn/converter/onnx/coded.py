@@ -14,7 +14,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.ir import Array, DType, Op
-from vkmnn.ir.ops import BinaryAttrs, CastAttrs, PoolingAttrs, UnaryAttrs
+from vkmnn.ir.ops import BinaryAttrs, CastAttrs, PoolingAttrs, ReductionAttrs, UnaryAttrs
 from vkmnn.records import dataclass
 
 BYTES = (DType.UINT8, DType.INT8)
@@ -118,9 +118,9 @@ def _noted_codes(node: NodeContext, name: str, zero: int) -> Coded | None:
     return found if isinstance(found, Coded) and found.zero == zero else None
 
 
-def note_decoded(node: NodeContext, codes: Coded, scale: np.float32) -> None:
-    """Keep what output 0 was made from."""
-    node.note(f"{node.output(0)}:decoded", Decoded(codes, scale))
+def note_decoded(node: NodeContext, name: str, codes: Coded, scale: np.float32) -> None:
+    """Keep what a float tensor was made from."""
+    node.note(f"{name}:decoded", Decoded(codes, scale))
 
 
 def decoded(node: NodeContext, name: str) -> Decoded | None:
@@ -228,6 +228,19 @@ def is_finite(node: NodeContext, x: str) -> bool:
     if op is None or not isinstance(op.attrs, BinaryAttrs) or op.attrs.kind not in ("ADD", "MUL"):
         return False
     return all(decoded(node, name) is not None for name in op.inputs)
+
+
+def averaged(node: NodeContext, x: str) -> str | None:
+    """Return means of codes times their scale, where x is means of what codes stand for."""
+    op = node.maker(x)
+    if op is None or not isinstance(op.attrs, PoolingAttrs | ReductionAttrs):
+        return None
+    scale = scale_of(node, op.inputs[0]) if op.attrs.kind in ("AVERAGE", "MEAN") else None
+    codes = None if scale is None else carried_in(node, op.inputs[0], scale)
+    if codes is None or scale is None:
+        return None
+    means = node.emit(op.type, [codes.tensor, *op.inputs[1:]], op.attrs)
+    return node.emit("BinaryOp", [means, node.constant(scale)], BinaryAttrs("MUL"))
 
 
 def clip_codes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.quantized_matmul import Product, note_product
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.weights import codes_of
 from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs
@@ -12,6 +13,7 @@ from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs
 
 @converter("MatMul")
 def _matmul(node: NodeContext) -> None:
+    note_product(node, Product(node.input(0), node.input(1)))
     codes = codes_of(node, node.input(1), transposed=False)
     if codes is not None and node.rank(node.input(0)) >= 1:
         node.finish("MatMulNBits", codes.inputs(node.input(0)), codes.attrs)
@@ -31,6 +33,8 @@ def _gemm(node: NodeContext) -> None:
     beta = node.float("beta", 1.0)
     attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), alpha)
     a, b, c = node.input(0), node.input(1), node.input(2)
+    if alpha == beta == 1.0:
+        note_product(node, Product(a, b, c, attrs.transpose_a, attrs.transpose_b))
     if not c or beta == 0.0:
         _finish(node, a, b, attrs)
         return

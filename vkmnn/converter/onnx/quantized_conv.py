@@ -34,12 +34,11 @@ def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
     outputs = w.values.shape[0] if w.values.ndim >= 3 else 0
     if w.values.dtype not in (np.int8, np.uint8) or 0 in w.values.shape:
         return None
-    scales = w.scale.reshape(-1).astype(np.float64)
     by_channel = w.scale.size == outputs and w.scale.ndim == 1 and w.axis == 0
     if not (w.scale.size == 1 or by_channel):
         return None
     zero = np.zeros(1, np.int8) if w.zero is None else w.zero
-    if zero.size not in (1, outputs) or not (np.isfinite(scales) & (scales > 0)).all():
+    if zero.size not in (1, outputs) or not are_ordinary(w.scale):
         return None
     column = zero.reshape(-1, *(1,) * (w.values.ndim - 1)).astype(np.int16)
     values = w.values.astype(np.int16) - column
@@ -49,6 +48,25 @@ def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
     if added.dtype != np.int32 or added.size != outputs:
         return None
     return Filters(values, w.scale.reshape(-1), added)
+
+
+def are_ordinary(scale: Array) -> bool:
+    """True when all scales are finite and positive."""
+    wide = scale.reshape(-1).astype(np.float64)
+    return bool((np.isfinite(wide) & (wide > 0)).all())
+
+
+def bias_codes(node: NodeContext, name: str, unit: Array) -> Array | None:
+    """Return a bias in codes whose scales are `unit`, those of the sums; None for others."""
+    added = fixed(node, name)
+    if added is None or (added.zero is not None and added.zero.any()):
+        return None
+    if added.values.dtype != np.int32 or added.values.ndim > 1:
+        return None
+    same = added.scale.size in (1, unit.size) or unit.size == 1
+    if not same or not np.allclose(added.scale, unit, rtol=1e-6, atol=0):
+        return None
+    return added.values
 
 
 def convolve_codes(
@@ -93,13 +111,9 @@ def requantized_conv(node: NodeContext, op: Op, unit: Unit, bounds: tuple[int, i
         return None
     bias = None
     if len(op.inputs) > 2:
-        added = fixed(node, op.inputs[2])
-        # Its unit must be that of the sums.
-        if added is None or (added.zero is not None and added.zero.any()):
+        bias = bias_codes(node, op.inputs[2], in_scale * w.scale)
+        if bias is None:
             return None
-        if not np.allclose(added.scale, in_scale * w.scale, rtol=1e-6, atol=0):
-            return None
-        bias = added.values
     filters = filters_of(w, bias)
     x = carried_in(node, op.inputs[0], in_scale) if filters else None
     if filters is None or x is None:

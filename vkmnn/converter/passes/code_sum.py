@@ -1,4 +1,4 @@
-"""Sums of codes into the convolution of codes that makes one of the operands."""
+"""Sums of codes into the convolution or product of codes that makes one of the operands."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merg
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.residual import ends_later
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import CodeSum, QuantizedConvolutionAttrs, UnaryAttrs
+from vkmnn.ir.ops import (
+    CodeSum,
+    QuantizedConvolutionAttrs,
+    QuantizedMatMulAttrs,
+    UnaryAttrs,
+)
 from vkmnn.records import dataclass
+
+_Attrs = QuantizedConvolutionAttrs | QuantizedMatMulAttrs
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    producer: Op[QuantizedConvolutionAttrs]
+    producer: Op[_Attrs]
     other: str
     add: CodeSum
     ops: tuple[Op, ...]
@@ -30,7 +37,7 @@ class _Scaled:
 
 
 class FuseCodeSum(PatternPass[_Match]):
-    """CLIP(ROUND((a · scale + b · scale) / unit)), where a QuantizedConvolution makes a or b.
+    """CLIP(ROUND((a · scale + b · scale) / unit)), where a sum of codes makes a or b.
 
     When both are, the end of the longer branch takes the other in.
     """
@@ -86,12 +93,12 @@ def _scaled(name: str, index: GraphIndex) -> _Scaled | None:
     return _Scaled(parts[0], scale, op)
 
 
-_Taken = tuple[Op[QuantizedConvolutionAttrs], _Scaled, _Scaled]
+_Taken = tuple[Op[_Attrs], _Scaled, _Scaled]
 
 
 def _taken(one: _Scaled, other: _Scaled, index: GraphIndex) -> _Taken | None:
     """Return the convolution that makes `one`, if it can take the other in."""
-    producer = index.producer_of_type(one.codes, "QuantizedConvolution")
+    producer = index.producer_of_type(one.codes, "QuantizedConvolution", "QuantizedMatMul")
     if producer is None or producer.inputs[3] or one.codes == other.codes:
         return None
     read = index.read_once(one.codes) and index.read_once(one.op.outputs[0])

@@ -22,6 +22,7 @@ from vkmnn.converter.passes.codes import FuseGate, FuseNorm, MergeCodes
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
 from vkmnn.converter.passes.dead_code import RemoveDeadCode
+from vkmnn.converter.passes.decode_codes import DecodeCodes
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
@@ -101,7 +102,7 @@ def late_passes() -> tuple[Pass, ...]:
 
     They make what others take for formulas, residuals and activations into parts of other ops.
     """
-    return (FuseLateResidual(), FuseChains(), FuseGate(), FuseNorm())
+    return (FuseLateResidual(), DecodeCodes(), FuseChains(), FuseGate(), FuseNorm())
 
 
 def optimize(

@@ -10,7 +10,13 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import RESIDUAL_KINDS, MatMulAttrs, OpAttrs
+from vkmnn.ir.ops import (
+    RESIDUAL_KINDS,
+    CodeSum,
+    MatMulAttrs,
+    OpAttrs,
+    QuantizedMatMulAttrs,
+)
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import Maker
 from vkmnn.testing.cases.shapes import floats, integers, whole
@@ -87,7 +93,23 @@ def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
     yield from _with_epilogues(dtype, PRODUCTS[columns], CLAMPS)
     if dtype == "f32":
         yield from _with_epilogues(dtype, PRODUCTS[columns][:2], SMOOTH)
+        yield from _codes(PRODUCTS[columns][1:3])
     yield from _other_types(dtype, columns)
+
+
+def _codes(pairs: Sequence[tuple[Shape, Shape]]) -> Iterator[Case]:
+    """Yield products of codes: many of the sums end between two of them."""
+    for number, (a, b) in enumerate(pairs):
+        left, right = whole(*a), whole(*b, seed=1)
+        columns = b[-1]
+        attrs = QuantizedMatMulAttrs(False, False, -90.0, 121.0, None, 0.5 if number else 1.0)
+        factor = np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32)
+        each = np.resize(factor, columns) if number else factor[:1]
+        inputs: list[AnyArray | None] = [left, right, whole(columns, seed=2), None, each]
+        if number:
+            inputs[3] = whole(*np.matmul(left, right).shape, seed=3)
+            attrs = replace(attrs, add=CodeSum(0.5, 0.75, 1.25, -20.0, 31.0))
+        yield op_case("QuantizedMatMul", attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
 
 
 def _with_epilogues(
@@ -144,6 +166,7 @@ def _staged(sizes: tuple[tuple[Shape, Shape], ...]) -> Iterator[Case]:
         attrs = MatMulAttrs(alpha=0.5, activation=activation)
         constant = [[1], [0], []][number % 3]
         yield op_case("MatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
+    yield from _codes(sizes[1:3])
 
 
 @shader_cases("matmul_shared")

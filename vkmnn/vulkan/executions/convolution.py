@@ -147,7 +147,7 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
 
     def _job(self, encoder: VulkanEncoder) -> ConvJob:
         attrs, job = self.attrs, super()._job(encoder)
-        requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add)
+        requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
         view = job.weights.view
         weights = replace(job.weights, key="codes", view=lambda w: view(w.astype(np.float32)))
         return replace(job, weights=weights, join=requantize.join, requantize=requantize)

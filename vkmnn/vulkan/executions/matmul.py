@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from vkmnn.core.execution import Rejection
-from vkmnn.ir.ops import MatMulAttrs
+from vkmnn.ir.ops import MatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -17,17 +18,18 @@ from vkmnn.vulkan.gemm.encode import encode_matmul
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
+from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.storage import kernel_dtype
 
 # Every kernel goes round its loop at most once per four k.
 MAX_K = 4 * MAX_LOOP_ROUNDS
 
 
-@vulkan_execution("MatMul")
-class MatMulExecution(VulkanExecution[MatMulAttrs]):
-    """Packs operands that the kernels cannot read as they are, then one dispatch."""
+_Product = TypeVar("_Product", MatMulAttrs, QuantizedMatMulAttrs)
 
-    fp16_rule = Fp16Rule.TAKES
+
+class ProductExecution(VulkanExecution[_Product]):
+    """What both kinds have in common: the problem, and how it is recorded."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop or axis for."""
@@ -38,16 +40,13 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
         if len(sizes.batch) > MAX_BATCH_AXES:
             axes = len(sizes.batch)
             raise Rejection(f"batches alternate over {axes} axes, at most {MAX_BATCH_AXES} fit")
-        plain = attrs.activation.kind == "NONE" and attrs.alpha == 1.0
-        if kernel_dtype(a.dtype) == "i32" and not plain:
-            raise Rejection("scale or activation of an integer product")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the product."""
         if 0 not in self.output.shape:
-            encode_matmul(self._job(), encoder)
+            encode_matmul(self._job(encoder), encoder)
 
-    def _job(self) -> MatMulJob:
+    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
         attrs, sizes, a, b = self.attrs, self._sizes, self.operand(0), self.operand(1)
         transposed_a = attrs.transpose_a and len(a.shape) > 1
         transposed_b = attrs.transpose_b and len(b.shape) > 1
@@ -68,13 +67,56 @@ class MatMulExecution(VulkanExecution[MatMulAttrs]):
             transposed_b,
             self.optional(2),
             self.optional(3),
-            attrs.alpha,
-            attrs.activation,
-            attrs.residual,
         )
 
 
-def matmul_problem(attrs: MatMulAttrs, a: Sequence[int], b: Sequence[int]) -> MatMulProblem:
+@vulkan_execution("MatMul")
+class MatMulExecution(ProductExecution[MatMulAttrs]):
+    """Packs operands that the kernels cannot read as they are, then one dispatch."""
+
+    fp16_rule = Fp16Rule.TAKES
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse what the kernels have no loop or axis for."""
+        super().prepare(info)
+        attrs = self.attrs
+        plain = attrs.activation.kind == "NONE" and attrs.alpha == 1.0
+        if kernel_dtype(self.operand(0).dtype) == "i32" and not plain:
+            raise Rejection("scale or activation of an integer product")
+
+    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
+        attrs = self.attrs
+        return replace(
+            super()._job(encoder),
+            alpha=attrs.alpha,
+            activation=attrs.activation,
+            join=attrs.residual,
+        )
+
+
+@vulkan_execution("QuantizedMatMul")
+class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
+    """The same on codes, which lie in memory as float32."""
+
+    fp16_rule = Fp16Rule.FULL
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse what `MatMul` refuses, and biases and factors that are computed."""
+        super().prepare(info)
+        for tensor in (self.optional(2), self.operand(4)):
+            if tensor is not None and tensor.value is None:
+                raise Rejection(f"'{tensor.name}' is not constant")
+
+    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
+        attrs, job = self.attrs, super()._job(encoder)
+        end = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
+        bias = end.pack(self.optional(2), job.problem.n, encoder)
+        return replace(job, bias=bias, join=end.join, requantize=end)
+
+
+def matmul_problem(
+    attrs: MatMulAttrs | QuantizedMatMulAttrs, a: Sequence[int], b: Sequence[int]
+) -> MatMulProblem:
     """Return the sizes of a product with numpy's rules for 1-D operands and broadcast batches."""
     a2 = (1, *a) if len(a) == 1 else tuple(a)
     b2 = (*b, 1) if len(b) == 1 else tuple(b)

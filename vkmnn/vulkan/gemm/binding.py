@@ -73,7 +73,7 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     """Return what a kernel takes that reads these operands."""
     problem = job.problem
     left, right = operands
-    epilogue = epilogue_of(job.activation)
+    epilogue = job.requantize.epilogue if job.requantize else epilogue_of(job.activation)
     sizes: dict[str, Any] = {
         "rows": problem.m,
         "columns": problem.n,

@@ -35,7 +35,8 @@ class ConvJob:
 class MatMulJob:
     """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
 
-    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped.
+    `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. With
+    `requantize`, all tensors hold codes, and `bias` is what it packed.
     """
 
     problem: MatMulProblem
@@ -49,3 +50,4 @@ class MatMulJob:
     alpha: float = 1.0
     activation: Activation = NO_ACTIVATION
     join: str = "ADD_BEFORE"
+    requantize: Requantize | None = None

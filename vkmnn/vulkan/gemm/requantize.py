@@ -23,6 +23,7 @@ class Requantize:
     low: float
     high: float
     add: CodeSum | None = None
+    scale: float = 1.0
 
     @property
     def epilogue(self) -> Epilogue:
@@ -45,11 +46,12 @@ class Requantize:
         packed = np.zeros((2 * width + 8,), np.float32)
         if bias is not None:
             packed[:channels] = _whole(bias.value)
-        packed[width : width + channels] = factor.value
+        packed[width : width + channels] = factor.value.reshape(-1)
+        packed[2 * width + 6] = self.scale
         if self.add:
             packed[2 * width :][:3] = self.add.of_x, self.add.of_residual, self.add.unit
             packed[2 * width + 4 :][:2] = self.add.low, self.add.high
-        name = f"{factor.name}:{bias.name if bias else ''}:{self.add}"
+        name = f"{factor.name}:{bias.name if bias else ''}:{self.add}:{self.scale}:{channels}"
         return encoder.literal(name, packed)
 
 

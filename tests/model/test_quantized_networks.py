@@ -1,0 +1,173 @@
+"""Networks that onnxruntime's tools quantised: the same codes, in hardly more ops than floats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+
+from vkmnn import InferenceSession
+
+SHAPE = (1, 3, 32, 32)
+
+
+class Builder:
+    """A network, layer by layer."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.weights: list[Any] = []
+        self._rng = np.random.default_rng(0)
+
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{op}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        name = f"w{len(self.weights)}"
+        array = self._rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        self.weights.append(numpy_helper.from_array(array.astype(np.float32), name))
+        return name
+
+    def conv(
+        self, x: str, taken: int, made: int, size: int, stride: int = 1, group: int = 1
+    ) -> str:
+        w, b = self.weight(made, taken // group, size, size), self.weight(made)
+        pads = [size // 2] * 4
+        return self.add("Conv", x, w, b, pads=pads, strides=[stride] * 2, group=group)
+
+    def model(self, y: str) -> onnx.ModelProto:
+        return helper.make_model(
+            helper.make_graph(
+                self.nodes,
+                "g",
+                [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+                [helper.make_tensor_value_info(y, TensorProto.FLOAT, [1, 10])],
+                self.weights,
+            ),
+            opset_imports=[helper.make_opsetid("", 17)],
+            ir_version=8,
+        )
+
+
+def head(net: Builder, x: str, channels: int) -> onnx.ModelProto:
+    flat = net.add("Flatten", net.add("GlobalAveragePool", x))
+    return net.model(net.add("Gemm", flat, net.weight(10, channels), net.weight(10), transB=1))
+
+
+def resnet() -> onnx.ModelProto:
+    net = Builder()
+    x = net.add("Relu", net.conv("x", 3, 8, 7, 2))
+    x = net.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    channels = 8
+    for made, stride in ((8, 1), (16, 2)):
+        y = net.add("Relu", net.conv(x, channels, made, 1))
+        y = net.add("Relu", net.conv(y, made, made, 3, stride))
+        y = net.conv(y, made, 4 * made, 1)
+        x = net.add("Relu", net.add("Add", y, net.conv(x, channels, 4 * made, 1, stride)))
+        channels = 4 * made
+    return head(net, x, channels)
+
+
+def mobilenet() -> onnx.ModelProto:
+    net = Builder()
+    low, high = (numpy_helper.from_array(np.float32(v), n) for v, n in ((0, "low"), (6, "high")))
+    net.weights += [low, high]
+
+    def clipped(x: str) -> str:
+        return net.add("Clip", x, "low", "high")
+
+    x = clipped(net.conv("x", 3, 8, 3, 2))
+    for taken, made, stride in ((8, 8, 1), (8, 12, 2), (12, 12, 1)):
+        wide = 4 * taken
+        y = clipped(net.conv(x, taken, wide, 1))
+        y = clipped(net.conv(y, wide, wide, 3, stride, wide))
+        y = net.conv(y, wide, made, 1)
+        x = net.add("Add", x, y) if (taken, stride) == (made, 1) else y
+    return head(net, x, 12)
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    """A few random images."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(1)
+        self._left: Iterator[Any] = iter(
+            [{"x": rng.standard_normal(SHAPE).astype(np.float32)} for _ in range(4)]
+        )
+
+    def get_next(self) -> Any:
+        return next(self._left, None)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    # Bytes by signed bytes of 7 bits: processors without VNNI add pairs of products in 16 bits.
+    "per channel": {
+        "activation_type": QuantType.QUInt8,
+        "per_channel": True,
+        "reduce_range": True,
+    },
+    "per tensor": {"activation_type": QuantType.QInt8},
+    "operators": {
+        "quant_format": QuantFormat.QOperator,
+        "activation_type": QuantType.QUInt8,
+        "weight_type": QuantType.QUInt8,
+    },
+}
+
+
+def quantised(model: onnx.ModelProto, way: str, folder: Path) -> onnx.ModelProto:
+    made = folder / "quantised.onnx"
+    options = {"quant_format": QuantFormat.QDQ, "weight_type": QuantType.QInt8, **WAYS[way]}
+    onnx.save(onnx.shape_inference.infer_shapes(model), folder / "float.onnx")
+    quantize_static(folder / "float.onnx", made, Samples(), **options)
+    return onnx.load(made)
+
+
+def steps(model: onnx.ModelProto, device: str) -> tuple[Counter[str], np.ndarray[Any, Any]]:
+    """Return the ops that run on the device, and what they make; everything has to run there."""
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    with InferenceSession(model, device) as session:
+        placed = session.placement()
+        assert len({op.backend for op in placed}) == 1
+        return Counter(op.type for op in placed), session.run(None, {"x": x})[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("network", [resnet, mobilenet])
+def test_codes_are_onnxruntimes(network: Any, way: str, tmp_path: Path) -> None:
+    model = network()
+    made = quantised(model, way, tmp_path)
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    (want,) = session.run(None, {"x": x})
+    types, got = steps(made, "auto")
+    # Sums and means of codes are float arithmetic: a code of the last layer may differ.
+    unit = np.diff(np.unique(want)).min()
+    assert np.abs(got - want).max() <= 1.01 * unit
+    assert (got == want).mean() >= 0.8
+    _, on_host = steps(made, "cpu")
+    np.testing.assert_array_equal(got, on_host)
+    convolutions = sum(node.op_type == "Conv" for node in model.graph.node)
+    assert types["QuantizedConvolution"] == convolutions
+    assert types["Convolution"] == types["MatMul"] == types["BinaryOp"] == 0
+    assert types["QuantizedMatMul"] == 1
+    floats, _ = steps(model, "auto")
+    # What the input becomes codes by, and the mean of codes, take a dispatch each.
+    assert types.total() <= floats.total() + 2

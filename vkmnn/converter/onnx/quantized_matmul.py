@@ -1,0 +1,121 @@
+"""Products of codes: exact sums, multiplied once and rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.quantized_conv import EXACT, are_ordinary, bias_codes
+from vkmnn.ir import Array
+from vkmnn.ir.ops import QuantizedMatMulAttrs
+from vkmnn.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a MatMul, or a Gemm without factors, multiplies and adds; tensors of the model."""
+
+    a: str
+    b: str
+    bias: str = ""
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The right operand as codes, its scales, and how large a sum of its products can be."""
+
+    tensor: str
+    scale: Array
+    largest: int
+
+
+def note_product(node: NodeContext, product: Product) -> None:
+    """Keep what output 0 is the product of."""
+    node.note(f"{node.output(0)}:product", product)
+
+
+def requantized_product(
+    node: NodeContext, tensor: str, unit: Unit, bounds: tuple[int, int]
+) -> str | None:
+    """Return the codes of what a product of dequantised tensors makes; None where unknown."""
+    found = node.noted(f"{tensor}:product")
+    if not isinstance(found, Product):
+        return None
+    scale = scale_of(node, found.a)
+    a = None if scale is None else carried_in(node, found.a, scale)
+    right = None if a is None else _right(node, found, a)
+    if a is None or right is None or scale is None:
+        return None
+    added = None
+    if found.bias:
+        added = bias_codes(node, found.bias, scale * right.scale)
+        if added is None:
+            return None
+    return multiply_codes(node, a, scale, right, added, found, unit, bounds)
+
+
+def multiply_codes(
+    node: NodeContext,
+    a: Coded,
+    scale: np.float32,
+    right: Right,
+    bias: Array | None,
+    product: Product,
+    unit: Unit,
+    bounds: tuple[int, int],
+) -> str | None:
+    """Add a product of codes, and return its result; None where sums may not be exact."""
+    added = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))
+    if right.largest + added > EXACT or (node.known_rank(a.tensor) or 0) < 2:
+        return None
+    factor = np.asarray(scale * right.scale / unit.scale, np.float32).reshape(-1)
+    attrs = QuantizedMatMulAttrs(
+        product.transpose_a, product.transpose_b, float(bounds[0]), float(bounds[1])
+    )
+    offset = "" if bias is None else node.constant(bias.astype(np.float32))
+    inputs = [a.tensor, right.tensor, offset, "", node.constant(factor)]
+    return node.emit("QuantizedMatMul", inputs, attrs)
+
+
+def _right(node: NodeContext, product: Product, a: Coded) -> Right | None:
+    constants = fixed(node, product.b)
+    if constants is not None:
+        return fixed_right(node, constants, a, transposed=product.transpose_b)
+    scale = scale_of(node, product.b)
+    b = None if scale is None else carried_in(node, product.b, scale)
+    return None if b is None or scale is None else coded_right(node, b, scale, a, product)
+
+
+def coded_right(
+    node: NodeContext, b: Coded, scale: np.float32, a: Coded, product: Product
+) -> Right | None:
+    """Return a computed operand; None where it is not known how long sums are."""
+    info = node.info(b.tensor)
+    if info is None or info.shape is None or len(info.shape) < 2:
+        return None
+    depth = info.shape[-1 if product.transpose_b else -2]
+    if not isinstance(depth, int):
+        return None
+    return Right(b.tensor, np.reshape(scale, 1), depth * a.largest * b.largest)
+
+
+def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> Right | None:
+    """Return a constant matrix of bytes less its zero points."""
+    if b.values.dtype not in (np.int8, np.uint8) or b.values.ndim != 2 or 0 in b.values.shape:
+        return None
+    axis = 0 if transposed else 1
+    columns = b.values.shape[axis]
+    by_column = b.scale.shape == (columns,) and b.axis == axis
+    zero = np.zeros(1, np.int8) if b.zero is None else b.zero
+    if not (b.scale.size == 1 or by_column) or zero.size not in (1, columns):
+        return None
+    if not are_ordinary(b.scale):
+        return None
+    offset = zero.reshape(-1, 1) if transposed else zero.reshape(1, -1)
+    whole = b.values.astype(np.int32) - offset.astype(np.int32)
+    sums = np.abs(whole).astype(np.int64).sum(1 - axis) * a.largest
+    tensor = node.constant(whole.astype(np.float32))
+    return Right(tensor, b.scale.reshape(-1), int(sums.max(initial=0)))
