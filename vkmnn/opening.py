@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
@@ -16,6 +16,7 @@ from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
 from vkmnn.core.loops import Axes, Body
 from vkmnn.core.session import Session
+from vkmnn.core.static import StaticShapes
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import left_out, load_plugins
 from vkmnn.errors import (
@@ -67,12 +68,13 @@ class Network:
     """A loaded network, ready for any number of sessions.
 
     `source` is the graph as the front end made it, `graph` the optimised one. `meter` knows the
-    budget, which every session has to itself.
+    budget, which every session has to itself. `static` is what they share where shapes are fixed.
     """
 
     source: Graph
     graph: Graph
     meter: Meter
+    static: StaticShapes = field(default_factory=StaticShapes, repr=False)
 
     @property
     def outputs(self) -> list[TensorInfo]:
@@ -362,6 +364,7 @@ def open_session(
         open_branches=partial(
             _open_branches, budget=network.meter.budget, seconds=environment.timeout_s()
         ),
+        static=network.static,
     )
     return OpenSession(core, device.info, device.precision)
 

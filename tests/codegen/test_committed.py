@@ -8,10 +8,13 @@ import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
+from packaging.requirements import Requirement
 
 from vkmnn.codegen import build as building
 from vkmnn.codegen import outputs
@@ -26,6 +29,19 @@ MANIFEST = json.loads((SHADERS / "manifest.json").read_text(encoding="utf-8"))
 def test_up_to_date(compiler: Compiler) -> None:
     diff, _ = outputs.check(building.build(SHADERS / "glsl", compiler), SHADERS)
     assert diff == "", diff[:4000]
+
+
+def test_the_compiler_is_pinned(compiler: Compiler) -> None:
+    """Who installs what tests need has the compiler that made the committed shaders."""
+    text = (SHADERS.parents[1] / "pyproject.toml").read_text("utf-8")
+    pins = [
+        Requirement(line)
+        for line in tomllib.loads(text)["project"]["optional-dependencies"]["test"]
+        if line.startswith("slangpy")
+    ]
+    assert [[one.operator for one in pin.specifier] for pin in pins] == [["=="]]
+    if pins[0].specifier.contains(metadata.version("slangpy")):
+        assert compiler.identity == MANIFEST["compiler"]
 
 
 # The newest environment that spirv-val of 2023 knows; what runs on 1.1 must run there, too.

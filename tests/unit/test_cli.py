@@ -424,6 +424,22 @@ def test_ops_lists_everything(cli: Cli) -> None:
     assert "function body" in result.out
 
 
+def test_ops_of_mnn_files(cli: Cli) -> None:
+    result = cli("ops", "--mnn")
+    assert result.status == 0
+    cells = [line.split() for line in result.out.splitlines()]
+    rows = {line[0]: line[1] for line in cells if line[1:] in (["yes"], ["no"])}
+    assert {rows[op] for op in ("Convolution", "Input", "If", "TopKV2")} == {"yes"}
+    assert {rows[op] for op in ("Attention", "ConvInt8")} == {"no"}
+    assert f"of {len(rows)} ops" in result.out
+    some = cli("ops", "--mnn", "conv")
+    assert "Convolution" in some.out
+    assert "TopKV2" not in some.out
+    none = cli("ops", "--mnn", "Convolutoin")
+    assert none.status == 1
+    assert "did you mean Convolution?" in none.out + none.err
+
+
 def test_ops_of_a_name(cli: Cli) -> None:
     one = cli("ops", "conv")
     assert "ConvTranspose" not in one.out

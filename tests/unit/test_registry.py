@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from vkmnn.converter.onnx import converter
+from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.cpu_fallback import cpu_execution, placed_execution
 from vkmnn.errors import PluginError
 from vkmnn.geometry import geometry
@@ -76,6 +77,26 @@ def test_entries_are_found_and_removed():
     assert table["uno"] == 11
     with pytest.raises(PluginError, match="there is no number of two"):
         table.remove("two")
+
+
+@pytest.mark.usefixtures("registrations")
+def test_a_converter_of_several_operators():
+    @converter("acme::3::Gate", "acme::7::Gate", "ai.onnx::30::Gate")
+    @converter("Door", "Window", domain="acme", since=2)
+    def convert(node):
+        pass
+
+    for op, domain, opset, found in (
+        *(("Gate", "acme", 2, False), ("Gate", "acme", 3, True), ("Gate", "acme", 9, True)),
+        *(("Gate", "", 29, False), ("Gate", "", 30, True), ("Door", "acme", 2, True)),
+        *(("Window", "acme", 2, True), ("Window", "", 2, False)),
+    ):
+        assert (find_converter(op, domain, opset) is convert) == found, (op, domain, opset)
+    with pytest.raises(PluginError, match="acme::Gate since opset 7 is there already"):
+        converter("acme::7::Gate")(convert)
+    for wrong in ("acme::Gate", "acme::x::Gate", "", "acme::1::"):
+        with pytest.raises(PluginError, match="a converter of what"):
+            converter(wrong)
 
 
 def test_restoring_takes_registrations_back(registrations: Snapshot):

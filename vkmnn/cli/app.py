@@ -481,13 +481,16 @@ def ops(
     plugins: Annotated[
         bool, typer.Option("--plugins", help="List the plug-ins and what each of them registers.")
     ] = False,
+    mnn: Annotated[
+        bool, typer.Option("--mnn", help="List the ops of .mnn files instead of ONNX's.")
+    ] = False,
 ) -> None:
-    """List the ONNX operators that vkmnn knows."""
-    from vkmnn.cli.ops import list_ops, list_plugins
+    """List the operators that vkmnn reads from models: ONNX's, or those of .mnn files."""
+    from vkmnn.cli.ops import list_mnn_ops, list_ops, list_plugins
 
     if plugins:
         list_plugins()
-    elif not list_ops(name):
+    elif not (list_mnn_ops if mnn else list_ops)(name):
         raise typer.Exit(1)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from types import CodeType, FunctionType
 
 from rich.text import Text
 
 from vkmnn.cli.console import heading, out, show, show_error, show_facts, table
+from vkmnn.converter.mnn import read_ops
 from vkmnn.converter.onnx import OpSupport, supported_ops
 from vkmnn.converter.onnx.model_file import MIN_OPSET
 from vkmnn.converter.onnx.registry import find_converter
@@ -69,6 +71,31 @@ def list_ops(name: str | None) -> bool:
     out.print(Text("An attribute or an element type may still keep a node off the device:"))
     out.print(Text("session.placement() and `vkmnn run` say so."))
     return refused is None
+
+
+def list_mnn_ops(name: str | None) -> bool:
+    """Print the ops of `.mnn` files whose name holds `name`, and which of them are read.
+
+    Returns:
+        False when there is none.
+    """
+    read = read_ops()
+    found = {op: how for op, how in sorted(read.items()) if (name or "").lower() in op.lower()}
+    if not found:
+        near = get_close_matches(name or "", read, 1)
+        show_error(
+            InvalidInputError(
+                f".mnn files have no op '{name}'", hint=f"did you mean {near[0]}?" if near else None
+            )
+        )
+        return False
+    rows = table("op", "read")
+    for op, is_read in found.items():
+        rows.add_row(op, "yes" if is_read else "no")
+    show(rows, indent=0)
+    if name is None:
+        heading(f"{sum(found.values())} of {len(found)} ops")
+    return True
 
 
 def list_plugins() -> None:

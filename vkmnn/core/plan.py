@@ -19,6 +19,7 @@ from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.host_memory import check_host_memory
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.resolve import Resolved, lower, resolve
+from vkmnn.core.static import StaticShapes
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, UnsupportedNode, UnsupportedOpError, unexpected_error
 from vkmnn.folding import Evaluator
@@ -38,6 +39,7 @@ class Plan:
         backup: the backend that takes what `main` rejects; folds constants.
         evaluate: runs one op on arrays.
         meter: what the plan may use; None for no limits.
+        static: what plans of a network of fixed shapes share; None to compute it.
 
     Raises:
         BudgetError: the plan would take more memory, pieces or time than the meter allows.
@@ -55,15 +57,24 @@ class Plan:
         backup: Backend,
         evaluate: Evaluator,
         meter: Meter | None = None,
+        static: StaticShapes | None = None,
     ) -> None:
         meter = meter or unlimited()
         self.main = main.type
         self.backup = backup.type
         self._backends = {main.type: main, backup.type: backup}
         self._outputs = [info.name for info in graph.outputs]
-        resolved = resolve(graph, inputs, known, evaluate, meter)
-        if main.uses_geometry:
-            resolved = lower(resolved, set(self._outputs), evaluate, meter)
+
+        def compute() -> Resolved:
+            found = resolve(graph, inputs, known, evaluate, meter)
+            if main.uses_geometry:
+                found = lower(found, set(self._outputs), evaluate, meter)
+            return found
+
+        if static is None or known:
+            resolved = compute()
+        else:
+            resolved = static.resolved(graph, inputs, main.uses_geometry, compute)
         self.infos = resolved.infos
         self._constants = resolved.constants
         self.commands: list[Command] = []

@@ -15,6 +15,7 @@ from vkmnn.core.backend import Backend, Tuning
 from vkmnn.core.device_tensor import as_array
 from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import content_inputs, fold_constants
+from vkmnn.core.static import StaticShapes
 from vkmnn.errors import IntegerRangeError, InvalidInputError, PlacementError
 from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph
@@ -60,6 +61,7 @@ class Plans:
         graph: a network, or a part of one that needs no step in between.
         planner: makes plans; replaced when the device is.
         meter: what folding constants may take.
+        static: what plans of a network of fixed shapes share; None to share nothing.
 
     Attributes:
         graph: with its constants folded.
@@ -69,7 +71,10 @@ class Plans:
         made: how many plans were made.
     """
 
-    def __init__(self, graph: Graph, planner: Planner, meter: Meter) -> None:
+    def __init__(
+        self, graph: Graph, planner: Planner, meter: Meter, static: StaticShapes | None = None
+    ) -> None:
+        self._static = static
         self.graph = fold_constants(graph, planner.evaluate, meter)
         self.planner = planner
         self.content = content_inputs(graph)
@@ -183,7 +188,8 @@ class Plans:
         known = {name: as_array(feeds[name]).copy() for name in self.content}
         self.made += 1
         plan = Plan(
-            self.graph, infos, known, main, planner.backup, planner.evaluate, planner.meter()
+            *(self.graph, infos, known, main, planner.backup, planner.evaluate, planner.meter()),
+            self._static,
         )
         if planner.require_main and plan.placement().off_device:
             away = plan.placement().off_device
@@ -218,6 +224,7 @@ class Plans:
     def forget_arrays(self) -> None:
         """Let go of constants in the host's memory: no plan can be made any more."""
         self._forgotten = True
+        self._static = None
         self.graph = without_constants(self.graph)
         for plan in self._plans.values():
             plan.forget_arrays()

@@ -22,6 +22,7 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Planner, Plans, Progress, Shapes, without_constants
 from vkmnn.core.profile import Profile, joined, measure, measure_host
 from vkmnn.core.stages import Stage
+from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback, Decision, OpCall, decided
 from vkmnn.errors import (
     HostError,
@@ -81,6 +82,7 @@ class Program:
         planner: makes the plans.
         meter: what folding constants may take.
         open_host: opens the parts that the host runs.
+        static: what plans of a network of fixed shapes share.
     """
 
     def __init__(
@@ -90,11 +92,12 @@ class Program:
         planner: Planner,
         meter: Meter,
         open_host: OpenHost,
+        static: StaticShapes | None = None,
     ) -> None:
         self._outputs = [info.name for info in graph.outputs]
         self._planner = planner
         self._steps = [
-            _Step(stage, Plans(stage.graph, planner, meter), ())
+            _Step(stage, Plans(stage.graph, planner, meter, static), ())
             if stage.graph is not None
             else _Step(stage, None, open_host(stage.ops, graph.constants, stage.outputs))
             for stage in stages

@@ -27,6 +27,7 @@ from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
 from vkmnn.core.stages import cut, cut_everywhere
 from vkmnn.core.state import State
+from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback
 from vkmnn.errors import (
     DeviceLostError,
@@ -69,6 +70,7 @@ class Session:
         open_host: opens the parts that run ops of type HostGraph.
         open_branches: turns the graphs inside If, Loop and Scan into networks; None runs all of
             them on the host.
+        static: what sessions of a network of fixed shapes share.
 
     Raises:
         PlacementError: `require_main` is set, and some op can only run on the host.
@@ -87,6 +89,7 @@ class Session:
         rebuild: bool = False,
         open_host: OpenHost = no_host,
         open_branches: OpenBranches | None = None,
+        static: StaticShapes | None = None,
     ) -> None:
         folding = meter()
         self._main = main
@@ -95,7 +98,7 @@ class Session:
         stages = cut(graph)
         if open_branches is not None and main.type != backup.type:
             open_host = with_branches(open_host, open_branches, self._planner, folding)
-        self._program = Program(graph, stages, self._planner, folding, open_host)
+        self._program = Program(graph, stages, self._planner, folding, open_host, static)
         if require_main and main.type != backup.type:
             refuse_host_ops(self._program)
         self._watched: Program | None = None

@@ -8,5 +8,6 @@ from __future__ import annotations
 
 from vkmnn.converter.mnn import convolution, data, math  # noqa: F401 - they register ops
 from vkmnn.converter.mnn.front_end import MnnFrontEnd
+from vkmnn.converter.mnn.nodes import read_ops
 
-__all__ = ["MnnFrontEnd"]
+__all__ = ["MnnFrontEnd", "read_ops"]

@@ -48,6 +48,15 @@ def reads(*types: str) -> Callable[[R], R]:
     return READERS.register(*types)  # type: ignore[return-value]
 
 
+STRUCTURAL = frozenset({"Input", "Const", "TrainableParam", "If", "While"})
+"""Ops that stand for no node of their own: the model's reader takes them."""
+
+
+def read_ops() -> dict[str, bool]:
+    """Return every op that a file may have, and whether it is read."""
+    return {name: name in READERS or name in STRUCTURAL for name in OP_TYPES.values()}
+
+
 def enum_name(enum: str, number: int) -> str:
     """Return the name of an enumeration's member; "" where there is none."""
     members = SCHEMA.enums[enum]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.domains import normal_domain
+from vkmnn.errors import PluginError
 from vkmnn.registry import Registry
 
 if TYPE_CHECKING:
@@ -17,18 +18,39 @@ Converter = Callable[["NodeContext"], None]
 _CONVERTERS: dict[tuple[str, str], Registry[int, Converter]] = {}
 
 
-def converter(op: str, *, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
-    """Register a function that converts nodes of type `op`, from opset `since` on.
+def converter(*ops: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
+    """Register a function that converts nodes of the types `ops`, from opset `since` on.
 
-    The entry with the greatest `since` that is not above the node's opset converts the node.
+    The entry with the greatest `since` that is not above the node's opset converts the node. An
+    operator may also be written with its domain and opset, "ai.onnx::11::Gelu", which come before
+    `domain` and `since`; so one function can be for several versions and domains.
 
     Raises:
-        PluginError: the same operator, domain and version is registered already.
+        PluginError: the same operator, domain and version is registered already, or none is given.
     """
-    key = normal_domain(domain), op
-    if key not in _CONVERTERS:
-        _CONVERTERS[key] = Registry(f"converter of {domain or 'ai.onnx'}::{op} since opset")
-    return _CONVERTERS[key].register(since)
+    origins = [_origin(op, domain, since) for op in ops] or [_origin("", domain, since)]
+
+    def add(function: Converter) -> Converter:
+        for (key, version), shown in origins:
+            if key not in _CONVERTERS:
+                _CONVERTERS[key] = Registry(f"converter of {shown} since opset")
+            _CONVERTERS[key].register(version)(function)
+        return function
+
+    return add
+
+
+def _origin(op: object, domain: str, since: int) -> tuple[tuple[tuple[str, str], int], str]:
+    """Return domain, name and version of an operator, and how messages call it."""
+    parts = op.split("::") if isinstance(op, str) else []
+    if len(parts) == 3 and parts[1].isdecimal():
+        domain, since, op = parts[0], int(parts[1]), parts[2]
+    if not isinstance(op, str) or not op or "::" in op:
+        raise PluginError(
+            f"a converter of what? {op!r} is not an operator",
+            hint='write @converter("Gelu", domain="acme", since=1) or "acme::1::Gelu"',
+        )
+    return ((normal_domain(domain), op), since), f"{domain or 'ai.onnx'}::{op}"
 
 
 def find_converter(op: str, domain: str, opset: int) -> Converter | None:
