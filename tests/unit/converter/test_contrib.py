@@ -10,7 +10,6 @@ import pytest
 from onnx import helper
 
 from vkmnn.converter.onnx import load_model
-from vkmnn.errors import UnsupportedOpError
 from vkmnn.ir import DType, Graph
 
 Build = Callable[..., onnx.ModelProto]
@@ -53,18 +52,6 @@ def test_fused_conv(attributes: dict[str, object], build: Build, agree: Agree) -
     constants = {"w": rand(3, 2, 3, 3), "b": rand(3)}
     node = contrib("FusedConv", ["x", "w", "b"], ["y"], **attributes)
     agree(build([node], x, ["y"], constants, com_microsoft=1), x)
-
-
-def test_fused_matmul(build: Build, agree: Agree) -> None:
-    inputs = {"a": rand(2, 4, 3), "b": rand(2, 5, 4)}
-    node = contrib("FusedMatMul", ["a", "b"], ["y"], transA=1, transB=1, alpha=0.25)
-    agree(build([node], inputs, ["y"], com_microsoft=1), inputs)
-
-
-def test_fused_matmul_with_transposed_batch_is_refused(build: Build) -> None:
-    node = contrib("FusedMatMul", ["a", "a"], ["y"], transBatchA=1)
-    with pytest.raises(UnsupportedOpError, match="transBatchA"):
-        load_model(build([node], {"a": rand(2, 3, 3)}, ["y"], com_microsoft=1))
 
 
 @pytest.mark.parametrize("upper", [0, 1])

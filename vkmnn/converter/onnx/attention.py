@@ -113,7 +113,7 @@ _UPDATE_RULES = {
 
 
 @converter("LinearAttention", since=27)
-def _linear_attention(node: NodeContext) -> None:
+def linear_attention(node: NodeContext) -> None:
     """It is the vocabulary's, unless its state has an element type of its own."""
     rule = node.string("update_rule", "gated_delta")
     given = (bool(node.input(4)), bool(node.input(5)))

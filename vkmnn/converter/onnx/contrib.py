@@ -16,7 +16,6 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     ConstantOfShapeAttrs,
     LayerNormAttrs,
-    MatMulAttrs,
     ReductionAttrs,
     ShapeAttrs,
     TriluAttrs,
@@ -72,14 +71,6 @@ def _fast_gelu(node: NodeContext) -> None:
 @converter("QuickGelu", domain=_MICROSOFT)
 def _quick_gelu(node: NodeContext) -> None:
     node.finish("UnaryOp", node.inputs, gated(node.float("alpha", 1.702)))
-
-
-@converter("FusedMatMul", domain=_MICROSOFT)
-def _fused_matmul(node: NodeContext) -> None:
-    if node.bool("transBatchA") or node.bool("transBatchB"):
-        raise node.unsupported("transBatchA and transBatchB are not supported")
-    attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), node.float("alpha", 1.0))
-    node.finish("MatMul", node.inputs, attrs)
 
 
 @converter("Trilu", domain=_MICROSOFT)

@@ -11,6 +11,7 @@ from vkmnn.converter.onnx import (  # noqa: F401 - imported for what they regist
     contrib,
     contrib_attention,
     contrib_experts,
+    contrib_fused,
     contrib_group_query,
     contrib_quantized,
     conv,

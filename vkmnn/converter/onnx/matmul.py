@@ -8,6 +8,7 @@ from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.quantized_matmul import Product, note_product
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.weights import codes_of
+from vkmnn.ir.op_type import OpAttrs
 from vkmnn.ir.ops import BinaryAttrs, EinsumAttrs, MatMulAttrs
 
 
@@ -26,9 +27,20 @@ def _einsum(node: NodeContext) -> None:
     node.finish("Einsum", node.inputs, EinsumAttrs(node.string("equation")))
 
 
+Product = tuple[str, list[str], OpAttrs]
+"""Type, inputs and attributes of the op that makes a result."""
+
+
 @converter("Gemm", since=7)
 def _gemm(node: NodeContext) -> None:
-    """Y = alpha · A' · B' + beta · C; a constant C of one row becomes the product's bias."""
+    node.finish(*gemm(node))
+
+
+def gemm(node: NodeContext) -> Product:
+    """Add Y = alpha · A' · B' + beta · C but for the last op, and return that.
+
+    A constant C of one row becomes the product's bias.
+    """
     alpha = node.float("alpha", 1.0)
     beta = node.float("beta", 1.0)
     attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), alpha)
@@ -36,30 +48,27 @@ def _gemm(node: NodeContext) -> None:
     if alpha == beta == 1.0:
         note_product(node, Product(a, b, c, attrs.transpose_a, attrs.transpose_b))
     if not c or beta == 0.0:
-        _finish(node, a, b, attrs)
-        return
+        return _product(node, a, b, attrs)
     value = node.const_value(c)
     if value is not None and beta != 1.0:
         value = np.asarray(value * value.dtype.type(beta))
         c = node.constant(value)
     if value is not None and _is_row(value.shape, _columns(node, b, attrs.transpose_b)):
-        _finish(node, a, b, attrs, node.constant(value.reshape(-1)))
-        return
+        return _product(node, a, b, attrs, node.constant(value.reshape(-1)))
     product = node.emit("MatMul", [a, b], attrs)
     if value is None and beta != 1.0:
         factor = node.constant(beta, node.dtype(c))
         c = node.emit("BinaryOp", [c, factor], BinaryAttrs("MUL"))
-    node.finish("BinaryOp", [product, c], BinaryAttrs("ADD"))
+    return "BinaryOp", [product, c], BinaryAttrs("ADD")
 
 
-def _finish(node: NodeContext, a: str, b: str, attrs: MatMulAttrs, bias: str = "") -> None:
-    """Add the product, by codes where the matrix comes from few bits."""
+def _product(node: NodeContext, a: str, b: str, attrs: MatMulAttrs, bias: str = "") -> Product:
+    """Return the product, by codes where the matrix comes from few bits."""
     plain = not attrs.transpose_a and attrs.alpha == 1.0
     codes = codes_of(node, b, transposed=attrs.transpose_b) if plain else None
     if codes is not None:
-        node.finish("MatMulNBits", codes.inputs(a, bias), codes.attrs)
-    else:
-        node.finish("MatMul", [a, b, bias], attrs)
+        return "MatMulNBits", codes.inputs(a, bias), codes.attrs
+    return "MatMul", [a, b, bias], attrs
 
 
 def _columns(node: NodeContext, b: str, transposed: bool) -> int | None:

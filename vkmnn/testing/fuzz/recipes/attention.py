@@ -85,6 +85,11 @@ def _rotary(s: Sketch, op: str) -> None:
 
 @recipe("LinearAttention")
 def _linear_attention(s: Sketch, op: str) -> None:
+    linear_attention(s, op)
+
+
+def linear_attention(s: Sketch, op: str, **more: Any) -> None:
+    """Add a linear attention, by any of its rules."""
     batch, steps, heads, shared = s.choose(1, 2), s.size(5), s.choose(1, 2), s.choose(1, 1, 3)
     depth, width = s.choose(1, 3, 8), s.choose(1, 4, 5)
     small = Spread(-0.7, 0.7, special=False)
@@ -103,5 +108,5 @@ def _linear_attention(s: Sketch, op: str) -> None:
     ]
     s.node(
         op, inputs, 2, update_rule=rule, q_num_heads=heads * shared, kv_num_heads=heads,
-        scale=s.choose(None, 0.5),
+        scale=s.choose(None, 0.5), **more,
     )  # fmt: skip

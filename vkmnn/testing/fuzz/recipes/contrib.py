@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from vkmnn.testing.fuzz.recipes.attention import linear_attention
+from vkmnn.testing.fuzz.recipes.matrix import gemm
 from vkmnn.testing.fuzz.recipes.table import recipe
+from vkmnn.testing.fuzz.recipes.windows import causal_convolution
 from vkmnn.testing.fuzz.sketch import MICROSOFT, Sketch, Value
 from vkmnn.testing.fuzz.values import FINITE, UNIT
 
@@ -27,7 +30,7 @@ def _bias_gelu(s: Sketch, op: str) -> None:
     s.one(op, x, bias if op == "BiasGelu" or s.chance(0.6) else None, domain=MICROSOFT)
 
 
-@recipe("FusedMatMul", domain=MICROSOFT)
+@recipe("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def _fused_matmul(s: Sketch, op: str) -> None:
     a = s.pick("float32", min_rank=2, max_rank=4, spread=FINITE)
     trans_a, trans_b = s.choose(None, 0, 1), s.choose(None, 0, 1)
@@ -37,6 +40,28 @@ def _fused_matmul(s: Sketch, op: str) -> None:
     b = s.weight(a.dtype, [*batch, *(pair[::-1] if trans_b else pair)], FINITE)
     alpha = s.choose(None, 0.5, -2.0)
     s.one(op, a, b, domain=MICROSOFT, transA=trans_a, transB=trans_b, alpha=alpha)
+
+
+@recipe("FusedGemm", domain=MICROSOFT)
+def _fused_gemm(s: Sketch, op: str) -> None:
+    parameters = {
+        "LeakyRelu": {"activation_alpha": 0.2},
+        "Elu": {"activation_alpha": 0.7},
+        "HardSigmoid": {"activation_alpha": 0.3, "activation_beta": 0.4},
+    }
+    kind = s.choose("Relu", "Tanh", "Sigmoid", *parameters)
+    more = parameters.get(kind, {})
+    gemm(s, op, "float32", True, domain=MICROSOFT, activation=kind, **more)
+
+
+@recipe("LinearAttention", domain=MICROSOFT)
+def _linear_attention(s: Sketch, op: str) -> None:
+    linear_attention(s, op, domain=MICROSOFT)
+
+
+@recipe("CausalConvWithState", domain=MICROSOFT)
+def _causal_convolution(s: Sketch, op: str) -> None:
+    causal_convolution(s, op, "float32", domain=MICROSOFT)
 
 
 @recipe("Trilu", domain=MICROSOFT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from vkmnn.testing.fuzz.recipes.table import recipe
@@ -31,13 +33,18 @@ def _matmul(s: Sketch, op: str) -> None:
 
 @recipe("Gemm")
 def _gemm(s: Sketch, op: str) -> None:
+    gemm(s, op, s.dtype(op), s.since(11))
+
+
+def gemm(s: Sketch, op: str, dtype: str, optional: bool, **more: Any) -> None:
+    """Add a product of two matrices and its summand, which some versions of ONNX want."""
     trans_a, trans_b = s.choose(None, 0, 1), s.choose(None, 0, 1)
-    a = s.pick(s.dtype(op), min_rank=2, max_rank=2, spread=FINITE)
+    a = s.pick(dtype, min_rank=2, max_rank=2, spread=FINITE)
     rows, inner = a.shape[::-1] if trans_a else a.shape
     columns = s.size(17)
     b = s.weight(a.dtype, [columns, inner] if trans_b else [inner, columns], FINITE)
     c = None
-    if not s.since(11) or s.chance(0.75):
+    if not optional or s.chance(0.75):
         shape = s.choose([columns], [columns], [1, columns], [rows, columns], [rows, 1], [1], [])
         c = s.weight(a.dtype, shape, FINITE)
     factors = {
@@ -46,7 +53,7 @@ def _gemm(s: Sketch, op: str) -> None:
     }
     if not a.dtype.startswith("float"):
         factors = {}
-    s.one(op, a, b, c, transA=trans_a, transB=trans_b, **factors)
+    s.one(op, a, b, c, transA=trans_a, transB=trans_b, **factors, **more)
 
 
 # Equations with the letters of their operands; sizes are drawn by letter.

@@ -20,6 +20,17 @@ EXCUSED: Mapping[str, str] = {
     "com.microsoft::QLinearReduceMean": "onnxruntime has no kernel for it",
     "com.microsoft::QLinearSoftmax": "onnxruntime adds up a table of exponentials: one code more or"
     " less",
+    **{
+        f"com.microsoft::{op}": "onnxruntime has no kernel of it for CPUs, and onnx none at all"
+        for op in (
+            "BiasAdd",
+            "BiasSplitGelu",
+            "FusedMatMulActivation",
+            "GemmFastGelu",
+            "GroupNorm",
+            "SkipGroupNorm",
+        )
+    },
 }
 """Operators that have a converter but can have no recipe, and why."""
 

@@ -257,10 +257,15 @@ def _fused_conv(s: Sketch, op: str) -> None:
 
 @recipe("CausalConvWithState")
 def _causal_conv(s: Sketch, op: str) -> None:
-    x = s.pick(s.dtype(op), [s.choose(1, 2), s.choose(1, 3, 8), s.size(13)], spread=FINITE)
+    causal_convolution(s, op, s.dtype(op))
+
+
+def causal_convolution(s: Sketch, op: str, dtype: str, **more: Any) -> None:
+    """Add a convolution of each channel with what came before, and its state."""
+    x = s.pick(dtype, [s.choose(1, 2), s.choose(1, 3, 8), s.size(13)], spread=FINITE)
     batch, channels, _ = x.shape
     taps = s.choose(1, 2, 3, 4)
     w = _weight(s, x.dtype, [channels, 1, taps])
     bias = s.weight(x.dtype, [channels], FINITE) if s.chance(0.5) else None
     state = s.pick(x.dtype, [batch, channels, taps - 1], spread=FINITE) if s.chance(0.6) else None
-    s.node(op, [x, w, bias, state], 2, activation=s.choose(None, "silu", "swish"))
+    s.node(op, [x, w, bias, state], 2, activation=s.choose(None, "silu", "swish"), **more)
