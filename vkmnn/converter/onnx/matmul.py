@@ -27,16 +27,19 @@ def _einsum(node: NodeContext) -> None:
     node.finish("Einsum", node.inputs, EinsumAttrs(node.string("equation")))
 
 
-Product = tuple[str, list[str], OpAttrs]
+LastOp = tuple[str, list[str], OpAttrs]
 """Type, inputs and attributes of the op that makes a result."""
 
 
 @converter("Gemm", since=7)
 def _gemm(node: NodeContext) -> None:
+    if node.float("alpha", 1.0) == node.float("beta", 1.0) == 1.0:
+        operands = (node.input(place) for place in range(3))
+        note_product(node, Product(*operands, node.bool("transA"), node.bool("transB")))
     node.finish(*gemm(node))
 
 
-def gemm(node: NodeContext) -> Product:
+def gemm(node: NodeContext) -> LastOp:
     """Add Y = alpha · A' · B' + beta · C but for the last op, and return that.
 
     A constant C of one row becomes the product's bias.
@@ -45,8 +48,6 @@ def gemm(node: NodeContext) -> Product:
     beta = node.float("beta", 1.0)
     attrs = MatMulAttrs(node.bool("transA"), node.bool("transB"), alpha)
     a, b, c = node.input(0), node.input(1), node.input(2)
-    if alpha == beta == 1.0:
-        note_product(node, Product(a, b, c, attrs.transpose_a, attrs.transpose_b))
     if not c or beta == 0.0:
         return _product(node, a, b, attrs)
     value = node.const_value(c)
@@ -62,7 +63,7 @@ def gemm(node: NodeContext) -> Product:
     return "BinaryOp", [product, c], BinaryAttrs("ADD")
 
 
-def _product(node: NodeContext, a: str, b: str, attrs: MatMulAttrs, bias: str = "") -> Product:
+def _product(node: NodeContext, a: str, b: str, attrs: MatMulAttrs, bias: str = "") -> LastOp:
     """Return the product, by codes where the matrix comes from few bits."""
     plain = not attrs.transpose_a and attrs.alpha == 1.0
     codes = codes_of(node, b, transposed=attrs.transpose_b) if plain else None
