@@ -34,8 +34,8 @@ LastOp = tuple[str, list[str], OpAttrs]
 @converter("Gemm", since=7)
 def _gemm(node: NodeContext) -> None:
     if node.float("alpha", 1.0) == node.float("beta", 1.0) == 1.0:
-        operands = (node.input(place) for place in range(3))
-        note_product(node, Product(*operands, node.bool("transA"), node.bool("transB")))
+        a, b, c = node.input(0), node.input(1), node.input(2)
+        note_product(node, Product(a, b, c, node.bool("transA"), node.bool("transB")))
     node.finish(*gemm(node))
 
 
