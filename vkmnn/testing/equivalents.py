@@ -183,6 +183,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"min\(begin - pc\.chunk",
         "the first piece then goes through the whole line; the others offer elements of their own",
     ),
+    Equivalent("det.comp.j2", r"column = k \+ 0u", "the column of a pivot is not read again"),
+    Equivalent(
+        "include/epilogue.glsl.j2",
+        r"lanes\.(factor|unit|range) = vec4\(0\.0\); → ",
+        "only sums of codes have them, and load them",
+    ),
     Equivalent("conv_gather.comp.j2", r"uvec4\(pc\.channels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
         "include/convolution.glsl.j2",
@@ -203,6 +209,13 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "each tap is moved onto the last element by itself, and their weights add up to one",
     ),
     Equivalent(
+        "include/matmul.glsl.j2",
+        r"\(batch / pc\.rows \+ m\)|\(batch \* pc\.rows - m\)",
+        "there is one row, number zero",
+        "matmul_gemv_1_*",
+    ),
+    Equivalent("matmul_gemv.comp.j2", r"0u / gl_WorkGroupSize", "nothing, times or by anything"),
+    Equivalent(
         "matmul_gemv.comp.j2",
         r"= gl_WorkGroupID\.y \* .* → .*[*/] [0-9]+u;",
         "all rows are one workgroup's",
@@ -217,8 +230,8 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "each of the areas is zero only where another of the conditions fails, or the part is zero",
     ),
     Equivalent("nms_choose.comp.j2", r"min\(i, count (\+ 1u|- 0u)\)", _CLAMP),
-    Equivalent("nms_choose.comp.j2", r"if \(lane != 0u\)", _SAME),
-    Equivalent("nms_gather.comp.j2", r"row == 0u && lane != 0u", _SAME),
+    Equivalent("nms_choose.comp.j2", r"if \(lane (!= 0|== 1)u\)", _SAME),
+    Equivalent("nms_gather.comp.j2", r"row == 0u && lane (!= 0|== 1)u", _SAME),
     Equivalent(
         "nms_sort.comp.j2",
         r"piece = \(\w+ \+ LANES (\+ 1u|- 0u)\)",
@@ -231,7 +244,10 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("pool_strip.comp.j2", r"uvec4\(pc\.channels \+ 4u \*", _ZERO),
     Equivalent("pool_whole.comp.j2", r"min\(v \+ \du \* width, size (\+ 1u|- 0u)\)", _CLAMP),
-    Equivalent("pool_whole.comp.j2", r"gl_LocalInvocationID\.x != 0u", _SAME),
+    Equivalent("pool_whole.comp.j2", r"gl_LocalInvocationID\.x (!= 0|== 1)u", _SAME),
+    Equivalent("pool_whole.comp.j2", r"; v <= size;", "what lies past the last texel is masked"),
+    Equivalent("recurrent.comp.j2", r"^uint \w+ = 1u;", "`main` sets it before anything reads it"),
+    Equivalent("recurrent.comp.j2", r"; j0 <= end;", "a round more, in which no unit is left"),
     Equivalent("raster.comp.j2", _WEAKER, _AXIS),
     Equivalent("reduce_exact.comp.j2", r"uint quotient = 1u", "64 steps shift it out of the word"),
     Equivalent(

@@ -45,6 +45,12 @@ def _cases(variant: Variant) -> Iterator[Case]:
             hidden = np.where(floats(queries, keys, seed=4) > 1, np.float32(0), np.float32(-np.inf))
             hidden[3] = -np.inf
             yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden])
+            # One key far above the others, at every place in a vec4: less than the highest score
+            # subtracted from it is more than an exponential takes.
+            spikes = np.zeros((queries, keys), np.float32)
+            numbers = np.arange(queries)
+            spikes[numbers, (numbers + numbers // 8) % keys] = 200
+            yield op_case("Attention", AttentionAttrs(0.5), [*operands, spikes])
         if number < 3:
             yield _counted(operands, (mask, None, None)[number], keys)
     same = floats(3, sizes[0][4], seed=5)

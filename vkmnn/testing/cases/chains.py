@@ -33,6 +33,16 @@ _BLOCKED: tuple[tuple[Shape, ...], ...] = (
     ((2, 8, 3, 5), (2, 1, 3, 5), (1, 8, 1, 1), (8, 1, 1)),
     ((2, 5, 3), (2, 5, 3)),
 )
+# As many numbers as a kernel takes, in as few steps as can be.
+_NUMBERS = ElementwiseAttrs(
+    (
+        Step("MUL_ADD", (0, -1, -2)),
+        Step("CLIP", (1, -3, -4)),
+        Step("MUL_ADD", (2, -5, -6)),
+        Step("MUL_ADD", (3, -7, -8)),
+    ),
+    (1.5, 0.25, -2.0, 2.5, 0.75, -0.5, 1.25, 3.0),
+)
 # Values that tell the branches of every kind apart, NaN and infinities among them.
 _SPECIAL = f32([np.nan, 0.5, -0.5, np.inf, 1.5, -1.5, 2.5, 90, 0, -90, -np.inf, -0.0])
 
@@ -63,6 +73,7 @@ def elementwise(variant: Variant) -> Iterator[Case]:
     kinds = ["MUL", "SUB", "MUL_ADD", "ADD", "SIGMOID", "MAX", "MUL", "SUB"]
     if steps == 4:
         yield from _every_kind(width)
+        yield op_case("Elementwise", _NUMBERS, [floats(3, 4 if width == 4 else 5)], rtol=2e-6)
     for length in {4: (1, 2, 4), 8: (5, 8)}[steps]:
         for shapes in _SHAPES:
             if has_width(width, *shapes):

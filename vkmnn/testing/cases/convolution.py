@@ -359,6 +359,8 @@ def conv_fold(variant: Variant) -> Iterator[Case]:
         make((3, 1, 5, 29), (5, 1, 2, 4), dilations=(2, 3), residual=True),
         make((2, 1, 5, 4, 7), (6, 1, 2, 3, 2), residual=True, **VOLUME),
         make((1, 1, 1), (2, 1, 3), pads=(2, 1)),
+        # Every tap of a row meets the first and the last pixel outside.
+        make((1, 1, 3, 6), (3, 1, 2, 4), pads=(0, 4, 1, 4)),
     ):
         yield replace(case, takes={"fold": True})
 
