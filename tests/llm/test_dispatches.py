@@ -39,7 +39,7 @@ def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("codes", "packed", "most"), [(True, True, 9), (True, False, 9), (False, True, 12)]
+    ("codes", "packed", "most"), [(True, True, 5), (True, False, 5), (False, True, 8)]
 )
 def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: Path) -> None:
     if not enumerate_devices():

@@ -18,6 +18,7 @@ from math import prod
 import numpy as np
 
 from vkmnn.budget import Meter
+from vkmnn.core.cached import fused
 from vkmnn.folding import Evaluator, Folder, keep
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
@@ -364,7 +365,7 @@ class _Rewriter:
         for name in outputs:
             if name in self.shorter:
                 raise CannotGrowError(f"the output '{name}' is a number of rows")
-        ops = _live(self.ops, {*outputs, *grown})
+        ops = fused(_live(self.ops, {*outputs, *grown}), self.infos, TOTAL, set(outputs))
         read = {name for op in ops for name in op.inputs} | set(outputs)
         constants = {name: self.values[name] for name in read if name in self.values}
         constants.update({name: self.constants[name] for name in read if name in self.constants})

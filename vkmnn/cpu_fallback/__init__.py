@@ -8,6 +8,7 @@ from __future__ import annotations
 from vkmnn.cpu_fallback import (
     binary,
     boxes,
+    cached_attention,
     convolution,
     custom,
     erf,
@@ -39,6 +40,7 @@ __all__ = [
     "CpuExecution",
     "binary",
     "boxes",
+    "cached_attention",
     "convolution",
     "cpu_execution",
     "custom",

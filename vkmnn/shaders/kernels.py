@@ -769,6 +769,107 @@ def binary(
     )
 
 
+CachedAttentionElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+CachedAttentionLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIf")
+
+
+class CachedAttentionParams(Params):
+    """Push constants of `cached_attention`: 48 bytes."""
+
+    __slots__ = (
+        "heads",
+        "shared_by",
+        "capacity",
+        "depth",
+        "columns",
+        "width",
+        "table",
+        "table_image",
+        "mask_image",
+        "mask_head",
+        "lanes_log2",
+        "scale",
+    )
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        shared_by: int,
+        capacity: int,
+        depth: int,
+        columns: int,
+        width: int,
+        table: int,
+        table_image: int,
+        mask_image: int,
+        mask_head: int,
+        lanes_log2: int,
+        scale: float,
+    ) -> None:
+        self.heads: Final = heads
+        self.shared_by: Final = shared_by
+        self.capacity: Final = capacity
+        self.depth: Final = depth
+        self.columns: Final = columns
+        self.width: Final = width
+        self.table: Final = table
+        self.table_image: Final = table_image
+        self.mask_image: Final = mask_image
+        self.mask_head: Final = mask_head
+        self.lanes_log2: Final = lanes_log2
+        self.scale: Final = scale
+
+    def pack(self) -> bytes:
+        try:
+            return _CACHED_ATTENTION.pack(
+                self.heads,
+                self.shared_by,
+                self.capacity,
+                self.depth,
+                self.columns,
+                self.width,
+                self.table,
+                self.table_image,
+                self.mask_image,
+                self.mask_head,
+                self.lanes_log2,
+                self.scale,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CACHED_ATTENTION, error) from None
+
+
+def cached_attention(
+    *,
+    element: CachedAttentionElement,
+    load: CachedAttentionLoad,
+) -> Shader:
+    """Return a variant of `cached_attention`.
+
+    A row of queries on a cache: a workgroup turns the query of one head and the new key (Rotary),
+    and attends to the rows of the cache and to the new one, with a softmax that is corrected as
+    its maximum grows. The first head of those that share keys writes the new row to the cache;
+    nobody reads it there. Sizes and starts count elements; rows of the cache are whole vec4s, 64
+    of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are added to the
+    scores.
+    """
+    return _find(
+        "cached_attention",
+        {
+            "element": element,
+            "load": load,
+        },
+    )
+
+
 CastSource: TypeAlias = Literal[
     "f32",
     "i32",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vkmnn.shape import (
     boxes,
+    cached_attention,
     convolution,
     custom,
     einsum,
@@ -35,6 +36,7 @@ __all__ = [
     "Cost",
     "SizeComputer",
     "boxes",
+    "cached_attention",
     "compute_shapes",
     "convolution",
     "cost_of",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import AttentionAttrs, LinearAttentionAttrs, RotaryAttrs
+from vkmnn.ir.ops import AttentionAttrs, CachedAttentionAttrs, LinearAttentionAttrs, RotaryAttrs
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import floats, whole
 
@@ -117,3 +117,45 @@ def rotary(variant: Variant) -> Iterator[Case]:
             tables = (floats(images, 1, shape[2], columns, seed=seed) for seed in (1, 2))
             attrs = RotaryAttrs(width, interleaved)
             yield op_case("Rotary", attrs, [floats(*shape), *tables])
+
+
+# Images, heads, heads of keys, capacity, rows that are held, elements, columns, columns that turn.
+_CACHED = (
+    (1, 4, 2, 7, 3, 8, 8, 8),
+    (2, 3, 1, 130, 129, 20, 12, 16),
+    (1, 2, 2, 66, 65, 64, 64, 64),
+    (2, 2, 1, 5, 0, 4, 4, 0),
+    (1, 1, 1, 200, 128, 256, 256, 130),
+    (3, 6, 2, 70, 64, 12, 4, 6),
+)
+
+
+@shader_cases("cached_attention")
+def cached_attention(variant: Variant) -> Iterator[Case]:
+    """Empty, broken and full blocks of rows, tables and masks of all kinds; the rest is poison."""
+    for number, (images, heads, shared, capacity, held, depth, columns, width) in enumerate(
+        _CACHED
+    ):
+        own = images if number % 2 else 1
+        pairs = width // 2 if number % 3 else width
+        tables = [floats(own, 1, 1, pairs, seed=seed) if width else None for seed in (3, 4)]
+        caches = [floats(images, shared, capacity, size, seed=size) for size in (depth, columns)]
+        for cache in caches:
+            cache[:, :, held:] = np.nan
+        masks = (None, (images, heads, 1, capacity), (capacity,), (images, 1, 1, capacity))
+        shape = masks[number % 4]
+        mask = None if shape is None else floats(*shape, seed=6)
+        if mask is not None:
+            mask[..., held + 1 :] = np.nan
+            mask[..., : held // 2] = -np.inf
+        inputs = [
+            floats(images, heads, 1, depth),
+            floats(images, shared, 1, depth, seed=1),
+            floats(images, shared, 1, columns, seed=2),
+            *tables,
+            *caches,
+            np.array([held], np.int64),
+            mask,
+        ]
+        attrs = CachedAttentionAttrs(0.5, width, number % 2 == 1, number % 2 == 0)
+        yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,55 @@
+"""Shapes of CachedAttention."""
+
+from __future__ import annotations
+
+from vkmnn.errors import ShapeError
+from vkmnn.ir import Op
+from vkmnn.ir.ops import CachedAttentionAttrs
+from vkmnn.shape.common import (
+    Infos,
+    Outputs,
+    Values,
+    check_broadcastable_to,
+    check_shape,
+    dtype_of,
+    has_input,
+    same_dtype,
+    shape_of,
+)
+from vkmnn.shape.registry import size_computer
+from vkmnn.shape.symbolic.facts import Facts, Found
+from vkmnn.shape.symbolic.rules import shape_rule
+
+
+@size_computer("CachedAttention")
+def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Values) -> Outputs:
+    q, k, v = (shape_of(inputs, index) for index in range(3))
+    keys, cached = shape_of(inputs, 5), shape_of(inputs, 6)
+    if not len(q) == len(k) == len(v) == len(keys) == 4 or q[2] != 1 or not k[1] or q[1] % k[1]:
+        raise ShapeError(f"queries {q} and keys {k} are not rows of heads that share")
+    if k != (q[0], k[1], 1, q[3]) or v[:3] != k[:3]:
+        raise ShapeError(f"keys {k} and values {v} do not fit the queries {q}")
+    check_shape(inputs, 5, (*k[:2], keys[2], k[3]), "cache of keys")
+    check_shape(inputs, 6, (*k[:2], keys[2], v[3]), "cache of values")
+    width = op.attrs.width
+    if width % 2 or not 0 <= width <= q[3] or bool(width) != has_input(inputs, 3):
+        raise ShapeError(f"{width} columns of {q} cannot be turned")
+    for index in (3, 4) if width else ():
+        table = shape_of(inputs, index)
+        rows = ((1, 1, 1), (q[0], 1, 1))
+        if len(table) != 4 or table[:3] not in rows or table[3] not in (width, width // 2):
+            raise ShapeError(f"the table {table} does not fit {width} columns of {q}")
+    if width and shape_of(inputs, 3) != shape_of(inputs, 4):
+        raise ShapeError("cosines and sines have different shapes")
+    if has_input(inputs, 8):
+        check_broadcastable_to(shape_of(inputs, 8), (*q[:3], keys[2]), "mask")
+    dtype = same_dtype(inputs, 0, 1, 2, 5, 6)
+    return [(dtype, (*q[:3], v[3])), (dtype, keys), (dtype_of(inputs, 6), cached)]
+
+
+@shape_rule("CachedAttention")
+def _named_cached_attention(op: Op[CachedAttentionAttrs], facts: Facts) -> list[Found]:
+    q, v = facts.shape(op), facts.shape(op, 2)
+    dtype = facts.dtype(op)
+    y = None if q is None or v is None else (*q[:3], v[3])
+    return [(dtype, y), (dtype, facts.shape(op, 5)), (dtype, facts.shape(op, 6))]
