@@ -777,11 +777,11 @@ CachedAttentionLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIf")
+_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIf")
 
 
 class CachedAttentionParams(Params):
-    """Push constants of `cached_attention`: 48 bytes."""
+    """Push constants of `cached_attention`: 52 bytes."""
 
     __slots__ = (
         "heads",
@@ -795,6 +795,7 @@ class CachedAttentionParams(Params):
         "mask_image",
         "mask_head",
         "lanes_log2",
+        "scores",
         "scale",
     )
 
@@ -812,6 +813,7 @@ class CachedAttentionParams(Params):
         mask_image: int,
         mask_head: int,
         lanes_log2: int,
+        scores: int,
         scale: float,
     ) -> None:
         self.heads: Final = heads
@@ -825,6 +827,7 @@ class CachedAttentionParams(Params):
         self.mask_image: Final = mask_image
         self.mask_head: Final = mask_head
         self.lanes_log2: Final = lanes_log2
+        self.scores: Final = scores
         self.scale: Final = scale
 
     def pack(self) -> bytes:
@@ -841,6 +844,7 @@ class CachedAttentionParams(Params):
                 self.mask_image,
                 self.mask_head,
                 self.lanes_log2,
+                self.scores,
                 self.scale,
             )
         except PACK_ERRORS as error:

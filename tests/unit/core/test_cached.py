@@ -37,7 +37,8 @@ class Step:
         rng = np.random.default_rng(3)
         sizes = {"q": (2, 2 * shared, rows, depth), "k": (2, 2, rows, depth),
                  "v": (2, 2, rows, depth), "ck": (2, 2, 9, depth), "cv": (2, 2, 9, depth),
-                 "cos": (2, 1, rows, 2), "sin": (2, 1, rows, 2), "mask": (2, 1, rows, 9)}  # fmt: skip
+                 "cos": (2, 1, rows, 2), "sin": (2, 1, rows, 2),
+                 "mask": (2, 1, rows, 9)}  # fmt: skip
         values: dict[str, Array] = {
             name: rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()
         }

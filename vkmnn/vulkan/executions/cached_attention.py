@@ -68,6 +68,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             mask_image=seen[1] * seen[3] if seen[0] > 1 else 0,
             mask_head=seen[3] if seen[1] > 1 else 0,
             lanes_log2=_log2(columns // 4),
+            scores=KEYS,
             scale=attrs.scale,
         )
         spec = {
