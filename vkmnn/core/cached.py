@@ -109,7 +109,7 @@ class _Finder:
         return self._readers[name] == 1
 
     def _appended(self, name: str, query: tuple[int, ...]) -> list[Op[Any]] | None:
-        """Return the Append behind keys or values, and what repeats its heads, if that is all."""
+        """Return the Append that made keys or values, and what repeats its heads, if no more."""
         op = self._makers.get(name)
         repeats: list[Op[Any]] = []
         dims = self._dims(name)
