@@ -15,6 +15,8 @@ def requantized(
     attrs: QuantizedConvolutionAttrs | QuantizedMatMulAttrs,
 ) -> AnyArray:
     """Return exact sums as codes, all arithmetic in float32; `factor` broadcasts to the sums."""
+    if residual is not None and attrs.add is None:
+        sums = sums + residual
     codes = np.clip(np.rint(sums.astype(np.float32) * factor), attrs.low, attrs.high)
     codes = codes.astype(np.float32)
     add = attrs.add

@@ -202,8 +202,8 @@ class QuantizedConvolutionAttrs(OpAttrs):
     Codes are less their zero points: x and y whole numbers in float32, so that pads are zeros.
     Inputs: x, w (int8 or int16), bias [O] (whole numbers), residual, factor [O]. The sum is exact;
     it is rounded to float32 once, and the product with the factor half to even. A residual is codes
-    too, and joins as `add` says; the result is multiplied by `scale`. Window and group:
-    `ConvolutionAttrs`.
+    too, and joins as `add` says; without that, it is a part of the sum. The result is multiplied
+    by `scale`. Window and group: `ConvolutionAttrs`.
     """
 
     kernel: tuple[int, ...]

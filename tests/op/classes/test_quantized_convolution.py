@@ -139,17 +139,24 @@ def test_clamps_between_are_bounds(clamp: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_sums_beyond_float32_stay_exact_to_a_code(device: str) -> None:
-    """Where whole sums may leave what float32 holds, no code is off by more than one."""
-    rng = np.random.default_rng(3)
-    x = rng.integers(0, 256, (1, 600, 2, 3)).astype(np.uint8)
-    w = rng.integers(0, 256, (3, 600, 1, 1)).astype(np.uint8)
+@pytest.mark.parametrize("channels", [600, 3001])
+def test_sums_beyond_float32_are_exact(channels: int, device: str) -> None:
+    """Sums of up to 2^28 end between two codes, where a float32 sum would miss by an odd number."""
+    rng = np.random.default_rng(channels)
+    x = rng.integers(128, 256, (1, channels, 3, 3)).astype(np.uint8)
+    w = rng.integers(128, 256, (3, channels, 1, 1)).astype(np.uint8)
+    x[:, :2], w[:, :2] = 1, 1
+    sums = integer_sums(x.astype(np.int64), w.astype(np.int64), 1, (1, 1), (0, 0, 0, 0))
+    # A bias that brings results near the middle of the codes; a factor that keeps the last bits.
+    bias = -np.median(sums.reshape(3, -1), axis=1).astype(np.int32)
+    bias = np.maximum(bias, -(1 << 23))
+    sums = sums + bias.reshape(3, 1, 1)
+    factor = np.float32(2.0 ** -round(np.log2(max(np.abs(sums).max() / 100, 1))))
     constants = {
-        "xs": np.float32(0.25), "xz": np.uint8(0), "w": w, "ws": np.float32(2.0**-12),
-        "wz": np.uint8(0), "ys": np.float32(8.0), "yz": np.uint8(0),
+        "xs": np.float32(1), "xz": np.uint8(0), "w": w, "ws": factor,
+        "wz": np.uint8(0), "ys": np.float32(1), "yz": np.uint8(128), "b": bias,
     }  # fmt: skip
     node = helper.make_node("QLinearConv", ["x", *constants], ["y"])
-    got, _ = ran([node], constants, x, TensorProto.UINT8, device)
-    sums = integer_sums(x.astype(np.int64), w.astype(np.int64), 1, (1, 1), (0, 0, 0, 0))
-    want = requantized(sums, np.float32(2.0**-17), 0, np.uint8)
-    assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+    got, types_run = ran([node], constants, x, TensorProto.UINT8, device)
+    np.testing.assert_array_equal(got, requantized(sums, factor, 128, np.uint8))
+    assert types_run.count("QuantizedConvolution") == 2

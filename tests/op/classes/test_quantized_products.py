@@ -156,3 +156,21 @@ def test_scales_of_results_become_part_of_the_product(device: str) -> None:
     assert [name for name in types_run if name not in ("Cast", "ConvertTensor")] == [
         "QuantizedMatMul"
     ]
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_sums_beyond_float32_are_exact(device: str) -> None:
+    rng = np.random.default_rng(4)
+    a = rng.integers(100, 256, (5, 2001)).astype(np.uint8)
+    b = rng.integers(-128, 128, (2001, 6)).astype(np.int8)
+    b[:, ::2] = np.maximum(b[:, ::2], 60)
+    sums = a.astype(np.int64) @ b.astype(np.int64)
+    factor = np.float32(2.0**-18)
+    constants = {
+        "as": np.float32(1), "az": np.uint8(0), "b": b, "bs": factor, "bz": np.int8(0),
+        "ys": np.float32(1), "yz": np.uint8(100),
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["a", *constants], ["y"])
+    got, types_run = ran([node], constants, {"a": a}, TensorProto.UINT8, device)
+    np.testing.assert_array_equal(got, requantized(sums, factor, 100, np.uint8))
+    assert types_run.count("QuantizedMatMul") == 2

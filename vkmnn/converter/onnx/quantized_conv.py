@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 
 from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
@@ -12,6 +15,9 @@ from vkmnn.records import dataclass
 
 EXACT = 1 << 24
 """Sums of whole numbers up to this size are exact in float32, in any order."""
+
+HALF = 16
+"""Weights whose sums may be larger are cut into multiples of this and a rest: two convolutions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +84,43 @@ def convolve_codes(
     unit: Unit,
     bounds: tuple[int, int],
 ) -> str | None:
-    """Add a convolution of codes, and return its result; None where sums may not be exact."""
+    """Add a convolution of codes, and return its result; None where sums may not be exact.
+
+    Where they could leave what float32 holds, two convolutions make them: their sum is rounded
+    once, as a whole number of 32 bits is when it becomes a float.
+    """
+    first = ""
     if filters.largest_sum(x.largest) > EXACT:
-        return None
+        high, low = (replace(filters, values=half) for half in halves(filters.values))
+        high = replace(high, bias=np.zeros_like(high.bias))
+        if max(part.largest_sum(x.largest) for part in (high, low)) > EXACT:
+            return None
+        steps = np.array([HALF], np.float32)
+        first = _convolve(node, x, high, "", steps, window, (-inf, inf))
+        filters = low
+    factor = in_scale * filters.scale / unit.scale
+    return _convolve(node, x, filters, first, factor, window, bounds)
+
+
+def halves(values: Array) -> tuple[Array, Array]:
+    """Return h and l, both small, with values = h · HALF + l."""
+    wide = values.astype(np.int32)
+    high = (wide + HALF // 2) // HALF
+    return high.astype(np.int8), (wide - high * HALF).astype(np.int8)
+
+
+def _convolve(
+    node: NodeContext,
+    x: Coded,
+    filters: Filters,
+    first: str,
+    factor: Array,
+    window: ConvolutionAttrs,
+    bounds: tuple[float, float],
+) -> str:
+    """Add a convolution; `first` is a part of the sums."""
     outputs = len(filters.values)
-    factor = np.broadcast_to(in_scale * filters.scale / unit.scale, (outputs,))
+    factor = np.broadcast_to(factor, (outputs,))
     attrs = QuantizedConvolutionAttrs(
         window.kernel,
         window.strides,
@@ -97,7 +135,7 @@ def convolve_codes(
         x.tensor,
         node.constant(filters.values),
         node.constant(filters.bias.astype(np.float32)),
-        "",
+        first,
         node.constant(np.ascontiguousarray(factor, np.float32)),
     ]
     return node.emit("QuantizedConvolution", inputs, attrs)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 
 from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
 from vkmnn.converter.onnx.node import NodeContext
-from vkmnn.converter.onnx.quantized_conv import EXACT, are_ordinary, bias_codes
+from vkmnn.converter.onnx.quantized_conv import (
+    EXACT,
+    HALF,
+    are_ordinary,
+    bias_codes,
+    halves,
+)
 from vkmnn.ir import Array
 from vkmnn.ir.ops import QuantizedMatMulAttrs
 from vkmnn.records import dataclass
@@ -68,15 +77,30 @@ def multiply_codes(
     bounds: tuple[int, int],
 ) -> str | None:
     """Add a product of codes, and return its result; None where sums may not be exact."""
-    added = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))
-    if right.largest + added > EXACT or (node.known_rank(a.tensor) or 0) < 2:
+    if (node.known_rank(a.tensor) or 0) < 2:
         return None
+    added = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))
+    first = ""
+    if right.largest + added > EXACT:
+        value = node.const_value(right.tensor)
+        if value is None:
+            return None
+        axis = 1 if product.transpose_b else 0
+        parts = halves(value)
+        sums = (np.abs(part.astype(np.int64)).sum(axis) * a.largest for part in parts)
+        if max(int(part.max(initial=0)) for part in sums) + added > EXACT:
+            return None
+        high, low = (node.constant(part.astype(np.float32)) for part in parts)
+        attrs = QuantizedMatMulAttrs(product.transpose_a, product.transpose_b, -inf, inf)
+        steps = node.constant(np.array([HALF], np.float32))
+        first = node.emit("QuantizedMatMul", [a.tensor, high, "", "", steps], attrs)
+        right = replace(right, tensor=low)
     factor = np.asarray(scale * right.scale / unit.scale, np.float32).reshape(-1)
     attrs = QuantizedMatMulAttrs(
         product.transpose_a, product.transpose_b, float(bounds[0]), float(bounds[1])
     )
     offset = "" if bias is None else node.constant(bias.astype(np.float32))
-    inputs = [a.tensor, right.tensor, offset, "", node.constant(factor)]
+    inputs = [a.tensor, right.tensor, offset, first, node.constant(factor)]
     return node.emit("QuantizedMatMul", inputs, attrs)
 
 
