@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,6 +52,7 @@ class Interpreter:
     ) -> None:
         self._network: Network | None = load_network(model, budget, unsupported=unsupported)
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of the set: sessions may be made on any thread
 
     @classmethod
     def from_file(cls, path: str | Path, budget: Budget | None = None) -> Interpreter:
@@ -87,6 +89,7 @@ class Interpreter:
 
         Raises:
             DeviceNotFoundError: the device asked for is not there.
+            PlacementError: `require_device` is set and an op would run elsewhere.
             InvalidInputError: the configuration holds an unknown value, a path names nothing of
                 the network, or the model has been released.
         """
@@ -98,7 +101,8 @@ class Interpreter:
         except BaseException:
             session.close()
             raise
-        self._sessions.add(session)
+        with self._lock:
+            self._sessions.add(session)
         return session
 
     def _network_for(self, modes: SessionModes) -> Network:
@@ -129,7 +133,8 @@ class Interpreter:
     @property
     def sessions(self) -> tuple[Session, ...]:
         """The sessions that are open and that somebody still has."""
-        return tuple(session for session in self._sessions if not session.closed)
+        with self._lock:
+            return tuple(session for session in self._sessions if not session.closed)
 
     def session_info(self, session: Session) -> SessionInfo:
         """Return memory, operations, backends and state of a session (MNN getSessionInfo).
@@ -145,11 +150,13 @@ class Interpreter:
         Raises:
             InvalidInputError: it is not one of this interpreter's.
         """
-        if session not in self._sessions:
-            raise InvalidInputError(
-                "the session is not one of this interpreter's", hint="it may be released already"
-            )
-        self._sessions.discard(session)
+        with self._lock:
+            if session not in self._sessions:
+                raise InvalidInputError(
+                    "the session is not one of this interpreter's",
+                    hint="it may be released already",
+                )
+            self._sessions.discard(session)
         session.close()
 
     def release_model(self) -> None:
@@ -182,13 +189,13 @@ class Interpreter:
                 it is not one of this interpreter's.
         """
         self._loaded()
-        if session not in self._sessions:
-            raise InvalidInputError("the session is not one of this interpreter's")
+        if session not in self.sessions:
+            raise InvalidInputError("the session is not one of this interpreter's, or is closed")
         if session.state is SessionStatus.NEEDS_RESIZE:
             raise InvalidInputError(
                 "the session has data that it has not taken yet", hint="call resize_session first"
             )
-        self._network = session.changed_network()
+        self._network = session.with_changes(self._loaded())
 
     def close(self) -> None:
         """Close all sessions and forget the network."""

@@ -149,8 +149,12 @@ class Session:
             return
         configs = [replace(config, device=CPU_DEVICE) for config in self.configs]
         other = open_paths(self._network, configs)
-        other.core.resize(shapes, feeds)
-        on_cpu = _seconds(other.core, arrays)
+        try:
+            other.core.resize(shapes, feeds)
+            on_cpu = _seconds(other.core, arrays)
+        except BaseException:
+            other.core.close()
+            raise
         slower = self.core if on_cpu < taken else other.core
         if on_cpu < taken:
             self._open(other)
@@ -193,17 +197,18 @@ class Session:
             raise _released("the session's model is gone")
         return self._network
 
-    def changed_network(self) -> Network:
-        """Return the network with the constants that the session has."""
-        network = self.network
-        if not self._changed:
-            return network
+    def with_changes(self, network: Network) -> Network:
+        """Return a network with the constants that this session has got, and all passes run."""
+        return self._changed_network(network, SessionModes()) if self._changed else network
+
+    def _changed_network(self, network: Network, modes: SessionModes) -> Network:
         constants = {**network.source.constants, **self._changed}
-        return network_of(replace(network.source, constants=constants), network)
+        source = replace(network.source, constants=constants)
+        return network_of(source, network, optimised=modes.passes, without=modes.without_passes)
 
     def _renew(self) -> None:
         """Open the session anew, with the constants that were changed."""
-        opened = open_paths(self.changed_network(), self.configs)
+        opened = open_paths(self._changed_network(self.network, self.modes), self.configs)
         self.core.close()
         self._open(opened)
         self._stale = False

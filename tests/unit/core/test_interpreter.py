@@ -377,6 +377,36 @@ def test_constants_are_written_back(device: str, tmp_path: Path) -> None:
     close_to(y, answer(weight=2 * WEIGHT))
 
 
+def test_changed_constants_and_modes() -> None:
+    """A session keeps its passes when its weights change, and the network its own."""
+    net = Interpreter(dense())
+    session = net.create_session({"device": "cpu"}, SessionModes(passes=False))
+    net.update_session_to_model(session)
+    assert names(net, None) == ["MatMul"]
+    net.get_session_constant(session, "w").copy_from(3 * WEIGHT)
+    net.resize_session(session)
+    close_to(run(net, session), answer(weight=3 * WEIGHT))
+    assert len(session.placement().ops) == 3
+    net.update_session_to_model(session)
+    other = net.create_session({"device": "cpu"})
+    close_to(run(net, other), answer(weight=3 * WEIGHT))
+    assert len(other.placement().ops) == 1
+    other.close()
+    with pytest.raises(InvalidInputError, match="is closed"):
+        net.update_session_to_model(other)
+
+
+def test_constants_of_a_part() -> None:
+    net = Interpreter(dense())
+    path = vkmnn.NetworkPath(("p",), (), vkmnn.PathNames.TENSOR)
+    session = net.create_session(ScheduleConfig("cpu", path=path))
+    net.get_session_constant(session, "b").copy_from(np.zeros(5, np.float32))
+    net.resize_session(session)
+    session.inputs["p"].copy_from(X @ WEIGHT)
+    net.run_session(session)
+    close_to(session.outputs["y"].copy_to(), np.maximum(X @ WEIGHT, 0))
+
+
 def test_constants_that_cannot_be_changed() -> None:
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     constants = [numpy_helper.from_array(np.array([3, 2]), "shape")]
