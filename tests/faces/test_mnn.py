@@ -29,7 +29,7 @@ def backends() -> list[str]:
     return ["VULKAN", "CPU"] if vkmnn.devices() else ["CPU"]
 
 
-@pytest.mark.parametrize("program", ["mnn_session.py", "mnn_module.py"])
+@pytest.mark.parametrize("program", ["mnn_session.py", "mnn_callbacks.py", "mnn_module.py"])
 def test_programs_run_unchanged(program: str, pictures: Path) -> None:
     picture = np.linspace(0, 1, 3 * 8 * 8).reshape(8, 8, 3) - (0.4, 0.5, 0.6)
     x = picture.transpose(2, 0, 1)[None].astype(np.float32)
