@@ -52,7 +52,13 @@ def _causal_with_past(node: onnx.NodeProto, inputs: Inputs) -> bool:
 
 def _fractional_length(node: onnx.NodeProto, inputs: Inputs) -> bool:
     modes = (b"align_corners", b"half_pixel_symmetric", b"tf_crop_and_resize")
-    return any(a.s in modes for a in node.attribute) and len(node.input) == 3
+    kept = (b"not_larger", b"not_smaller")  # sizes then follow from one scale
+    scaled = len(node.input) == 3 or any(a.s in kept for a in node.attribute)
+    return scaled and any(a.s in modes for a in node.attribute)
+
+
+def _interpolates(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
 
 
 def _is_flat(node: onnx.NodeProto, inputs: Inputs) -> bool:
@@ -105,6 +111,11 @@ DISPUTES: tuple[Dispute, ...] = (
         "Resize",
         "onnxruntime rounds the new length before it aligns; ONNX uses scale · size",
         _fractional_length,
+    ),
+    Dispute(
+        "Resize",
+        "onnxruntime has places between elements in float32, and loses digits on long axes",
+        _interpolates,
     ),
     Dispute(
         "Resize",
