@@ -269,15 +269,20 @@ def llm_command(
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of the text.")] = 64,
     layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 12,
     rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Texts per engine.")] = 3,
+    bits: Annotated[int, typer.Option("--bits", help="Of weights: 4, 8, or 32 for floats.")] = 4,
     output: OutputOption = results.DEFAULT,
 ) -> None:
     """Tokens a second of a LLaMA-like model, 125 M parameters, beside onnxruntime on the CPU."""
-    sizes = llm.Sizes(layers=layers)
+    if bits not in (4, 8, 32):
+        raise typer.BadParameter(f"{bits} bits", param_hint="--bits")
+    sizes = llm.Sizes(layers=layers, bits=bits)
     found, name = llm.measure(output / "llm", sizes, device, prompt, tokens, rounds)
-    heading(f"{name}, float32, a prompt of {prompt} tokens and {tokens} more")
-    rows = table("engine", "prompt, tokens/s", "text, tokens/s", right=("prompt, tokens/s",))
+    heading(f"{name}, weights of {bits} bits, a prompt of {prompt} tokens and {tokens} more")
+    columns = ("prompt, tokens/s", "text, tokens/s", "dispatches a run")
+    rows = table("engine", *columns, right=columns)
     for rates in found:
-        rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}")
+        commands = "" if rates.commands is None else f"{rates.commands:.1f}"
+        rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}", commands)
     show(rows)
 
 

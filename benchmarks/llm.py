@@ -28,6 +28,7 @@ class Sizes:
     inner: int = 2048
     vocabulary: int = 32000
     positions: int = 2048
+    bits: int = 4  # of weights, in blocks of 32; 32 for floats
 
     @property
     def depth(self) -> int:
@@ -37,11 +38,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens a second, of the prompt and of the text."""
+    """Tokens a second, of the prompt and of the text; dispatches a token, where they are known."""
 
     engine: str
     prefill: float
     decode: float
+    commands: float | None = None
 
 
 class _Builder:
@@ -60,8 +62,19 @@ class _Builder:
         return name
 
     def linear(self, x: str, name: str, size: int, width: int) -> str:
+        if self.sizes.bits != 32:
+            return self.coded(x, name, size, width)
         weight = self.rng.standard_normal((size, width), np.float32) / np.float32(size**0.5)
         return self.node("MatMul", [x, self.constant(f"{name}.w", weight)], [name])
+
+    def coded(self, x: str, name: str, size: int, width: int) -> str:
+        blocks, bits = -(-size // 32), self.sizes.bits
+        codes = self.rng.integers(0, 256, (width, blocks, 4 * bits), dtype=np.uint8)
+        step = np.float32(2 ** (1 - bits) * 1.7 / size**0.5)
+        scales = np.full((width, blocks), step, np.float32)
+        weights = [self.constant(f"{name}.q", codes), self.constant(f"{name}.s", scales)]
+        return self.node("MatMulNBits", [x, *weights], [name], domain="com.microsoft", K=size,
+                         N=width, bits=bits, block_size=32)  # fmt: skip
 
     def skip_norm(self, x: str, skip: str, name: str) -> tuple[str, str]:
         scale = self.constant(f"{name}.scale", np.ones(self.sizes.width, np.float32))
@@ -166,12 +179,16 @@ def measure(
 
 
 def _median(rates: Sequence[Rates]) -> Rates:
-    return Rates(rates[0].engine, median(r.prefill for r in rates), median(r.decode for r in rates))
+    prefill, decode = (median(r.prefill for r in rates), median(r.decode for r in rates))
+    return Rates(rates[0].engine, prefill, decode, rates[0].commands)
 
 
 def _ours(model: llm.LanguageModel, ids: list[int], tokens: int) -> Rates:
+    before = model.counters()
     made = model.generate(ids, tokens)
-    return Rates("vkmnn", made.prefill_rate, made.decode_rate)
+    after = model.counters()
+    submits, commands = (after[name] - before.get(name, 0) for name in ("submits", "commands"))
+    return Rates("vkmnn", made.prefill_rate, made.decode_rate, commands / max(submits, 1))
 
 
 def _onnxruntime(path: Path, sizes: Sizes, tokens: int) -> Callable[[list[int]], Rates] | None:
