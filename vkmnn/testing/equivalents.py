@@ -234,7 +234,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("nms_gather.comp.j2", r"row == 0u && lane (!= 0|== 1)u", _SAME),
     Equivalent(
         "nms_sort.comp.j2",
-        r"piece = \(\w+ \+ LANES (\+ 1u|- 0u)\)",
+        r"piece = \(\w+ \+ LANES (\+ 1u|- 0u)\)|piece = \(\w+ \+ LANES - 1u\) \*",
         "longer pieces, of which the last ones are shorter or empty",
     ),
     Equivalent(
@@ -252,7 +252,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("reduce_exact.comp.j2", r"uint quotient = 1u", "64 steps shift it out of the word"),
     Equivalent(
         "roi_align.comp.j2",
-        r"line\.start\) \* step\) - 1\.0",
+        r"line\.start\) \* step\) - 1\.0|\(-2\.0 - line|/ step\) - 2\.0",
         "samples are at most one pixel apart: it begins no later, with samples that are zero",
     ),
     Equivalent(

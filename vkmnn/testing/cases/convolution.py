@@ -346,6 +346,9 @@ def _winograd(variant: Variant, turns: Sequence[Activation] = CLAMPS) -> Iterato
     # The border of the input at every place in a tile.
     for size, begin in product(range(5, 9), range(2)):
         yield case((1, 3, size, size + 1), (4, 3, 3, 3), pads=(begin, 1 - begin, 3, 3))
+    # Broken tiles whose pixels past the end are not those before it.
+    for height, width in ((5, 7), (6, 5)):
+        yield case((1, 3, height, width), (4, 3, 3, 3), pads=(1, 1, 1, 1))
     yield case((1, 1, 1, 1), (2, 1, 3, 3), pads=(2, 1, 0, 1))
 
 

@@ -111,6 +111,8 @@ def softmax_columns(variant: Variant) -> Iterator[Case]:
         cases.append(_case(floats(9, 8).astype(np.float16), 0, log))
         # Exponentials of these would overflow but for the maximum of the column.
         cases.append(_case(floats(7, 9 - width // 4, scale=400), 0, log))
+        # The maximum at every place of a column.
+        cases.append(_case(300 * np.eye(8, 9 - width // 4, dtype=np.float32), 0, log))
         yield from (taking(case, {"softmax": "columns"}) for case in cases)
 
 
