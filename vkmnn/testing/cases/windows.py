@@ -107,10 +107,15 @@ def pooling_special() -> Iterator[Case]:
     yield op_case("Pooling", PoolingAttrs("MAX", kernel=(2, 2), pads=(1, 1, 0, 0)), [x])
 
 
+_PLANES: tuple[Shape, ...] = (
+    (2, 7, 13, 17), (1, 5, 31), (3, 3, 1, 1), (1, 9, 3, 5, 7), (2, 4, 65, 33), (2, 11, 3, 5),
+)  # fmt: skip
+
+
 @shader_cases("pool_whole")
 def pool_whole(variant: Variant) -> Iterator[Case]:
     """Planes of one to three axes, longer and shorter than the workgroups; special values."""
-    for shape in ((2, 7, 13, 17), (1, 5, 31), (3, 3, 1, 1), (1, 9, 3, 5, 7), (2, 4, 65, 33)):
+    for shape in _PLANES:
         for kind in ("MAX", "AVERAGE"):
             x = whole(*shape) if kind == "AVERAGE" else floats(*shape)
             case = op_case("Pooling", PoolingAttrs(kind, is_global=True), [x], rtol=3e-7, atol=0)
