@@ -183,6 +183,10 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"min\(begin - pc\.chunk",
         "the first piece then goes through the whole line; the others offer elements of their own",
     ),
+    Equivalent("norm_rows.comp.j2", r"STATISTICS && lane != 0u", _SAME),
+    Equivalent(
+        "softmax_rows.comp.j2", r"^        if \(HOLD >= 0u\)", "a row that is held takes one"
+    ),
     Equivalent("det.comp.j2", r"column = k \+ 0u", "the column of a pivot is not read again"),
     Equivalent(
         "include/epilogue.glsl.j2",
