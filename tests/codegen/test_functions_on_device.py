@@ -268,7 +268,11 @@ def fused(compiler: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Shade
     return shader_from_entry("fused", built.variants["fused"], lambda: built.spirv["fused"])
 
 
-@pytest.mark.parametrize("activation", list(Activation), ids=lambda a: a.name)
+OF_NUMBERS = [one for one in Activation if one is not Activation.REQUANTIZE]
+"""The functions of a number; products of codes end with what needs more than that."""
+
+
+@pytest.mark.parametrize("activation", OF_NUMBERS, ids=lambda a: a.name)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_fused_activation(device: Device, fused: Shader, activation: Activation) -> None:
     x = X[~np.isinf(X) & ~(np.abs(X) > 1e12)]
@@ -282,7 +286,7 @@ def test_fused_activation(device: Device, fused: Shader, activation: Activation)
     assert np.all(error <= 1e-6 * np.maximum(1, np.abs(expected[numbers])))
 
 
-@pytest.mark.parametrize("activation", list(Activation), ids=lambda a: a.name)
+@pytest.mark.parametrize("activation", OF_NUMBERS, ids=lambda a: a.name)
 def test_large_values_stay_finite(device: Device, fused: Shader, activation: Activation) -> None:
     x = np.array([3e38, -3e38, 1e20, -1e20, 89, -89, 1e-30], np.float32)
     params = np.array([2], np.uint32).tobytes() + np.array([0.5, 0.5], np.float32).tobytes()
@@ -292,4 +296,4 @@ def test_large_values_stay_finite(device: Device, fused: Shader, activation: Act
 
 def test_activation_names_are_those_of_the_ir() -> None:
     ir = pytest.importorskip("vkmnn.ir.ops")
-    assert tuple(member.name for member in Activation) == ir.ACTIVATION_KINDS
+    assert tuple(one.name for one in OF_NUMBERS) == ir.ACTIVATION_KINDS

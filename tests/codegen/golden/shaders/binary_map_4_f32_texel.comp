@@ -78,6 +78,7 @@ uint divide(uint a, uint b)
 #define ACTIVATION_ELU 11u
 #define ACTIVATION_SOFTPLUS 12u
 #define ACTIVATION_QUICK_GELU 13u
+#define ACTIVATION_REQUANTIZE 14u
 layout(constant_id = 8) const uint ACTIVATION = 0u;
 #ifndef VKMNN_SPECIAL
 #define VKMNN_SPECIAL

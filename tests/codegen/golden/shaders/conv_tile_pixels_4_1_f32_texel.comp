@@ -68,6 +68,7 @@ ivec3 next_tap(ivec3 k, ivec3 kernel)
 #define ACTIVATION_ELU 11u
 #define ACTIVATION_SOFTPLUS 12u
 #define ACTIVATION_QUICK_GELU 13u
+#define ACTIVATION_REQUANTIZE 14u
 layout(constant_id = 8) const uint ACTIVATION = 0u;
 #ifndef VKMNN_SPECIAL
 #define VKMNN_SPECIAL
@@ -268,20 +269,73 @@ vec4 activate_with(vec4 sum, vec4 residual)
     return result;
 }
 
-// Which lanes of a channel block hold channels.
-bvec4 live_lanes(uint block)
+// `factor`: of each lane. `unit`: scales of a code and of its residual, and of what both make. `range`:
+// bounds of the latter, and what the result is multiplied by.
+struct Ending
 {
-    return lessThan(4u * block + uvec4(0u, 1u, 2u, 3u), uvec4(pc.channels));
+    vec4 factor;
+    vec4 unit;
+    vec4 range;
+};
+
+Ending ending_of(uint block, uint blocks)
+{
+    return Ending(bias_load(blocks + block), bias_load(2u * blocks), bias_load(2u * blocks + 1u));
+}
+
+// An exact sum of codes as a code; a residual that joins later is codes, too.
+vec4 requantize(vec4 sum, vec4 residual, Ending ending)
+{
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_BEFORE)
+        sum += residual;
+    precise vec4 scaled = sum * ending.factor;
+    vec4 code = clamp(roundEven(scaled), vec4(pc.act_alpha), vec4(pc.act_beta));
+    if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_AFTER) {
+        precise vec4 first = code * ending.unit.x;
+        precise vec4 second = residual * ending.unit.y;
+        precise vec4 both = first + second;
+        precise vec4 steps = both / ending.unit.z;
+        code = clamp(roundEven(steps), ending.range.xxxx, ending.range.yyyy);
+    }
+    return code * ending.range.z;
+}
+
+// Which lanes of a channel block hold channels, and how sums of codes end there.
+struct Lanes
+{
+    bvec4 live;
+    Ending ending;
+};
+
+Lanes lanes_of(uint block)
+{
+    Lanes lanes;
+    lanes.live = lessThan(4u * block + uvec4(0u, 1u, 2u, 3u), uvec4(pc.channels));
+    switch (ACTIVATION)
+    {
+    case ACTIVATION_REQUANTIZE:
+        lanes.ending = ending_of(block, (pc.channels + 3u) >> 2);
+        break;
+    default:
+        lanes.ending = Ending(vec4(0.0), vec4(0.0), vec4(0.0));
+    }
+    return lanes;
 }
 
 // Applies residual and activation, and clears the lanes past the last channel. Kernels call this
 // outside of any condition, where CPU devices read push constants cheaply.
-vec4 finish(vec4 sum, bvec4 live, uint index)
+vec4 finish(vec4 sum, Lanes lanes, uint index)
 {
     vec4 residual = vec4(0.0);
     if (HAS_RESIDUAL)
         residual = residual_load(index);
-    return mix(vec4(0.0), activate_with(sum, residual), live);
+    switch (ACTIVATION)
+    {
+    case ACTIVATION_REQUANTIZE:
+        return mix(vec4(0.0), requantize(sum, residual, lanes.ending), lanes.live);
+    default:
+        return mix(vec4(0.0), activate_with(sum, residual), lanes.live);
+    }
 }
 
 // Finds computed pixel m: `origin` is the position of its first tap, `image` the first texel of its
@@ -402,18 +456,18 @@ void main()
         bool kept = first + 0u < group_blocks;
         uint block = group * group_blocks + min(first + 0u, group_blocks - 1u);
         vec4 bias = bias_load(block);
-        bvec4 live = live_lanes(block);
+        Lanes lanes = lanes_of(block);
         uint start = block * pc.out_block;
-        vec4 v0 = finish(acc0_0 + bias, live, start + place0);
+        vec4 v0 = finish(acc0_0 + bias, lanes, start + place0);
         if (kept && m0 < pixels)
             y_store(start + place0, v0);
-        vec4 v1 = finish(acc1_0 + bias, live, start + place1);
+        vec4 v1 = finish(acc1_0 + bias, lanes, start + place1);
         if (kept && m1 < pixels)
             y_store(start + place1, v1);
-        vec4 v2 = finish(acc2_0 + bias, live, start + place2);
+        vec4 v2 = finish(acc2_0 + bias, lanes, start + place2);
         if (kept && m2 < pixels)
             y_store(start + place2, v2);
-        vec4 v3 = finish(acc3_0 + bias, live, start + place3);
+        vec4 v3 = finish(acc3_0 + bias, lanes, start + place3);
         if (kept && m3 < pixels)
             y_store(start + place3, v3);
     }
