@@ -207,11 +207,17 @@ def _skip(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
 def _resize(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     """Coordinates by which float32 and float64 choose different elements, where nothing decides.
 
-    The reference evaluator does not know tf_half_pixel_for_nn.
+    The reference evaluator does not know tf_half_pixel_for_nn, and takes scale · size for the
+    length that pytorch_half_pixel asks for: 1.5 is one element, and none to it.
     """
     if _not_finite(attributes, inputs):
         return True
     mode = attributes.get("coordinate_transformation_mode")
+    scales = _array(inputs, 2).astype(np.float64)
+    if mode == b"pytorch_half_pixel" and scales.size:
+        return any(
+            1 < size * float(scale) < 2 for size in _array(inputs, 0).shape for scale in scales
+        )
     if mode != b"tf_half_pixel_for_nn" or attributes.get("mode", b"nearest") != b"nearest":
         return False
     shape, scales, sizes = _array(inputs, 0).shape, _array(inputs, 2), _array(inputs, 3)
@@ -247,6 +253,19 @@ def _range(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return bool((_array(inputs, 2) == 0).any()) or _not_finite(attributes, inputs)
 
 
+def _grid_sample(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Images and grids of two types, which onnxruntime has no kernel for.
+
+    The reference evaluator clamps the place, where ONNX clamps what each tap of a cubic reads.
+    """
+    return _array(inputs, 0).dtype != _array(inputs, 1).dtype or _not_finite(attributes, inputs)
+
+
+def _sums_nothing(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Products of nothing: onnxruntime leaves the bias out."""
+    return not _array(inputs, 0).size
+
+
 _RULES: Mapping[str, Rule] = {
     "Div": _divides_by_zero,
     "Mod": _modulo,
@@ -277,7 +296,8 @@ _RULES: Mapping[str, Rule] = {
     "Resize": _resize,
     "RotaryEmbedding": _rotary,
     "Upsample": _not_finite,
-    "GridSample": _not_finite,
+    "GridSample": _grid_sample,
+    "DynamicQuantizeMatMul": _sums_nothing,
     "GroupQueryAttention": _group_query,
 }
 """By operator; NaN and infinity where comparisons or interpolation weights of 0 meet them."""
