@@ -83,6 +83,7 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
     """Yield products of normalised rows, and of gates with what they gate."""
     for number, (rows, depth, columns, block, normed, gated) in enumerate(_FUSED):
         codes, scales, zeros = _weights(columns, depth, block, bits, zeros=number % 2 == 1)
+        scales = scales * np.float32(2.0 ** (4 - bits))  # weights as large as those of 4 bits
         bias = whole(columns, seed=2) if number % 2 else None
         gain = whole(depth, seed=4, low=1, high=4) / 4 if normed else None
         activation = Activation("SILU") if gated else Activation()
