@@ -93,7 +93,7 @@ def run_cost(device: Device, dispatches: int, rounds: int) -> RunCost:
     times = interleave(
         {"run": lambda: plan.execute(feeds), "bare": segment.replay}, rounds, warm_up=5
     )
-    with patch.object(segment, "replay", lambda: None):
+    with patch.object(segment, "_replay", lambda: None):
         python = [cpu_seconds(lambda: plan.execute(feeds)) for _ in range(rounds)]
     plan.close()
     return RunCost(times["run"].median, times["bare"].median, median(python))

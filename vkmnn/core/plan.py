@@ -152,12 +152,14 @@ class Plan:
         if name in self._constants:
             constant: Array = self._constants[name].copy()
             return constant
-        array = np.asarray(host[name])  # numpy comparisons of 0-d arrays return scalars
+        found: Any = host[name]
+        shared = isinstance(found, DeviceTensor)
+        array = found if type(found) is np.ndarray else np.asarray(found)  # or a scalar of numpy's
         # An op that only renames may return its input; the caller must own the result.
-        shared = isinstance(host[name], DeviceTensor)
         for feed in feeds.values():
             given: Any = feed
-            shared = shared or (isinstance(given, np.ndarray) and np.may_share_memory(array, given))
+            if given is array or (array.base is not None and isinstance(given, np.ndarray)):
+                shared = shared or np.may_share_memory(array, given)
         return array.copy() if shared else array
 
     # --- runs on tensors at fixed places ---------------------------------------------------------
