@@ -56,11 +56,12 @@ def test(args: Sequence[str]) -> int:
         return process.run_loud([*pytest, *chosen], env)
 
     env |= matrix.second_driver()
-    pytest += ["-q", "-n", str(WORKERS)]
+    pytest += ["-q", "-n", str(WORKERS), "--dist", "worksteal"]
     say("the whole suite on the default device")
-    status = process.run_loud([*pytest, "-m", "not torch"], env)
+    wanted = "not torch" if everything else "not torch and not soak"
+    status = process.run_loud([*pytest, "-m", wanted], env)
     if not everything:
-        say("python3 tasks.py test --all adds every kernel variant and other drivers")
+        say("python3 tasks.py test --all adds the long tests, every kernel variant and other drivers")
     elif device:
         kernels = [*pytest, "--vkmnn-shaders"]
         say("every variant of every kernel on the default device")

@@ -82,11 +82,12 @@ def test_sessions_that_open_lost_devices_anew(model: Path, fault: Fault) -> None
         assert row.errors["made good"] > row.trials // 4
 
 
+@pytest.mark.parametrize("stride", [97, pytest.param(23, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("fault", [Fault.DEVICE_MEMORY, Fault.LOST, Fault.INTERRUPT])
-def test_calls_while_tuning_may_fail(model: Path, fault: Fault) -> None:
-    (row,) = sweep(model, [fault], tune=True, stride=23)
+def test_calls_while_tuning_may_fail(model: Path, fault: Fault, stride: int) -> None:
+    (row,) = sweep(model, [fault], tune=True, stride=stride)
     assert row.violations == []
-    assert row.trials > 10
+    assert row.trials > 230 // stride
 
 
 def test_a_crash_is_told_from_what_was_tried(model: Path, tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ def test_a_full_queue_says_so_and_a_large_body_too(models: Models) -> None:
         assert server.idle()
 
 
-@pytest.mark.parametrize("seconds", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.soak)])
 def test_a_storm_of_clients(seconds: int, models: Models) -> None:
     """Sixty-four clients that ask, leave, send nonsense and send too much; nobody waits in vain."""
     text = {"model": "tiny", "prompt": "the quick", "max_tokens": 6, "temperature": 0}

@@ -114,7 +114,7 @@ def test_threads_with_callbacks(caplog: pytest.LogCaptureFixture, capfd: Any) ->
     weather(1.5, caplog, capfd)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_threads_with_callbacks_for_a_minute(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
     weather(60, caplog, capfd)
 
