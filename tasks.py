@@ -61,7 +61,7 @@ def test(args: Sequence[str]) -> int:
     wanted = "not torch" if everything else "not torch and not soak"
     status = process.run_loud([*pytest, "-m", wanted], env)
     if not everything:
-        say("python3 tasks.py test --all adds the long tests, every kernel variant and other drivers")
+        say("python3 tasks.py test --all adds long tests, every kernel variant and other drivers")
     elif device:
         kernels = [*pytest, "--vkmnn-shaders"]
         say("every variant of every kernel on the default device")
