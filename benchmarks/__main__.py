@@ -278,11 +278,12 @@ def llm_command(
     sizes = llm.Sizes(layers=layers, bits=bits)
     found, name = llm.measure(output / "llm", sizes, device, prompt, tokens, rounds)
     heading(f"{name}, weights of {bits} bits, a prompt of {prompt} tokens and {tokens} more")
-    columns = ("prompt, tokens/s", "text, tokens/s", "dispatches a run")
+    columns = ("prompt, tokens/s", "text, tokens/s", "dispatches a run", "host, ms a token")
     rows = table("engine", *columns, right=columns)
     for rates in found:
         commands = "" if rates.commands is None else f"{rates.commands:.1f}"
-        rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}", commands)
+        host = "" if rates.host_ms is None else f"{rates.host_ms:.3f}"
+        rows.add_row(rates.engine, f"{rates.prefill:.1f}", f"{rates.decode:.1f}", commands, host)
     show(rows)
 
 

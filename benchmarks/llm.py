@@ -38,12 +38,16 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Rates:
-    """Tokens a second, of the prompt and of the text; dispatches a token, where they are known."""
+    """Tokens a second, of the prompt and of the text.
+
+    And where they are known: dispatches a run, and milliseconds of a CPU for a token.
+    """
 
     engine: str
     prefill: float
     decode: float
     commands: float | None = None
+    host_ms: float | None = None
 
 
 class _Builder:
@@ -180,7 +184,9 @@ def measure(
 
 def _median(rates: Sequence[Rates]) -> Rates:
     prefill, decode = (median(r.prefill for r in rates), median(r.decode for r in rates))
-    return Rates(rates[0].engine, prefill, decode, rates[0].commands)
+    host = [rate.host_ms for rate in rates if rate.host_ms is not None]
+    shown = median(host) if host else None
+    return Rates(rates[0].engine, prefill, decode, rates[0].commands, shown)
 
 
 def _ours(model: llm.LanguageModel, ids: list[int], tokens: int) -> Rates:
@@ -188,7 +194,9 @@ def _ours(model: llm.LanguageModel, ids: list[int], tokens: int) -> Rates:
     made = model.generate(ids, tokens)
     after = model.counters()
     submits, commands = (after[name] - before.get(name, 0) for name in ("submits", "commands"))
-    return Rates("vkmnn", made.prefill_rate, made.decode_rate, commands / max(submits, 1))
+    a_run = commands / max(submits, 1)
+    host_ms = made.host_seconds / max(len(made.tokens) - 1, 1) * 1e3
+    return Rates("vkmnn", made.prefill_rate, made.decode_rate, a_run, host_ms)
 
 
 def _onnxruntime(path: Path, sizes: Sizes, tokens: int) -> Callable[[list[int]], Rates] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.core.chained import Following
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
 from vkmnn.core.state import State
@@ -37,6 +38,11 @@ class SessionState:
         """How many rows the caches hold; 0 where nothing grows."""
         return self._state.length
 
+    @property
+    def waited(self) -> float:
+        """CPU seconds that waiting for the device has taken, in all runs in place."""
+        return self._state.waited
+
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
     ) -> list[Array]:
@@ -64,6 +70,14 @@ class SessionState:
             made[name] if name in made else np.array(self.value(inputs[name]))
             for name in (made if wanted is None else wanted)
         ]
+
+    def follow(self, token: int, following: Following, ahead: int = 0) -> int | None:
+        """Run a token, and return the likeliest next one; see `State.follow`.
+
+        Raises:
+            InvalidInputError: the state is full, or closed.
+        """
+        return self._session.call(lambda: self._state.follow(token, following, ahead))
 
     def value(self, name: str) -> DeviceTensor:
         """Return what a state input will read in the next run.

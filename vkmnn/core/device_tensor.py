@@ -31,6 +31,10 @@ class Storage(ABC):
     def write(self, array: Array) -> None:
         """Copy in the elements of an array of the same shape and type."""
 
+    def integer(self) -> int:
+        """Return the first element, an integer."""
+        return int(self.read().reshape(-1)[0])
+
     def write_rows(self, other: Storage, axis: int, count: int) -> bool:
         """Copy the first `count` rows along an axis on the device; False if that is impossible.
 

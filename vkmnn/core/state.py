@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from vkmnn.core.backend import Segment
+from vkmnn.core.chained import CHOSEN, LENGTH, NEXT, Following, chained
 from vkmnn.core.device_tensor import DeviceTensor, as_array
+from vkmnn.core.follower import QUEUE, Follower
 from vkmnn.core.growing import CannotGrowError, Grown, Growth, grow, padded
 from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Plans
@@ -18,7 +21,7 @@ from vkmnn.core.program import Program
 from vkmnn.core.resolve import resolve
 from vkmnn.errors import InvalidInputError
 from vkmnn.folding import Evaluator
-from vkmnn.ir import Array, DType, TensorInfo
+from vkmnn.ir import Array, DType, Graph, TensorInfo
 from vkmnn.records import dataclass
 
 _log = logging.getLogger(__name__)
@@ -93,10 +96,13 @@ class State:
         self._tails: dict[str, int] | None = None
         self._rows: dict[tuple[object, ...], int] = {}
         self._loops: dict[tuple[object, ...], _Loop] = {}
+        self._follower: Follower | None = None
+        self._follows = True
         self._in_place = (
             program.backend.records and program.whole is not None and not program.whole.content
         )
         self.length = 0
+        self.waited = 0.0  # CPU seconds, for the device and what it made
         self.closed = False
 
     # --- runs ------------------------------------------------------------------------------------
@@ -109,6 +115,7 @@ class State:
         """
         if self.closed:
             raise InvalidInputError("the state has been closed", hint="make a new one")
+        self._settle()
         if self._in_place and (self._goes_on() or self._starts_in_place(feeds)):
             try:
                 return self._run_in_place(feeds)
@@ -232,7 +239,9 @@ class State:
         if rows == 1:  # another token may follow
             loop.look_ahead(total, total + 1, evaluate)
         results: dict[str, Any] = {}
+        start = time.thread_time()
         segment.end(results)
+        self.waited += time.thread_time() - start
         self.length = total
         if self._swapped:
             self._turn = 1 - self._turn
@@ -312,9 +321,7 @@ class State:
     def _grow_to(self, total: int) -> None:
         room = max(MIN_ROWS, 1 << max(total - 1, 0).bit_length())
         room = min(room, self._capacity or room)
-        for loop in self._loops.values():
-            loop.close()
-        self._loops.clear()
+        self._close_loops()
         new = self._program.backend.new_tensor
         for name, axis in self._axes.items():
             old = self._caches.get(name) or self._values[name]
@@ -349,8 +356,22 @@ class State:
                 self._swapped[name][self._turn].copy_from(value)
 
     def _new_loop(self, shapes: Mapping[str, Shape], rows: int) -> _Loop:
-        plans, planner = self._plans, self._plans.planner
-        graph, grown = plans.graph, None
+        graph, infos, grown = self._grown(shapes, rows)
+        plan = self._planned(graph, infos)
+        segments = []
+        for turn in range(2 if self._swapped else 1):
+            segment = self._bound(plan, infos, turn)
+            if segment is None:
+                plan.close()
+                raise CannotGrowError("the network is not one plan of the device")
+            segments.append(segment)
+        return _Loop(plan, tuple(segments), grown)
+
+    def _grown(
+        self, shapes: Mapping[str, Shape], rows: int
+    ) -> tuple[Graph, dict[str, TensorInfo], Grown | None]:
+        """Return the network for the memory of the caches, and its inputs."""
+        graph, planner, grown = self._plans.graph, self._plans.planner, None
         infos = {}
         for info in graph.inputs:
             shape = shapes.get(info.name)
@@ -360,22 +381,17 @@ class State:
             elif shape is None:
                 shape = self._swapped[info.name][0].shape
             infos[info.name] = replace(info, shape=shape)
-        meter = planner.meter()
         if self._axes:
             caches = {name: (self._pairs[name], axis) for name, axis in self._axes.items()}
             growth = Growth(caches, self._tails or {}, self._room)
-            grown = grow(graph, infos, growth, planner.evaluate, meter)
+            grown = grow(graph, infos, growth, planner.evaluate, planner.meter())
             graph, infos = grown.graph, {info.name: info for info in grown.graph.inputs}
-        plans.made += 1
-        plan = Plan(graph, infos, {}, planner.main, planner.backup, planner.evaluate, meter)
-        segments = []
-        for turn in range(2 if self._swapped else 1):
-            segment = self._bound(plan, infos, turn)
-            if segment is None:
-                plan.close()
-                raise CannotGrowError("the network is not one plan of the device")
-            segments.append(segment)
-        return _Loop(plan, tuple(segments), grown)
+        return graph, infos, grown
+
+    def _planned(self, graph: Graph, infos: Mapping[str, TensorInfo]) -> Plan:
+        self._plans.made += 1
+        of = self._plans.planner
+        return Plan(graph, infos, {}, of.main, of.backup, of.evaluate, of.meter())
 
     def _bound(self, plan: Plan, infos: Mapping[str, TensorInfo], turn: int) -> Segment | None:
         new = self._program.backend.new_tensor
@@ -396,6 +412,104 @@ class State:
         resident = {*self._pairs, *self._pairs.values()}
         return plan.bound_segment(inputs, outputs, resident)
 
+    # --- on tokens of its own --------------------------------------------------------------------
+
+    def follow(self, token: int, following: Following, ahead: int) -> int | None:
+        """Run a token that the host knows, and return the likeliest next one.
+
+        Steps on the tokens that follow are queued, and are forgotten unless the next call goes on
+        with what this one returned.
+
+        Args:
+            token: what is run.
+            following: which inputs and outputs are tokens; the same in every call.
+            ahead: how many steps after this one are wanted, as far as that is known.
+
+        Returns:
+            None if the network cannot be run like this; nothing has been run then.
+
+        Raises:
+            InvalidInputError: the state is closed, or full.
+        """
+        if self.closed:
+            raise InvalidInputError("the state has been closed", hint="make a new one")
+        if self._follower is None or self.length + 1 > self._room:
+            self._settle()
+            if not self._can_follow():
+                return None
+            self._make_room(self.length + 1)
+            self._follower = self._follower or self._new_follower(following)
+        follower = self._follower
+        if follower is None:
+            return None
+        follower.begin(token, self.length)
+        wanted = min(1 + ahead, QUEUE, self._room - self.length)
+        while follower.queued < wanted:
+            follower.submit()
+        before = follower.waited
+        chosen = follower.take(self.length + 1)
+        self.waited += follower.waited - before
+        self.length += 1
+        return chosen
+
+    def _can_follow(self) -> bool:
+        return (
+            self._follows
+            and self._in_place
+            and self.length > 0
+            and bool(self._caches)
+            and self._axes.keys() == self._pairs.keys()
+            and self._tails is not None
+        )
+
+    def _settle(self) -> None:
+        """Wait for steps that were queued: nobody asked for them."""
+        if self._follower is not None:
+            self._follower.forget()
+
+    def _new_follower(self, following: Following) -> Follower | None:
+        """Record the steps; None, from now on, if that is impossible."""
+        try:
+            return self._recorded(following)
+        except CannotGrowError as error:
+            _log.info("tokens are chosen on the host: %s", error)
+            self._follows = False
+            return None
+
+    def _recorded(self, following: Following) -> Follower:
+        tails, evaluate = self._tails or {}, self._plans.planner.evaluate
+        shapes = {
+            name: _with(value.shape, tails.get(name), self._room)
+            for name, value in following.feeds(0).items()
+        }
+        _, _, grown = self._grown({**shapes, following.token: (1, 1)}, 1)
+        assert grown is not None
+
+        def feeds(past: int) -> dict[str, Array]:
+            own = following.feeds(past)
+            made = {name: padded(value, shapes[name]) for name, value in own.items()}
+            return made | grown.feeds(past, past + 1, evaluate)
+
+        graph = chained(grown, following, feeds, evaluate)
+        infos = {info.name: info for info in graph.inputs}
+        plan, new = self._planned(graph, infos), self._program.backend.new_tensor
+        token = infos[following.token]
+        tokens = [new(token.dims, token.dtype, "readback") for _ in range(QUEUE)]
+        lengths = [new((1,), DType.INT64) for _ in range(QUEUE)]
+        segments: list[Segment] = []
+        for turn in range(QUEUE):
+            inputs = {**self._caches, following.token: tokens[turn], LENGTH: lengths[turn]}
+            after = (turn + 1) % QUEUE
+            outputs = {NEXT: lengths[after], CHOSEN: tokens[after]}
+            segment = plan.bound_segment(inputs, outputs, {*inputs, *outputs})
+            if segment is None:
+                for one in segments:
+                    one.close()
+                plan.close()
+                raise CannotGrowError("a step is not one plan of the device")
+            segments.append(segment)
+        return Follower(plan, segments, tokens, lengths)
+
     def _leave_place(self) -> None:
         """Fall back to a plan per length."""
         self._values = {name: self.value(name) for name in self._pairs}
@@ -406,6 +520,7 @@ class State:
 
     def value(self, name: str) -> DeviceTensor:
         """Return an input's value in the next run; for a cache, a separate tensor."""
+        self._settle()
         if name in self._axes and name in self._caches:
             return self._rows_of(name, self._axes[name])
         if name in self._swapped:
@@ -416,6 +531,7 @@ class State:
 
     def memory(self, name: str) -> DeviceTensor:
         """Return the whole memory of a cache, spare room included; other state as `value`."""
+        self._settle()
         return self._caches[name] if name in self._caches else self.value(name)
 
     def _rows_of(self, name: str, axis: int) -> DeviceTensor:
@@ -438,6 +554,7 @@ class State:
             )
         if length == self.length:
             return
+        self._settle()
         if self._axes.keys() != self._pairs.keys():
             fixed = next(name for name in self._pairs if name not in self._axes)
             raise InvalidInputError(
@@ -502,6 +619,7 @@ class State:
 
     def reset(self) -> None:
         """Start again from the initial state, keeping memory and plans."""
+        self._settle()
         self._values.clear()
         self.length = 0
 
@@ -511,10 +629,16 @@ class State:
         self._values.clear()
         self._drop()
 
-    def _drop(self) -> None:
+    def _close_loops(self) -> None:
         for loop in self._loops.values():
             loop.close()
         self._loops.clear()
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+    def _drop(self) -> None:
+        self._close_loops()
         self._caches.clear()
         self._swapped.clear()
         self._room = self._turn = 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from vkmnn.arguments import check_feeds
 from vkmnn.budget import Budget
+from vkmnn.core.chained import Following
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.layout import Layout
@@ -73,6 +74,7 @@ class Decoder:
             )
         self._fed: dict[str, TensorInfo] = fed
         self.picks_rows = ROWS in inputs
+        self.following = Following(self._ids, self.logits, self._others)
         self._network, self.open = self._opened(graph, config, budget)
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 
@@ -121,6 +123,12 @@ class Decoder:
                 made[name] = np.zeros((1, count), dtype)
             else:
                 made[name] = np.array(rows, dtype)
+        return made
+
+    def _others(self, past: int) -> dict[str, Array]:
+        """Return what a run of one token is fed beside it."""
+        made = self.feeds([0], past, [0])
+        del made[self._ids]
         return made
 
     def close(self) -> None:

@@ -41,7 +41,8 @@ class Generated:
         tokens: its tokens, without the one that ended it.
         finish_reason: "stop" (an end token or a stop text), "length", or "" while it goes on.
         prompt_tokens: how many tokens the prompt has. cached_tokens: those that were not run anew.
-        prefill_seconds: until the first token. decode_seconds: for the others.
+        prefill_seconds: until the first token. decode_seconds: for the others;
+            host_seconds: what Python took of the CPU for these, without waiting for the device.
         runs: how often the network ran after the prompt; fewer than tokens where guesses came true.
     """
 
@@ -52,6 +53,7 @@ class Generated:
     cached_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    host_seconds: float = 0.0
     runs: int = 0
 
     def __str__(self) -> str:
@@ -122,9 +124,10 @@ class Generation:
                     break
             if result.finish_reason or self._ended():
                 break
-            start = time.perf_counter()
+            start, busy = time.perf_counter(), time.thread_time() - self._sequence.waited
             pending = self._step(pending[-1])
             result.decode_seconds += time.perf_counter() - start
+            result.host_seconds += time.thread_time() - self._sequence.waited - busy
         yield from self._flushed()
 
     def _prefill(self) -> list[int]:
@@ -140,7 +143,12 @@ class Generation:
             )
         sequence.truncate(min(sequence.shared(prompt), len(prompt) - 1))
         self.result.cached_tokens = len(sequence.tokens)
-        logits = sequence.extend(prompt[len(sequence.tokens) :])
+        left = prompt[len(sequence.tokens) :]
+        if len(left) == 1 and self._options.sampling.likeliest and self._options.max_tokens != 0:
+            chosen = sequence.follow(left[0], 0)
+            if chosen is not None:
+                return [chosen]
+        logits = sequence.extend(left)
         if self._options.max_tokens == 0:
             return []
         return [self._sampler.pick(logits[-1], prompt)]
@@ -148,6 +156,11 @@ class Generation:
     def _step(self, token: int) -> list[int]:
         """Run a token and guesses; return the next tokens."""
         sequence = self._sequence
+        if self._options.sampling.likeliest and not self._options.speculate:
+            chosen = sequence.follow(token, self._wanted())
+            if chosen is not None:
+                self.result.runs += 1
+                return [chosen]
         text = [*sequence.tokens, token]
         most = min(self._options.speculate, DRAFTS - 1, sequence.room - DRAFTS)
         guesses = drafted(text, most)
@@ -161,6 +174,11 @@ class Generation:
                 break
         sequence.truncate(held + len(made))
         return made
+
+    def _wanted(self) -> int:
+        """Return how many more steps are wanted after the next one, as far as that is known."""
+        most = self._options.max_tokens
+        return self._sequence.room if most is None else most - len(self.result.tokens) - 1
 
     def _told(self, token: int) -> Iterator[str]:
         result, most = self.result, self._options.max_tokens

@@ -344,8 +344,8 @@ class TextSession:
         whole = [*text, *made.result.tokens]
         sequence.truncate(sequence.shared(whole))
         missing = whole[len(sequence.tokens) :]
-        if missing and len(missing) <= sequence.room:
-            sequence.extend(missing)  # chosen, but not run yet
+        if missing and len(missing) <= sequence.room:  # chosen, but not run yet
+            sequence.append(missing)
         return made.result
 
     def save(self, path: str | Path) -> None:

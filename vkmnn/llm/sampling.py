@@ -32,6 +32,11 @@ class Sampling:
     repetition_penalty: float = 1.0
     seed: int | None = None
 
+    @property
+    def likeliest(self) -> bool:
+        """Whether the likeliest token is taken, whatever was there."""
+        return self.temperature == 0.0 and self.repetition_penalty == 1.0
+
     def __post_init__(self) -> None:
         """Check the ranges."""
         for name, fits, range_ in (

@@ -39,6 +39,11 @@ class Sequence:
         return self._decoder.capacity - len(self.tokens)
 
     @property
+    def waited(self) -> float:
+        """CPU seconds that waiting for the device has taken, in all steps."""
+        return self._state.waited
+
+    @property
     def cache_bytes(self) -> int:
         """The size of the caches' memory; 0 before the first token."""
         if self._cuts is None:
@@ -46,7 +51,10 @@ class Sequence:
         return sum(self._state.memory(name).nbytes for name in self._decoder.caches)
 
     def warm_up(self) -> None:
-        """Run two tokens, so that the state knows what grows; nothing is left of them."""
+        """Run some tokens, so that the state knows what grows, and steps are recorded.
+
+        Nothing is left of them.
+        """
         if self._cuts is not None:
             return
         for past in range(2):
@@ -54,6 +62,7 @@ class Sequence:
         try:
             self._state.truncate(1)
             self._cuts = True
+            self._state.follow(0, self._decoder.following)
         except InvalidInputError:  # part of the state does not grow: it cannot go back
             self._cuts = False
         self._state.reset()
@@ -114,6 +123,34 @@ class Sequence:
             done += len(part)
         self.seconds = time.perf_counter() - start
         return rows
+
+    def follow(self, token: int, ahead: int) -> int | None:
+        """Append a token; return the likeliest next one, which the device chose.
+
+        Args:
+            token: the next one of the text.
+            ahead: how many more are likely to be wanted after it.
+
+        Returns:
+            None where the network cannot be run like this; nothing has been appended then.
+        """
+        if not self.tokens or self.room < 1 or not self._cuts:
+            return None
+        start = time.perf_counter()
+        chosen = self._state.follow(token, self._decoder.following, ahead)
+        if chosen is not None:
+            self.tokens.append(token)
+        self.seconds = time.perf_counter() - start
+        return chosen
+
+    def append(self, tokens: Items[int]) -> None:
+        """Append tokens of which no logits are wanted.
+
+        Raises:
+            InvalidInputError: as `extend`.
+        """
+        if len(tokens) > 1 or self.follow(tokens[0], 0) is None:
+            self.extend(tokens)
 
     def _chunk(self, left: int) -> int:
         fits = [size for size in CHUNKS if size <= self.room]

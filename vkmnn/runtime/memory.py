@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Buffer:
     buffer that uses it is left; after `destroy` nothing of these may be used.
     """
 
-    __slots__ = ("__weakref__", "destroyed", "device", "driver_buffer", "kind", "nbytes")
+    __slots__ = ("__weakref__", "_words", "destroyed", "device", "driver_buffer", "kind", "nbytes")
 
     def __init__(
         self, device: Transfers, nbytes: int, kind: MemoryKind, driver_buffer: DriverBuffer
@@ -60,6 +60,7 @@ class Buffer:
         self.nbytes = nbytes
         self.kind = kind
         self.driver_buffer = driver_buffer
+        self._words: memoryview[int] | None = None
         self.destroyed = False
 
     def __repr__(self) -> str:
@@ -98,6 +99,30 @@ class Buffer:
         self.driver_buffer.invalidate()
         data: NDArray[np.uint8] = host[offset : offset + nbytes].copy()
         return data
+
+    def word(self, offset: int) -> int:
+        """Return the signed 32-bit word at `offset`, a multiple of 4.
+
+        Where the memory is mapped, this takes a fraction of the time of `read`.
+        """
+        words = self._mapped_words()
+        if words is None:
+            return int(self.read(offset, 4).view(np.int32)[0])
+        return words[offset // 4]
+
+    def set_word(self, offset: int, value: int) -> None:
+        """Write the signed 32-bit word at `offset`, a multiple of 4."""
+        words = self._mapped_words()
+        if words is None:
+            self.write(offset, np.array([value], np.int32))
+        else:
+            words[offset // 4] = value
+
+    def _mapped_words(self) -> memoryview[int] | None:
+        host = self.coherent_host if self._words is None or self.destroyed else None
+        if host is not None:
+            self._words = memoryview(cast(Any, host[: self.nbytes // 4 * 4])).cast("i")
+        return self._words
 
     def _check_range(self, offset: int, nbytes: int) -> None:
         if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from vkmnn.errors import IntegerRangeError, InvalidInputError
 from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
@@ -20,7 +18,6 @@ INDEX_HINT = "check the indices (token ids, for example) against the table's siz
 # Kernels report a failed check as this minus its number, so that the largest word, which an atomic
 # maximum keeps, is that of the first check.
 _FIRST = 0x7FFFFFFF
-_NOTHING = np.zeros(1, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ class Status:
 
     def reset(self) -> None:
         """Forget earlier failures; call it before every run."""
-        self.place.buffer.write(self.place.offset, _NOTHING)
+        self.place.buffer.set_word(self.place.offset, 0)
 
     def raise_failed(self) -> None:
         """Raise for the first check that failed since `reset`.
@@ -75,7 +72,7 @@ class Status:
         Raises:
             InvalidInputError: names op and node.
         """
-        word = int(self.place.buffer.read(self.place.offset, _NOTHING.nbytes).view(np.int32)[0])
+        word = self.place.buffer.word(self.place.offset)
         if word:
             failed = self.checks[_FIRST - word - 1]
             kind = IntegerRangeError if failed.hint == OVERFLOW_HINT else InvalidInputError

@@ -45,6 +45,12 @@ class VulkanStorage(Storage):
             stored = raw.view(self._word).reshape(self._info.dims)
         return read_view(stored, self._info.dtype)
 
+    def integer(self) -> int:
+        """Return the first element; see `Storage`."""
+        self.vulkan.raise_unusable()
+        self.vulkan.counts["host_copies"] += 1
+        return self.place.buffer.word(self.place.offset)
+
     def write(self, array: Array) -> None:
         """Take elements; see `Storage`."""
         self.vulkan.counts["host_copies"] += 1

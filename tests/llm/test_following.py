@@ -1,0 +1,157 @@
+"""Steps on tokens that the device chooses: what they cost, and what they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkmnn
+from tests.llm import tiny
+from tests.llm.oracle import greedy
+from vkmnn.core.chained import Following
+from vkmnn.core.follower import QUEUE
+from vkmnn.llm.sequence import Sequence
+from vkmnn.runtime.device import enumerate_devices
+
+PROMPT = [5, 100, 7, 3, 250, 9]
+FOLDERS: dict[str, Callable[[Path], Path]] = {
+    "genai": tiny.genai_folder,
+    "windows": lambda path: tiny.genai_folder(path, tiny.GPT_OSS),
+    "optimum": tiny.optimum_folder,
+    "phi": lambda path: tiny.optimum_folder(path, tiny.PHI),
+}
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    folder = FOLDERS[request.param](tmp_path_factory.mktemp(request.param))
+    with vkmnn.llm.load(folder, capacity=330) as made:
+        yield made
+
+
+@pytest.fixture
+def text(model: Any) -> Iterator[Sequence]:
+    sequence = Sequence(model._decoder)
+    yield sequence
+    sequence.close()
+
+
+def _oracle(model: Any, tokens: int) -> list[int]:
+    path = model.layout.decoder
+    return greedy(path, PROMPT, tokens)
+
+
+def _likeliest(text: Sequence, token: int) -> int:
+    return int(text.extend([token])[-1].argmax())
+
+
+def test_a_token_is_one_submission_and_nothing_else(model: Any, text: Sequence) -> None:
+    text.extend(PROMPT)
+    token = text.follow(7, 0)
+    before = model.counters()
+    for _ in range(20):
+        assert token is not None
+        token = text.follow(token, 0)
+    after = model.counters()
+    used = {name: after[name] - before[name] for name in after}
+    assert used["submits"] == 20
+    for name in ("plans", "recordings", "allocations"):
+        assert used[name] == 0, name
+    assert used["host_copies"] == 20  # each token, 4 bytes
+
+
+def test_tokens_are_those_of_onnxruntime_while_the_caches_double(model: Any) -> None:
+    expected = _oracle(model, 300)
+    made = model.generate(PROMPT, 300)
+    assert made.tokens == expected[: len(made.tokens)]
+    assert len(made.tokens) == 300 or made.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 50])
+def test_steps_ahead_change_nothing(model: Any, text: Sequence, ahead: int) -> None:
+    token = int(text.extend(PROMPT)[-1].argmax())
+    made = [token]
+    while len(made) < 12:
+        chosen = text.follow(made[-1], ahead)
+        assert chosen is not None
+        made.append(chosen)
+    text.truncate(0)
+    again = [int(text.extend(PROMPT)[-1].argmax())]
+    while len(again) < 12:
+        again.append(_likeliest(text, again[-1]))
+    assert made == again
+
+
+def test_what_was_queued_is_forgotten(text: Sequence) -> None:
+    """Another token than the one expected, cuts and runs by the host, with steps under way."""
+    text.extend(PROMPT)
+    first = text.follow(7, QUEUE)
+    assert first is not None
+    other = (first + 1) % 320
+    after_other = text.follow(other, QUEUE)
+    assert text.tokens == [*PROMPT, 7, other]
+    text.truncate(len(PROMPT) + 1)
+    assert _likeliest(text, other) == after_other
+    last = text.follow(11, QUEUE)
+    text.truncate(0)
+    text.extend([*PROMPT, 7, other])
+    assert _likeliest(text, 11) == last
+
+
+def test_nothing_past_the_length_is_read(model: Any, text: Sequence) -> None:
+    expected = _oracle(model, 25)
+    token = int(text.extend(PROMPT)[-1].argmax())
+    made = [token]
+    for _ in range(24):
+        for name in model._decoder.caches:
+            memory = text._state.memory(name)
+            array = memory.numpy()
+            array[:, :, len(text.tokens) :] = np.nan
+            memory.copy_from(array)
+        chosen = text.follow(made[-1], 0)
+        assert chosen is not None
+        made.append(chosen)
+    assert made == expected
+
+
+def test_a_full_text_ends(model: Any, text: Sequence) -> None:
+    text.extend([3] * (model.capacity - 2))
+    token = text.follow(1, 10)
+    assert token is not None
+    assert text.follow(token, 10) is not None
+    assert text.follow(5, 10) is None
+    assert len(text.tokens) == model.capacity
+
+
+def test_inputs_that_are_no_function_known_are_left_to_the_host(model: Any, text: Sequence) -> None:
+    decoder = model._decoder
+    usual = decoder.following
+
+    def odd(past: int) -> dict[str, Any]:
+        made = dict(usual.feeds(past))
+        made["attention_mask"][:, 0] = past % 3 != 1
+        return made
+
+    text.warm_up()
+    text._state._state._close_loops()
+    text.extend(PROMPT)
+    decoder.following = Following(usual.token, usual.scores, odd)
+    try:
+        assert text.follow(7, 0) is None
+        assert text.tokens == PROMPT
+        assert text.extend([7]).shape == (1, 320)
+    finally:
+        decoder.following = usual
+
+
+def test_the_host_time_of_a_token_is_told(model: Any) -> None:
+    made = model.generate(PROMPT, 10)
+    assert 0 < made.host_seconds < made.decode_seconds

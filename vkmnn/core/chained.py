@@ -1,0 +1,270 @@
+"""A step whose token is chosen on the device, and is what the next step reads.
+
+A rewritten network (`growing`) reads one token and what follows from the number of rows in the
+caches: positions, masks, the length itself. Here that number is on the device, and each step counts
+it up; what follows from it is computed from it; and the likeliest token is written to where the
+next step reads it. So a step takes nothing from the host, and steps can be queued.
+
+What follows from the number of rows is found by computing it for some of them. Most of it is the
+number itself, or shows one more element of an axis with every row: then nothing else is kept of how
+the network computes it. Masks that hide only what is past the rows are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from typing import Any
+
+import numpy as np
+
+from vkmnn.core.growing import PAST, TOTAL, CannotGrowError, Grown
+from vkmnn.errors import VkmnnError
+from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir.ops import (
+    ArgReduceAttrs,
+    BinaryAttrs,
+    CastAttrs,
+    ReshapeAttrs,
+)
+from vkmnn.records import dataclass
+
+LENGTH, NEXT, CHOSEN = PAST, TOTAL, "vkmnn:chosen"
+"""Rows before the step, and after it; the token that was chosen."""
+
+_HERE = "vkmnn:here"
+_PROBES = 48
+MOST = 1 << 16
+"""Elements of a tensor whose dependence on the number of rows is looked at."""
+
+_MASKS = {"CachedAttention": 8, "Attention": 3}
+"""Which input is a mask, of ops that are told how many keys there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """How a network is run on its own tokens.
+
+    Attributes:
+        token: the input that takes the token, [1, 1].
+        scores: the output of which the last axis has a number for every token.
+        feeds: what the other inputs take, by the number of rows in the caches.
+    """
+
+    token: str
+    scores: str
+    feeds: Callable[[int], Mapping[str, Array]]
+
+
+Evaluator = Callable[[Op[Any], "list[Array | None]"], "list[Array]"]
+
+
+def chained(
+    grown: Grown,
+    following: Following,
+    feeds: Callable[[int], Mapping[str, Array]],
+    evaluate: Evaluator,
+) -> Graph:
+    """Return the network of a step that reads a token and `LENGTH`, and makes `CHOSEN` and `NEXT`.
+
+    Args:
+        grown: the network as rewritten for one row a step.
+        following: which of its inputs and outputs are tokens and scores.
+        feeds: what the host would feed it beside the token, by the number of rows.
+        evaluate: computes one op on arrays.
+
+    Raises:
+        CannotGrowError: an input depends on the number of rows in a way that is not known.
+    """
+    return _Chain(grown, following, evaluate).result(feeds)
+
+
+@dataclass(slots=True)
+class _Chain:
+    grown: Grown
+    following: Following
+    evaluate: Evaluator
+    ops: list[Op[Any]] = field(default_factory=list)
+    constants: dict[str, Array] = field(default_factory=dict)
+    known: dict[str, dict[int, Array]] = field(default_factory=dict)
+    makers: dict[str, Op[Any]] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+
+    def result(self, feeds: Callable[[int], Mapping[str, Array]]) -> Graph:
+        """Build the network."""
+        grown, following, graph = self.grown, self.following, self.grown.graph
+        infos = {info.name: info for info in graph.inputs}
+        token, scores = infos[following.token], self._scores()
+        if token.dims != (1, 1) or scores.dims[:-1] not in ((1, 1), (1,)):
+            raise CannotGrowError("a step has more than one token")
+        self._op("BinaryOp", [LENGTH, self._constant("one", [1])], NEXT, BinaryAttrs("ADD"))
+        probed = {past: feeds(past) for past in _probes(grown.capacity)}
+        fed = set(probed[0]) | {LENGTH, NEXT}
+        for name in fed & infos.keys():
+            self.known[name] = {past: made[name] for past, made in probed.items()}
+        self.made = {LENGTH, NEXT}
+        for op in graph.ops:
+            if not self._know(op):
+                self._keep(op)
+        self._op("ArgMax", [scores.name], f"{CHOSEN}:index", ArgReduceAttrs(-1, keepdims=False))
+        if token.dtype is not DType.INT64:
+            self._op("Cast", [f"{CHOSEN}:index"], f"{CHOSEN}:cast", CastAttrs(token.dtype))
+        self._reshaped(self.ops[-1].outputs[0], (1, 1), CHOSEN)
+        inputs = [info for info in graph.inputs if info.name not in fed]
+        return replace(
+            graph,
+            inputs=[*inputs, TensorInfo(LENGTH, DType.INT64, (1,))],
+            outputs=[
+                TensorInfo(NEXT, DType.INT64, (1,)),
+                TensorInfo(CHOSEN, token.dtype, (1, 1)),
+            ],
+            ops=self.ops,
+            constants={**graph.constants, **self.constants},
+            infos={},
+        )
+
+    def _scores(self) -> TensorInfo:
+        return next(i for i in self.grown.graph.outputs if i.name == self.following.scores)
+
+    # --- what follows from the number of rows ----------------------------------------------------
+
+    def _know(self, op: Op[Any]) -> bool:
+        """Compute an op for some numbers of rows, if its operands follow from them."""
+        names = [name for name in op.inputs if name]
+        constants = self.grown.graph.constants
+        if not any(name in self.known for name in names) or not all(
+            name in self.known or name in constants for name in names
+        ):
+            return False
+        results: dict[str, dict[int, Array]] = {name: {} for name in op.outputs if name}
+        for past in next(self.known[name] for name in names if name in self.known):
+            operands = [
+                None if not name else self.known[name][past] if name in self.known
+                else constants[name] for name in op.inputs
+            ]  # fmt: skip
+            try:
+                with np.errstate(all="ignore"):
+                    arrays = self.evaluate(op, operands)
+            except VkmnnError:  # a table may be shorter than the caches
+                return False
+            if any(array.size > MOST for array in arrays):
+                return False
+            for name, array in zip(op.outputs, arrays, strict=True):
+                if name:
+                    results[name][past] = array
+        self.known |= results
+        self.makers |= dict.fromkeys(results, op)
+        return True
+
+    def _keep(self, op: Op[Any]) -> None:
+        """Add an op that runs, and before it what it reads."""
+        place = _MASKS.get(op.type)
+        if place is not None and len(op.inputs) > place and self._shows_all(op.inputs[place]):
+            op = replace(op, inputs=[*op.inputs[:place], "", *op.inputs[place + 1 :]])
+            while op.inputs and not op.inputs[-1]:
+                op.inputs.pop()
+        for name in op.inputs:
+            self._follow(name)
+        self.ops.append(op)
+
+    def _shows_all(self, mask: str) -> bool:
+        """Tell whether a mask hides only keys past those that are there, which nobody reads."""
+        values = self.known.get(mask)
+        room = self.grown.capacity
+        return values is not None and all(
+            value.ndim > 0 and value.shape[-1] == room and not value[..., : past + 1].any()
+            for past, value in values.items()
+        )
+
+    def _follow(self, name: str) -> None:
+        """Compute a tensor from the number of rows, if that is where it comes from."""
+        if name in self.made or name not in self.known:
+            return
+        self.made.add(name)
+        values = self.known[name]
+        first = values[0]
+        if all(np.array_equal(value, first) for value in values.values()):
+            self.constants[name] = first
+        elif not (self._counts(name, values) or self._widens(name, values)):
+            maker = self.makers.get(name)
+            if maker is None:
+                raise CannotGrowError(f"'{name}' does not follow from the number of rows")
+            self.made.update(maker.outputs)
+            for source in maker.inputs:
+                self._follow(source)
+            self.ops.append(maker)
+
+    def _counts(self, name: str, values: Mapping[int, Array]) -> bool:
+        """Compute what is the number of rows, plus a constant."""
+        first = values[0]
+        if first.dtype.kind not in "iu" or any(
+            not np.array_equal(value, first + past) for past, value in values.items()
+        ):
+            return False
+        if not first.any() and first.size != 1:
+            return False
+        rows = LENGTH
+        if first.dtype != np.int64:
+            rows = f"{name}:rows"
+            self._op("Cast", [LENGTH], rows, CastAttrs(DType.from_numpy(first.dtype)))
+        if first.any():
+            start = self._constant(f"{name}:start", first.reshape(-1), first.dtype)
+            rows = self._op("BinaryOp", [rows, start], f"{name}:flat", BinaryAttrs("ADD"))
+        self._reshaped(rows, first.shape, name)
+        return True
+
+    def _widens(self, name: str, values: Mapping[int, Array]) -> bool:
+        """Compute what shows one more element of an axis with every row."""
+        room = self.grown.capacity
+        whole, hidden = values[room - 1], values[0].reshape(-1)[-1:]
+        for axis in [axis for axis, size in enumerate(whole.shape) if size == room]:
+            if all(
+                np.array_equal(value, _shown(whole, axis, past + 1, hidden))
+                for past, value in values.items()
+            ):
+                shape = tuple(room if n == axis else 1 for n in range(whole.ndim))
+                if whole.dtype == np.bool_ and whole.all() and whole.size == room:
+                    self._reshaped(self._here(), whole.shape, name)
+                    return True
+                here = self._reshaped(self._here(), shape, f"{name}:here")
+                shown = self._constant(f"{name}:whole", whole, whole.dtype)
+                none = self._constant(f"{name}:none", hidden.reshape(()), whole.dtype)
+                self._op("Select", [here, shown, none], name, OpAttrs())
+                return True
+        return False
+
+    def _here(self) -> str:
+        """Return which rows are there after the step, bool [capacity]."""
+        if _HERE not in self.made:
+            self.made.add(_HERE)
+            columns = self._constant("columns", np.arange(self.grown.capacity))
+            self._op("BinaryOp", [columns, LENGTH], _HERE, BinaryAttrs("LESS_EQUAL"))
+        return _HERE
+
+    def _reshaped(self, source: str, shape: tuple[int, ...], name: str) -> str:
+        sizes = self._constant(f"{name}:shape", np.array(shape, np.int64))
+        return self._op("Reshape", [source, sizes], name, ReshapeAttrs())
+
+    def _op(self, kind: str, inputs: list[str], output: str, attrs: OpAttrs) -> str:
+        self.ops.append(Op(kind, output, inputs, [output], attrs))
+        return output
+
+    def _constant(self, name: str, value: Any, dtype: Any = np.int64) -> str:
+        name = f"vkmnn:chain:{name}"
+        self.constants[name] = np.asarray(value, dtype)
+        return name
+
+
+def _shown(whole: Array, axis: int, count: int, hidden: Array) -> Array:
+    """Return the array with `hidden` from `count` on, along an axis."""
+    made: Array = np.broadcast_to(hidden, whole.shape).copy()
+    part = (*[slice(None)] * axis, slice(count))
+    made[part] = whole[part]
+    return made
+
+
+def _probes(room: int) -> list[int]:
+    """Return numbers of rows: the first, the last, those around powers of two, and others."""
+    powers = [(1 << n) + more for n in range(room.bit_length()) for more in (-1, 0, 1)]
+    evenly = np.linspace(0, room - 1, _PROBES).astype(int).tolist()
+    return sorted({past for past in [*range(4), *powers, *evenly, room - 1] if past < room})

@@ -1,0 +1,89 @@
+"""Steps on tokens that the device chooses, some of them queued before the host looks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkmnn.core.backend import Segment
+from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.plan import Plan
+
+QUEUE = 4
+"""Recordings of a step, and so the number of steps that may be queued."""
+
+
+class Follower:
+    """The recordings of a step, taken in turns; each writes what the next one reads.
+
+    Args:
+        plan: of the step.
+        segments: its recordings.
+        tokens: for each recording, where it finds the token, [1, 1].
+        lengths: for each recording, where it finds the number of rows, [1].
+
+    Attributes:
+        waited: CPU seconds that waiting for steps took.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        segments: Sequence[Segment],
+        tokens: Sequence[DeviceTensor],
+        lengths: Sequence[DeviceTensor],
+    ) -> None:
+        self._plan = plan
+        self._segments = list(segments)
+        self._tokens = list(tokens)
+        self._lengths = list(lengths)
+        self._turn = 0
+        self._queue: deque[int] = deque()
+        self._after = (-1, -1)
+        self.waited = 0.0
+
+    @property
+    def queued(self) -> int:
+        """Steps that have been submitted, and whose token has not been taken."""
+        return len(self._queue)
+
+    def begin(self, token: int, rows: int) -> None:
+        """Make this token the next one to be run, with so many rows in the caches."""
+        if self._after == (token, rows):
+            return
+        self.forget()
+        place = self._tokens[self._turn]
+        place.copy_from(np.array([[token]], place.dtype))
+        self._lengths[self._turn].copy_from(np.array([rows], np.int64))
+
+    def submit(self) -> None:
+        """Queue one more step."""
+        self._segments[self._turn].begin({})
+        self._queue.append(self._turn)
+        self._turn = (self._turn + 1) % len(self._segments)
+
+    def take(self, rows: int) -> int:
+        """Wait for the oldest step; return the token that it chose, to be run after `rows` rows."""
+        turn = self._queue.popleft()
+        start = time.thread_time()
+        self._segments[turn].end(None)
+        self.waited += time.thread_time() - start
+        token = self._tokens[(turn + 1) % len(self._tokens)].storage.integer()
+        self._after = (token, rows)
+        return token
+
+    def forget(self) -> None:
+        """Wait for what is queued; its tokens are not wanted."""
+        self._after = (-1, -1)
+        while self._queue:
+            self._segments[self._queue.popleft()].end(None)
+
+    def close(self) -> None:
+        """Release the recordings and the plan."""
+        self.forget()
+        for segment in self._segments:
+            segment.close()
+        self._plan.close()
