@@ -51,7 +51,7 @@ class Follower:
         return len(self._queue)
 
     def begin(self, token: int, rows: int) -> None:
-        """Make this token the next one to be run, with so many rows in the caches."""
+        """Make this token the next one to be run, with `rows` rows in the caches."""
         if self._after == (token, rows):
             return
         self.forget()
