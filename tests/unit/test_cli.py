@@ -461,7 +461,7 @@ def test_ops_that_are_not_there(cli: Cli) -> None:
 def test_ops_says_first_that_an_operator_is_not_supported(cli: Cli) -> None:
     result = cli("ops", "if")
     assert result.status == 1
-    assert result.err.startswith("error: 'If' has no kernel: control flow")
+    assert result.err.startswith("error: 'If' has no kernel: a constant condition")
     assert "BitShift" in result.out  # its name holds "if"
 
 

@@ -126,7 +126,7 @@ class Program:
             named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6))
             more = " …" if len(kinds) > 6 else ""
             _log.warning(
-                "%d op(s) run on the host, in %s, as nothing else runs them: %s%s",
+                "%d op(s) run on the host, in %s; placement() tells why: %s%s",
                 kinds.total(),
                 " and ".join(engines),
                 named,

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
 
 _HEAVY = frozenset(
     {
-        *("Attention", "Conv", "ConvTranspose", "GRU", "Gemm", "GroupQueryAttention", "LSTM"),
-        *("MatMul", "MatMulNBits", "MultiHeadAttention", "RNN"),
+        *("Attention", "Conv", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "LSTM"),
+        *("LinearAttention", "MatMul", "RNN"),
+        *("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
+        # com.microsoft's
+        *("DecoderMaskedMultiHeadAttention", "DynamicQuantizeMatMul", "FusedConv", "FusedGemm"),
+        *("FusedMatMul", "GemmFastGelu", "GroupQueryAttention", "MatMulIntegerToFloat"),
+        *("MatMulNBits", "MoE", "MultiHeadAttention", "QGemm", "QMoE"),
     }
 )
 

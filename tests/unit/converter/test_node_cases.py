@@ -28,8 +28,8 @@ Evaluate = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
 REFUSED_REASONS = re.compile(
     r"element type (BFLOAT16|FLOAT8\w+|FLOAT4\w+|U?INT[24]|STRING)"
     r"|(casting to|quantizing to|output_dtype|precision) (BFLOAT16|FLOAT8|FLOAT4|U?INT[24])"
-    r"|only dense tensors|optional values|sequence values"
-    r"|control flow|random"
+    r"|sequences, optionals and strings|optional values|sequence values"
+    r"|a light|random"
     r"|its output shape depends on data"
     r"|training_mode|slices of more than one element"
     r"|domain 'ai\.onnx\.(ml|preview)"

@@ -9,15 +9,23 @@ from vkmnn.converter.onnx.registry import find_converter, registered
 from vkmnn.converter.onnx.schema import Schema, sample_body
 from vkmnn.records import dataclass
 
-_CONTROL_FLOW = "control flow is supported for few, known iterations; unroll the loop"
-_RANDOM = "random numbers are not supported; feed them as an input"
-_NOT_TENSORS = "only dense tensors are supported, no sequences, optionals or strings"
+_LOOP = (
+    "few, known iterations are unrolled and heavy bodies run on the device; "
+    "a light body takes the host less time than submissions would"
+)
+_RANDOM = "random numbers are drawn on the host; fed as an input, they keep a network on the device"
+_NOT_TENSORS = (
+    "sequences, optionals and strings are kept on the host; the device holds dense tensors"
+)
 
 _ALTERNATIVES: Mapping[str, str] = {
-    "If": "control flow is not supported unless its condition is constant; export the branch",
-    "Loop": _CONTROL_FLOW,
-    "Scan": _CONTROL_FLOW,
-    "SequenceMap": _CONTROL_FLOW,
+    "If": (
+        "a constant condition takes its branch and heavy branches run on the device; "
+        "a light one takes the host less time than a submission would"
+    ),
+    "Loop": _LOOP,
+    "Scan": _LOOP,
+    "SequenceMap": _NOT_TENSORS,
     "Bernoulli": _RANDOM,
     "RandomNormal": _RANDOM,
     "RandomNormalLike": _RANDOM,
