@@ -101,6 +101,12 @@ class ShaderFunction:
         self.manifest = compiled.entry
         self.last_gpu_ms: float | None = None
         self._params = compiled.params
+        if any(b["type"] == "image" for b in compiled.entry["bindings"]):
+            raise ShaderError(
+                f"shader {compiled.name} binds images, which hold no numpy array as it is",
+                hint='declare its tensors with load="buffer" or load="texel", or dispatch it '
+                "through vkmnn.runtime",
+            )
         self._tensors = [
             _Tensor(b["name"], b["access"], _TEXELS.get(b["format"]) or ELEMENTS[b["format"]])
             for b in compiled.entry["bindings"]

@@ -41,11 +41,12 @@ def _bindings(file: str, declared: Declarations, found: Reflection) -> Iterator[
             )
             continue
         element = ELEMENTS[binding.element]
-        texel = binding.type == "texel"
+        texel = binding.type != "storage"
+        sampled = binding.type == "image" and binding.access == "r"
         wanted: dict[str, object] = {
             "type": binding.type,
             "access": binding.access,
-            "format": element.texel if texel else None,
+            "format": element.texel if texel and not sampled else None,
             "element": None if texel else element.stored,
             "stride": None if texel else element.size,
         }

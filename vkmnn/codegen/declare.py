@@ -16,6 +16,7 @@ from typing import Any
 
 from vkmnn.codegen.features import OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
+from vkmnn.runtime.shader import IMAGE_FORMATS
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
 LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")
@@ -110,13 +111,18 @@ _VECTORS = {
     "i8": "i8vec", "u8": "u8vec",
 }  # fmt: skip
 
+_SAMPLED = "GL_EXT_samplerless_texture_functions"
+
 # How a tensor is bound, by the value of an axis `load`.
-LOADS = {"buffer": "storage", "texel": "texel"}
+LOADS = {"buffer": "storage", "texel": "texel", "image": "image"}
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A declared tensor binding; `type` is "storage" or "texel", `access` "r", "w" or "rw"."""
+    """A declared tensor binding.
+
+    `type` is "storage", "texel" or "image", `access` "r", "w" or "rw".
+    """
 
     name: str
     index: int
@@ -128,13 +134,15 @@ class Binding:
     @property
     def format(self) -> str | None:
         """The texel format, None for a storage buffer."""
-        return ELEMENTS[self.element].texel if self.type == "texel" else None
+        return None if self.type == "storage" else ELEMENTS[self.element].texel
 
     @property
     def needs(self) -> frozenset[str]:
         """The features that the element needs, bound like this."""
         if self.format is None:
             return frozenset(ELEMENTS[self.element].needs)
+        if self.type == "image":
+            return frozenset()
         optional = self.format in OPTIONAL_TEXEL_FORMATS
         return frozenset({f"texel_{self.format}", "storage_formats"}) if optional else frozenset()
 
@@ -249,6 +257,14 @@ class Declarations:
         kind = ELEMENTS[str(element)]
         if how == "texel" and kind.texel is None:
             raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
+        if how == "image":
+            if kind.texel not in IMAGE_FORMATS:
+                raise self._fail(
+                    f"tensor '{name}': images hold texels of four floats, not '{element}'",
+                    'vec("f32", 4) or vec("f16", 4)',
+                )
+            if access == "rw":
+                raise self._fail(f"tensor '{name}': an image is read or written, not both")
         index = len(self.bindings)
         binding = Binding(name, index, how, access, str(element), self.where())
         self.bindings.append(binding)
@@ -257,6 +273,10 @@ class Declarations:
         qualifier += "coherent " if coherent else ""
         if how == "texel":
             return "\n".join(_texel(binding, kind, qualifier))
+        if how == "image":
+            if access == "r":
+                self.extensions.setdefault(_SAMPLED, self.where())
+            return "\n".join(_image(binding, kind, qualifier))
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
         return "\n".join(_buffer(binding, kind, qualifier))
@@ -417,3 +437,26 @@ def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
         value = {1: f"{four}(v)", 2: f"{four}(v, 0, 0)", 4: "v"}[kind.lanes]
         lines.append(f"#define {name}_store(i, v) imageStore({name}_image, int(i), {value})")
     return lines
+
+
+def _image(binding: Binding, kind: Element, qualifier: str) -> list[str]:
+    """Return what reads and writes texels: `x_at(x, y)` and `x_put(x, y, v)`.
+
+    `x_load(i)` and `x_store(i, v)` count the texels row by row.
+    """
+    name = binding.name
+    place = f"layout(set = 0, binding = {binding.index}"
+    fold = "ivec2(int(uint(i) % uint({0}.x)), int(uint(i) / uint({0}.x)))"
+    if binding.access == "r":
+        at = fold.format(f"textureSize({name}_image, 0)")
+        return [
+            f"{place}) uniform texture2D {name}_image;",
+            f"#define {name}_at(x, y) texelFetch({name}_image, ivec2(x, y), 0)",
+            f"#define {name}_load(i) texelFetch({name}_image, {at}, 0)",
+        ]
+    at = fold.format(f"imageSize({name}_image)")
+    return [
+        f"{place}, {kind.texel}) uniform {qualifier}image2D {name}_image;",
+        f"#define {name}_put(x, y, v) imageStore({name}_image, ivec2(x, y), v)",
+        f"#define {name}_store(i, v) imageStore({name}_image, {at}, v)",
+    ]

@@ -32,7 +32,7 @@ _DEC_BINDING, _DEC_SET, _DEC_OFFSET = 33, 34, 35
 _BUILTIN_WORKGROUP_SIZE = 25
 _MODE_LOCAL_SIZE, _MODE_LOCAL_SIZE_ID = 17, 38
 _UNIFORM_CONSTANT, _UNIFORM, _PUSH_CONSTANT, _STORAGE_BUFFER = 0, 2, 9, 12
-_DIM_BUFFER = 5
+_DIM_2D, _DIM_BUFFER = 1, 5
 _FP_ENCODING_BFLOAT16 = 0
 
 _CAPABILITIES = {
@@ -65,7 +65,7 @@ _IMAGE_FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class ReflectedBinding:
-    """A descriptor: `type` is "storage", "texel" or a description of anything else."""
+    """A descriptor: `type` is "storage", "texel", "image" or a description of anything else."""
 
     set: int
     index: int
@@ -226,6 +226,13 @@ def _binding(module: _Module, variable: int, type_id: int, storage: int) -> Refl
     elif storage == _UNIFORM_CONSTANT and op == _OP_TYPE_IMAGE and args[1] == _DIM_BUFFER:
         kind = "texel" if args[5] == 2 else "uniform texel buffer"
         texel_format = _IMAGE_FORMATS.get(args[6], f"format{args[6]}")
+        name = name.removesuffix("_image")
+    elif storage == _UNIFORM_CONSTANT and op == _OP_TYPE_IMAGE and args[1] == _DIM_2D:
+        kind = "image"
+        if args[5] == 1:  # sampled: nobody writes it, and it takes any format
+            flags.add(_DEC_NON_WRITABLE)
+        else:
+            texel_format = _IMAGE_FORMATS.get(args[6], f"format{args[6]}")
         name = name.removesuffix("_image")
     else:
         kind = "uniform buffer" if storage == _UNIFORM else f"descriptor of type op{op}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.device_info import CooperativeMatrixShape, DeviceInfo, DeviceType, Limits
-from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.recorder import CommandBuffer, CommandRecorder, linear_groups
@@ -20,6 +20,7 @@ __all__ = [
     "Device",
     "DeviceInfo",
     "DeviceType",
+    "Image",
     "Lifetime",
     "Limits",
     "MemoryKind",

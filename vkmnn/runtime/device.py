@@ -38,12 +38,13 @@ from vkmnn.runtime.drivers import (
 from vkmnn.runtime.drivers.base import COMPUTE
 from vkmnn.runtime.gate import Gate
 from vkmnn.runtime.limit_checker import CheckedDevice
-from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
 from vkmnn.runtime.pipeline_cache import PipelineCacheFile
 from vkmnn.runtime.prune import specialized_spirv
 from vkmnn.runtime.recorder import REBUILD_HINT, CommandRecorder
 from vkmnn.runtime.selection import select
+from vkmnn.runtime.shader import IMAGE_FORMATS
 from vkmnn.runtime.warm_up import WarmUp
 from vkmnn.threads import PatientFuture, Workers
 
@@ -143,6 +144,41 @@ class Device:
             buffer = Buffer(self, nbytes, kind, self.driver_device.allocate(nbytes, kind))
             self.raise_messages()
             return buffer
+
+    def allocate_image(self, width: int, height: int, texel_format: str) -> Image:
+        """Allocate a 2-D image; its content is undefined.
+
+        Args:
+            width: texels of a row.
+            height: number of rows.
+            texel_format: "rgba32f" or "rgba16f".
+
+        Raises:
+            OutOfDeviceMemoryError: there is not enough memory.
+            InvalidInputError: the device has no images, or none of this size or format.
+        """
+        limit = self.info.limits.max_image_dimension
+        if "images" not in self.info.features:
+            raise InvalidInputError(
+                f"{self.info.name} stores nothing in images by the driver {self.info.driver}",
+                hint="keep the data in buffers",
+            )
+        if texel_format not in IMAGE_FORMATS:
+            formats = ", ".join(IMAGE_FORMATS)
+            raise InvalidInputError(f"images hold {formats}, not {texel_format}")
+        if not (0 < width <= limit and 0 < height <= limit):
+            raise InvalidInputError(
+                f"an image of {width} x {height} texels; {self.info.name} allows 1 to {limit} "
+                "along each axis",
+                hint="keep the data in buffers",
+            )
+        with self.gate.visit():
+            self.raise_unusable()
+            self.counts["allocations"] += 1
+            made = self.driver_device.allocate_image(width, height, texel_format)
+            image = Image(self, width, height, texel_format, made)
+            self.raise_messages()
+            return image
 
     def supports(self, shader: Shader) -> str | None:
         """Return why the shader cannot run here (missing features, limits), or None if it can."""
@@ -263,8 +299,9 @@ class Device:
         self.raise_unusable()
         with self.gate.visit(), self._staging_lock:
             staging = self._staging_buffer(MemoryKind.UPLOAD)
-            for start in range(0, target.nbytes, _STAGING_BYTES):
-                size = min(_STAGING_BYTES, target.nbytes - start)
+            step = _staging_step(target.buffer)
+            for start in range(0, target.nbytes, step):
+                size = min(step, target.nbytes - start)
                 staging.write(0, data[start : start + size])
                 self.copy(
                     BufferRange(staging, 0, size),
@@ -277,8 +314,9 @@ class Device:
         data = np.empty(source.nbytes, np.uint8)
         with self.gate.visit(), self._staging_lock:
             staging = self._staging_buffer(MemoryKind.READBACK)
-            for start in range(0, source.nbytes, _STAGING_BYTES):
-                size = min(_STAGING_BYTES, source.nbytes - start)
+            step = _staging_step(source.buffer)
+            for start in range(0, source.nbytes, step):
+                size = min(step, source.nbytes - start)
                 self.copy(
                     BufferRange(source.buffer, source.offset + start, size),
                     BufferRange(staging, 0, size),
@@ -525,6 +563,11 @@ class PipelineBatch:
         self._visit.__exit__(None, None, None)
 
 
+def _staging_step(buffer: Buffer) -> int:
+    """Return how many bytes are copied at a time."""
+    return _STAGING_BYTES - _STAGING_BYTES % buffer.granule
+
+
 def _done(pipeline: Pipeline) -> Future[Pipeline]:
     future: Future[Pipeline] = PatientFuture()
     future.set_result(pipeline)
@@ -537,7 +580,7 @@ FLOOR_FEATURES = frozenset(
         *("rgba32f", "rgba32i", "rgba32ui", "r32f", "r32i", "r32ui"),
         *("rgba16f", "rgba16i", "rgba16ui", "rgba8", "rgba8_snorm", "rgba8i", "rgba8ui"),
     )
-)
+) | {"images"}
 """Supported by every Vulkan 1.1 device (Vulkan specification, "Required Format Support")."""
 
 _DeviceKey = tuple[str, bool, str, frozenset[str], str]

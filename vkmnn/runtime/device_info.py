@@ -31,7 +31,7 @@ class Limits:
     device's subgroup size where it cannot be chosen. `timestamp_period_ns` is the length of one
     tick, 0 where the queue has no timestamps. `whole_buffers` says that the driver binds a buffer
     only as a whole: the ranges of a dispatch must begin at 0, and an array whose length the shader
-    asks for is as long as the buffer.
+    asks for is as long as the buffer. `max_image_dimension` bounds width and height of 2-D images.
     """
 
     max_storage_buffer_range: int
@@ -52,6 +52,7 @@ class Limits:
     subgroup_size_range: tuple[int, int]
     timestamp_period_ns: float
     whole_buffers: bool = False
+    max_image_dimension: int = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from vkmnn.records import dataclass
 
 # Numbers of the SPIR-V specification: "Instructions", "Decoration", "Storage Class", and others.
 _CAPABILITY, _EXECUTION_MODE, _EXECUTION_MODE_ID = 17, 16, 331
+_SAMPLED = 1  # the operand Sampled of OpTypeImage
 _BOOL, _INT, _FLOAT, _VECTOR, _MATRIX, _IMAGE = 20, 21, 22, 23, 24, 25
 _ARRAY, _RUNTIME_ARRAY, _STRUCT, _POINTER, _COOPERATIVE_MATRIX = 28, 29, 30, 32, 4456
 _TRUE, _FALSE, _CONSTANT, _COMPOSITE = 41, 42, 43, 44
@@ -76,6 +77,7 @@ class Footprint:
     push_constants: int = 0
     storage_bindings: int = 0
     texel_bindings: int = 0
+    sampled_images: int = 0
     matrices: set[MatrixType] = field(default_factory=set)
 
 
@@ -150,7 +152,9 @@ class _Reader:
         elif storage_class in (_STORAGE, _UNIFORM):
             self.result.storage_bindings += 1
         elif storage_class == _UNIFORM_CONSTANT:
-            self.result.texel_bindings += 1
+            sampled = self._types[pointee][1][5] == _SAMPLED
+            self.result.texel_bindings += not sampled
+            self.result.sampled_images += sampled
 
     def _define(self, opcode: int, operands: list[int]) -> None:
         if opcode in (_TRUE, _FALSE, _SPEC_TRUE, _SPEC_FALSE):

@@ -94,6 +94,19 @@ class CheckedDevice(DriverDevice):
         _check(what, [("max_allocation_bytes", size, limits.max_allocation_bytes)])
         return buffer
 
+    def allocate_image(self, width: int, height: int, texel_format: str) -> DriverBuffer:
+        limits = self.info.limits
+        what = f"an image of {width} x {height} texels"
+        if "images" not in self.info.features:
+            raise DeviceLimitError(f"{what}: the device lacks images", "images")
+        live = self.inner.live_objects().get("buffers", 0)
+        checks = [("max_allocation_count", live + 1, limits.max_allocation_count)]
+        checks += [
+            ("max_image_dimension", size, limits.max_image_dimension) for size in (width, height)
+        ]
+        _check(what, checks)
+        return self.inner.allocate_image(width, height, texel_format)
+
     def create_pipeline(
         self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]
     ) -> CheckedPipeline:
@@ -168,6 +181,8 @@ class CheckedRecorder(DriverRecorder):
             ),
         ]
         for bound, binding in zip(ranges, shader.bindings, strict=True):
+            if binding.type is BindingType.IMAGE:
+                continue
             if binding.type is BindingType.TEXEL:
                 texels = bound.nbytes // TEXEL_SIZES[binding.format]
                 checks += [
@@ -212,6 +227,8 @@ def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
             raise DeviceLimitError(f"{what} uses what the device lacks: {feature}", feature)
     formats = (item.format for item in shader.bindings if item.type is BindingType.TEXEL)
     wanted = {*(f"texel_{name}" for name in formats), *_version_feature(needs)}
+    if any(item.type is BindingType.IMAGE for item in shader.bindings):
+        wanted.add("images")
     if shader.subgroup_size:
         wanted |= {"subgroup_size_control", "full_subgroups"}
     for feature in sorted(wanted - info.features):
@@ -227,7 +244,11 @@ def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:
         ("max_push_constants", needs.push_constants, limits.max_push_constants),
         ("max_storage_bindings", needs.storage_bindings, limits.max_storage_bindings),
         ("max_texel_bindings", needs.texel_bindings, limits.max_texel_bindings),
-        ("max_bindings", needs.storage_bindings + needs.texel_bindings, limits.max_bindings),
+        (
+            "max_bindings",
+            needs.storage_bindings + needs.texel_bindings + needs.sampled_images,
+            limits.max_bindings,
+        ),
     ]
     smallest, largest = limits.subgroup_size_range
     if shader.subgroup_size:

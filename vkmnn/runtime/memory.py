@@ -52,6 +52,7 @@ class Buffer:
     """
 
     __slots__ = ("__weakref__", "_words", "destroyed", "device", "driver_buffer", "kind", "nbytes")
+    is_image = False
 
     def __init__(
         self, device: Transfers, nbytes: int, kind: MemoryKind, driver_buffer: DriverBuffer
@@ -73,6 +74,11 @@ class Buffer:
         if self.destroyed:
             raise InvalidInputError("the buffer has been destroyed")
         return self.driver_buffer.host
+
+    @property
+    def granule(self) -> int:
+        """What offset and size of a copy must be multiples of."""
+        return 1
 
     @property
     def coherent_host(self) -> NDArray[np.uint8] | None:
@@ -145,6 +151,39 @@ class Buffer:
         traceback: TracebackType | None,
     ) -> None:
         self.destroy()
+
+
+class Image(Buffer):
+    """A 2-D image of RGBA texels on a device; made by `Device.allocate_image`.
+
+    To the host it is a buffer of its rows, one after the other, that is never mapped: whole rows
+    are written and read. Kernels bind it as a whole, as `BindingType.IMAGE`.
+    """
+
+    __slots__ = ("height", "texel_format", "width")
+    is_image = True
+
+    def __init__(
+        self, device: Transfers, width: int, height: int, texel_format: str, made: DriverBuffer
+    ) -> None:
+        super().__init__(device, made.nbytes, MemoryKind.DEVICE, made)
+        self.width, self.height, self.texel_format = width, height, texel_format
+
+    def __repr__(self) -> str:
+        state = ", destroyed" if self.destroyed else ""
+        return f"Image({self.width} x {self.height}, {self.texel_format}{state})"
+
+    @property
+    def granule(self) -> int:
+        """Bytes of a row."""
+        return self.nbytes // self.height
+
+    def _check_range(self, offset: int, nbytes: int) -> None:
+        super()._check_range(offset, nbytes)
+        if offset % self.granule or nbytes % self.granule:
+            raise InvalidInputError(
+                f"bytes {offset} to {offset + nbytes} are not whole rows of {self.granule} bytes"
+            )
 
 
 @dataclass(frozen=True, slots=True)

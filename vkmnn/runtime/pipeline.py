@@ -19,6 +19,8 @@ SpecValues = Mapping[str, int | float | bool]
 class Slot(NamedTuple):
     """What the recorder checks and tracks of one binding; `unit` divides the size of a range.
 
+    `image` says that it takes an image, and a buffer otherwise.
+
     A tuple, because the recorder unpacks it for every binding of every dispatch.
     """
 
@@ -28,6 +30,7 @@ class Slot(NamedTuple):
     alignment: int
     max_bytes: int
     unit: int
+    image: bool = False
 
 
 class Pipeline:
@@ -70,6 +73,8 @@ _ZERO_ALONE = 1 << 62
 
 def max_range_bytes(binding: ShaderBinding, limits: Limits) -> int:
     """Return how many bytes a device binds there at once."""
+    if binding.type is BindingType.IMAGE:
+        return limits.max_image_dimension**2 * TEXEL_SIZES[binding.format]
     if binding.type is BindingType.TEXEL:
         return limits.max_texel_buffer_elements * TEXEL_SIZES[binding.format]
     return limits.max_storage_buffer_range
@@ -87,13 +92,15 @@ def _slot(binding: ShaderBinding, limits: Limits) -> Slot:
             max_range_bytes(binding, limits),
             size,
         )
+    whole = limits.whole_buffers or binding.type is BindingType.IMAGE
     return Slot(
         binding.name,
         reads,
         writes,
-        _ZERO_ALONE if limits.whole_buffers else limits.storage_offset_alignment,
+        _ZERO_ALONE if whole else limits.storage_offset_alignment,
         max_range_bytes(binding, limits),
         1,
+        binding.type is BindingType.IMAGE,
     )
 
 
@@ -108,6 +115,10 @@ def missing(shader: Shader, info: DeviceInfo, spec: SpecValues = _NO_SPEC) -> st
     limits = info.limits
     texel = [binding for binding in shader.bindings if binding.type is BindingType.TEXEL]
     required = shader.requires | {f"texel_{binding.format}" for binding in texel}
+    images = [binding for binding in shader.bindings if binding.type is BindingType.IMAGE]
+    if images:
+        required |= {"images"}
+    stored = len(texel) + sum("w" in binding.access for binding in images)
     if shader.subgroup_size:
         required |= {"subgroup_size_control", "full_subgroups"}
     absent = sorted(required - info.features)
@@ -124,8 +135,12 @@ def missing(shader: Shader, info: DeviceInfo, spec: SpecValues = _NO_SPEC) -> st
         (y, limits.max_workgroup_size[1], "invocations along y"),
         (z, limits.max_workgroup_size[2], "invocations along z"),
         (x * y * z, limits.max_workgroup_invocations, "invocations a workgroup"),
-        (len(shader.bindings) - len(texel), limits.max_storage_bindings, "storage buffers"),
-        (len(texel), limits.max_texel_bindings, "storage texel buffers"),
+        (
+            len(shader.bindings) - len(texel) - len(images),
+            limits.max_storage_bindings,
+            "storage buffers",
+        ),
+        (stored, limits.max_texel_bindings, "storage texel buffers and images"),
         (len(shader.bindings), limits.max_bindings, "bindings"),
     )
     for needed, limit, what in checks:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _NAMED_LABELS = 8
 
+IMAGE_COPY_ALIGNMENT = 16
+"""What the offset in the buffer must be a multiple of: the size of the largest texel."""
+
 REBUILD_HINT = (
     "open the device again and rebuild the session, which sessions made with "
     'on_device_lost="rebuild" do by themselves'
@@ -106,7 +109,7 @@ class CommandRecorder:
         hazard = visible_to_writes = False
         read, written = [], []
         # Lengths were compared above; a strict zip would compare them again.
-        for bound, (name, reads, writes, alignment, max_bytes, unit) in zip(  # noqa: B905
+        for bound, (name, reads, writes, alignment, max_bytes, unit, image) in zip(  # noqa: B905
             bindings, slots
         ):
             buffer, start, nbytes = bound.buffer, bound.offset, bound.nbytes
@@ -118,6 +121,7 @@ class CommandRecorder:
                 or nbytes > max_bytes
                 or start % alignment
                 or nbytes % unit
+                or buffer.is_image is not image
             ):
                 self._refuse_range(pipeline, bound, name, label)
             if not nbytes:
@@ -173,6 +177,7 @@ class CommandRecorder:
                 f"the source of a copy (offset {src.offset}) overlaps its target "
                 f"(offset {dst.offset}, {dst.nbytes} bytes)"
             )
+        _check_rows(src, dst)
         self._transfer(((src, False), (dst, True)))
         if src.nbytes:
             self._recorder.copy(src, dst)
@@ -189,6 +194,8 @@ class CommandRecorder:
             raise InvalidInputError(
                 f"offset {dst.offset} and size {dst.nbytes} of a fill must be multiples of 4"
             )
+        if dst.buffer.is_image:
+            raise InvalidInputError("images cannot be filled", hint="write them, or copy to them")
         self._transfer(((dst, True),))
         if dst.nbytes:
             self._recorder.fill(dst, value)
@@ -307,7 +314,9 @@ class CommandRecorder:
         slot = next(slot for slot in pipeline.slots if slot.name == name)
         where = f"binding '{name}' of {pipeline.shader.name}: "
         hint = None
-        if (
+        if bound.buffer.is_image is not slot.image:
+            what = f"it takes {'an image' if slot.image else 'a buffer'}, not {bound.buffer!r}"
+        elif (
             bound.offset < 0
             or bound.nbytes < 0
             or bound.offset + bound.nbytes > bound.buffer.nbytes
@@ -325,6 +334,24 @@ class CommandRecorder:
         else:
             what = f"{bound.nbytes} bytes are not a whole number of texels of {slot.unit} bytes"
         raise InvalidInputError(where + what, op=label or pipeline.shader.name, hint=hint)
+
+
+def _check_rows(src: BufferRange, dst: BufferRange) -> None:
+    """Refuse copies between images, and of parts of an image's rows."""
+    if src.buffer.is_image and dst.buffer.is_image:
+        raise InvalidInputError("cannot copy between images", hint="copy through a buffer")
+    for bound, other in ((src, dst), (dst, src)):
+        row = bound.buffer.granule
+        if bound.offset % row or bound.nbytes % row:
+            raise InvalidInputError(
+                f"bytes {bound.offset} to {bound.offset + bound.nbytes} are not whole rows of "
+                f"{row} bytes"
+            )
+        if bound.buffer.is_image and other.offset % IMAGE_COPY_ALIGNMENT:
+            raise InvalidInputError(
+                f"offset {other.offset} of what is copied to or from an image is not a multiple "
+                f"of {IMAGE_COPY_ALIGNMENT}"
+            )
 
 
 class CommandBuffer:

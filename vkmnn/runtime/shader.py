@@ -42,6 +42,12 @@ class BindingType(enum.Enum):
     STORAGE = "storage"
     TEXEL = "texel"
     """Storage texel buffer (`imageBuffer`)."""
+    IMAGE = "image"
+    """2-D image, bound as a whole: sampled where it is read, stored in where it is written."""
+
+
+IMAGE_FORMATS = ("rgba32f", "rgba16f")
+"""What 2-D images hold; feature "images" where they can be sampled, stored in and copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class ShaderBinding:
     """One binding of descriptor set 0.
 
     `access` is "r", "w" or "rw". `format` is the element type ("f32", "i32", "vec4") of a STORAGE
-    binding, the image format ("rgba32f") of a TEXEL binding.
+    binding, the image format ("rgba32f") of a TEXEL or IMAGE binding.
     """
 
     name: str

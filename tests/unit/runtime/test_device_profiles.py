@@ -107,6 +107,7 @@ def test_every_profile_names_known_features(name: str) -> None:
         *tables.SPIRV_VERSIONS,
         *(f"texel_{item}" for item in tables.TEXEL_FORMATS),
         "timestamps",
+        "images",
     }
     assert load_profile(name).features <= known
     assert {item for item in CAPABILITIES.values() if item} <= known

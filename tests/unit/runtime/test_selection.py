@@ -125,7 +125,7 @@ def test_features_can_be_switched_off(
     floor = open_device("auto", validation=False)
     try:
         assert floor is not poor
-        assert {name.partition("_")[0] for name in floor.info.features} == {"texel"}
+        assert {name.partition("_")[0] for name in floor.info.features} == {"texel", "images"}
     finally:
         floor.close()
 

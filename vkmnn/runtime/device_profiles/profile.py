@@ -100,6 +100,8 @@ def parse_profile(name: str, document: object) -> DeviceProfile:
     memory_types = tuple(
         MemoryType(index, flags, heap, heaps[heap]) for index, (heap, flags) in enumerate(types)
     )
+    # All of Vulkan have images of 16 and 32 bits a channel ("Required Format Support").
+    fields["features"] |= {"images"}
     profile = DeviceProfile(name=name, memory_types=memory_types, **fields)
     smallest, largest = profile.limits.subgroup_size_range
     checks = (

@@ -86,7 +86,10 @@ class DriverRecorder(ABC):
 
     @abstractmethod
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
-        """Copy `src` to `dst` (equal sizes, not overlapping)."""
+        """Copy `src` to `dst` (equal sizes, not overlapping).
+
+        At most one of them is an image, of which whole rows are copied.
+        """
 
     @abstractmethod
     def fill(self, dst: BufferRange, value: int) -> None:
@@ -122,6 +125,14 @@ class DriverDevice(ABC):
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind) -> DriverBuffer:
         """Allocate at least `nbytes`; raises `OutOfDeviceMemoryError`."""
+
+    def allocate_image(self, width: int, height: int, texel_format: str) -> DriverBuffer:
+        """Allocate a 2-D image; raises `OutOfDeviceMemoryError`.
+
+        Its bytes are those of its rows, one after the other, and the host never sees them. Called
+        only on devices with the feature "images"; `width` and `height` are within the limits.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def create_pipeline(

@@ -30,6 +30,7 @@ from vkmnn.runtime.drivers.base import (
 from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.handles import Handles
+from vkmnn.runtime.drivers.vulkan.image import GENERAL, VulkanImage, fill_range
 from vkmnn.runtime.drivers.vulkan.pipeline import (
     SETS_PER_CALL,
     STORAGE_BUFFER,
@@ -56,7 +57,8 @@ _ACCESSES = {
     TRANSFER_WRITE: 0x1000,
     HOST_READ: 0x2000,
 }
-_BOTTOM_OF_PIPE = 0x2000
+_TOP_OF_PIPE, _BOTTOM_OF_PIPE = 0x1, 0x2000
+_NO_FAMILY = 0xFFFF_FFFF
 _QUERY_64, _QUERY_AVAILABILITY = 1, 4
 _QUERIES_PER_POOL = 128
 # Polling sees the end some 50 µs before a thread that sleeps does; what takes longer than this
@@ -173,7 +175,8 @@ class VulkanRecorder(DriverRecorder):
         self._sets: dict[Layout, dict[bytes, Any]] = {}
         self._free_sets: dict[Layout, list[Any]] = {}
         self._set_arrays: list[Any] = []
-        self._sets_left = self._storage_left = self._texel_left = 0
+        self._sets_left = 0
+        self._left: dict[int, int] = {}  # descriptors of each type in the current pool
         self._pool_sets = 32
         info = struct(
             "VkCommandPoolCreateInfo",
@@ -226,8 +229,10 @@ class VulkanRecorder(DriverRecorder):
                     offset, nbytes = bound.offset, bound.nbytes
                 if texel_format is None:
                     numbers += (buffer.number, offset, nbytes)
-                else:
+                elif buffer.number:
                     numbers.append(buffer.view(offset, nbytes, texel_format))
+                else:
+                    numbers += (0, buffer.image_view(texel_format), GENERAL)
             data = layout.pack(*numbers)
             sets = self._sets.get(layout)
             if sets is None:
@@ -259,15 +264,14 @@ class VulkanRecorder(DriverRecorder):
         return result
 
     def _allocate_sets(self, layout: Layout) -> list[Any]:
-        if (
-            self._sets_left < SETS_PER_CALL
-            or self._storage_left < layout.storage_count * SETS_PER_CALL
-            or self._texel_left < layout.texel_count * SETS_PER_CALL
+        if self._sets_left < SETS_PER_CALL or any(
+            self._left.get(kind, 0) < count * SETS_PER_CALL for kind, count in layout.counts.items()
         ):
             self._new_pool(layout)
         self._sets_left -= SETS_PER_CALL
-        self._storage_left -= layout.storage_count * SETS_PER_CALL
-        self._texel_left -= layout.texel_count * SETS_PER_CALL
+        for kind, count in layout.counts.items():
+            if count:
+                self._left[kind] -= count * SETS_PER_CALL
         self._set_info.pSetLayouts = layout.set_layouts
         sets = ffi.new("VkDescriptorSet[]", SETS_PER_CALL)
         self._device.check(
@@ -281,18 +285,21 @@ class VulkanRecorder(DriverRecorder):
         sets = self._pool_sets
         self._pool_sets = min(2 * sets, 1024)
         self._sets_left = sets
-        self._storage_left = max(5 * sets, layout.storage_count * SETS_PER_CALL)
-        self._texel_left = max(3 * sets, layout.texel_count * SETS_PER_CALL)
-        sizes = ffi.new("VkDescriptorPoolSize[2]")
-        sizes[0].type = STORAGE_BUFFER
-        sizes[0].descriptorCount = self._storage_left
-        sizes[1].type = STORAGE_TEXEL_BUFFER
-        sizes[1].descriptorCount = self._texel_left
+        usual = {STORAGE_BUFFER: 5 * sets, STORAGE_TEXEL_BUFFER: 3 * sets}
+        self._left = {
+            kind: max(usual.get(kind, 5 * sets * (count > 0)), count * SETS_PER_CALL)
+            for kind, count in layout.counts.items()
+            if kind in usual or count or kind in self._left
+        }
+        sizes = ffi.new("VkDescriptorPoolSize[]", len(self._left))
+        for size, (kind, count) in zip(sizes, self._left.items(), strict=True):
+            size.type = kind
+            size.descriptorCount = max(count, SETS_PER_CALL)
         info = struct(
             "VkDescriptorPoolCreateInfo",
             lib.VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
             maxSets=sets,
-            poolSizeCount=2,
+            poolSizeCount=len(self._left),
             pPoolSizes=sizes,
         )
         self._set_info.descriptorPool = self._state.handles.create("VkDescriptorPool", info)
@@ -300,6 +307,16 @@ class VulkanRecorder(DriverRecorder):
     def copy(self, src: BufferRange, dst: BufferRange) -> None:
         source: Any = src.buffer.driver_buffer
         target: Any = dst.buffer.driver_buffer
+        if not source.number:
+            lib.vkCmdCopyImageToBuffer(
+                self._command, source.image, GENERAL, target.handle, 1, source.rows(src, dst)
+            )
+            return
+        if not target.number:
+            lib.vkCmdCopyBufferToImage(
+                self._command, source.handle, target.image, GENERAL, 1, target.rows(dst, src)
+            )
+            return
         region = ffi.new("VkBufferCopy *")
         region.srcOffset = src.offset
         region.dstOffset = dst.offset
@@ -317,6 +334,22 @@ class VulkanRecorder(DriverRecorder):
         if made is None:
             made = _barriers[src, dst] = _make_barrier(src, dst)
         _pipeline_barrier(self._command, made[0], made[1], 0, 1, made[2], 0, NULL, 0, NULL)
+
+    def open_image(self, image: VulkanImage) -> None:
+        """Give a new image the layout that it keeps."""
+        barrier = struct(
+            "VkImageMemoryBarrier",
+            lib.VK_STRUCTURE_TYPE_IMAGE_MEMORY_BARRIER,
+            dstAccessMask=sum(_ACCESSES[flag] for flag in (COMPUTE_READ, COMPUTE_WRITE)),
+            newLayout=GENERAL,
+            srcQueueFamilyIndex=_NO_FAMILY,
+            dstQueueFamilyIndex=_NO_FAMILY,
+            image=image.image,
+        )
+        fill_range(barrier.subresourceRange)
+        _pipeline_barrier(
+            self._command, _TOP_OF_PIPE, _STAGES[COMPUTE], 0, 0, NULL, 0, NULL, 1, barrier
+        )
 
     def timestamp(self) -> None:
         index = self._count % _QUERIES_PER_POOL

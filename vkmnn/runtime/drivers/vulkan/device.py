@@ -16,6 +16,7 @@ from vkmnn.runtime.drivers.base import DriverDevice
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, names, result_error, struct
 from vkmnn.runtime.drivers.vulkan.command import COMMAND_BUFFERS, VulkanRecorder
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice
+from vkmnn.runtime.drivers.vulkan.image import VulkanImage
 from vkmnn.runtime.drivers.vulkan.instance import Instance
 from vkmnn.runtime.drivers.vulkan.memory import VulkanBuffer
 from vkmnn.runtime.drivers.vulkan.pipeline import PipelineFactory, VulkanPipeline
@@ -37,6 +38,10 @@ class _Owned(NamedTuple):
     finalizer: weakref.finalize[..., Any]
     release: Callable[..., object]
     args: tuple[Any, ...]
+
+
+_LAYOUT_S = 60.0
+"""What giving an image its layout may take: other commands may run before."""
 
 
 class VulkanDevice(DriverDevice):
@@ -162,6 +167,20 @@ class VulkanDevice(DriverDevice):
     def allocate(self, nbytes: int, kind: MemoryKind) -> VulkanBuffer:
         self.release_deferred()
         return VulkanBuffer(self, nbytes, kind)
+
+    def allocate_image(self, width: int, height: int, texel_format: str) -> VulkanImage:
+        self.release_deferred()
+        image = VulkanImage(self, width, height, texel_format)
+        recorder = self.recorder(False)
+        recorder.open_image(image)
+        commands = recorder.finish([image])
+        try:
+            commands.submit()
+            if not commands.wait(_LAYOUT_S):
+                raise DeviceLostError(f"{self.info.name} did not lay out an image")
+        finally:
+            commands.destroy()
+        return image
 
     def create_pipeline(
         self, shader: Shader, code: bytes, spec: Mapping[str, int | float | bool]

@@ -31,6 +31,7 @@ from vkmnn.runtime.drivers.vulkan.tables import (
     FeatureStruct,
     Version,
 )
+from vkmnn.runtime.shader import IMAGE_FORMATS
 
 _TYPES = {
     0: DeviceType.OTHER,
@@ -43,6 +44,7 @@ _DEVICE_LOCAL = 1
 _COMPUTE_STAGE = 0x20
 _QUEUE_GRAPHICS, _QUEUE_COMPUTE = 1, 2
 _STORAGE_TEXEL_BUFFER = 0x10  # VK_FORMAT_FEATURE_STORAGE_TEXEL_BUFFER_BIT
+_IMAGE_USES = 0x1 | 0x2 | 0x4000 | 0x8000  # SAMPLED_IMAGE, STORAGE_IMAGE, TRANSFER_SRC and _DST
 
 
 @dataclass(slots=True)
@@ -145,6 +147,7 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         limits=Limits(
             max_storage_buffer_range=limits.maxStorageBufferRange,
             max_texel_buffer_elements=limits.maxTexelBufferElements,
+            max_image_dimension=limits.maxImageDimension2D,
             max_push_constants=limits.maxPushConstantsSize,
             max_workgroup_count=tuple(limits.maxComputeWorkGroupCount),
             max_workgroup_size=tuple(limits.maxComputeWorkGroupSize),
@@ -306,13 +309,16 @@ def _features(handle: Any, version: Version, extensions: frozenset[str]) -> set[
 
 
 def _texel_features(handle: Any) -> set[str]:
-    found = set()
+    found: set[str] = set()
+    usable = True
     properties = ffi.new("VkFormatProperties *")
     for name, vk_format in TEXEL_FORMATS.items():
         lib.vkGetPhysicalDeviceFormatProperties(handle, vk_format, properties)
         if properties.bufferFeatures & _STORAGE_TEXEL_BUFFER:
             found.add(f"texel_{name}")
-    return found
+        if name in IMAGE_FORMATS:
+            usable &= properties.optimalTilingFeatures & _IMAGE_USES == _IMAGE_USES
+    return found | ({"images"} if usable else set())
 
 
 def _queue_family(handle: Any) -> tuple[int, int] | None:

@@ -84,7 +84,7 @@ class VulkanBuffer(DriverBuffer):
         # Views may outlive the buffer object: the memory belongs to what they refer to.
         self._owner = MappedMemory()
         self._finalizer = device.own(
-            self._owner, "buffers", _release, self._handles, device.heap_claims, nbytes=size
+            self._owner, "buffers", release_memory, self._handles, device.heap_claims, nbytes=size
         )
         try:
             self._make(size, kind)
@@ -99,7 +99,7 @@ class VulkanBuffer(DriverBuffer):
         self.number = address(self.handle)
         requirements = ffi.new("VkMemoryRequirements *")
         lib.vkGetBufferMemoryRequirements(device.handle, self.handle, requirements)
-        self._memory, flags = self._allocate(requirements, kind, memory)
+        self._memory, flags = allocate_memory(device, self._handles, requirements, kind, memory)
         self.coherent = bool(flags & COHERENT)
         if flags & VISIBLE:
             pointer = self._map(requirements.size)
@@ -111,51 +111,6 @@ class VulkanBuffer(DriverBuffer):
             lib.vkBindBufferMemory(device.handle, self.handle, self._memory, 0),
             "vkBindBufferMemory",
         )
-
-    def _allocate(self, requirements: Any, kind: MemoryKind, cell: Any) -> tuple[Any, int]:
-        table = _PREFERENCES_UNIFIED if self._device.info.type in _UNIFIED else _PREFERENCES
-        result, tried = 0, set()
-        free = self._free_bytes()
-        for wanted, avoided in table[kind]:
-            for position, item in enumerate(self._device.info.memory_types):
-                if (
-                    position in tried
-                    or not requirements.memoryTypeBits >> item.index & 1
-                    or item.flags & wanted != wanted
-                    or item.flags & avoided
-                    or requirements.size > free[item.heap]
-                ):
-                    continue
-                tried.add(position)
-                info = struct(
-                    "VkMemoryAllocateInfo",
-                    lib.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
-                    allocationSize=requirements.size,
-                    memoryTypeIndex=item.index,
-                )
-                try:
-                    memory = self._handles.create("VkDeviceMemory", info, cell)
-                except OutOfDeviceMemoryError as error:
-                    result = error.vk_result or result
-                else:
-                    self._device.heap_claims[id(self._handles)] = item.heap, requirements.size
-                    return memory, item.flags
-        live = self._device.live_objects()
-        raise OutOfDeviceMemoryError(
-            f"cannot allocate {requirements.size} bytes of {kind.value} memory on "
-            f"{self._device.info.name} (VkResult {result}; {live.get('bytes', 0)} bytes in "
-            f"{live.get('buffers', 0)} buffers are in use)",
-            hint="close other programs or sessions that use the device, or run a smaller batch",
-        )
-
-    def _free_bytes(self) -> dict[int, int]:
-        """Return how many bytes may be asked of each heap."""
-        info = self._device.info
-        free = {item.heap: item.heap_bytes for item in info.memory_types}
-        if info.device_profile:  # else the driver knows better what a heap still holds
-            for heap, nbytes in list(self._device.heap_claims.values()):
-                free[heap] -= nbytes
-        return free
 
     def _map(self, size: int) -> int:
         pointer = ffi.new("void **")
@@ -216,6 +171,76 @@ def _create_buffer(handles: Handles, size: int) -> Any:
     return handles.create("VkBuffer", info)
 
 
-def _release(handles: Handles, claims: dict[int, tuple[int, int]]) -> None:
+def allocate_memory(
+    device: Owner,
+    handles: Handles,
+    requirements: Any,
+    kind: MemoryKind,
+    cell: Any,
+    *,
+    linear: bool = True,
+) -> tuple[Any, int]:
+    """Return memory of the preferred type that is to be had, and the flags of that type.
+
+    Args:
+        device: where.
+        handles: what the memory is freed with.
+        requirements: VkMemoryRequirements of what it is for.
+        kind: what it is for.
+        cell: where Vulkan writes the handle, one of `handles`.
+        linear: it is for a buffer; images need not lie where the host sees them.
+
+    Raises:
+        OutOfDeviceMemoryError: there is none.
+    """
+    unified = device.info.type in _UNIFIED and linear
+    table = _PREFERENCES_UNIFIED if unified else _PREFERENCES
+    result, tried = 0, set()
+    free = _free_bytes(device)
+    for wanted, avoided in table[kind]:
+        for position, item in enumerate(device.info.memory_types):
+            if (
+                position in tried
+                or not requirements.memoryTypeBits >> item.index & 1
+                or item.flags & wanted != wanted
+                or item.flags & avoided
+                or requirements.size > free[item.heap]
+            ):
+                continue
+            tried.add(position)
+            info = struct(
+                "VkMemoryAllocateInfo",
+                lib.VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                allocationSize=requirements.size,
+                memoryTypeIndex=item.index,
+            )
+            try:
+                memory = handles.create("VkDeviceMemory", info, cell)
+            except OutOfDeviceMemoryError as error:
+                result = error.vk_result or result
+            else:
+                device.heap_claims[id(handles)] = item.heap, requirements.size
+                return memory, item.flags
+    live = device.live_objects()
+    raise OutOfDeviceMemoryError(
+        f"cannot allocate {requirements.size} bytes of {kind.value} memory on "
+        f"{device.info.name} (VkResult {result}; {live.get('bytes', 0)} bytes in "
+        f"{live.get('buffers', 0)} buffers are in use)",
+        hint="close other programs or sessions that use the device, or run a smaller batch",
+    )
+
+
+def _free_bytes(device: Owner) -> dict[int, int]:
+    """Return how many bytes may be asked of each heap."""
+    info = device.info
+    free = {item.heap: item.heap_bytes for item in info.memory_types}
+    if info.device_profile:  # else the driver knows better what a heap still holds
+        for heap, nbytes in list(device.heap_claims.values()):
+            free[heap] -= nbytes
+    return free
+
+
+def release_memory(handles: Handles, claims: dict[int, tuple[int, int]]) -> None:
+    """Free objects and their memory."""
     handles.destroy()
     claims.pop(id(handles), None)

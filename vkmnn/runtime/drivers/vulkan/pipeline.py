@@ -12,14 +12,15 @@ from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError, S
 from vkmnn.runtime.drivers.base import DriverPipeline
 from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.handles import Handles
-from vkmnn.runtime.shader import BindingType, Shader
+from vkmnn.runtime.shader import BindingType, Shader, ShaderBinding
 
 if TYPE_CHECKING:
     from vkmnn.runtime.drivers.vulkan.owner import Owner
 
 log = logging.getLogger(__name__)
 
-STORAGE_TEXEL_BUFFER, STORAGE_BUFFER = 5, 7  # VK_DESCRIPTOR_TYPE_*
+# VK_DESCRIPTOR_TYPE_*
+SAMPLED_IMAGE, STORAGE_IMAGE, STORAGE_TEXEL_BUFFER, STORAGE_BUFFER = 2, 3, 5, 7
 COMPUTE_STAGE = 0x20
 SETS_PER_CALL = 16
 """How many descriptor sets are allocated at a time."""
@@ -28,8 +29,14 @@ _DESCRIPTOR_TYPES = {
     BindingType.STORAGE: STORAGE_BUFFER,
     BindingType.TEXEL: STORAGE_TEXEL_BUFFER,
 }
-# What an update template reads per descriptor: VkDescriptorBufferInfo, or a VkBufferView.
-_DATA_FORMATS = {STORAGE_BUFFER: ("QQQ", 24), STORAGE_TEXEL_BUFFER: ("Q", 8)}
+# What an update template reads per descriptor: VkDescriptorBufferInfo, a VkBufferView, or
+# VkDescriptorImageInfo (sampler, view, layout and padding).
+_DATA_FORMATS = {
+    STORAGE_BUFFER: ("QQQ", 24),
+    STORAGE_TEXEL_BUFFER: ("Q", 8),
+    SAMPLED_IMAGE: ("QQQ", 24),
+    STORAGE_IMAGE: ("QQQ", 24),
+}
 _SPEC_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "I"}
 _FULL_SUBGROUPS = 2  # VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT
 
@@ -40,24 +47,24 @@ class Layout:
     """Descriptor-set layout, pipeline layout and update template of one list of bindings.
 
     `pack` turns the numbers of all bindings into what the template reads; a storage binding takes
-    (buffer, offset, size), a texel binding one view.
+    (buffer, offset, size), a texel binding one view, an image (0, view, layout). `counts` says
+    how many bindings of each type there are.
     """
 
     __slots__ = (
         "__weakref__",
+        "counts",
         "pack",
         "pipeline_layout",
         "set_layouts",
-        "storage_count",
         "template",
-        "texel_count",
     )
     pack: Callable[..., bytes]
 
     def __init__(self, device: Owner, key: LayoutKey) -> None:
         bindings, push_size = key
-        self.storage_count = sum(kind == STORAGE_BUFFER for _index, kind in bindings)
-        self.texel_count = len(bindings) - self.storage_count
+        kinds = [kind for _index, kind in bindings]
+        self.counts = {kind: kinds.count(kind) for kind in _DATA_FORMATS}
         formats = [_DATA_FORMATS[kind] for _index, kind in bindings]
         self.pack = pystruct.Struct("=" + "".join(code for code, _size in formats)).pack
         handles = Handles(device)
@@ -87,7 +94,7 @@ class VulkanPipeline(DriverPipeline):
         self.layout = layout
         self.pipeline_layout = layout.pipeline_layout
         self.texel_formats = tuple(
-            binding.format if binding.type is BindingType.TEXEL else None
+            None if binding.type is BindingType.STORAGE else binding.format
             for binding in shader.bindings
         )
         handles = Handles(device)
@@ -125,7 +132,7 @@ class PipelineFactory:
         """
         device = self._device
         key = (
-            tuple((binding.index, _DESCRIPTOR_TYPES[binding.type]) for binding in shader.bindings),
+            tuple((binding.index, _descriptor_type(binding)) for binding in shader.bindings),
             shader.push_constant_size,
         )
         with self._lock:
@@ -187,6 +194,12 @@ class PipelineFactory:
             "vkGetPipelineCacheData",
         )
         return bytes(ffi.buffer(data, size[0]))
+
+
+def _descriptor_type(binding: ShaderBinding) -> int:
+    if binding.type is BindingType.IMAGE:
+        return STORAGE_IMAGE if "w" in binding.access else SAMPLED_IMAGE
+    return _DESCRIPTOR_TYPES[binding.type]
 
 
 def _create_set_layout(handles: Handles, bindings: tuple[tuple[int, int], ...]) -> Any:
