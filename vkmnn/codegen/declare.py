@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vkmnn.codegen.features import OPTIONAL_TEXEL_FORMATS
+from vkmnn.codegen.features import IMAGE_FORMATS, OPTIONAL_TEXEL_FORMATS
 from vkmnn.errors import ShaderError
-from vkmnn.runtime.shader import IMAGE_FORMATS
 
 MAX_PUSH_CONSTANT_BYTES = 128  # Vulkan spec, "Required Limits": maxPushConstantsSize
 LOCAL_SIZE_NAMES = ("local_size_x", "local_size_y", "local_size_z")

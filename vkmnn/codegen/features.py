@@ -28,6 +28,9 @@ OPTIONAL_TEXEL_FORMATS = (
     "rg32f", "rg32i", "rg32ui", "rg16f", "r16f", "r16i", "r16ui", "r8i", "r8ui",
 )  # fmt: skip
 
+# What 2-D images hold (`vkmnn.runtime.shader.IMAGE_FORMATS`).
+IMAGE_FORMATS = ("rgba32f", "rgba16f")
+
 FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
