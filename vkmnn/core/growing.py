@@ -356,6 +356,16 @@ class _Rewriter:
                 )
         return end
 
+    def is_every_row(self, name: str) -> bool:
+        """Tell whether a tensor holds 0, 1, … up to the number of rows, in this order."""
+        made = self.made.get(name)
+        if made is None or name not in self.tails:
+            return False
+        return all(
+            np.array_equal(value.reshape(-1), np.arange(value.shape[self.tails[name]]))
+            for value in (self.values[made], self.shorter[made])
+        )
+
     def _finish(self) -> Grown:
         if self.appended != self.growth.caches.keys():
             missing = sorted(self.growth.caches.keys() - self.appended)
@@ -556,6 +566,9 @@ def _gather(rewriter: _Rewriter, op: Op) -> Op:
     data, indices = op.inputs
     axis = op.attrs.axis % len(rewriter.infos[data].dims)
     rank, tails = len(rewriter.infos[indices].dims), rewriter.tails
+    if tails.get(data) == axis and rewriter.is_every_row(indices):
+        tails[op.outputs[0]] = axis + tails[indices]
+        return op
     if (data in tails) == (indices in tails) or tails.get(data) == axis:
         raise CannotGrowError(f"Gather '{op.name}' picks among the rows")
     if indices in tails:

@@ -14,7 +14,7 @@ from vkmnn.core.chained import Following
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.llm.layout import Layout
-from vkmnn.llm.networks import ROWS, decoder_graph
+from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
 from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.session_state import SessionState, matched_pairs
@@ -75,6 +75,7 @@ class Decoder:
         self._fed: dict[str, TensorInfo] = fed
         self.picks_rows = ROWS in inputs
         self.following = Following(self._ids, self.logits, self._others)
+        graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vkmnn.budget import Budget
-from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir import Array, Dim, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AxisAttrs
 from vkmnn.opening import load_network
+from vkmnn.shape.symbolic import DimAlgebra
 
 if TYPE_CHECKING:
     import onnx
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 ROWS = "vkmnn:rows"
 """An input of the decoder: of which new tokens the logits are wanted, int64 [rows]."""
 
+_TOKENS, _PAST = "sequence_length", "past_sequence_length"
 _PASSED_ON = frozenset({"BinaryOp", "UnaryOp", "Cast", "Identity"})
 _FIXED: Mapping[str, Array] = {
     "use_cache_branch": np.array([True]),
@@ -46,6 +48,46 @@ def decoder_graph(
     model = _with_fixed(path, fixed)
     graph = load_network(model, budget, optimised=False).source
     return _of_wanted_rows(graph, logits)
+
+
+def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str]) -> Graph:
+    """Return a decoder of which the sizes are known to be those of one text.
+
+    Exported models name sizes as they please, and the same size in several ways. Under one name
+    each, passes can prove more shapes equal.
+
+    Args:
+        graph: the network.
+        roles: what each input is for.
+        caches: inputs that grow along an axis of unknown size.
+    """
+    total = DimAlgebra().add(_TOKENS, _PAST)
+    known: dict[str, tuple[Dim, ...]] = {
+        **dict.fromkeys(("input_ids", "position_ids", "token_type_ids"), (1, _TOKENS)),
+        "attention_mask": (1, total),
+    }
+    inputs = []
+    for info in graph.inputs:
+        shape, sizes = info.shape, known.get(roles.get(info.name, ""))
+        if shape is not None and sizes is not None and len(shape) == len(sizes):
+            info = replace(info, shape=sizes)
+        elif shape is not None and info.name in caches and not isinstance(shape[0], int):
+            open_axes = [axis for axis, dim in enumerate(shape) if axis and not isinstance(dim, int)]
+            names = {axis: _PAST for axis in open_axes} if len(open_axes) == 1 else {}
+            sizes = (1, *(names.get(axis, dim) for axis, dim in enumerate(shape) if axis))
+            info = replace(info, shape=sizes)
+        inputs.append(info)
+    outputs = [_open(info) for info in graph.outputs]
+    inner = {info.name for info in (*graph.inputs, *graph.outputs)}
+    infos = {name: _open(info) for name, info in graph.infos.items() if name not in inner}
+    return replace(graph, inputs=inputs, outputs=outputs, infos=infos)
+
+
+def _open(info: TensorInfo) -> TensorInfo:
+    """Forget the names of sizes."""
+    if info.shape is None:
+        return info
+    return replace(info, shape=tuple(dim if isinstance(dim, int) else None for dim in info.shape))
 
 
 def _with_fixed(path: Path, fixed: Mapping[str, Array]) -> Path | onnx.ModelProto:

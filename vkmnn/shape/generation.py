@@ -89,8 +89,9 @@ def _named_range(op: Op, facts: Facts) -> list[Found]:
     if len(known) == 3:
         return [(dtype, (range_count(*known),))]
     start, limit, delta = (facts.values(op, place) for place in range(3))
-    counts = start == (0,) and delta == (1,) and limit and facts.algebra.is_natural(limit[0])
-    return [(dtype, (limit[0] if counts and limit else None,))]
+    if not start or not limit or delta != (1,):
+        return [(dtype, (None,))]
+    return [(dtype, (facts.algebra.clipped(facts.algebra.subtract(limit[0], start[0])),))]
 
 
 @size_computer("ConstantOfShape")

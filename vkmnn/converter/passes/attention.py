@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
@@ -15,6 +17,8 @@ from vkmnn.ir.ops import (
     UnaryAttrs,
 )
 from vkmnn.records import dataclass
+
+_REPEATS = ("Reshape", "Expand", "Unsqueeze", "Transpose", "Identity")
 
 VERY_NEGATIVE = -1e30
 """Below this a number swallows any score that is added to it in fp32: adding it is replacing."""
@@ -37,6 +41,7 @@ class _Match:
     mask: _Mask | None
     scale: float
     ops: tuple[Op, ...]
+    guarded: bool = False
 
 
 class FuseAttention(PatternPass[_Match]):
@@ -44,7 +49,7 @@ class FuseAttention(PatternPass[_Match]):
 
     The mask may be added, or be chosen by a Select with a very negative number. The protection
     against rows that are masked completely (0 where the Softmax is NaN) goes where no such row can
-    be.
+    be; where keys and values are joined with a cache, it becomes part of Attention.
     """
 
     name = "fuse_attention"
@@ -71,9 +76,11 @@ class FuseAttention(PatternPass[_Match]):
             inside.append(index.producer(guard.inputs[0]) or guard)
         if not all(index.read_only_by(one.outputs[0], inside) for one in inside if one is not op):
             return NoMatch("scores or probabilities are used elsewhere")
-        if guard is not None and not _is_finite(mask, index):
+        guarded = guard is not None and not _is_finite(mask, index)
+        if guarded and not _grows(value, index):
             return NoMatch("a row may be masked completely, and is then protected")
-        return self._finish(op, product, value, scores, masking, mask, inside, index)
+        found = self._finish(op, product, value, scores, masking, mask, inside, index)
+        return replace(found, guarded=guarded) if isinstance(found, _Match) else found
 
     def _finish(
         self,
@@ -113,7 +120,7 @@ class FuseAttention(PatternPass[_Match]):
         if match.mask is not None:
             inputs.append(self._mask(op, match.mask, new, index))
         attrs, source = (
-            AttentionAttrs(match.scale, zero_fully_masked=False),
+            AttentionAttrs(match.scale, zero_fully_masked=match.guarded),
             merged_source(match.ops),
         )
         new.append(Op("Attention", op.name, inputs, list(op.outputs), attrs, source))
@@ -173,6 +180,14 @@ def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]
             if number is not None and number <= VERY_NEGATIVE:
                 return op, scores, _Mask(condition, fill, where)
     return None, name, None
+
+
+def _grows(name: str, index: GraphIndex) -> bool:
+    """True for values that are a cache, an input, joined with new rows; heads may be repeated."""
+    op = index.producer_of_type(name, *_REPEATS, "Concat")
+    while op is not None and op.type != "Concat":
+        op = index.producer_of_type(op.inputs[0], *_REPEATS, "Concat")
+    return op is not None and index.is_input(op.inputs[0])
 
 
 def _is_finite(mask: _Mask | None, index: GraphIndex) -> bool:

@@ -37,6 +37,7 @@ from vkmnn.converter.passes.refine_shapes import RefineShapes
 from vkmnn.converter.passes.registered import is_registered, with_registered
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
+from vkmnn.converter.passes.rotary import FuseRotary
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
@@ -82,6 +83,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         SimplifySoftplus(),
         FuseLayerNorm(),
         FuseGroupNorm(),
+        FuseRotary(),
         FoldOperandScale(),
         FoldResultScale(),
         FoldOperandTranspose(),
