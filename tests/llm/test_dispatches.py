@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -51,3 +52,22 @@ def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: P
         with vkmnn.llm.load(folder, capacity=100) as model:
             assert model.generate(PROMPT, 20).tokens == greedy(folder / "model.onnx", PROMPT, 20)
     assert (counts[1] - counts[0]) / 2 <= most
+
+
+@pytest.mark.parametrize(
+    ("family", "style"),
+    [("llama", ""), ("qwen2", "indexed"), ("phi", "triangle"), ("gemma", "pairs")],
+)
+def test_dispatches_of_a_layer_of_plain_operators(family: str, style: str, tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    base = tiny.FAMILIES[family]
+    counts = []
+    for layers in (1, 3):
+        shape = replace(base, layers=layers, style=style)
+        folder = tiny.optimum_folder(tmp_path / f"{layers}", shape)
+        counts.append(_commands(folder, 6))
+    with vkmnn.llm.load(folder, capacity=100) as model:
+        tokens = model.generate(PROMPT, 30).tokens
+    assert tokens == greedy(folder / "onnx" / "model.onnx", PROMPT, 30)[: len(tokens)]
+    assert (counts[1] - counts[0]) / 2 <= 10

@@ -47,7 +47,13 @@ class Shape:
     sinks: bool = False  # gpt-oss: of every head; its windows, too, in every other layer
     score_cap: float = 0.0  # Gemma 2: of the scores
     packed: bool = True  # of GroupQueryAttention: queries, keys and values by one product
+    style: str = ""  # of plain operators: as one of STYLES writes them
 
+
+STYLES = ("indexed", "triangle", "pairs")
+"""Ways of plain exports: masks by indices into the attention mask, protected rows and a scale on
+both sides (transformers 4.57 by TorchScript); masks cut from a triangle, and columns by Split;
+pairs of columns turned half by half (gpt-oss)."""
 
 LLAMA = Shape()
 QWEN2 = Shape(bias=True, kv_heads=1)
@@ -125,6 +131,8 @@ def _projection(b: Builder, x: str, name: str, size: int, shape: Shape) -> str:
 
 
 def _turned(b: Builder, x: str, name: str, shape: Shape) -> str:
+    if shape.style == "pairs":
+        return _turned_in_pairs(b, x, name, shape)
     half, width, depth = shape.rotary // 2, shape.rotary, shape.depth
     for edge in (0, half, width, depth):
         b.constant(f"edge{edge}", [edge], np.int64)
@@ -134,8 +142,13 @@ def _turned(b: Builder, x: str, name: str, shape: Shape) -> str:
         names = [x, f"edge{start}", f"edge{end}", "last"]
         return b.node("Slice", names, f"{name}.{start}_{end}")
 
-    first, second = cut(0, half), cut(half, width)
     head = x if width == depth else cut(0, width)
+    if shape.style == "triangle":
+        first, second = f"{name}.first", f"{name}.second"
+        sizes = b.constant("split_sizes", [half, half], np.int64)
+        b.nodes.append(helper.make_node("Split", [head, sizes], [first, second], axis=-1))
+    else:
+        first, second = cut(0, half), cut(half, width)
     swapped = b.node("Concat", [b.node("Neg", [second], f"{name}.neg"), first], f"{name}.swapped",
                      axis=-1)  # fmt: skip
     cos = b.node("Mul", [head, "cos"], f"{name}.cos")
@@ -146,7 +159,71 @@ def _turned(b: Builder, x: str, name: str, shape: Shape) -> str:
     return b.node("Concat", [y, cut(width, depth)], f"{name}.whole", axis=-1)
 
 
-def _optimum_front(b: Builder) -> None:
+def _turned_in_pairs(b: Builder, x: str, name: str, shape: Shape) -> str:
+    first, second = f"{name}.first", f"{name}.second"
+    sizes = b.constant("split_sizes", [shape.depth // 2] * 2, np.int64)
+    b.nodes.append(helper.make_node("Split", [x, sizes], [first, second], axis=-1))
+    products = {(part, table): b.node("Mul", [part, f"{table}_half"], f"{part}.{table}")
+                for part in (first, second) for table in ("cos", "sin")}  # fmt: skip
+    low = b.node("Sub", [products[first, "cos"], products[second, "sin"]], f"{name}.low")
+    high = b.node("Add", [products[second, "cos"], products[first, "sin"]], f"{name}.high")
+    return b.node("Concat", [low, high], f"{name}.turned", axis=-1)
+
+
+def _angles(b: Builder, shape: Shape) -> None:
+    """Add rotary tables from the positions: products with frequencies, then cosines and sines."""
+    half = shape.rotary // 2
+    b.constant("frequencies", 10000.0 ** (-np.arange(half) / half)[None, :, None], np.float32)
+    b.constant("factor", 1.0, np.float32)
+    rows = b.node("Unsqueeze", ["position_ids", "a1"], "position_rows")
+    rows = b.node("Cast", [rows], "position_floats", to=TensorProto.FLOAT)
+    angles = b.node("MatMul", ["frequencies", rows], "angles")
+    angles = b.node("Transpose", [angles], "angle_rows", perm=[0, 2, 1])
+    both = b.node("Concat", [angles, angles], "angles_both", axis=-1)
+    for part in ("cos", "sin"):
+        flat = b.node("Mul", [b.node(part.title(), [both], f"{part}_angles"), "factor"],
+                      f"{part}_flat")  # fmt: skip
+        b.node("Unsqueeze", [flat, "a1"], part)
+
+
+def _indexed_mask(b: Builder) -> None:
+    """Add what is seen: rows and columns compared, and the attention mask by computed indices."""
+    b.constant("a3", [3], np.int64)
+    b.constant("a0123", [0, 1, 2], np.int64)
+    b.constant("a013", [0, 1, 3], np.int64)
+    column = b.node("Unsqueeze", ["columns", "a0123"], "columns_4")
+    row = b.node("Unsqueeze", ["rows", "a013"], "rows_4")
+    b.node("LessOrEqual", [column, row], "causal_4")
+    kept = b.node("Cast", ["attention_mask"], "kept", to=TensorProto.BOOL)
+    width = b.node("Gather", [b.node("Shape", [kept], "kept_shape"), "a1"], "kept_width")
+    first = b.node("Mul", [b.constant("image", [[[[0]]]], np.int64), width], "image_start")
+    places = b.node("Add", [column, first], "places")
+    flat = b.node("Flatten", [kept], "kept_flat", axis=0)
+    flat = b.node("Reshape", [flat, b.constant("whole", [-1], np.int64)], "kept_line")
+    b.node("And", ["causal_4", b.node("Gather", [flat, places], "kept_4")], "seen")
+
+
+def _triangular_mask(b: Builder) -> None:
+    """Add what is hidden: a triangle of the lowest numbers, and the attention mask."""
+    low = b.constant("low", np.finfo(np.float32).min, np.float32)
+    b.constant("a_one", [1], np.int64)
+    sizes = b.node("Concat", [b.node("Unsqueeze", [n, "a0"], f"{n}_1") for n in
+                              ("length", "total")], "square", axis=0)  # fmt: skip
+    full = b.node("Expand", [low, sizes], "full")
+    above = b.node("Trilu", [full, "one"], "above", upper=1)
+    row = b.node("Unsqueeze", ["rows", "a1"], "rows_2")
+    past = b.node("Greater", [b.node("Unsqueeze", ["columns", "a0"], "columns_2"), row], "later")
+    later = b.node("Cast", [past], "later_float", to=TensorProto.FLOAT)
+    hidden = b.node("Mul", [b.node("Min", [above, b.node("Mul", [later, low], "later_low")],
+                                   "hidden_1"), later], "hidden_2")  # fmt: skip
+    kept = b.node("Cast", ["attention_mask"], "kept", to=TensorProto.FLOAT)
+    gone = b.node("Mul", [b.node("Sub", [b.constant("kept_one", 1.0, np.float32), kept], "gone"),
+                          low], "gone_low")  # fmt: skip
+    wide = b.node("Unsqueeze", [hidden, "a01"], "hidden_4")
+    b.node("Min", [wide, b.node("Unsqueeze", [gone, "a12"], "gone_4")], "mask")
+
+
+def _optimum_front(b: Builder, shape: Shape) -> None:
     """Add the mask and the rotary tables, from shapes, the attention mask and the positions."""
     b.constant("hidden", -3.4e38, np.float32)
     b.constant("shown", 0.0, np.float32)
@@ -157,22 +234,49 @@ def _optimum_front(b: Builder) -> None:
     b.node("Add", ["past_length", "length"], "total")
     b.node("Range", ["past_length", "total", "one"], "rows")
     b.node("Range", ["zero", "total", "one"], "columns")
+    if shape.style == "indexed":
+        _indexed_mask(b)
+        b.constant("hidden", -np.inf, np.float32)
+        b.node("Where", ["seen", "shown", "hidden"], "mask")
+        _angles(b, shape)
+        return
+    if shape.style == "triangle":
+        _triangular_mask(b)
+    else:
+        _compared_mask(b)
+    for part in ("cos", "sin"):
+        rows = b.node("Gather", [f"{part}_cache", "position_ids"], f"{part}_rows")
+        b.node("Unsqueeze", [rows, "a1"], f"{part}_half")
+        both = b.node("Concat", [rows, rows], f"{part}_both", axis=-1)
+        b.node("Unsqueeze", [both, "a1"], part)
+
+
+def _compared_mask(b: Builder) -> None:
     row, column = (b.node("Unsqueeze", [x, a], f"{x}_2") for x, a in
                    (("rows", "a1"), ("columns", "a0")))  # fmt: skip
     b.node("Unsqueeze", [b.node("LessOrEqual", [column, row], "causal"), "a01"], "causal_4")
     kept = b.node("Cast", ["attention_mask"], "kept", to=TensorProto.BOOL)
     b.node("And", ["causal_4", b.node("Unsqueeze", [kept, "a12"], "kept_4")], "seen")
     b.node("Where", ["seen", "shown", "hidden"], "mask")
-    for part in ("cos", "sin"):
-        rows = b.node("Gather", [f"{part}_cache", "position_ids"], f"{part}_rows")
-        both = b.node("Concat", [rows, rows], f"{part}_both", axis=-1)
-        b.node("Unsqueeze", [both, "a1"], part)
+
+
+def _protected(b: Builder, name: str, q: str, k: str, v: str) -> str:
+    """Add attention with a scale on both sides, and zeros where no key is seen."""
+    turned = b.node("Transpose", [k], f"{name}.k_turned", perm=[0, 1, 3, 2])
+    sides = [b.node("Mul", [x, "root_scale"], f"{x}.scaled") for x in (q, turned)]
+    scores = b.node("Add", [b.node("MatMul", sides, f"{name}.qk"), "mask"], f"{name}.masked")
+    weights = b.node("Softmax", [scores], f"{name}.weights", axis=-1)
+    nothing = b.node("IsNaN", [weights], f"{name}.nothing")
+    weights = b.node("Where", [nothing, "shown", weights], f"{name}.kept")
+    mixed = b.node("MatMul", [weights, v], f"{name}.mixed")
+    turned = b.node("Transpose", [mixed], f"{name}.turned", perm=[0, 2, 1, 3])
+    return b.node("Reshape", [turned, "joined"], f"{name}.joined")
 
 
 def optimum_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
     """Return a decoder of plain operators, with caches, positions and a mask."""
     b, x = _start(shape, seed)
-    _optimum_front(b)
+    _optimum_front(b, shape)
     h, g, d = shape.heads, shape.kv_heads, shape.depth
     b.constant("q_heads", [0, 0, h, d], np.int64)
     b.constant("kv_heads", [0, 0, g, d], np.int64)
@@ -180,6 +284,7 @@ def optimum_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
     b.constant("more", [1, 1, h // g, 1, 1], np.int64)
     b.constant("all_heads", [0, h, -1, d], np.int64)
     b.constant("scale", d**-0.5, np.float32)
+    b.constant("root_scale", d**-0.25, np.float32)
 
     def by_head(y: str, name: str, heads: str) -> str:
         cut = b.node("Reshape", [y, heads], f"{name}.cut")
@@ -201,7 +306,10 @@ def optimum_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
                 y = b.node("Expand", [y, "more"], f"{name}.{part}.more")
                 y = b.node("Reshape", [y, "all_heads"], f"{name}.{part}.all")
             cached.append(y)
-        y = b.attend(name, q, *cached, "mask", True)
+        if shape.style == "indexed":
+            y = _protected(b, name, q, *cached)
+        else:
+            y = b.attend(name, q, *cached, "mask", True)
         x = b.node("Add", [x, b.linear(y, f"{name}.o", h * d, shape.width)], f"{name}.first")
         y = _mlp(b, _norm(b, x, f"{name}.norm2", shape), f"{name}.mlp", shape)
         x = b.node("Add", [x, y], f"{name}.second")

@@ -72,8 +72,10 @@ def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str])
         if shape is not None and sizes is not None and len(shape) == len(sizes):
             info = replace(info, shape=sizes)
         elif shape is not None and info.name in caches and not isinstance(shape[0], int):
-            open_axes = [axis for axis, dim in enumerate(shape) if axis and not isinstance(dim, int)]
-            names = {axis: _PAST for axis in open_axes} if len(open_axes) == 1 else {}
+            open_axes = [
+                axis for axis, dim in enumerate(shape) if axis and not isinstance(dim, int)
+            ]
+            names = dict.fromkeys(open_axes, _PAST) if len(open_axes) == 1 else {}
             sizes = (1, *(names.get(axis, dim) for axis, dim in enumerate(shape) if axis))
             info = replace(info, shape=sizes)
         inputs.append(info)

@@ -198,3 +198,15 @@ def test_split(net, check, axis):
     dims = {x: (4, "C")} if axis == 0 else {x: ("N", 6)}
     found = shapes(check, net.unary("EXP", first), dims)
     assert found == ((2, "C") if axis == 0 else ("N", 3))
+
+
+@pytest.mark.parametrize(("delta", "size"), [(1, "L"), (2, None)])
+def test_from_one_size_to_another(net, check, delta, size):
+    """Positions of new rows: from the number of rows in a cache on."""
+    new, past = net.input(3, name="new"), net.input(4, name="past")
+    start, length = (
+        net.op("Gather", net.op("Shape", x), net.const(0, "int64"), axis=0) for x in (past, new)
+    )
+    out = net.op("Range", start, net.binary("ADD", start, length), net.const(delta, "int64"))
+    (found,) = shapes(check, out, {"new": ("L",), "past": ("P",)})
+    assert found == (size or f"{out}[0]")

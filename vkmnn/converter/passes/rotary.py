@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
@@ -124,7 +123,8 @@ def _widened(op: Op, index: GraphIndex) -> _Match | NoMatch:
         return NoMatch("not all columns of a tensor")
     if not index.read_only_by(rotary.outputs[0], (op,)):
         return NoMatch("the turned columns are used elsewhere")
-    return _Match(whole.source, *rotary.inputs[1:], turned.width, (rotary, op))
+    _, cosines, sines = rotary.inputs
+    return _Match(whole.source, cosines, sines, turned.width, (rotary, op))
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -255,7 +255,9 @@ def _as_table(name: str, op: Op, new: list[Op], index: GraphIndex) -> str:
         return name
     array = index.constant(name)
     if array is not None:
-        return index.add_constant(f"{name}_table", array.reshape(*(1,) * (RANK - array.ndim), *array.shape))
+        return index.add_constant(
+            f"{name}_table", array.reshape(*(1,) * (RANK - array.ndim), *array.shape)
+        )
     missing = RANK - len(shape)
     axes = index.add_constant(f"{name}_axes", np.arange(missing, dtype=np.int64))
     made = index.unique_name(f"{name}_table")
