@@ -40,7 +40,7 @@ def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("codes", "packed", "most"), [(True, True, 5), (True, False, 5), (False, True, 8)]
+    ("codes", "packed", "most"), [(True, True, 5), (True, False, 5), (False, True, 8), (False, False, 8)]
 )
 def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: Path) -> None:
     if not enumerate_devices():
@@ -70,4 +70,4 @@ def test_dispatches_of_a_layer_of_plain_operators(family: str, style: str, tmp_p
     with vkmnn.llm.load(folder, capacity=100) as model:
         tokens = model.generate(PROMPT, 30).tokens
     assert tokens == greedy(folder / "onnx" / "model.onnx", PROMPT, 30)[: len(tokens)]
-    assert (counts[1] - counts[0]) / 2 <= 10
+    assert (counts[1] - counts[0]) / 2 <= 8

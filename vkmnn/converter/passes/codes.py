@@ -125,11 +125,11 @@ def _mergeable(op: _Product, index: GraphIndex) -> bool:
         _is_plain(op, index)
         and not _operand(op, _RESIDUAL)
         and op.attrs.activation == NO_ACTIVATION
-        and _leads_to_attention(op.outputs[0], index)
+        and leads_to_attention(op.outputs[0], index)
     )
 
 
-def _leads_to_attention(name: str, index: GraphIndex) -> bool:
+def leads_to_attention(name: str, index: GraphIndex) -> bool:
     """True where heads of attention are made of the tensor: turned, joined with a cache, read."""
     while name and index.read_once(name):
         (reader,) = index.readers(name)

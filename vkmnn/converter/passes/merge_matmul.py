@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.codes import leads_to_attention
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import MatMulAttrs, SplitAttrs
@@ -16,8 +17,8 @@ MAX_BYTES = 64 << 20
 class MergeMatMul(PatternPass["list[Op]"]):
     """Queries, keys and values by constant weights from one input: weights side by side.
 
-    Only where attention reads the results, through reshapes and transposes: it reads parts of a
-    tensor as well as whole ones.
+    Only where attention reads the results, through reshapes and transposes, rotary embeddings and
+    joins with caches: they read parts of a tensor as well as whole ones.
     """
 
     name = "merge_matmul"
@@ -26,7 +27,7 @@ class MergeMatMul(PatternPass["list[Op]"]):
     def match(self, op: Op, index: GraphIndex) -> list[Op] | NoMatch:
         if not _is_part(op, index):
             return NoMatch("not a plain product by constant weights")
-        if not _feeds_attention(op.outputs[0], index):
+        if not leads_to_attention(op.outputs[0], index):
             return NoMatch("the result is not for attention")
         alike = [
             other
@@ -34,9 +35,9 @@ class MergeMatMul(PatternPass["list[Op]"]):
             if other.inputs[0] == op.inputs[0] and _is_part(other, index)
             if _same_kind(op, other, index)
         ]
-        group = [other for other in alike if _feeds_attention(other.outputs[0], index)]
+        group = [other for other in alike if leads_to_attention(other.outputs[0], index)]
         if any(
-            _leads_to_attention(other.outputs[0], index) for other in alike if other not in group
+            _ends_in_attention(other.outputs[0], index) for other in alike if other not in group
         ):
             return NoMatch("another product of the group does more than move to attention, so far")
         if len(group) == 1:
@@ -110,23 +111,11 @@ def _same_kind(first: Op, second: Op, index: GraphIndex) -> bool:
     return first.attrs == second.attrs and one.dtype == other.dtype
 
 
-def _leads_to_attention(name: str, index: GraphIndex, steps: int = 8) -> bool:
+def _ends_in_attention(name: str, index: GraphIndex, steps: int = 8) -> bool:
     """True when attention is reached in a few steps, whatever lies between."""
     return steps > 0 and any(
         reader.type == "Attention"
-        or any(_leads_to_attention(result, index, steps - 1) for result in reader.outputs)
+        or any(_ends_in_attention(result, index, steps - 1) for result in reader.outputs)
         for reader in index.readers(name)
         if reader.type not in ("MatMul", "Shape")
     )
-
-
-def _feeds_attention(name: str, index: GraphIndex) -> bool:
-    """True when attention alone reads the tensor, perhaps through reshapes and transposes."""
-    while name and index.read_once(name):
-        (reader,) = index.readers(name)
-        if reader.type == "Attention":
-            return name in reader.inputs[:3]
-        if reader.type not in ("Reshape", "Transpose") or reader.inputs[0] != name:
-            return False
-        name = reader.outputs[0]
-    return False
