@@ -40,7 +40,8 @@ def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("codes", "packed", "most"), [(True, True, 5), (True, False, 5), (False, True, 8), (False, False, 8)]
+    ("codes", "packed", "most"),
+    [(True, True, 5), (True, False, 5), (False, True, 8), (False, False, 8)],
 )
 def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: Path) -> None:
     if not enumerate_devices():
@@ -50,7 +51,8 @@ def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: P
         folder = _folder(tmp_path / f"{layers}", tiny.Shape(layers=layers, packed=packed), codes)
         counts.append(_commands(folder, 6))
         with vkmnn.llm.load(folder, capacity=100) as model:
-            assert model.generate(PROMPT, 20).tokens == greedy(folder / "model.onnx", PROMPT, 20)
+            tokens = model.generate(PROMPT, 20).tokens
+        assert tokens == greedy(folder / "model.onnx", PROMPT, 20)[: len(tokens)]
     assert (counts[1] - counts[0]) / 2 <= most
 
 
