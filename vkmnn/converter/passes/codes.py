@@ -132,9 +132,10 @@ def _mergeable(op: _Product, index: GraphIndex) -> bool:
 def leads_to_attention(name: str, index: GraphIndex) -> bool:
     """True where heads of attention are made of the tensor: turned, joined with a cache, read."""
     while name and not index.is_output(name):
-        reader, *others = [one for one in index.readers(name) if one.type != "Shape"] or [None]
-        if reader is None or others or reader.inputs.count(name) != 1:
+        readers = [one for one in index.readers(name) if one.type != "Shape"]
+        if len(readers) != 1 or readers[0].inputs.count(name) != 1:
             return False
+        (reader,) = readers
         if reader.type in ("Attention", "Concat", "Rotary"):
             return name == reader.inputs[-1 if reader.type == "Concat" else 0] or (
                 reader.type == "Attention" and name in reader.inputs[:3]
