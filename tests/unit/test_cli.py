@@ -175,6 +175,17 @@ def test_run_on_made_up_inputs(cli: Cli, device: str, model: Path) -> None:
     assert "input x [N, 3] is taken as [1, 3]; --shape sets it" in result.err
 
 
+def test_assumed_sizes_are_told_where_they_do_not_fit(cli: Cli, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["twice"], axis=0),
+        helper.make_node("Reshape", ["twice", "ids"], ["y"]),
+    ]
+    model = save(tmp_path / "strict.onnx", nodes, y=TensorProto.FLOAT)
+    result = cli("run", model)
+    assert result.status == 1
+    assert "input x [N, 3] is taken as [1, 3]; --shape sets it" in result.err
+
+
 def test_run_on_files_and_save(cli: Cli, device: str, model: Path, tmp_path: Path) -> None:
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
     ids = np.array([3, -1, 4, -1, 5])

@@ -28,7 +28,7 @@ from vkmnn.cli.console import (
     time_text,
 )
 from vkmnn.cli.feeds import make_feeds
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
 from vkmnn.schedule_config import PrecisionName, Unsupported
@@ -98,19 +98,27 @@ def opened(
             if feeds is None:
                 feeds, assumed = make_feeds(args, options.inputs, options.shapes, options.seed)
             start = time.perf_counter()
-            results = session.run(None, feeds)
+            try:
+                results = session.run(None, feeds)
+            except VkmnnError:
+                _tell_assumed(assumed)  # the likely cause
+                raise
             seconds = time.perf_counter() - start
         names = [arg.name for arg in session.get_outputs()]
         named = dict(zip(names, results, strict=True))
         yield Opened(session, feeds, named, seconds, assumed)
 
 
+def _tell_assumed(assumed: Sequence[str]) -> None:
+    for text in assumed:
+        note(f"input {text}; --shape sets it")
+
+
 def introduce(model: Path, opened: Opened) -> None:
     """Print what runs where; note what was assumed, and the ops that are not on the device."""
     half = ", float16 storage" if opened.session.precision == "normal" else ""
     heading(f"{model.name} on {opened.session.device.name}{half}")
-    for text in opened.assumed:
-        note(f"input {text}; --shape sets it")
+    _tell_assumed(opened.assumed)
     placement = opened.session.placement()
     away = placement.off_device
     if away:
