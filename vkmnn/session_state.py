@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.core.chained import Following
+from vkmnn.core.chained import Drawing, Following
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
 from vkmnn.core.state import State
@@ -71,13 +71,15 @@ class SessionState:
             for name in (made if wanted is None else wanted)
         ]
 
-    def follow(self, token: int, following: Following, ahead: int = 0) -> int | None:
-        """Run a token, and return the likeliest next one; see `State.follow`.
+    def follow(
+        self, token: int, following: Following, ahead: int = 0, drawing: Drawing | None = None
+    ) -> int | None:
+        """Run a token, and return the next one, which the device chooses; see `State.follow`.
 
         Raises:
             InvalidInputError: the state is full, or closed.
         """
-        return self._session.call(lambda: self._state.follow(token, following, ahead))
+        return self._session.call(lambda: self._state.follow(token, following, ahead, drawing))
 
     def value(self, name: str) -> DeviceTensor:
         """Return what a state input will read in the next run.

@@ -155,3 +155,41 @@ def test_inputs_that_are_no_function_known_are_left_to_the_host(model: Any, text
 def test_the_host_time_of_a_token_is_told(model: Any) -> None:
     made = model.generate(PROMPT, 10)
     assert 0 < made.host_seconds < made.decode_seconds
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 40},
+        {"temperature": 1.3, "top_p": 0.8},
+        {"temperature": 1.5, "top_k": 70, "top_p": 0.9},
+        {"temperature": 2.0, "top_k": 1},
+        {"temperature": 1.0, "top_k": 1000},
+    ],
+    ids=str,
+)
+def test_draws_are_those_of_the_host(
+    model: Any, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = [model.generate(PROMPT, 12, seed=seed, **how).tokens for seed in (1, 2)]
+    before = model.counters()
+    again = model.generate(PROMPT, 12, seed=2, **how).tokens
+    after = model.counters()
+    assert again == drawn[1]
+    for name in ("plans", "recordings", "allocations"):
+        assert after[name] == before[name], name
+    assert after["host_copies"] - before["host_copies"] < 30  # 4 bytes a token, beside the prompt
+    monkeypatch.setattr(Sequence, "follow", lambda *_: None)
+    assert [model.generate(PROMPT, 12, seed=seed, **how).tokens for seed in (1, 2)] == drawn
+
+
+def test_texts_that_draw_and_others_take_turns(model: Any) -> None:
+    prompts = [PROMPT, PROMPT[:3], PROMPT[2:]]
+    options = [{"temperature": 1.0, "seed": 3}, {}, {"temperature": 0.5, "top_k": 5, "seed": 4}]
+    alone = [model.generate(p, 10, **how).tokens for p, how in zip(prompts, options, strict=True)]
+    streams = [model.pieces(p, 10, **how) for p, how in zip(prompts, options, strict=True)]
+    ends = [next(stream)[0] for stream in streams]
+    while sum(next(stream, None) is not None for stream in streams):
+        pass
+    assert [end.tokens for end in ends] == alone

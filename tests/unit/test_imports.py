@@ -90,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "llm": {  # language models: text around a session's state
         *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),
-        *("session_state", "core", "shape"),
+        *("session_state", "core", "shape", "runtime"),
     },
     "serve": {"errors", "ir", "llm", "inference_session", "schedule_config"},
     "quantization": {"errors", "ir", "converter", "inference_session"},  # onnxruntime's tools

@@ -2,8 +2,9 @@
 
 A rewritten network (`growing`) reads one token and what follows from the number of rows in the
 caches: positions, masks, the length itself. Here that number is on the device, and each step counts
-it up; what follows from it is computed from it; and the likeliest token is written to where the
-next step reads it. So a step takes nothing from the host, and steps can be queued.
+it up; what follows from it is computed from it; and the likeliest token, or one that is drawn, is
+written to where the next step reads it. So a step takes nothing from the host, and steps can be
+queued.
 
 What follows from the number of rows is found by computing it for some of them. Most of it is the
 number itself, or shows one more element of an axis with every row: then nothing else is kept of how
@@ -23,19 +24,32 @@ from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import (
     ArgReduceAttrs,
+    AxisAttrs,
     BinaryAttrs,
     CastAttrs,
+    CumSumAttrs,
+    ReductionAttrs,
     ReshapeAttrs,
+    TopKAttrs,
+    UnaryAttrs,
 )
 from vkmnn.records import dataclass
 
 LENGTH, NEXT, CHOSEN = PAST, TOTAL, "vkmnn:chosen"
 """Rows before the step, and after it; the token that was chosen."""
 
+DRAWS, SHARPNESS, TOP_K, TOP_P = (
+    f"vkmnn:{name}" for name in ("draws", "sharpness", "top_k", "top_p")
+)
+"""Of steps that draw: numbers from 0 to 1 by the rows before a step, and what `Drawing` says."""
+
 _HERE = "vkmnn:here"
 _PROBES = 48
 MOST = 1 << 16
 """Elements of a tensor whose dependence on the number of rows is looked at."""
+
+SORTED = (64, 1024)
+"""How many of the likeliest tokens are sorted, unless all are."""
 
 _MASKS = {"CachedAttention": 8, "Attention": 3}
 """Which input is a mask, of ops that are told how many keys there are."""
@@ -49,11 +63,35 @@ class Following:
         token: the input that takes the token, [1, 1].
         scores: the output of which the last axis has a number for every token.
         feeds: what the other inputs take, by the number of rows in the caches.
+        vocabulary: how many tokens there are; 0 where that is not known, and none can be drawn.
     """
 
     token: str
     scores: str
     feeds: Callable[[int], Mapping[str, Array]]
+    vocabulary: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How tokens are drawn.
+
+    Attributes:
+        numbers: from 0 to 1, one for every step, by the number of rows before it.
+        sharpness: what scores are multiplied by.
+        top_k: how many of the likeliest tokens are drawn from; 0 for all.
+        top_p: only the likeliest that have this probability together.
+    """
+
+    numbers: Array
+    sharpness: float
+    top_k: int
+    top_p: float
+
+    def candidates(self, vocabulary: int) -> int:
+        """Return how many tokens are sorted: few numbers of them, and so few plans."""
+        fits = (size for size in SORTED if 0 < self.top_k <= size < vocabulary)
+        return next(fits, vocabulary)
 
 
 Evaluator = Callable[[Op[Any], "list[Array | None]"], "list[Array]"]
@@ -64,6 +102,7 @@ def chained(
     following: Following,
     feeds: Callable[[int], Mapping[str, Array]],
     evaluate: Evaluator,
+    candidates: int = 0,
 ) -> Graph:
     """Return the network of a step that reads a token and `LENGTH`, and makes `CHOSEN` and `NEXT`.
 
@@ -72,11 +111,12 @@ def chained(
         following: which of its inputs and outputs are tokens and scores.
         feeds: what the host would feed it beside the token, by the number of rows.
         evaluate: computes one op on arrays.
+        candidates: from how many of the likeliest tokens one is drawn; 0 takes the likeliest.
 
     Raises:
         CannotGrowError: an input depends on the number of rows in a way that is not known.
     """
-    return _Chain(grown, following, evaluate).result(feeds)
+    return _Chain(grown, following, evaluate, candidates).result(feeds)
 
 
 @dataclass(slots=True)
@@ -84,6 +124,7 @@ class _Chain:
     grown: Grown
     following: Following
     evaluate: Evaluator
+    candidates: int
     ops: list[Op[Any]] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     known: dict[str, dict[int, Array]] = field(default_factory=dict)
@@ -106,11 +147,18 @@ class _Chain:
         for op in graph.ops:
             if not self._know(op):
                 self._keep(op)
-        self._op("ArgMax", [scores.name], f"{CHOSEN}:index", ArgReduceAttrs(-1, keepdims=False))
+        if self.candidates:
+            index = self._drawn(scores)
+        else:
+            most = ArgReduceAttrs(-1, keepdims=False)
+            index = self._op("ArgMax", [scores.name], f"{CHOSEN}:index", most)
         if token.dtype is not DType.INT64:
-            self._op("Cast", [f"{CHOSEN}:index"], f"{CHOSEN}:cast", CastAttrs(token.dtype))
-        self._reshaped(self.ops[-1].outputs[0], (1, 1), CHOSEN)
+            index = self._op("Cast", [index], f"{CHOSEN}:cast", CastAttrs(token.dtype))
+        self._reshaped(index, (1, 1), CHOSEN)
         inputs = [info for info in graph.inputs if info.name not in fed]
+        if self.candidates:
+            inputs += [TensorInfo(n, DType.FLOAT32, (1,)) for n in (SHARPNESS, TOP_K, TOP_P)]
+            inputs.append(TensorInfo(DRAWS, DType.FLOAT32, (grown.capacity,)))
         return replace(
             graph,
             inputs=[*inputs, TensorInfo(LENGTH, DType.INT64, (1,))],
@@ -125,6 +173,49 @@ class _Chain:
 
     def _scores(self) -> TensorInfo:
         return next(i for i in self.grown.graph.outputs if i.name == self.following.scores)
+
+    def _drawn(self, scores: TensorInfo) -> str:
+        """Draw one of the likeliest tokens: sort, sum, count the sums up to the number drawn."""
+        size, at = self.candidates, f"{CHOSEN}:"
+
+        def binary(kind: str, first: str, second: str, name: str) -> str:
+            return self._op("BinaryOp", [first, second], at + name, BinaryAttrs(kind))
+
+        def cut(name: str, start: int) -> str:
+            edges = [self._constant(f"{name}:{start + n}", [start + n]) for n in (0, 1)]
+            inputs = [name, *edges, self._constant("along", [1])]
+            return self._op("Slice", inputs, f"{name}:{start}", OpAttrs())
+
+        def reduced(kind: str, name: str) -> str:
+            inputs = [name, self._constant("along", [1])]
+            return self._op("Reduction", inputs, f"{name}:{kind}", ReductionAttrs(kind))
+
+        flat = self._reshaped(scores.name, (1, scores.dims[-1]), at + "scores")
+        if scores.dtype is not DType.FLOAT32:
+            flat = self._op("Cast", [flat], at + "floats", CastAttrs(DType.FLOAT32))
+        values, indices = at + "values", at + "indices"
+        count = self._constant("candidates", [size])
+        self.ops.append(Op("TopK", values, [flat, count], [values, indices], TopKAttrs()))
+        nothing = self._constant("nothing", 0, np.float32)
+        one = self._constant("one_float", 1, np.float32)
+        powers = binary("MUL", binary("SUB", values, cut(values, 0), "below"), SHARPNESS, "powers")
+        weights = self._op("UnaryOp", [powers], at + "exp", UnaryAttrs("EXP"))
+        ranks = self._constant("ranks", np.arange(size), np.float32)
+        first = binary("LESS", ranks, TOP_K, "first")
+        weights = self._op("Select", [first, weights, nothing], at + "weights", OpAttrs())
+        axis = self._constant("axis", 1)
+        sums = self._op("CumSum", [weights, axis], at + "sums", CumSumAttrs())
+        limit = binary("MUL", cut(sums, size - 1), TOP_P, "limit")
+        kept = binary("LESS", binary("SUB", sums, weights, "before"), limit, "kept")
+        mass = reduced("MAX", self._op("Select", [kept, sums, nothing], at + "held", OpAttrs()))
+        number = self._op("Gather", [DRAWS, LENGTH], at + "number", AxisAttrs(0))
+        target = binary("MUL", mass, number, "target")
+        passed = binary("LESS_EQUAL", sums, target, "passed")
+        passed = binary("AND", passed, binary("LESS", sums, mass, "inside"), "both")
+        places = self._op("Select", [passed, one, nothing], at + "ones", OpAttrs())
+        place = self._op("Cast", [reduced("SUM", places)], at + "place", CastAttrs(DType.INT64))
+        line = self._reshaped(indices, (size,), at + "line")
+        return self._op("Gather", [line, place], at + "token", AxisAttrs(0))
 
     # --- what follows from the number of rows ----------------------------------------------------
 

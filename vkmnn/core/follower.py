@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from vkmnn.core.backend import Segment
+from vkmnn.core.chained import DRAWS, SHARPNESS, TOP_K, TOP_P, Drawing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
 
@@ -24,6 +25,7 @@ class Follower:
         segments: its recordings.
         tokens: for each recording, where it finds the token, [1, 1].
         lengths: for each recording, where it finds the number of rows, [1].
+        settings: of steps that draw, where they find how; empty for others.
 
     Attributes:
         waited: CPU seconds that waiting for steps took.
@@ -35,11 +37,14 @@ class Follower:
         segments: Sequence[Segment],
         tokens: Sequence[DeviceTensor],
         lengths: Sequence[DeviceTensor],
+        settings: Mapping[str, DeviceTensor],
     ) -> None:
         self._plan = plan
         self._segments = list(segments)
         self._tokens = list(tokens)
         self._lengths = list(lengths)
+        self._settings = dict(settings)
+        self._drawing: Drawing | None = None
         self._turn = 0
         self._queue: deque[int] = deque()
         self._after = (-1, -1)
@@ -50,14 +55,29 @@ class Follower:
         """Steps that have been submitted, and whose token has not been taken."""
         return len(self._queue)
 
-    def begin(self, token: int, rows: int) -> None:
+    def begin(self, token: int, rows: int, drawing: Drawing | None) -> None:
         """Make this token the next one to be run, with `rows` rows in the caches."""
-        if self._after == (token, rows):
+        if self._after == (token, rows) and self._drawing is drawing:
             return
         self.forget()
+        if drawing is not None and self._drawing is not drawing:
+            self._set(drawing)
+        self._drawing = drawing
         place = self._tokens[self._turn]
         place.copy_from(np.array([[token]], place.dtype))
         self._lengths[self._turn].copy_from(np.array([rows], np.int64))
+
+    def _set(self, drawing: Drawing) -> None:
+        numbers = np.zeros(self._settings[DRAWS].shape, np.float32)
+        given = drawing.numbers[: numbers.size]
+        numbers[: given.size] = given
+        self._settings[DRAWS].copy_from(numbers)
+        for name, value in (
+            (SHARPNESS, drawing.sharpness),
+            (TOP_K, drawing.top_k or np.inf),
+            (TOP_P, drawing.top_p),
+        ):
+            self._settings[name].copy_from(np.array([value], np.float32))
 
     def submit(self) -> None:
         """Queue one more step."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.core.backend import Segment
-from vkmnn.core.chained import CHOSEN, LENGTH, NEXT, Following, chained
+from vkmnn.core.chained import CHOSEN, LENGTH, NEXT, Drawing, Following, chained
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.follower import QUEUE, Follower
 from vkmnn.core.growing import CannotGrowError, Grown, Growth, grow, padded
@@ -96,7 +96,7 @@ class State:
         self._tails: dict[str, int] | None = None
         self._rows: dict[tuple[object, ...], int] = {}
         self._loops: dict[tuple[object, ...], _Loop] = {}
-        self._follower: Follower | None = None
+        self._followers: dict[int, Follower] = {}  # by how many tokens they draw from
         self._follows = True
         self._in_place = (
             program.backend.records and program.whole is not None and not program.whole.content
@@ -414,8 +414,10 @@ class State:
 
     # --- on tokens of its own --------------------------------------------------------------------
 
-    def follow(self, token: int, following: Following, ahead: int) -> int | None:
-        """Run a token that the host knows, and return the likeliest next one.
+    def follow(
+        self, token: int, following: Following, ahead: int, drawing: Drawing | None = None
+    ) -> int | None:
+        """Run a token that the host knows; return the likeliest next one, or one that is drawn.
 
         Steps on the tokens that follow are queued, and are forgotten unless the next call goes on
         with what this one returned.
@@ -424,6 +426,7 @@ class State:
             token: what is run.
             following: which inputs and outputs are tokens; the same in every call.
             ahead: how many steps after this one are wanted, as far as that is known.
+            drawing: how to draw; None takes the likeliest. The same object as long as it goes on.
 
         Returns:
             None if the network cannot be run like this; nothing has been run then.
@@ -433,16 +436,10 @@ class State:
         """
         if self.closed:
             raise InvalidInputError("the state has been closed", hint="make a new one")
-        if self._follower is None or self.length + 1 > self._room:
-            self._settle()
-            if not self._can_follow():
-                return None
-            self._make_room(self.length + 1)
-            self._follower = self._follower or self._new_follower(following)
-        follower = self._follower
+        follower = self._follower_of(following, drawing)
         if follower is None:
             return None
-        follower.begin(token, self.length)
+        follower.begin(token, self.length, drawing)
         wanted = min(1 + ahead, QUEUE, self._room - self.length)
         while follower.queued < wanted:
             follower.submit()
@@ -451,6 +448,29 @@ class State:
         self.waited += follower.waited - before
         self.length += 1
         return chosen
+
+    def _follower_of(self, following: Following, drawing: Drawing | None) -> Follower | None:
+        """Return recordings with room for one more row; None if there cannot be any."""
+        if drawing is not None and not following.vocabulary:
+            return None
+        candidates = 0 if drawing is None else drawing.candidates(following.vocabulary)
+        follower = self._followers.get(candidates)
+        if (
+            follower is not None
+            and self.length < self._room
+            and not any(other.queued for other in self._followers.values() if other is not follower)
+        ):
+            return follower
+        self._settle()
+        if not self._can_follow():
+            return None
+        self._make_room(self.length + 1)
+        if candidates not in self._followers:
+            made = self._new_follower(following, candidates)
+            if made is None:
+                return None
+            self._followers[candidates] = made
+        return self._followers[candidates]
 
     def _can_follow(self) -> bool:
         return (
@@ -464,19 +484,19 @@ class State:
 
     def _settle(self) -> None:
         """Wait for steps that were queued: nobody asked for them."""
-        if self._follower is not None:
-            self._follower.forget()
+        for follower in self._followers.values():
+            follower.forget()
 
-    def _new_follower(self, following: Following) -> Follower | None:
+    def _new_follower(self, following: Following, candidates: int) -> Follower | None:
         """Record the steps; None, from now on, if that is impossible."""
         try:
-            return self._recorded(following)
+            return self._recorded(following, candidates)
         except CannotGrowError as error:
             _log.info("tokens are chosen on the host: %s", error)
             self._follows = False
             return None
 
-    def _recorded(self, following: Following) -> Follower:
+    def _recorded(self, following: Following, candidates: int) -> Follower:
         tails, evaluate = self._tails or {}, self._plans.planner.evaluate
         shapes = {
             name: _with(value.shape, tails.get(name), self._room)
@@ -490,15 +510,18 @@ class State:
             made = {name: padded(value, shapes[name]) for name, value in own.items()}
             return made | grown.feeds(past, past + 1, evaluate)
 
-        graph = chained(grown, following, feeds, evaluate)
+        graph = chained(grown, following, feeds, evaluate, candidates)
         infos = {info.name: info for info in graph.inputs}
         plan, new = self._planned(graph, infos), self._program.backend.new_tensor
         token = infos[following.token]
         tokens = [new(token.dims, token.dtype, "readback") for _ in range(QUEUE)]
         lengths = [new((1,), DType.INT64) for _ in range(QUEUE)]
+        known = {*self._caches, following.token, LENGTH}
+        settings = {n: new(i.dims, i.dtype) for n, i in infos.items() if n not in known}
         segments: list[Segment] = []
         for turn in range(QUEUE):
-            inputs = {**self._caches, following.token: tokens[turn], LENGTH: lengths[turn]}
+            own = {following.token: tokens[turn], LENGTH: lengths[turn]}
+            inputs = {**self._caches, **settings, **own}
             after = (turn + 1) % QUEUE
             outputs = {NEXT: lengths[after], CHOSEN: tokens[after]}
             segment = plan.bound_segment(inputs, outputs, {*inputs, *outputs})
@@ -508,7 +531,7 @@ class State:
                 plan.close()
                 raise CannotGrowError("a step is not one plan of the device")
             segments.append(segment)
-        return Follower(plan, segments, tokens, lengths)
+        return Follower(plan, segments, tokens, lengths, settings)
 
     def _leave_place(self) -> None:
         """Fall back to a plan per length."""
@@ -633,9 +656,9 @@ class State:
         for loop in self._loops.values():
             loop.close()
         self._loops.clear()
-        if self._follower is not None:
-            self._follower.close()
-            self._follower = None
+        for follower in self._followers.values():
+            follower.close()
+        self._followers.clear()
 
     def _drop(self) -> None:
         self._close_loops()

@@ -12,10 +12,11 @@ from vkmnn.arguments import check_feeds
 from vkmnn.budget import Budget
 from vkmnn.core.chained import Following
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.ir import Array, TensorInfo
+from vkmnn.ir import Array, Dim, TensorInfo
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.networks import ROWS, decoder_graph, of_one_text
 from vkmnn.opening import OpenSession, open_model
+from vkmnn.runtime.device_info import DeviceType
 from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.session_state import SessionState, matched_pairs
 
@@ -23,6 +24,9 @@ CHUNKS = (1, 8, 32, 128)
 """Numbers of new tokens for which plans are made; prompts are cut and padded to them."""
 
 DEFAULT_CAPACITY = 4096
+SORTED_BY_CPUS = 4096
+"""Tokens that a device that is a CPU sorts; numpy is faster with more."""
+
 _KNOWN = ("input_ids", "attention_mask", "position_ids", "token_type_ids", "cache_position")
 
 
@@ -74,9 +78,10 @@ class Decoder:
             )
         self._fed: dict[str, TensorInfo] = fed
         self.picks_rows = ROWS in inputs
-        self.following = Following(self._ids, self.logits, self._others)
+        scores = next(info.shape for info in graph.outputs if info.name == self.logits)
         graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
+        self.following = Following(self._ids, self.logits, self._others, self._sortable(scores))
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 
     def _opened(
@@ -125,6 +130,12 @@ class Decoder:
             else:
                 made[name] = np.array(rows, dtype)
         return made
+
+    def _sortable(self, scores: tuple[Dim, ...] | None) -> int:
+        """Return how many tokens there are, if the device sorts them faster than the host."""
+        last = scores[-1] if scores else None
+        slow = getattr(self.open.device, "type", None) is DeviceType.CPU
+        return last if isinstance(last, int) and not (slow and last > SORTED_BY_CPUS) else 0
 
     def _others(self, past: int) -> dict[str, Array]:
         """Return what a run of one token is fed beside it."""

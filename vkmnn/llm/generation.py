@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.llm.sampling import Sampler, Sampling, drafted
 from vkmnn.llm.sequence import DRAFTS
@@ -99,6 +100,7 @@ class Generation:
         self._prompt = list(prompt)
         self._options = options
         self._sampler = Sampler(options.sampling)
+        self._drawing: Drawing | None = None
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stops = Stops(options.stop)
@@ -156,8 +158,12 @@ class Generation:
     def _step(self, token: int) -> list[int]:
         """Run a token and guesses; return the next tokens."""
         sequence = self._sequence
-        if self._options.sampling.likeliest and not self._options.speculate:
-            chosen = sequence.follow(token, self._wanted())
+        sampling = self._options.sampling
+        if sampling.forgets and not self._options.speculate:
+            if self._drawing is None and not sampling.likeliest:
+                rows = len(sequence.tokens)
+                self._drawing = self._sampler.drawing(rows, rows + sequence.room)
+            chosen = sequence.follow(token, self._wanted(), self._drawing)
             if chosen is not None:
                 self.result.runs += 1
                 return [chosen]

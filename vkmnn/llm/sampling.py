@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
 
+from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array
 
@@ -35,7 +37,12 @@ class Sampling:
     @property
     def likeliest(self) -> bool:
         """Whether the likeliest token is taken, whatever was there."""
-        return self.temperature == 0.0 and self.repetition_penalty == 1.0
+        return self.temperature == 0.0 and self.forgets
+
+    @property
+    def forgets(self) -> bool:
+        """Whether it does not matter which tokens were there."""
+        return self.repetition_penalty == 1.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -58,6 +65,18 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         self._how = sampling
         self._random = np.random.default_rng(sampling.seed)
+
+    def drawing(self, first: int, capacity: int) -> Drawing:
+        """Return how a device draws what `pick` would, from this number of tokens on.
+
+        Args:
+            first: how many tokens there are.
+            capacity: how many there may be.
+        """
+        how = self._how
+        numbers = np.zeros(capacity, np.float32)
+        numbers[first:] = deepcopy(self._random).random(capacity - first)
+        return Drawing(numbers, 1.0 / how.temperature, how.top_k, how.top_p)
 
     def pick(self, logits: Array, there: Collection[int]) -> int:
         """Return the next token.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
 from vkmnn.llm.decoder import CHUNKS, Decoder
@@ -124,12 +125,13 @@ class Sequence:
         self.seconds = time.perf_counter() - start
         return rows
 
-    def follow(self, token: int, ahead: int) -> int | None:
-        """Append a token; return the likeliest next one, which the device chose.
+    def follow(self, token: int, ahead: int, drawing: Drawing | None = None) -> int | None:
+        """Append a token; return the next one, which the device chose.
 
         Args:
             token: the next one of the text.
             ahead: how many more are likely to be wanted after it.
+            drawing: how to draw; None takes the likeliest. The same object for a whole text.
 
         Returns:
             None where the network cannot be run like this; nothing has been appended then.
@@ -137,7 +139,7 @@ class Sequence:
         if not self.tokens or self.room < 1 or not self._cuts:
             return None
         start = time.perf_counter()
-        chosen = self._state.follow(token, self._decoder.following, ahead)
+        chosen = self._state.follow(token, self._decoder.following, ahead, drawing)
         if chosen is not None:
             self.tokens.append(token)
         self.seconds = time.perf_counter() - start
