@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
@@ -113,10 +114,15 @@ class OpenSession:
     precision: Precision
 
     def plan_ahead(self) -> None:
-        """Plan now if the model fixes every shape, so that the first run finds a plan."""
-        inputs = self.core.graph.inputs
-        if all(info.is_static for info in inputs) and not self.core.content_inputs:
-            self.core.resize({info.name: info.dims for info in inputs}, {})
+        """Plan now for the shapes that the model fixes or names, so that runs find a plan."""
+        graph = self.core.graph
+        if self.core.content_inputs:
+            return
+        for sizes in product(*graph.planned_sizes.values()):
+            named = dict(zip(graph.planned_sizes, sizes, strict=True))
+            inputs = [with_sizes(info, named) for info in graph.inputs]
+            if all(info.is_static for info in inputs):
+                self.core.resize({info.name: info.dims for info in inputs}, {})
 
 
 def open_model(
@@ -346,6 +352,7 @@ def open_session(
         )
     graph = _with_outputs(network.graph, config.save_tensors)
     device = device or open_device(config)
+    device.backend.suggest(graph.tuned)
     core = Session(
         graph,
         device.backend,
@@ -506,18 +513,19 @@ def _with_outputs(graph: Graph, names: Sequence[str]) -> Graph:
 
 def _with_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     """Return the graph with named dimensions fixed."""
-
-    def fixed(info: TensorInfo) -> TensorInfo:
-        if info.shape is None:
-            return info
-        shape: tuple[Dim, ...] = tuple(
-            sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in info.shape
-        )
-        return replace(info, shape=shape)
-
     return replace(
         graph,
-        inputs=[fixed(info) for info in graph.inputs],
-        outputs=[fixed(info) for info in graph.outputs],
-        infos={name: fixed(info) for name, info in graph.infos.items()},
+        inputs=[with_sizes(info, sizes) for info in graph.inputs],
+        outputs=[with_sizes(info, sizes) for info in graph.outputs],
+        infos={name: with_sizes(info, sizes) for name, info in graph.infos.items()},
     )
+
+
+def with_sizes(info: TensorInfo, sizes: Mapping[str, int]) -> TensorInfo:
+    """Return the description of a tensor with named dimensions fixed."""
+    if info.shape is None or not sizes:
+        return info
+    shape: tuple[Dim, ...] = tuple(
+        sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in info.shape
+    )
+    return replace(info, shape=shape)

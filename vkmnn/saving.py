@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Budget
 from vkmnn.errors import InvalidInputError
-from vkmnn.ir import Graph
-from vkmnn.opening import load_network
-from vkmnn.schedule_config import PRECISIONS, PrecisionName, Unsupported, precision_name
+from vkmnn.ir import MAX_PLANNED_SIZES, Graph
+from vkmnn.opening import Network, load_network, open_session
+from vkmnn.schedule_config import (
+    PRECISIONS,
+    PrecisionName,
+    ScheduleConfig,
+    Unsupported,
+    precision_name,
+)
 
 if TYPE_CHECKING:
     from vkmnn.opening import Model
@@ -24,7 +32,8 @@ def convert(
     *,
     precision: PrecisionName = "high",
     external_data: bool = False,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    tuned: bool = False,
     budget: Budget | None = None,
     unsupported: Unsupported = "cpu",
 ) -> None:
@@ -36,7 +45,10 @@ def convert(
         precision: "fp16" rounds weights to float16, which halves the file; sessions compute as
             their own precision says.
         external_data: weights go to a second file beside the first, PATH.data.
-        sizes: sizes of named dimensions, which are fixed.
+        sizes: sizes of named dimensions. One size is fixed; several leave the dimension open, and
+            sessions plan for each of them when they open.
+        tuned: keep what `tune` has measured on the device "auto" for the shapes that are fixed or
+            planned for; sessions on such a device take it, those on others do not.
         budget: what loading the model may take; see `Budget`.
         unsupported: what becomes of nodes that vkmnn cannot run: "cpu" keeps them for an ONNX
             evaluator on the host, "raise" refuses the model.
@@ -57,23 +69,69 @@ def convert(
     half = PRECISIONS[precision_name(precision)] != "high"
     if sizes:
         source = load_network(model, budget, optimised=False, unsupported=unsupported).source
-        _check_sizes(sizes, source)
-        network = load_network(source, budget, sizes=sizes)
+        listed = {
+            name: tuple(size) if isinstance(size, Sequence) else (size,)
+            for name, size in sizes.items()
+        }
+        _check_sizes(listed, source)
+        fixed = {name: several[0] for name, several in listed.items() if len(several) == 1}
+        network = load_network(source, budget, sizes=fixed)
+        planned = {name: several for name, several in listed.items() if len(several) > 1}
+        network = replace(network, graph=replace(network.graph, planned_sizes=planned))
     else:
         network = load_network(model, budget, unsupported=unsupported)
-    write_model(network.graph, target, WriteOptions(half, external_data, "vkmnn"))
+    graph = _with_measured(network) if tuned else network.graph
+    write_model(graph, target, WriteOptions(half, external_data, "vkmnn"))
 
 
-def _check_sizes(sizes: Mapping[str, int], graph: Graph) -> None:
+def _with_measured(network: Network) -> Graph:
+    """Return the network with what was measured on this machine's device.
+
+    Raises:
+        InvalidInputError: no shape is known, or nothing was measured.
+    """
+    graph = network.graph
+    found: dict[str, str] = {}
+    device = ""
+    for precision in ("high", "normal"):
+        opened = open_session(network, ScheduleConfig(precision=precision))
+        try:
+            opened.plan_ahead()
+            if opened.core.current is None:
+                raise InvalidInputError(
+                    "there are no shapes to keep measurements for",
+                    hint="fix the sizes that the model leaves open: --static-shapes N=1",
+                )
+            device, met = opened.core.measured()
+            found |= met
+        finally:
+            opened.core.close()
+    if not found:
+        raise InvalidInputError(
+            "nothing has been measured for this network on this device",
+            hint="run `vkmnn tune` on the model first, at the same shapes",
+        )
+    return replace(graph, tuned={**graph.tuned, device: found})
+
+
+def _check_sizes(sizes: Mapping[str, Sequence[int]], graph: Graph) -> None:
     """Raise InvalidInputError for a dimension that is not there, or a size that is none."""
     named = {dim for info in graph.inputs for dim in info.shape or () if isinstance(dim, str)}
-    for name, size in sizes.items():
+    for name, several in sizes.items():
         if name not in named:
             raise InvalidInputError(
                 f"no input has a dimension '{name}'",
                 hint=f"dimensions with a name: {', '.join(sorted(named)) or 'none'}",
             )
-        if type(size) is not int or size < 0:
-            raise InvalidInputError(
-                f"the size of '{name}' is {size!r}", hint="sizes are whole numbers: {'N': 1}"
-            )
+        for size in several or ("missing",):
+            if type(size) is not int or size < 0:
+                raise InvalidInputError(
+                    f"the size of '{name}' is {size!r}",
+                    hint="sizes are whole numbers: {'N': 1} or {'N': (1, 8)}",
+                )
+    count = prod(len(several) for several in sizes.values())
+    if count > MAX_PLANNED_SIZES:
+        raise InvalidInputError(
+            f"the sizes make {count} combinations, {MAX_PLANNED_SIZES} at most can be planned for",
+            hint="give fewer sizes",
+        )

@@ -11,7 +11,10 @@ import pytest
 import vkmnn
 from tests.model.networks import NETWORKS, make_feeds
 from tests.model.test_any_model import CASES
+from vkmnn.cache_files import cache_dir
 from vkmnn.cli.app import run_cli
+from vkmnn.errors import InvalidInputError
+from vkmnn.vulkan.tuning import TuningFile
 
 
 def assert_same(found: list[Any], expected: list[Any], what: str) -> None:
@@ -74,4 +77,58 @@ def test_the_faces_and_commands_open_it(tmp_path: Path, capsys: pytest.CaptureFi
 
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     np.testing.assert_array_equal(session.run(None, feeds)[0], expected)
-    assert run_cli(["convert", str(onnx_path), str(path), "--static-shapes", "N=1,8"]) == 1
+    assert run_cli(["convert", str(onnx_path), str(path), "--static-shapes", "N=1,x"]) == 1
+
+
+def test_sizes_that_sessions_plan_for_when_they_open(tmp_path: Path) -> None:
+    model = NETWORKS["espcn"].build()
+    onnx_path, path = tmp_path / "net.onnx", tmp_path / "net.vkmnn"
+    onnx_path.write_bytes(model.SerializeToString())
+    sizes = [word for text in ("N=1,3", "H=8", "W=8,9") for word in ("--static-shapes", text)]
+    assert run_cli(["convert", str(onnx_path), str(path), *sizes]) == 0
+    again = tmp_path / "again.vkmnn"
+    vkmnn.convert(path, again)  # a copy plans for the same
+    with vkmnn.InferenceSession(again) as session, vkmnn.InferenceSession(model) as usual:
+        assert session.get_inputs()[0].shape == ["N", 1, 8, "W"]
+        assert session.counters()["plans"] == 4
+        for size in ((1, 8, 9), (3, 8, 8)):
+            feeds = make_feeds(model, size)
+            assert_same(session.run(None, feeds), usual.run(None, feeds), str(size))
+        assert session.counters()["plans"] == 4
+        other = make_feeds(model, (2, 8, 8))
+        assert_same(session.run(None, other), usual.run(None, other), "a size of its own")
+
+
+def test_what_was_measured_goes_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VKMNN_TUNE", raising=False)
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(tmp_path / "here"))
+    model, path = NETWORKS["espcn"].build(), tmp_path / "net.vkmnn"
+    sizes = {"N": 1, "H": 8, "W": 8}
+    with pytest.raises(InvalidInputError, match="nothing has been measured"):
+        vkmnn.convert(model, path, sizes=sizes, tuned=True)
+    with pytest.raises(InvalidInputError, match="no shapes"):
+        vkmnn.convert(model, path, tuned=True)
+    vkmnn.convert(model, path, sizes=sizes)
+    with vkmnn.InferenceSession(path) as session:
+        backend = session._session.core._main
+        choice = next(one for one in backend.choices if len(one.candidates) > 1)
+        assert choice.taken == choice.candidates[0]
+        slower = {choice.key: repr(choice.candidates[-1])}
+        TuningFile(cache_dir(), session.device).store(slower | {"of another network": "taken"})
+    vkmnn.convert(model, path, sizes=sizes, tuned=True)
+    monkeypatch.setenv("VKMNN_CACHE_DIR", str(tmp_path / "elsewhere"))
+    copy = tmp_path / "copy.vkmnn"
+    vkmnn.convert(path, copy)
+    with vkmnn.InferenceSession(copy) as session, vkmnn.InferenceSession(model) as usual:
+        backend = session._session.core._main
+        assert backend.preferences == slower
+        (taken,) = {one.taken for one in backend.choices if one.key == choice.key}
+        assert taken == choice.candidates[-1]
+        feeds = make_feeds(model, (1, 8, 8))
+        for one, other in zip(session.run(None, feeds), usual.run(None, feeds), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    monkeypatch.setenv("VKMNN_TUNE", "off")
+    with vkmnn.InferenceSession(copy) as session:
+        assert session._session.core._main.preferences == {}

@@ -208,9 +208,14 @@ def convert(
         typer.Option(
             "--static-shapes",
             metavar="NAME=SIZE",
-            help="Fix the size of a symbolic dimension: N=1 (repeatable).",
+            help="Fix the size of a symbolic dimension: N=1 (repeatable); with N=1,8 it stays "
+            "open, and sessions plan for both sizes when they open.",
         ),
     ] = None,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Keep what `vkmnn tune` has measured on this device."),
+    ] = False,
     unsupported: Annotated[
         str,
         typer.Option(
@@ -223,7 +228,7 @@ def convert(
     from vkmnn.cli.convert import convert_model
 
     options = (precision_name(precision), unsupported_name(unsupported))
-    convert_model(model, output, *options, external_data, sizes or [])
+    convert_model(model, output, *options, external_data, sizes or [], tuned)
 
 
 CalibrateOption = Annotated[

@@ -18,6 +18,7 @@ def convert_model(
     unsupported: Unsupported,
     external: bool,
     sizes: Sequence[str],
+    tuned: bool,
 ) -> None:
     """Convert a model, and print what was written; the arguments are the options as typed."""
     convert(
@@ -25,16 +26,27 @@ def convert_model(
         output,
         precision=precision,
         external_data=external,
-        sizes=parse_fixed(
-            sizes,
-            "--static-shapes",
-            "for example --static-shapes N=1; without it, one file serves all sizes",
-        ),
+        sizes=_parse_sizes(sizes),
+        tuned=tuned,
         unsupported=unsupported,
     )
     written = [output, output.with_name(f"{output.name}.data")] if external else [output]
     for path in written:
         note(f"{path}: {bytes_text(path.stat().st_size)}")
+
+
+def _parse_sizes(texts: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
+    """Return sizes of named dimensions, given as NAME=SIZE, or as NAME= with several in a row."""
+    sizes: dict[str, int | tuple[int, ...]] = {}
+    for text in texts:
+        name, _, values = text.rpartition("=")
+        hint = "for example --static-shapes N=1 or N=1,8; without it, one file serves all sizes"
+        every = tuple(
+            parse_fixed([f"{name}={value}"], "--static-shapes", hint)[name]
+            for value in values.split(",")
+        )
+        sizes[name] = every[0] if len(every) == 1 else every
+    return sizes
 
 
 def parse_fixed(texts: Sequence[str], option: str, hint: str) -> dict[str, int]:

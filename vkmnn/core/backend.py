@@ -280,6 +280,19 @@ class Backend(ABC):
         """
         return Tuning()
 
+    def suggest(  # noqa: B027 - a backend may have no choices
+        self, tuned: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Take kernels that a model file says are fastest, where nothing was measured here.
+
+        Args:
+            tuned: candidates by choice, for each device by its key.
+        """
+
+    def measured(self) -> tuple[str, Mapping[str, str]]:
+        """Return the device's key, and what was measured of the choices that plans have faced."""
+        return "", {}
+
     @property
     def tunes_new_plans(self) -> bool:
         """Whether new plans are to be tuned."""

@@ -347,6 +347,10 @@ class Session:
         """
         return {"plans": self._program.plans_made, **self._main.counters()}
 
+    def measured(self) -> tuple[str, Mapping[str, str]]:
+        """Return what was measured on the device; see `Backend.measured`."""
+        return self._main.measured()
+
     def trim(self) -> None:
         """Free the memory of all plans but the latest, and the staging memory."""
         self._call(self._trim)

@@ -9,7 +9,17 @@ from vkmnn.ir.dtype import (
     FloatFormat,
     has_narrow_types,
 )
-from vkmnn.ir.graph import Array, AttrsT, Dim, Graph, ModelMetadata, Op, TensorInfo, check_attrs
+from vkmnn.ir.graph import (
+    MAX_PLANNED_SIZES,
+    Array,
+    AttrsT,
+    Dim,
+    Graph,
+    ModelMetadata,
+    Op,
+    TensorInfo,
+    check_attrs,
+)
 from vkmnn.ir.host import HOST_GRAPH, HostGraphAttrs
 from vkmnn.ir.layout import Layout, storage_elements
 from vkmnn.ir.op_type import OP_TYPES, OpAttrs, OpType, op_type
@@ -18,6 +28,7 @@ from vkmnn.ir.regions import Region, View
 
 __all__ = [
     "HOST_GRAPH",
+    "MAX_PLANNED_SIZES",
     "NARROW_FLOATS",
     "NARROW_INTEGERS",
     "OP_TYPES",

@@ -24,6 +24,9 @@ else:
 Dim = int | str | None
 Array = npt.NDArray[np.generic]
 
+MAX_PLANNED_SIZES = 64
+"""Combinations of sizes that a session plans for when it opens, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
@@ -119,6 +122,8 @@ class Graph:
     earlier ops. `infos` holds what the model declares about intermediate tensors (may be empty),
     `overridable` the constants that the model offers as inputs with a default value, `types` the
     ONNX types of inputs and outputs whose element type is OBJECT: "seq(tensor(float))".
+    `planned_sizes` are sizes of named dimensions that sessions plan for when they open, `tuned` the
+    kernels that were measured to be fastest, by choice, for each device that was tried.
     """
 
     name: str
@@ -130,6 +135,8 @@ class Graph:
     overridable: list[TensorInfo] = field(default_factory=list)
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
     types: dict[str, str] = field(default_factory=dict)
+    planned_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tuned: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""

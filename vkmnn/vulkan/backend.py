@@ -303,6 +303,17 @@ class VulkanBackend(TunableBackend):
         """The kernels measured to be fastest, by choice."""
         return self._chooser.table if isinstance(self._chooser, Preferences) else {}
 
+    def suggest(self, tuned: Mapping[str, Mapping[str, str]]) -> None:
+        """Take what was measured on a device like this one; what was measured here goes first."""
+        found = tuned.get(self._tuning_file().key) if tuned and self._mode != "off" else None
+        if found and isinstance(self._chooser, Preferences):
+            self._chooser = Preferences({**found, **self._chooser.table})
+
+    def measured(self) -> tuple[str, Mapping[str, str]]:
+        """Return the device's key, and what was measured of the choices that plans have faced."""
+        met = self._chooser.met if isinstance(self._chooser, Preferences) else {}
+        return self._tuning_file().key, met
+
     @property
     def tunes_new_plans(self) -> bool:
         """Whether `VKMNN_TUNE` asks for it and the device can measure."""

@@ -33,17 +33,23 @@ class Preferences:
 
     Args:
         table: `repr` of a candidate by `choice_key`.
+
+    Attributes:
+        met: the part of the table that was asked for so far.
     """
 
     def __init__(self, table: Mapping[str, str]) -> None:
         self.table = table
+        self.met: dict[str, str] = {}
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the preferred candidate; one that no longer exists is ignored."""
         if self.table and len(candidates) > 1:
-            wanted = self.table.get(choice_key(what, problem))
+            key = choice_key(what, problem)
+            wanted = self.table.get(key)
             for candidate in candidates if wanted is not None else ():
                 if repr(candidate) == wanted:
+                    self.met[key] = repr(candidate)
                     return candidate
         return candidates[0]
 

@@ -47,18 +47,22 @@ class TuningFile:
     """What was measured on one device, by driver, version of vkmnn and shaders.
 
     No method raises: a file that cannot be read or written costs time, not results. Why is logged.
+
+    Attributes:
+        key: names the device, its driver, and the version of vkmnn and its shaders.
+        path: the file.
     """
 
     def __init__(self, folder: Path, info: DeviceInfo) -> None:
         shaders = hashlib.sha256((BUILTIN.folder / "manifest.json").read_bytes()).digest()
-        self._key = hashlib.sha256(device_key(info) + shaders).hexdigest()
+        self.key = hashlib.sha256(device_key(info) + shaders).hexdigest()
         self.path = folder / "tuning" / f"{device_key(info).hex()[:32]}.json"
 
     def load(self) -> dict[str, str]:
         """Return the preferred candidates by choice; empty when there is no valid file."""
         try:
             data = json.loads(read_file(self.path, _MAX_BYTES).decode("utf-8"))
-            if data["key"] != self._key:
+            if data["key"] != self.key:
                 _log.info("tuning %s ignored: made for other shaders or drivers", self.path)
                 return {}
             return {str(key): str(value) for key, value in data["choices"].items()}
@@ -76,7 +80,7 @@ class TuningFile:
         try:
             with locked(self.path.with_suffix(".lock"), _LOCK_WAIT_S):
                 known = {**self.load(), **choices}
-                data = {"key": self._key, "choices": dict(sorted(known.items()))}
+                data = {"key": self.key, "choices": dict(sorted(known.items()))}
                 write_file(self.path, json.dumps(data, indent=1).encode())
         except OSError as error:
             _log.warning("tuning %s cannot be written: %s", self.path, error)

@@ -13,6 +13,7 @@ from vkmnn.converter.native.values import decode_attrs
 from vkmnn.errors import ModelError, UnsupportedNode, UnsupportedOpError
 from vkmnn.ir import (
     HOST_GRAPH,
+    MAX_PLANNED_SIZES,
     OP_TYPES,
     Array,
     DType,
@@ -98,6 +99,10 @@ class _Reader:
             {info.name: info for info in infos},
             metadata=_metadata(about) if about else ModelMetadata(),
             types=_texts(table.tables("onnx_types")),
+            planned_sizes=self.planned_sizes(),
+            tuned={
+                one.text("device"): _texts(one.tables("choices")) for one in table.tables("tuned")
+            },
         )
         names = [info.name for info in graph.inputs]
         if len(set(names)) != len(names) or not constants.keys().isdisjoint(names):
@@ -124,6 +129,19 @@ class _Reader:
         if dim >= _MAX_DIM or -2 - dim >= len(self.symbols):
             raise self.fail(f"a tensor has the dimension {dim}")
         return dim if dim >= 0 else self.symbols[-2 - dim]
+
+    def planned_sizes(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for table in self.table.tables("planned_sizes"):
+            symbol, sizes = table.integer("symbol"), tuple(table.integers("sizes"))
+            if not 0 <= symbol < len(self.symbols) or not all(0 <= one < _MAX_DIM for one in sizes):
+                raise self.fail(f"it plans for the sizes {sizes} of dimension {symbol}")
+            found[self.symbols[symbol]] = sizes
+        if not 0 < prod(map(len, found.values())) <= MAX_PLANNED_SIZES:
+            raise self.fail(
+                f"it plans for more than {MAX_PLANNED_SIZES} combinations of sizes, or none"
+            )
+        return found
 
     def dtype(self, table: Table, field: str) -> DType:
         name = table.text(field)

@@ -180,6 +180,14 @@ class _Names:
             "ops": [self.op(op) for op in graph.ops],
             "constants": [self.constant(constant) for constant in constants],
             "onnx_types": _pairs(graph.types),
+            "planned_sizes": [
+                {"symbol": self.symbols[name], "sizes": sizes}
+                for name, sizes in graph.planned_sizes.items()
+            ],
+            "tuned": [
+                {"device": device, "choices": _pairs(choices)}
+                for device, choices in graph.tuned.items()
+            ],
         }
         tables["names"], tables["symbols"] = list(self.names), list(self.symbols)
         tables["types"] = [_op_type(name) for name in self.types]
