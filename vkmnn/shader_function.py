@@ -33,7 +33,7 @@ Number = int | float | bool
 
 _RESERVED = frozenset({"shape", "groups"})
 _CODES = {"uint": "I", "int": "i", "float": "f"}
-_TEXELS = {kind.texel: kind for kind in ELEMENTS.values() if kind.texel}
+_TEXELS = {kind.texel: kind for kind in ELEMENTS.values() if kind.texel and not kind.decode}
 _DTYPES = {
     "float": "float32",
     "vec": "float32",

@@ -171,3 +171,40 @@ def test_codes_are_onnxruntimes(network: Any, way: str, tmp_path: Path) -> None:
     floats, _ = steps(model, "auto")
     # What the input becomes codes by, and the mean of codes, take a dispatch each.
     assert types.total() <= floats.total() + 2
+
+
+def stages(depths: tuple[int, ...], width: int) -> onnx.ModelProto:
+    """A ResNet of bottlenecks, as deep as `depths` says; (3, 4, 6, 3) of width 64 is ResNet-50."""
+    net = Builder()
+    x = net.add("Relu", net.conv("x", 3, width, 7, 2))
+    x = net.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    channels = width
+    for stage, depth in enumerate(depths):
+        made = width << stage
+        for block in range(depth):
+            stride = 2 if block == 0 and stage else 1
+            y = net.add("Relu", net.conv(x, channels, made, 1))
+            y = net.add("Relu", net.conv(y, made, made, 3, stride))
+            y = net.conv(y, made, 4 * made, 1)
+            beside = net.conv(x, channels, 4 * made, 1, stride) if block == 0 else x
+            x = net.add("Relu", net.add("Add", y, beside))
+            channels = 4 * made
+    return head(net, x, channels)
+
+
+def weights_on_the_device(model: onnx.ModelProto) -> int:
+    """Return what the constants of a plan take."""
+    with InferenceSession(model, "auto") as session:
+        session.run(None, {"x": np.zeros(SHAPE, np.float32)})
+        return int(session._session.core.memory().constants)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("depths", "width"),
+    [((1, 1, 1), 32), pytest.param((3, 4, 6, 3), 64, marks=pytest.mark.slow)],
+)
+def test_weights_take_a_byte(depths: tuple[int, ...], width: int, way: str, tmp_path: Path) -> None:
+    model = stages(depths, width)
+    made = quantised(model, way, tmp_path)
+    assert weights_on_the_device(made) <= 0.3 * weights_on_the_device(model)

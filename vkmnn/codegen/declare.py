@@ -24,7 +24,7 @@ FIRST_SPEC_ID = 3  # 0, 1, 2 are the local sizes
 RESERVED_NAMES = frozenset(
     {
         "local_size", "tensor_in", "tensor_out", "tensor_inout", "params", "spec", "extension",
-        "enum", "vec", "compute_type", "words",
+        "enum", "vec", "compute_type", "weights", "words",
         "subgroup_size", "fail", "range", "variant", "emulated",
     }
 )  # fmt: skip
@@ -47,6 +47,7 @@ class Element:
         texel: texel format, or None when the type has none.
         extension: GLSL extension that the stored type needs in a buffer.
         needs: features of the device that the stored type needs in a buffer.
+        decode: GLSL expression of a vector of four lanes, of the stored word "{}"; for inputs only.
     """
 
     stored: str
@@ -55,15 +56,19 @@ class Element:
     texel: str | None = None
     extension: str | None = None
     needs: tuple[str, ...] = ()
+    decode: str = ""
 
     @property
     def image(self) -> str:
         """The GLSL image type of the texel view."""
-        return {"f": "", "i": "i", "u": "u"}[_KIND[self.computed]] + "imageBuffer"
+        kind = _KIND[self.stored if self.decode else self.computed]
+        return {"f": "", "i": "i", "u": "u"}[kind] + "imageBuffer"
 
     @property
     def lanes(self) -> int:
-        """Number of components."""
+        """Number of components in memory."""
+        if self.decode:
+            return 1
         return int(self.computed[-1]) if self.computed[-1].isdigit() else 1
 
 
@@ -100,6 +105,15 @@ ELEMENTS: dict[str, Element] = {
     "i8vec4": Element("i8vec4", "ivec4", 4, "rgba8i", *_8),
     "u8": Element("uint8_t", "uint", 1, "r8ui", *_8),
     "u8vec4": Element("u8vec4", "uvec4", 4, "rgba8ui", *_8),
+    # Four signed bytes of a word, the lowest first: every device reads words. A template that has
+    # them declares the constant that is added to each.
+    "c8vec4": Element(
+        "int",
+        "vec4",
+        4,
+        "r32i",
+        decode="vec4((ivec4({}) << ivec4(24, 16, 8, 0) >> 24) + WEIGHT_SHIFT)",
+    ),
     "i64": Element("int64_t", "int64_t", 8, None, *_64),
     "f64": Element("double", "double", 8, None, None, ("float64",)),
 }
@@ -111,6 +125,10 @@ _VECTORS = {
 }  # fmt: skip
 
 _SAMPLED = "GL_EXT_samplerless_texture_functions"
+
+# Values of an axis `element` by which weights are narrower than floats: what all else is, and what
+# four weights are.
+_NARROW_WEIGHTS = {"w8": ("f32", "c8vec4")}
 
 # How a tensor is bound, by the value of an axis `load`.
 LOADS = {"buffer": "storage", "texel": "texel", "image": "image"}
@@ -254,6 +272,8 @@ class Declarations:
             )
         how = LOADS[str(load)]
         kind = ELEMENTS[str(element)]
+        if kind.decode and access != "r":
+            raise self._fail(f"tensor '{name}': elements '{element}' can only be read")
         if how == "texel" and kind.texel is None:
             raise self._fail(f"tensor '{name}': element type '{element}' has no texel format")
         if how == "image":
@@ -370,10 +390,16 @@ class Declarations:
 
     def do_vec(self, dtype: object, lanes: int) -> str:
         """Return the element type of `lanes` components of `dtype`: vec("f16", 4) → "f16vec4"."""
-        name = str(dtype) if lanes == 1 else f"{_VECTORS.get(str(dtype), '?')}{lanes}"
+        plain = _NARROW_WEIGHTS.get(str(dtype), (str(dtype),))[0]
+        name = plain if lanes == 1 else f"{_VECTORS.get(plain, '?')}{lanes}"
         if name not in ELEMENTS:
             raise self._fail(f"vec({dtype!r}, {lanes!r}): there is no such element type")
         return name
+
+    def do_weights(self, dtype: object) -> str:
+        """Return the element type of four weights where floats are `dtype`; "w8" has bytes."""
+        narrow = _NARROW_WEIGHTS.get(str(dtype))
+        return narrow[1] if narrow else self.do_vec(dtype, 4)
 
     def do_compute_type(self, element: object) -> str:
         """Return the GLSL type that the accessors of an element type work with."""
@@ -412,7 +438,11 @@ def _buffer(binding: Binding, kind: Element, qualifier: str) -> list[str]:
     converts = kind.stored != kind.computed
     if "r" in binding.access:
         load = f"{name}_data[i]"
-        lines.append(f"#define {name}_load(i) {f'{kind.computed}({load})' if converts else load}")
+        if kind.decode:
+            load = kind.decode.format(load)
+        elif converts:
+            load = f"{kind.computed}({load})"
+        lines.append(f"#define {name}_load(i) {load}")
     if "w" in binding.access:
         # In two steps: glslang turns int8_t(1.5) into invalid SPIR-V.
         value = f"{kind.stored}({kind.computed}(v))" if converts else "(v)"
@@ -431,7 +461,8 @@ def _texel(binding: Binding, kind: Element, qualifier: str) -> list[str]:
     swizzle = {1: ".x", 2: ".xy", 4: ""}[kind.lanes]
     four = {"f": "vec4", "i": "ivec4", "u": "uvec4"}[_KIND[kind.computed]]
     if "r" in binding.access:
-        lines.append(f"#define {name}_load(i) imageLoad({name}_image, int(i)){swizzle}")
+        load = f"imageLoad({name}_image, int(i)){swizzle}"
+        lines.append(f"#define {name}_load(i) {kind.decode.format(load) if kind.decode else load}")
     if "w" in binding.access:
         value = {1: f"{four}(v)", 2: f"{four}(v, 0, 0)", 4: "v"}[kind.lanes]
         lines.append(f"#define {name}_store(i, v) imageStore({name}_image, int(i), {value})")

@@ -274,8 +274,8 @@ class MatMulAttrs(OpAttrs):
 class QuantizedMatMulAttrs(OpAttrs):
     """A product of codes: y = clip(rint((a @ b + bias) · factor), low, high) · scale.
 
-    Inputs: a, b, bias [N] or absent, residual, factor [N] or [1]; all else is as with
-    `QuantizedConvolution`, and operands are those of `MatMul`.
+    Inputs: a, b (whole numbers; int8 and int16 if constant), bias [N] or absent, residual, factor
+    [N] or [1]; all else is as with `QuantizedConvolution`, and operands are those of `MatMul`.
     """
 
     transpose_a: bool

@@ -1112,6 +1112,7 @@ ConvDepthwisePixels: TypeAlias = Literal[
 ConvDepthwiseElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 ConvDepthwiseLoad: TypeAlias = Literal[
     "buffer",
@@ -1305,6 +1306,7 @@ def conv_fold(
 ConvGatherElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 ConvGatherLoad: TypeAlias = Literal[
     "buffer",
@@ -1437,6 +1439,7 @@ ConvRotateLanes: TypeAlias = Literal[
 ConvRotateElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 _CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1574,6 +1577,7 @@ ConvSharedSplit: TypeAlias = Literal[
 ConvSharedElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 _CONV_SHARED = struct.Struct("<I3i3I3i3iIIIIIiiI4IIIIIff")
 
@@ -1723,6 +1727,7 @@ ConvStripPixels: TypeAlias = Literal[
 ConvStripElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 _CONV_STRIP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1858,6 +1863,7 @@ ConvTileBlocks: TypeAlias = Literal[
 ConvTileElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 ConvTileLoad: TypeAlias = Literal[
     "buffer",
@@ -3540,6 +3546,7 @@ MatmulGemvAligned: TypeAlias = Literal[
 MatmulGemvElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 _MATMUL_GEMV = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -3756,6 +3763,7 @@ MatmulRotateAligned: TypeAlias = Literal[
 MatmulRotateElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 _MATMUL_ROTATE = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -3879,6 +3887,7 @@ MatmulSharedAligned: TypeAlias = Literal[
 MatmulSharedElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
 ]
 _MATMUL_SHARED = struct.Struct("<IIIIIII2I3I3IfffIII")
 
@@ -4004,6 +4013,7 @@ MatmulTileAligned: TypeAlias = Literal[
 MatmulTileElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "w8",
     "i32",
 ]
 MatmulTileLoad: TypeAlias = Literal[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vkmnn.errors import ShapeError
-from vkmnn.ir import Op
+from vkmnn.ir import DType, Op
 from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.shape.common import (
     Infos,
@@ -77,14 +77,17 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Infos, values: Values) -> O
     if has_input(inputs, 2):
         check_shape(inputs, 2, output[-1:], "bias")
     check_shape(inputs, 3, output, "residual")
-    return [(same_dtype(inputs, 0, 1, 2, 3, 4), output)]
+    # Constant codes may be bytes.
+    whole = dtype_of(inputs, 1) in (DType.INT8, DType.INT16)
+    floats = (0, 2, 3, 4) if whole else (0, 1, 2, 3, 4)
+    return [(same_dtype(inputs, *floats), output)]
 
 
 @shape_rule("MatMul")
 @shape_rule("QuantizedMatMul")
 def _named_matmul(op: Op[MatMulAttrs] | Op[QuantizedMatMulAttrs], facts: Facts) -> list[Found]:
     attrs, a, b = op.attrs, facts.shape(op), facts.shape(op, 1)
-    dtype = facts.dtype(op, 0, 1)
+    dtype = facts.dtype(op, 0) if op.type == "QuantizedMatMul" else facts.dtype(op, 0, 1)
     batch = broadcast(facts, a[:-2], b[:-2]) if a and b else None
     if not a or not b or batch is None:
         return [(dtype, None)]

@@ -186,6 +186,16 @@ class Variant:
         return self.name
 
     @property
+    def element(self) -> str | int | None:
+        """Its value on the axis `element`, None without one."""
+        return self.axes.get("element")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether its weights are bytes: constants of operators on codes."""
+        return self.element == "w8"
+
+    @property
     def fp16(self) -> bool:
         """Whether the variant works on floats of 16 bits."""
         # Loads of float16 through texel buffers alone need no feature.

@@ -48,6 +48,8 @@ _WIDE_RANGE = (DType.BFLOAT16.value, DType.FLOAT8E8M0.value)  # that of float32
 
 
 FloatElement = Literal["f32", "f16"]
+WeightElement = Literal["f32", "f16", "w8"]
+"""The same where weights may be bytes, and all else floats of 32 bits: `w8`."""
 Element = Literal["f32", "f16", "i32"]
 """What elements are in memory: the axis `element` of kernels."""
 

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn import InferenceSession
+from vkmnn.converter.onnx.coded import Coded
 
 Array = npt.NDArray[Any]
 
@@ -160,3 +161,38 @@ def test_sums_beyond_float32_are_exact(channels: int, device: str) -> None:
     got, types_run = ran([node], constants, x, TensorProto.UINT8, device)
     np.testing.assert_array_equal(got, requantized(sums, factor, 128, np.uint8))
     assert types_run.count("QuantizedConvolution") == 2
+
+
+@pytest.mark.parametrize("bounds", [(0, 255), (-128, 127), (-200, 55), (-255, 0), (3, 9)])
+def test_no_part_of_a_sum_goes_beyond_its_reach(bounds: tuple[int, int]) -> None:
+    low, high = bounds
+    weights = np.array([[3, -7, 0, 120], [-1, -128, -5, -2], [9, 8, 7, 6], [0, 0, 0, 0]], np.int8)
+    reached = Coded("x", 0, low, high).reach(weights, 1)
+    # A pad is zero, and so is what a part leaves out.
+    ends = product((min(low, 0), 0, max(high, 0)), repeat=weights.shape[1])
+    sums = np.array([weights.astype(np.int64) @ np.array(codes) for codes in ends])
+    np.testing.assert_array_equal(reached, np.abs(sums).max(0))
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("depth", "convolutions"), [(515, 1), (519, 2)])
+def test_sums_of_one_sign_reach_the_end_of_what_is_exact(
+    depth: int, convolutions: int, sign: int, device: str
+) -> None:
+    """Weights of both signs: half of the products can add up, 2^24 in all."""
+    w = np.full((1, 2 * depth, 1, 1), 127 * sign, np.int8)
+    w[:, ::2] *= -1
+    x = np.zeros((1, 2 * depth, 1, 2), np.uint8)
+    x[:, 1::2, :, 0] = 255
+    x[:, ::2, :, 1] = 255
+    x[0, :3, 0, :] = 254
+    constants = {
+        "xs": np.float32(1), "xz": np.uint8(0), "w": w, "ws": np.float32(1), "wz": np.int8(0),
+        "ys": np.float32(2.0**17), "yz": np.uint8(128), "b": np.zeros(1, np.int32),
+    }  # fmt: skip
+    node = helper.make_node("QLinearConv", ["x", *constants], ["y"])
+    got, types = ran([node], constants, x, TensorProto.UINT8, device)
+    sums = integer_sums(x.astype(np.int64), w.astype(np.int64), 1, (1, 1), (0, 0, 0, 0))
+    np.testing.assert_array_equal(got, requantized(sums, 2.0**-17, 128, np.uint8))
+    assert types.count("QuantizedConvolution") == convolutions

@@ -42,6 +42,22 @@ class Coded:
         """The largest absolute value."""
         return max(-self.low, self.high)
 
+    def reach(self, weights: Array, axes: int | tuple[int, ...]) -> Array:
+        """Return what no sum of some of the products with weights exceeds, in either direction.
+
+        Codes of one sign make sums half as large as their number says: what some of the weights
+        add, others take away again.
+
+        Args:
+            weights: whole numbers; codes outside a tensor are zeros.
+            axes: those of the sums.
+        """
+        wide = weights.astype(np.int64)
+        above, below = np.maximum(wide, 0).sum(axes), -np.minimum(wide, 0).sum(axes)
+        high, low = max(self.high, 0), max(-self.low, 0)
+        reached: Array = np.maximum(above * high + below * low, above * low + below * high)
+        return reached
+
 
 @dataclass(frozen=True, slots=True)
 class Decoded:

@@ -28,10 +28,10 @@ class Filters:
     scale: Array
     bias: Array
 
-    def largest_sum(self, largest: int) -> int:
-        """Return what no sum exceeds when no input exceeds `largest`."""
-        each = np.abs(self.values.astype(np.int64)).reshape(len(self.values), -1).sum(1)
-        sums = each * largest + np.abs(self.bias.astype(np.int64))
+    def largest_sum(self, x: Coded) -> int:
+        """Return what no part of a sum exceeds."""
+        each = x.reach(self.values.reshape(len(self.values), -1), 1)
+        sums = each + np.abs(self.bias.astype(np.int64))
         return int(sums.max(initial=0))
 
 
@@ -90,10 +90,10 @@ def convolve_codes(
     once, as a whole number of 32 bits is when it becomes a float.
     """
     first = ""
-    if filters.largest_sum(x.largest) > EXACT:
+    if filters.largest_sum(x) > EXACT:
         high, low = (replace(filters, values=half) for half in halves(filters.values))
         high = replace(high, bias=np.zeros_like(high.bias))
-        if max(part.largest_sum(x.largest) for part in (high, low)) > EXACT:
+        if max(part.largest_sum(x) for part in (high, low)) > EXACT:
             return None
         steps = np.array([HALF], np.float32)
         first = _convolve(node, x, high, "", steps, window, (-inf, inf))

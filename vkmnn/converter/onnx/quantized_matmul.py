@@ -87,10 +87,10 @@ def multiply_codes(
             return None
         axis = 1 if product.transpose_b else 0
         parts = halves(value)
-        sums = (np.abs(part.astype(np.int64)).sum(axis) * a.largest for part in parts)
+        sums = (a.reach(part, axis) for part in parts)
         if max(int(part.max(initial=0)) for part in sums) + added > EXACT:
             return None
-        high, low = (node.constant(part.astype(np.float32)) for part in parts)
+        high, low = (node.constant(_narrow(part)) for part in parts)
         attrs = QuantizedMatMulAttrs(product.transpose_a, product.transpose_b, -inf, inf)
         steps = node.constant(np.array([HALF], np.float32))
         first = node.emit("QuantizedMatMul", [a.tensor, high, "", "", steps], attrs)
@@ -140,6 +140,14 @@ def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> R
         return None
     offset = zero.reshape(-1, 1) if transposed else zero.reshape(1, -1)
     whole = b.values.astype(np.int32) - offset.astype(np.int32)
-    sums = np.abs(whole).astype(np.int64).sum(1 - axis) * a.largest
-    tensor = node.constant(whole.astype(np.float32))
+    sums = a.reach(whole, 1 - axis)
+    tensor = node.constant(_narrow(whole))
     return Right(tensor, b.scale.reshape(-1), int(sums.max(initial=0)))
+
+
+def _narrow(whole: Array) -> Array:
+    """Return whole numbers in the narrowest type; what spans 255 is read as bytes."""
+    low, high = int(whole.min(initial=0)), int(whole.max(initial=0))
+    if high - low > 255:
+        return whole.astype(np.float32)
+    return whole.astype(np.int8 if low >= -128 and high <= 127 else np.int16)

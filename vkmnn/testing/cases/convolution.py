@@ -102,8 +102,14 @@ class Maker:
         pads: Ints = (),
         group: int = 1,
         residual: bool = False,
+        wide: bool = False,
+        shift: int = 0,
     ) -> Case:
-        """Return a convolution of codes; many of the sums end between two of them."""
+        """Return a convolution of codes; many of the sums end between two of them.
+
+        Weights are bytes, the outermost among them, plus `shift`, or with `wide` more than
+        bytes hold.
+        """
         axes = len(x) - 2
         numbers = "QuantizedConvolution"
         attrs = QuantizedConvolutionAttrs(
@@ -111,7 +117,11 @@ class Maker:
             group, "NOTSET", -90.0, 121.0,
         )  # fmt: skip
         factor = np.resize(np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32), w[0])
-        weights = whole(*w, seed=1, low=-3, high=3).astype(np.int8)
+        weights = whole(*w, seed=1, low=-3, high=3).astype(np.int16 if wide else np.int8)
+        weights.reshape(-1)[::7] = 200 if wide else 127
+        weights.reshape(-1)[3::11] = -129 if wide else -128
+        if shift:
+            weights = weights + np.int16(shift)
         inputs: list[AnyArray | None] = [whole(*x), weights, whole(w[0], seed=2), None, factor]
         if residual:
             shape = op_case(numbers, attrs, inputs).graph.outputs[0].dims
@@ -135,6 +145,9 @@ class Maker:
 def _tiles(variant: Variant) -> Iterator[Case]:
     """Yield convolutions without groups, or with groups of whole channel blocks."""
     make = Maker()
+    if variant.narrow:
+        yield from _narrow_tiles(make)
+        return
     # Windows with asymmetric pads, every axis different; more than one panel of channels.
     yield make(
         (2, 7, 9, 5),
@@ -156,11 +169,24 @@ def _tiles(variant: Variant) -> Iterator[Case]:
     yield make((1, 1, 1, 1), (2, 1, 1, 1), bias=False)
     # One tap of several blocks; fewer pixels than a tile; many channels.
     yield make((1, 13, 1, 3), (269, 13, 1, 1), bias=False, residual=True)
-    if variant.axes["element"] == "f32":
-        yield make.codes((2, 7, 9, 5), (38, 7, 3, 2), strides=(2, 1), pads=(1, 0, 2, 3))
-        yield make.codes((2, 9, 5, 4), (13, 9, 1, 1), residual=True)
+    if variant.element == "f32":
+        x, w = (2, 7, 9, 5), (38, 7, 3, 2)
+        yield make.codes(x, w, strides=(2, 1), pads=(1, 0, 2, 3), wide=True)
+        yield make.codes((2, 9, 5, 4), (13, 9, 1, 1), residual=True, wide=True)
     if variant.axes.get("pixels") == 1:
         yield make.transposed((2, 6, 4, 3), (6, 5, 3, 2), (2, 3))
+
+
+def _narrow_tiles(make: Maker) -> Iterator[Case]:
+    """Yield convolutions of codes: several panels, groups, volumes, taps and blocks of channels."""
+    x, w = (2, 7, 9, 5), (38, 7, 3, 2)
+    yield make.codes(x, w, strides=(2, 1), pads=(1, 0, 2, 3), shift=13)
+    yield make.codes((3, 16, 4, 3), (120, 8, 2, 2), pads=(0, 1, 1, 0), group=2, residual=True)
+    yield make.codes((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), pads=VOLUME["pads"])
+    yield make.codes((1, 3, 19, 28), (6, 3, 1, 1))
+    yield make.codes((1, 1, 1, 1), (2, 1, 1, 1))
+    yield make.codes((0, 7, 5, 5), (4, 7, 3, 3))
+    yield make.codes((1, 13, 1, 3), (269, 13, 1, 1), residual=True, shift=-5)
 
 
 @shader_cases("conv_tile")
@@ -177,6 +203,12 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     make = Maker(WIDE)
     # Long inner axes: pixels, channels and K one more than whole tiles and steps.
     width = rows // 8 + 1
+    if variant.narrow:
+        yield make.codes((2, 9, width, 8), (columns + 6, 9, 3, 5), pads=(2, 0, 3, 4))
+        long = 5 * depth - 3
+        yield make.codes((1, long, rows + 3), (columns + 4, long, 1), residual=True)
+        yield from _tiles(variant)
+        return
     yield make((2, 9, width, 8), (columns + 6, 9, 3, 5), pads=(2, 0, 3, 4), residual=True)
     yield from _tiles(variant)
     yield make((1, 5 * depth - 3, rows + 3), (columns + 4, 5 * depth - 3, 1), residual=True)
@@ -241,6 +273,14 @@ def conv_rotate(variant: Variant) -> Iterator[Case]:
 def conv_depthwise(variant: Variant) -> Iterator[Case]:
     """Windows of any shape."""
     make = Maker()
+    if variant.element != "f16":
+        wide = not variant.narrow
+        yield make.codes((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7, wide=wide)
+        shift = 0 if wide else 7
+        yield make.codes((1, 5, 4, 7), (5, 1, 2, 2), group=5, residual=True, wide=wide, shift=shift)
+        yield make.codes((2, 6, 17, 31), (6, 1, 2, 2), group=6, wide=wide)
+    if variant.narrow:
+        return
     yield make(
         (2, 7, 9, 5),
         (7, 1, 3, 2),
@@ -257,9 +297,6 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
     yield make((2, 3, 0), (3, 1, 1), group=3)
     # Phases: every other pixel of the result.
     yield make.transposed((2, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=6)
-    if variant.axes["element"] == "f32":
-        yield make.codes((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7)
-        yield make.codes((1, 5, 4, 7), (5, 1, 2, 2), group=5, residual=True)
     yield Maker(SMOOTH)((2, 7, 9, 5), (7, 1, 3, 2), pads=(1, 0, 2, 3), group=7, residual=True)
 
 
@@ -269,6 +306,22 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
     make = Maker()
     size, stride = int(variant.axes["size"]), int(variant.axes["stride"])
     strides, w = (stride, stride), (1, size, size)
+    around = (size // 2,) * 4
+    if variant.element != "f16":
+        wide = not variant.narrow
+        x = (2, 7, 6, 9)
+        yield make.codes(x, (7, *w), strides=strides, pads=around, group=7, wide=wide)
+        x = (1, 5, 7, 8)
+        yield make.codes(
+            x, (5, *w), strides=strides, pads=around, group=5, residual=True,
+            wide=wide, shift=0 if wide else 7,
+        )  # fmt: skip
+    if variant.narrow:
+        # No pads, whole strips, and more invocations than a workgroup has.
+        x = (2, 4, 19, 3 * 8 * stride + size - stride)
+        yield make.codes(x, (4, *w), strides=strides, group=4)
+        yield make.codes((0, 3, 7, 7), (3, *w), strides=strides, group=3)
+        return
     for x, pads in (
         ((2, 7, 6, 9), (1, 0, 2, 3)),
         ((1, 5, 13, 37), (0, 2, 1, 0)),
@@ -276,7 +329,6 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
         ((3, 1, 29, 6), (2, 1, 0, 3)),
     ):
         yield make(x, (x[1], *w), strides=strides, pads=pads, group=x[1], residual=True)
-    around = (size // 2,) * 4
     for width in range(1, 9 * stride, stride):
         yield make((1, 4, 2, width), (4, *w), strides=strides, pads=around, group=4, residual=True)
     # No pads, whole strips, and more invocations than a workgroup has.
@@ -289,10 +341,6 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
         yield above(
             (1, channels, 3, 5), (channels, *w), strides=strides, pads=around, group=channels
         )
-    if variant.axes["element"] == "f32":
-        yield make.codes((2, 7, 6, 9), (7, *w), strides=strides, pads=around, group=7)
-        x = (1, 5, 7, 8)
-        yield make.codes(x, (5, *w), strides=strides, pads=around, group=5, residual=True)
     x = (2, 7, 6, 9)
     yield Maker(SMOOTH)(x, (7, *w), strides=strides, pads=around, group=7, residual=True)
 
@@ -301,6 +349,15 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
 def conv_gather(variant: Variant) -> Iterator[Case]:
     """Groups of single channels and of odd numbers of them."""
     make = Maker()
+    if variant.element != "f16":
+        wide = not variant.narrow
+        yield make.codes((2, 6, 9, 5), (9, 2, 3, 2), pads=(1, 0, 2, 3), group=3, wide=wide)
+        shift = 0 if wide else 7
+        x = (1, 6, 4, 7)
+        yield make.codes(x, (9, 2, 2, 1), group=3, residual=True, wide=wide, shift=shift)
+        yield make.codes((2, 2, 5, 4, 7), (6, 1, 2, 3, 2), group=2, wide=wide)
+    if variant.narrow:
+        return
     yield make(
         (2, 6, 9, 5),
         (9, 2, 3, 2),
@@ -314,9 +371,6 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
     yield make((2, 9, 11), (3, 3, 4), pads=(3, 2), strides=(2,), group=3, residual=True, fp16=True)
     yield make((1, 10, 19, 28), (6, 5, 1, 1), group=2)
     yield make((0, 6, 3), (4, 3, 1), group=2)
-    if variant.axes["element"] == "f32":
-        yield make.codes((2, 6, 9, 5), (9, 2, 3, 2), pads=(1, 0, 2, 3), group=3)
-        yield make.codes((1, 6, 4, 7), (9, 2, 2, 1), group=3, residual=True)
     yield make.transposed((1, 6, 4, 3), (6, 1, 3, 2), (2, 3), group=3)
     yield Maker(SMOOTH)((2, 6, 9, 5), (9, 2, 3, 2), pads=(1, 0, 2, 3), group=3, residual=True)
 

@@ -90,6 +90,10 @@ def matmul_epilogues() -> Iterator[Case]:
 
 def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
     """Yield products of small whole numbers, which are exact, with all that an epilogue can do."""
+    if variant.narrow:
+        pairs = [(a, b) for a, b in PRODUCTS[columns] if len(b) > 1]
+        yield from _codes(pairs, narrow=True)
+        return
     yield from _with_epilogues(dtype, PRODUCTS[columns], CLAMPS)
     if dtype == "f32":
         yield from _with_epilogues(dtype, PRODUCTS[columns][:2], SMOOTH)
@@ -97,11 +101,20 @@ def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
     yield from _other_types(dtype, columns)
 
 
-def _codes(pairs: Sequence[tuple[Shape, Shape]]) -> Iterator[Case]:
-    """Yield products of codes: many of the sums end between two of them."""
+def _codes(pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False) -> Iterator[Case]:
+    """Yield products of codes: many of the sums end between two of them.
+
+    With `narrow`, the right operand is of bytes, the outermost among them, some
+    plus a number.
+    """
     for number, (a, b) in enumerate(pairs):
         left, right = whole(*a), whole(*b, seed=1)
         columns = b[-1]
+        if narrow:
+            right = right.astype(np.int8)
+            right.reshape(-1)[::7], right.reshape(-1)[3::11] = 127, -128
+            if number % 2:
+                right = right + np.int16(9)
         attrs = QuantizedMatMulAttrs(False, False, -90.0, 121.0, None, 0.5 if number else 1.0)
         factor = np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32)
         each = np.resize(factor, columns) if number else factor[:1]
@@ -153,8 +166,11 @@ def matmul_rotate(variant: Variant) -> Iterator[Case]:
     return _products(variant, "f32", int(variant.axes["aligned"]))
 
 
-def _staged(sizes: tuple[tuple[Shape, Shape], ...]) -> Iterator[Case]:
+def _staged(sizes: tuple[tuple[Shape, Shape], ...], variant: Variant) -> Iterator[Case]:
     """Yield products, nearly all with one specialization: these take their time to compile."""
+    if variant.narrow:
+        yield from _codes(sizes, narrow=True)
+        return
     for number, (a, b) in enumerate(sizes):
         left, right = whole(*a), whole(*b, seed=1)
         shape = np.matmul(left, right).shape
@@ -187,6 +203,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
             ((0, 3), (3, small)),
             ((3, rows, 2 * depth + 4), (3, 2 * depth + 4, 2 * columns)),
         ),
+        variant,
     )
 
 
@@ -248,7 +265,10 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
             ((0, 3), (3, small)),
             ((rows, 64), (64, 64 + small)),
         ),
+        variant,
     )
+    if variant.narrow:
+        return
     for kind in RESIDUAL_KINDS:
         a, b = whole(rows, 13), whole(13, n, seed=1)
         attrs = MatMulAttrs(alpha=0.5, activation=WIDE[2], residual=kind)

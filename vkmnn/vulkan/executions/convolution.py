@@ -23,7 +23,7 @@ from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import rewrite
-from vkmnn.vulkan.gemm.weights import Weights
+from vkmnn.vulkan.gemm.weights import Weights, shift_of
 from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 
 _Direct = TypeVar("_Direct", ConvolutionAttrs, QuantizedConvolutionAttrs)
@@ -148,6 +148,10 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
     def _job(self, encoder: VulkanEncoder) -> ConvJob:
         attrs, job = self.attrs, super()._job(encoder)
         requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
-        view = job.weights.view
-        weights = replace(job.weights, key="codes", view=lambda w: view(w.astype(np.float32)))
+        weights, view = job.weights, job.weights.view
+        shift = shift_of(weights.tensor)
+        if shift is None:
+            weights = replace(weights, key="codes", view=lambda w: view(w.astype(np.float32)))
+        else:
+            weights = replace(weights, key="bytes", shift=shift)
         return replace(job, weights=weights, join=requantize.join, requantize=requantize)

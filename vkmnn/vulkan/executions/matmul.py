@@ -19,6 +19,7 @@ from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.weights import shift_of
 from vkmnn.vulkan.storage import kernel_dtype
 
 # Every kernel goes round its loop at most once per four k.
@@ -101,8 +102,11 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
     fp16_rule = Fp16Rule.FULL
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse what `MatMul` refuses, and biases and factors that are computed."""
+        """Refuse what `MatMul` refuses, and biases, factors and bytes that are computed."""
         super().prepare(info)
+        b = self.operand(1)
+        if kernel_dtype(b.dtype) != "f32" and shift_of(b) is None:
+            raise Rejection(f"'{b.name}' is {b.dtype.value}, and bytes do not hold its numbers")
         for tensor in (self.optional(2), self.operand(4)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
@@ -111,7 +115,8 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         attrs, job = self.attrs, super()._job(encoder)
         end = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
         bias = end.pack(self.optional(2), job.problem.n, encoder)
-        return replace(job, bias=bias, join=end.join, requantize=end)
+        shift = shift_of(job.b)
+        return replace(job, bias=bias, join=end.join, requantize=end, shift=shift)
 
 
 def matmul_problem(

@@ -65,7 +65,11 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         "act_beta": epilogue.beta,
     }
     tensors = [job.x, weights, bias, job.residual or bias, job.y]
-    spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
+    spec = {
+        **epilogue.spec,
+        **residual_spec(job.residual, job.join),
+        **_weight_spec(job.weights.shift),
+    }
     return Binding(tensors, sizes, spec)
 
 
@@ -92,6 +96,7 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     spec: dict[str, int | bool] = {
         "HAS_BIAS": job.bias is not None,
         **residual_spec(job.residual, job.join),
+        **_weight_spec(job.shift),
     }
     if problem.dtype == "f32":  # integer products have no activation
         spec |= epilogue.spec
@@ -99,6 +104,10 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     unused = right.tensor
     tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
     return Binding(tensors, sizes, spec)
+
+
+def _weight_spec(shift: int | None) -> dict[str, int | bool]:
+    return {} if shift is None else {"WEIGHT_SHIFT": shift}
 
 
 def _padded(values: Sequence[int], fill: int) -> tuple[int, ...]:

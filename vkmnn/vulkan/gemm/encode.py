@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
 
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
@@ -17,7 +18,7 @@ from vkmnn.vulkan.gemm.family import (
     spread,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
-from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +33,9 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     problem = job.problem
     if 0 in (problem.pixels, problem.channels):
         return
-    target = Target.of(encoder)
+    target = Target.of(encoder, narrow=job.narrow)
     candidates = convolution_kernels(problem, target, encoder)
-    kernel = encoder.choose("convolution", problem, candidates)
+    kernel = encoder.choose("convolution", _named(problem, target), candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
@@ -59,13 +60,13 @@ def convolution_kernels(
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
-    target = Target.of(encoder)
+    target = Target.of(encoder, narrow=job.narrow)
     problem = job.problem
     candidates = encoder.once(
         ("products", len(MATMUL_FAMILIES), problem, target.key),
         lambda: _ordered(rank_matmul(problem, target), target),
     )
-    kernel = encoder.choose("matmul", problem, candidates)
+    kernel = encoder.choose("matmul", _named(problem, target), candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
@@ -75,6 +76,11 @@ def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
                 ("product", kernel, problem, target.key), lambda: kernel.predict(problem, target)
             )
         )
+
+
+def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
+    """Return what the tuner calls a problem: other weights are other kernels."""
+    return ("narrow", problem) if target.narrow else problem
 
 
 def _ordered(ranked: list[F], target: Target) -> list[F]:

@@ -69,6 +69,7 @@ class Target:
         texels: kernels may load through texel buffers.
         prefers_texels: they should.
         weight_bytes: of all constants of the network.
+        narrow: the weights are bytes.
     """
 
     info: DeviceInfo
@@ -76,22 +77,24 @@ class Target:
     texels: bool = False
     prefers_texels: bool = False
     weight_bytes: int = 0
+    narrow: bool = False
 
     @classmethod
-    def of(cls, encoder: VulkanEncoder) -> Target:
-        """Return what an encoder records for."""
+    def of(cls, encoder: VulkanEncoder, *, narrow: bool = False) -> Target:
+        """Return what an encoder records for, with weights of bytes or of floats."""
         return cls(
             encoder.info,
             encoder.fp16,
             "texel" in encoder.loads,
             encoder.load == "texel",
             encoder.weight_bytes,
+            narrow,
         )
 
     @property
     def key(self) -> tuple[object, ...]:
         """All of it but the device."""
-        return self.fp16, self.texels, self.prefers_texels, self.weight_bytes
+        return self.fp16, self.texels, self.prefers_texels, self.weight_bytes, self.narrow
 
     @property
     def element_bytes(self) -> int:
@@ -118,6 +121,8 @@ class ConvKernel(ABC):
     """The problems that the family solves."""
     phased: ClassVar[bool] = False
     """Whether it solves those with several phases."""
+    narrow: ClassVar[bool] = False
+    """Whether it has kernels that read weights of bytes."""
 
     @classmethod
     @abstractmethod
@@ -154,6 +159,8 @@ class MatMulKernel(ABC):
     """Stands before the fields in the names that people read: `rotate_32_8`."""
     dtypes: ClassVar[frozenset[str]] = frozenset({"f32"})
     """Types of the operands that the family multiplies."""
+    narrow: ClassVar[bool] = False
+    """Whether it has kernels that read a constant right operand of bytes."""
 
     @classmethod
     @abstractmethod
@@ -221,7 +228,9 @@ def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
     fitting = (
         family
         for family in families
-        if family.grouping == problem.grouping and (family.phased or not problem.phases)
+        if family.grouping == problem.grouping
+        and (family.phased or not problem.phases)
+        and (family.narrow or not target.narrow)
     )
     return _ordered(bid for family in fitting for bid in family.rank(problem, target))
 
@@ -229,7 +238,11 @@ def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
 def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
     families = (MATMUL_FAMILIES[name] for name in MATMUL_FAMILIES)
-    fitting = (family for family in families if problem.dtype in family.dtypes)
+    fitting = (
+        family
+        for family in families
+        if problem.dtype in family.dtypes and (family.narrow or not target.narrow)
+    )
     return _ordered(bid for family in fitting for bid in family.rank(problem, target))
 
 

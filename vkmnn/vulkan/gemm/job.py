@@ -30,13 +30,19 @@ class ConvJob:
     join: str = "ADD_BEFORE"
     requantize: Requantize | None = None
 
+    @property
+    def narrow(self) -> bool:
+        """Whether the weights are bytes."""
+        return self.weights.shift is not None
+
 
 @dataclass(frozen=True, slots=True)
 class MatMulJob:
     """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
 
     `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. With
-    `requantize`, all tensors hold codes, and `bias` is what it packed.
+    `requantize`, all tensors hold codes, and `bias` is what it packed. `shift`: `b` is a
+    constant that kernels read as bytes, and add this to.
     """
 
     problem: MatMulProblem
@@ -51,3 +57,9 @@ class MatMulJob:
     activation: Activation = NO_ACTIVATION
     join: str = "ADD_BEFORE"
     requantize: Requantize | None = None
+    shift: int | None = None
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the right operand is read as bytes."""
+        return self.shift is not None

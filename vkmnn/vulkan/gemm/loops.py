@@ -33,6 +33,7 @@ class LoopKernel(ConvKernel):
     pixels: int
     local: int
 
+    narrow: ClassVar[bool] = True
     sized: ClassVar[bool] = True
     """Whether the size of a workgroup is a specialization constant."""
 
@@ -41,7 +42,7 @@ class LoopKernel(ConvKernel):
         """Return how often an invocation goes round the loop inside the taps; 0 without one."""
 
     @abstractmethod
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
 
     def across(self) -> int:
@@ -75,7 +76,7 @@ class LoopKernel(ConvKernel):
     def _dispatch(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         problem = job.problem
         bound = bind_convolution(job, self, encoder)
-        shader, params = self.call(problem, encoder)
+        shader, params = self.call(job, encoder)
         tiles = self.tiles(problem)
         folds = ceil_div(tiles, encoder.info.limits.max_workgroup_count[0])
         single = problem.grouping != "blocks"

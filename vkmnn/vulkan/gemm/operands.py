@@ -12,13 +12,19 @@ from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.job import MatMulJob
-from vkmnn.vulkan.storage import kernel_dtype
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.weights import words_of
+from vkmnn.vulkan.storage import WeightElement, kernel_dtype
 
 PANEL = 8
 """Vec4s of columns of the right operand that lie together when packed, unless a kernel differs."""
 EIGHT = 8
 """Elements of the uvec4s that kernels of cooperative matrices read along k."""
+
+
+def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightElement:
+    """Return the element of kernels whose weights, or right operand, may be bytes."""
+    return "w8" if job.narrow else encoder.element
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
         packed = encoder.constant(
             b,
             f"matmul_b:{transposed}:{panel}",
-            lambda array: _pack_right(array, transposed, 4 * panel),
+            lambda array: _right_constant(array, transposed, 4 * panel, job.shift),
         )
         return Operand(packed, panel, batch, panel=stride)
     if not transposed and k % 4 == 0 and n % 4 == 0:
@@ -194,6 +200,11 @@ def _pack_left(array: Array, transposed: bool, by_blocks: bool) -> Array:
         return padded
     blocks: Array = padded.reshape(*padded.shape[:2], padded.shape[2] // 4, 4).swapaxes(1, 2)
     return blocks
+
+
+def _right_constant(array: Array, transposed: bool, width: int, shift: int | None) -> Array:
+    packed = _pack_right(array, transposed, width)
+    return packed if shift is None else words_of(packed, shift)
 
 
 def _pack_right(array: Array, transposed: bool, width: int) -> Array:

@@ -120,6 +120,7 @@ class SharedKernel:
     tile: Tile
     parts: int = 1
     family = "shared"
+    narrow = True
 
     @property
     def split(self) -> Literal[0, 1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -13,22 +14,27 @@ from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
+BYTE = np.iinfo(np.int8)
+
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The weights of a convolution: a tensor, and how to see it as [O, C/group, kd, kh, kw].
 
-    `key` names the view; `view` must only move elements.
+    `key` names the view; `view` must only move elements. `shift`: they are constants that kernels
+    read as bytes, four to a word, and add this to; None for floats.
     """
 
     tensor: Tensor
     key: str
     view: Callable[[Array], Array]
+    shift: int | None = None
 
     def seen_as(self, key: str, view: Callable[[Array], Array]) -> Weights:
         """Return the weights seen in another way, on top of this one."""
         before = self.view
-        return Weights(self.tensor, f"{self.key}:{key}", lambda plain: view(before(plain)))
+        key = f"{self.key}:{key}"
+        return replace(self, key=key, view=lambda plain: view(before(plain)))
 
     def packed(self, form: str, pack: Callable[[Array], Array], encoder: VulkanEncoder) -> Tensor:
         """Return the weights in the form that a kernel reads.
@@ -46,6 +52,9 @@ class Weights:
             return pack(seen.reshape(*seen.shape[:2], prod(seen.shape[2:])))
 
         key = f"conv:{self.key}:{form}"
+        shift = self.shift
+        if shift is not None:
+            return encoder.constant(self.tensor, key, lambda plain: words_of(repack(plain), shift))
         if self.tensor.value is not None:
             return encoder.constant(self.tensor, key, repack)
         # Packing the numbers of the elements shows where each of them goes.
@@ -60,6 +69,27 @@ class Weights:
             table.size,
         )
         return packed
+
+
+def shift_of(tensor: Tensor) -> int | None:
+    """Return what is added to bytes to make a tensor's numbers; None where bytes cannot hold them.
+
+    It is 0 unless some lie outside signed bytes, as codes less an odd zero point do.
+    """
+    values = tensor.value
+    if values is None or values.dtype.kind not in "iu":
+        return None
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if high - low > BYTE.max - BYTE.min:
+        return None
+    return max(high - BYTE.max, 0) + min(low - BYTE.min, 0)
+
+
+def words_of(values: Array, shift: int) -> Array:
+    """Return numbers as words of four bytes; along the last axis, they come in fours."""
+    shifted = values if shift == 0 else values - shift
+    words: Array = np.ascontiguousarray(shifted, np.int8).view(np.dtype("<i4"))
+    return words
 
 
 def pack_panels(w: Array, panel: int, group: int) -> Array:

@@ -31,7 +31,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
-from vkmnn.vulkan.gemm.operands import PANEL
+from vkmnn.vulkan.gemm.operands import PANEL, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import VEC4_BYTES
 
@@ -51,6 +51,7 @@ class GemvKernel:
     width: int
     local: int
     family = "gemv"
+    narrow = True
 
     @property
     def spec(self) -> dict[str, int | bool]:
@@ -161,7 +162,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
         shader = kernels.matmul_gemv(
             rows=self.rows,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            element=encoder.element,
+            element=weight_element(job, encoder),
         )
         groups = (
             ceil_div(gemm.columns, 4 * self.width),
@@ -231,7 +232,7 @@ class ConvGemv(GemvKernel, ConvKernel):
             "act_alpha": bound.sizes["act_alpha"],
             "act_beta": bound.sizes["act_beta"],
         }
-        shader = kernels.matmul_gemv(rows=1, aligned=4, element=encoder.element)
+        shader = kernels.matmul_gemv(rows=1, aligned=4, element=weight_element(job, encoder))
         encoder.dispatch(
             shader,
             bound.tensors,

@@ -22,9 +22,9 @@ from vkmnn.vulkan.gemm.family import (
     conv_family,
     matmul_family,
 )
-from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
-from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand
+from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
 # (pixels, channel blocks) per invocation, largest first: reuse in registers against invocations.
@@ -88,13 +88,13 @@ class ConvTile(LoopKernel):
         """Return the channel blocks."""
         return problem.in_blocks
 
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_tile(
             across="pixels",
             pixels=self.pixels,
             blocks=self.blocks,
-            element=encoder.element,
+            element=weight_element(job, encoder),
             load=encoder.load,
         )
         return shader, kernels.ConvTileParams
@@ -152,13 +152,13 @@ class ConvTileChannels(LoopKernel):
         """Return the channel blocks."""
         return problem.in_blocks
 
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_tile(
             across="channels",
             pixels=self.pixels,
             blocks=1,
-            element=encoder.element,
+            element=weight_element(job, encoder),
             load=encoder.load,
         )
         return shader, kernels.ConvTileParams
@@ -175,6 +175,7 @@ class MatMulTile(MatMulKernel):
     rows: kernels.MatmulTileTile
     by_blocks: bool = False
     family = "tile"
+    narrow = True
     dtypes = frozenset({"f32", "i32"})
 
     @classmethod
@@ -217,7 +218,7 @@ class MatMulTile(MatMulKernel):
         shader = kernels.matmul_tile(
             tile=self.rows,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            element="i32" if job.problem.dtype == "i32" else encoder.element,
+            element="i32" if job.problem.dtype == "i32" else weight_element(job, encoder),
             load=encoder.load,
         )
         local = cpu_lanes(encoder.info) if encoder.load == "texel" else 32

@@ -25,9 +25,9 @@ from vkmnn.vulkan.gemm.family import (
     conv_family,
     matmul_family,
 )
-from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.loops import LoopKernel
-from vkmnn.vulkan.gemm.operands import Operand, left_operand, right_operand
+from vkmnn.vulkan.gemm.operands import Operand, left_operand, right_operand, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
 # Time of a tile by its rows, on llvmpipe with subgroups of eight and of sixteen.
@@ -94,9 +94,11 @@ class ConvRotate(LoopKernel):
         """Return the channel blocks."""
         return problem.in_blocks
 
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
-        shader = kernels.conv_rotate(rows=self.pixels, lanes=self.local, element=encoder.element)
+        shader = kernels.conv_rotate(
+            rows=self.pixels, lanes=self.local, element=weight_element(job, encoder)
+        )
         return shader, kernels.ConvRotateParams
 
 
@@ -112,6 +114,7 @@ class MatMulRotate(MatMulKernel):
     lanes: kernels.MatmulRotateLanes
     by_blocks: bool = False
     family = "rotate"
+    narrow = True
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
@@ -157,7 +160,7 @@ class MatMulRotate(MatMulKernel):
             rows=self.rows,
             lanes=self.lanes,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            element=encoder.element,
+            element=weight_element(job, encoder),
         )
         groups = (
             ceil_div(gemm.rows, self.rows),

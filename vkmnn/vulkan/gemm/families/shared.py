@@ -25,6 +25,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import (
     NARROW,
@@ -78,7 +79,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
             tile=cast(kernels.MatmulSharedTile, self.tile.name),
             split=self.split,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            element=encoder.element,
+            element=weight_element(job, encoder),
         )
         walk = self.walk(gemm)
         dispatch_tiles(
@@ -138,7 +139,7 @@ class ConvShared(SharedKernel, ConvKernel):
         shader = kernels.conv_shared(
             tile=self.tile.name,
             split=self.split,
-            element=encoder.element,
+            element=weight_element(job, encoder),
         )
         walk = self.walk(problem.gemm()) | {"phases": len(problem.phases)}
         dispatch_tiles(

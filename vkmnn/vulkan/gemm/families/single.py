@@ -13,7 +13,9 @@ from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
+from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
+from vkmnn.vulkan.gemm.operands import weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import pack_channels
 
@@ -96,10 +98,10 @@ class ConvDepthwise(SingleKernel):
             kernel = cls(pixels, _local(target))
             yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 1.0 + number))
 
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_depthwise(
-            pixels=self.pixels, element=encoder.element, load=encoder.load
+            pixels=self.pixels, element=weight_element(job, encoder), load=encoder.load
         )
         return shader, kernels.ConvDepthwiseParams
 
@@ -132,13 +134,13 @@ class ConvStrip(SingleKernel):
         strips = problem.pixels // width * ceil_div(width, self.pixels)
         return ceil_div(strips, self.local)
 
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_strip(
-            size=cast(kernels.ConvStripSize, problem.kernel[2]),
-            stride=cast(kernels.ConvStripStride, problem.stride[2]),
+            size=cast(kernels.ConvStripSize, job.problem.kernel[2]),
+            stride=cast(kernels.ConvStripStride, job.problem.stride[2]),
             pixels=self.pixels,
-            element=encoder.element,
+            element=weight_element(job, encoder),
         )
         return shader, kernels.ConvStripParams
 
@@ -167,8 +169,8 @@ class ConvGather(SingleKernel):
         """Return the input channels of a group."""
         return problem.inputs
 
-    def call(self, problem: ConvProblem, encoder: VulkanEncoder) -> ShaderCall:
+    def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         return kernels.conv_gather(
-            element=encoder.element, load=encoder.load
+            element=weight_element(job, encoder), load=encoder.load
         ), kernels.ConvGatherParams
