@@ -58,7 +58,13 @@ def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: P
 
 @pytest.mark.parametrize(
     ("family", "style"),
-    [("llama", ""), ("qwen2", "indexed"), ("phi", "triangle"), ("gemma", "pairs")],
+    [
+        ("llama", ""),
+        ("qwen2", "indexed"),
+        ("phi", "triangle"),
+        ("gemma", "pairs"),
+        ("gemma", "indexed"),
+    ],
 )
 def test_dispatches_of_a_layer_of_plain_operators(family: str, style: str, tmp_path: Path) -> None:
     if not enumerate_devices():

@@ -12,6 +12,7 @@ import pytest
 import vkmnn
 from tests.llm import tiny
 from tests.llm.oracle import greedy
+from vkmnn.core import chained
 from vkmnn.core.chained import Following
 from vkmnn.core.follower import QUEUE
 from vkmnn.llm.sequence import Sequence
@@ -131,25 +132,42 @@ def test_a_full_text_ends(model: Any, text: Sequence) -> None:
     assert len(text.tokens) == model.capacity
 
 
-def test_inputs_that_are_no_function_known_are_left_to_the_host(model: Any, text: Sequence) -> None:
-    decoder = model._decoder
-    usual = decoder.following
+def _odd(usual: Following) -> Following:
+    """Return what hides the first key from every third token."""
 
-    def odd(past: int) -> dict[str, Any]:
+    def feeds(past: int) -> dict[str, Any]:
         made = dict(usual.feeds(past))
         made["attention_mask"][:, 0] = past % 3 != 1
         return made
 
-    text.warm_up()
-    text._state._state._close_loops()
+    return Following(usual.token, usual.scores, feeds)
+
+
+@pytest.mark.parametrize("rows", [0, 1 << 20])
+def test_other_functions_of_the_length(
+    model: Any, text: Sequence, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked up in a table; where that were too large, the host goes on feeding."""
+    monkeypatch.setattr(chained, "MAX_TABLE", rows)
+    decoder = model._decoder
     text.extend(PROMPT)
-    decoder.following = Following(usual.token, usual.scores, odd)
-    try:
-        assert text.follow(7, 0) is None
-        assert text.tokens == PROMPT
+    text._state._state._close_loops()
+    monkeypatch.setattr(decoder, "following", _odd(decoder.following))
+    chosen = text.follow(7, 0)
+    assert (chosen is None) == (rows == 0)
+    assert text.tokens == ([*PROMPT, 7] if rows else PROMPT)
+    if not rows:
         assert text.extend([7]).shape == (1, 320)
-    finally:
-        decoder.following = usual
+        return
+    following = decoder.following
+    for token in (chosen, 3, 5):
+        past = len(text.tokens)
+        found = text.follow(token, 0)
+        text.truncate(past)
+        given = {**following.feeds(past), following.token: np.array([[token]])}
+        (logits,) = text._state.run([following.scores], given)
+        text.tokens.append(token)
+        assert found == int(logits.reshape(-1).argmax())
 
 
 def test_the_host_time_of_a_token_is_told(model: Any) -> None:

@@ -175,7 +175,10 @@ def _angles(b: Builder, shape: Shape) -> None:
     half = shape.rotary // 2
     b.constant("frequencies", 10000.0 ** (-np.arange(half) / half)[None, :, None], np.float32)
     b.constant("factor", 1.0, np.float32)
-    rows = b.node("Unsqueeze", ["position_ids", "a1"], "position_rows")
+    if shape.scaled:  # Gemma: from the length of the caches
+        rows = b.node("Unsqueeze", ["rows", "a01"], "position_rows")
+    else:
+        rows = b.node("Unsqueeze", ["position_ids", "a1"], "position_rows")
     rows = b.node("Cast", [rows], "position_floats", to=TensorProto.FLOAT)
     angles = b.node("MatMul", ["frequencies", rows], "angles")
     angles = b.node("Transpose", [angles], "angle_rows", perm=[0, 2, 1])

@@ -45,11 +45,14 @@ DRAWS, SHARPNESS, TOP_K, TOP_P = (
 
 _HERE = "vkmnn:here"
 _PROBES = 48
-MOST = 1 << 16
+MAX_SIZE = 1 << 16
 """Elements of a tensor whose dependence on the number of rows is looked at."""
 
 SORTED = (64, 1024)
 """How many of the likeliest tokens are sorted, unless all are."""
+
+MAX_TABLE = 1 << 21
+"""Elements of a table of all that the host would feed."""
 
 _MASKS = {"CachedAttention": 8, "Attention": 3}
 """Which input is a mask, of ops that are told how many keys there are."""
@@ -125,9 +128,11 @@ class _Chain:
     following: Following
     evaluate: Evaluator
     candidates: int
+    feeds: Callable[[int], Mapping[str, Array]] | None = None
     ops: list[Op[Any]] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
     known: dict[str, dict[int, Array]] = field(default_factory=dict)
+    tables: list[Mapping[str, Array]] | None = None
     makers: dict[str, Op[Any]] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
 
@@ -139,6 +144,7 @@ class _Chain:
         if token.dims != (1, 1) or scores.dims[:-1] not in ((1, 1), (1,)):
             raise CannotGrowError("a step has more than one token")
         self._op("BinaryOp", [LENGTH, self._constant("one", [1])], NEXT, BinaryAttrs("ADD"))
+        self.feeds = feeds
         probed = {past: feeds(past) for past in _probes(grown.capacity)}
         fed = set(probed[0]) | {LENGTH, NEXT}
         for name in fed & infos.keys():
@@ -238,7 +244,7 @@ class _Chain:
                     arrays = self.evaluate(op, operands)
             except VkmnnError:  # a table may be shorter than the caches
                 return False
-            if any(array.size > MOST for array in arrays):
+            if any(array.size > MAX_SIZE for array in arrays):
                 return False
             for name, array in zip(op.outputs, arrays, strict=True):
                 if name:
@@ -279,11 +285,23 @@ class _Chain:
         elif not (self._counts(name, values) or self._widens(name, values)):
             maker = self.makers.get(name)
             if maker is None:
-                raise CannotGrowError(f"'{name}' does not follow from the number of rows")
+                self._tabulate(name, first)
+                return
             self.made.update(maker.outputs)
             for source in maker.inputs:
                 self._follow(source)
             self.ops.append(maker)
+
+    def _tabulate(self, name: str, first: Array) -> None:
+        """Look up what the host would feed in a table with a row for every number of rows."""
+        room = self.grown.capacity
+        if self.feeds is None or first.size * room > MAX_TABLE:
+            raise CannotGrowError(f"'{name}' does not follow from the number of rows")
+        if self.tables is None:
+            self.tables = [self.feeds(past) for past in range(room)]
+        table = np.stack([made[name].reshape(-1) for made in self.tables])
+        row = [self._constant(f"{name}:table", table, table.dtype), LENGTH]
+        self._reshaped(self._op("Gather", row, f"{name}:row", AxisAttrs(0)), first.shape, name)
 
     def _counts(self, name: str, values: Mapping[int, Array]) -> bool:
         """Compute what is the number of rows, plus a constant."""

@@ -119,7 +119,7 @@ def _replayed(
         inputs: list[Array | None] = [
             known[name] if name in known else values.get(name) for name in op.inputs
         ]
-        if OP_TYPES[op.type].shape_only:
+        if OP_TYPES[op.type].shape_only and inputs[0] is None:
             sizes = list(shape)
             if axis is not None:
                 sizes[axis] += more
