@@ -21,7 +21,7 @@ from vkmnn.core.profile import Profile
 from vkmnn.core.session import TUNING_RUNS
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, TensorInfo
-from vkmnn.opening import CpuInfo, open_model, open_session
+from vkmnn.opening import CpuInfo, Network, open_model, open_session
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
@@ -112,7 +112,8 @@ class InferenceSession:
             on_device_lost=on_device_lost,
         )
         network, self._session = open_model(model, config, budget, unsupported=unsupported)
-        self._network, self._config = network, config
+        self._network: Network | None = network
+        self._config = config
         self._types = network.graph.types
         self._inputs = {info.name: info for info in network.graph.inputs}
         self._output_infos = network.outputs
@@ -362,7 +363,15 @@ class InferenceSession:
         """Return a second session of the same network: on a device, weights are there once.
 
         It has plans, and so memory for activations, of its own, and is closed by itself.
+
+        Raises:
+            InvalidInputError: the model has been released.
         """
+        if self._network is None:
+            raise InvalidInputError(
+                "the session has released its model: there is nothing to open another with",
+                hint="open all sessions first, or load the model again",
+            )
         session = copy(self)
         session._session = open_session(self._network, self._config)
         session._session.plan_ahead()
@@ -381,6 +390,15 @@ class InferenceSession:
     def trim(self) -> None:
         """Free device memory that only makes later runs faster: plans of other shapes, staging."""
         self._session.core.trim()
+
+    def release_model(self) -> None:
+        """Let go of the network in the host's memory, weights and mapped files included.
+
+        Weights on the device stay, and runs go on at the shapes that have plans (see `prepare`);
+        what would need a new plan raises InvalidInputError from then on.
+        """
+        self._network = None
+        self._session.core.forget_model()
 
     def placement(self) -> Placement:
         """Return where each op of the latest plan runs and why.

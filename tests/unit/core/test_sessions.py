@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -342,3 +343,32 @@ def test_memory_that_the_host_does_not_see(view: str, monkeypatch: pytest.Monkey
         (y,) = session.run(None, feeds)
     (expected,) = vkmnn.InferenceSession(proto, "cpu").run(None, feeds)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "vkmnn"])
+def test_a_released_model_leaves_the_hosts_memory(device: str, suffix: str, tmp_path: Path) -> None:
+    weight = floats(300, 700)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    proto = model(
+        [node],
+        [value("x", ["N", 300])],
+        [value("y", ["N", 700])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    path = tmp_path / f"net.{suffix}"
+    if suffix == "onnx":
+        path.write_bytes(proto.SerializeToString())
+    else:
+        vkmnn.convert(proto, path)
+    session = vkmnn.InferenceSession(path, device)
+    x = floats(2, 300)
+    session.prepare([{"x": (2, 300)}])
+    session.release_model()
+    gc.collect()
+    if device == "auto":  # on the host, the plans compute with the weights themselves
+        assert path.name not in Path("/proc/self/maps").read_text()
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ weight, rtol=1e-4, atol=1e-4)
+    for refused in (session.another, lambda: session.run(None, {"x": floats(3, 300)})):
+        with pytest.raises(InvalidInputError, match="released its model"):
+            refused()
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ weight, rtol=1e-4, atol=1e-4)
