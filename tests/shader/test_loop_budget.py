@@ -42,6 +42,8 @@ SHORT_BECAUSE = {
     "gather_nd": "one iteration per axis",
     "grid_sample": "four taps along each of three axes",
     "group_norm": f"{EXECUTIONS}/group_norm.py:MAX_STEPS",
+    "image_conv": "vkmnn/vulkan/images/windows.py:MAX_LOOP_ROUNDS",
+    "image_pool": "vkmnn/vulkan/images/windows.py:MAX_TAPS",
     "interp": f"{CASES}/sampling.py::interp_smooth",
     "linear_attention": f"{EXECUTIONS}/linear_attention.py:MAX_LOOP_ROUNDS",
     "lrn": f"{EXECUTIONS}/lrn.py:MAX_LOOP_ROUNDS",

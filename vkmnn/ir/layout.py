@@ -12,16 +12,18 @@ class Layout(enum.Enum):
 
     NCHW is plain row-major order for a tensor of any rank. NC4HW4 is MNN's channel-blocked order
     `[ceil(C/4)][N][spatial][4]` (channel blocks outermost) of a tensor with rank >= 3; tail lanes
-    of the last block are zero.
+    of the last block are zero. IMAGE holds the same blocks of four as the texels of a 2-D image,
+    for a tensor of rank 2 to 4.
     """
 
     NCHW = "NCHW"
     NC4HW4 = "NC4HW4"
+    IMAGE = "IMAGE"
 
 
 def storage_elements(shape: Sequence[int], layout: Layout) -> int:
-    """Return how many elements a tensor takes in memory, padding of NC4HW4 included."""
-    if layout is Layout.NC4HW4:
+    """Return how many elements a tensor takes in memory, padding of blocks included."""
+    if layout is not Layout.NCHW:
         channels = -(-shape[1] // 4) * 4
         return shape[0] * channels * prod(shape[2:])
     return prod(shape)

@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -262,14 +263,21 @@ class Device:
         cold = [pipeline for pipeline in pipelines if not pipeline.warm]
         if self.info.type is not DeviceType.CPU or not cold:
             return
-        with self.gate.visit(), self.allocate(4096, MemoryKind.DEVICE) as buffer:
+        with self.gate.visit(), ExitStack() as stack:
+            buffer = stack.enter_context(self.allocate(4096, MemoryKind.DEVICE))
+            formats = {name for pipeline in cold for name in pipeline.image_formats if name}
+            images: dict[str | None, Buffer] = {
+                name: stack.enter_context(self.allocate_image(1, 1, name)) for name in formats
+            }
             recorder = self.driver_device.recorder(False)
             for pipeline in cold:
-                ranges = [BufferRange(buffer, 0, 4096)] * len(pipeline.slots)
+                bound = [images.get(name, buffer) for name in pipeline.image_formats]
+                ranges = [BufferRange(item, 0, item.nbytes) for item in bound]
                 params = bytes(pipeline.params_size)
                 recorder.dispatch(pipeline.driver_pipeline, ranges, params, (0, 1, 1))
                 recorder.barrier(COMPUTE, COMPUTE)
-            commands = recorder.finish([buffer.driver_buffer])
+            used = [buffer, *images.values()]
+            commands = recorder.finish([item.driver_buffer for item in used])
             try:
                 commands.submit()
                 if not commands.wait(self.timeout_s):

@@ -85,6 +85,16 @@ def tune() -> str:
     return text
 
 
+def storage() -> str:
+    """`VKMNN_STORAGE`: "buffer", "image", or "auto" for what suits the device."""
+    text = os.environ.get("VKMNN_STORAGE", "").strip().lower() or "auto"
+    if text not in ("auto", "buffer", "image"):
+        raise InvalidInputError(
+            f"VKMNN_STORAGE={text!r} is not known", hint="set it to auto, buffer or image"
+        )
+    return text
+
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 

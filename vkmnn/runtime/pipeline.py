@@ -63,10 +63,19 @@ class Pipeline:
         self.scope = COMPUTE_READ * ("r" in accesses) | COMPUTE_WRITE * ("w" in accesses)
         self.slots = tuple(_slot(binding, limits) for binding in shader.bindings)
 
+    @property
+    def image_formats(self) -> tuple[str | None, ...]:
+        """The format of what each binding takes, None where that is a buffer."""
+        return tuple(
+            binding.format if binding.type is BindingType.IMAGE else None
+            for binding in self.shader.bindings
+        )
+
     def __repr__(self) -> str:
         return f"Pipeline({self.shader.name}, {dict(self.spec)})"
 
 
+_ANY_SIZE = 1 << 62
 _ZERO_ALONE = 1 << 62
 """The alignment that no offset has but 0."""
 
@@ -74,7 +83,7 @@ _ZERO_ALONE = 1 << 62
 def max_range_bytes(binding: ShaderBinding, limits: Limits) -> int:
     """Return how many bytes a device binds there at once."""
     if binding.type is BindingType.IMAGE:
-        return limits.max_image_dimension**2 * TEXEL_SIZES[binding.format]
+        return _ANY_SIZE  # images are bound as they were allowed to be made
     if binding.type is BindingType.TEXEL:
         return limits.max_texel_buffer_elements * TEXEL_SIZES[binding.format]
     return limits.max_storage_buffer_range

@@ -688,6 +688,7 @@ BinaryElement: TypeAlias = Literal[
 BinaryLoad: TypeAlias = Literal[
     "buffer",
     "texel",
+    "image",
 ]
 _BINARY = struct.Struct("<I5I6I6IffII")
 
@@ -3015,6 +3016,276 @@ def group_norm(
         {
             "lanes": lanes,
             "mode": mode,
+            "element": element,
+        },
+    )
+
+
+ImageConvForm: TypeAlias = Literal[
+    "dense",
+    "depthwise",
+]
+ImageConvElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+ImageConvLoad: TypeAlias = Literal[
+    "buffer",
+    "image",
+]
+_IMAGE_CONV = struct.Struct("<II2I2i2i2i2i2iiiiIff")
+
+
+class ImageConvParams(Params):
+    """Push constants of `image_conv`: 80 bytes.
+
+    Values: 2 in out_size, 2 in in_size, 2 in kernel, 2 in stride, 2 in dilation, 2 in pad.
+    """
+
+    __slots__ = (
+        "count",
+        "rows",
+        "out_size",
+        "in_size",
+        "kernel",
+        "stride",
+        "dilation",
+        "pad",
+        "in_blocks",
+        "group_blocks",
+        "w_row",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        rows: int,
+        out_size: tuple[int, ...],
+        in_size: tuple[int, ...],
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...],
+        pad: tuple[int, ...],
+        in_blocks: int,
+        group_blocks: int,
+        w_row: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.count: Final = count
+        self.rows: Final = rows
+        self.out_size: Final = out_size
+        self.in_size: Final = in_size
+        self.kernel: Final = kernel
+        self.stride: Final = stride
+        self.dilation: Final = dilation
+        self.pad: Final = pad
+        self.in_blocks: Final = in_blocks
+        self.group_blocks: Final = group_blocks
+        self.w_row: Final = w_row
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _IMAGE_CONV.pack(
+                self.count,
+                self.rows,
+                *array(self.out_size, 2),
+                *array(self.in_size, 2),
+                *array(self.kernel, 2),
+                *array(self.stride, 2),
+                *array(self.dilation, 2),
+                *array(self.pad, 2),
+                self.in_blocks,
+                self.group_blocks,
+                self.w_row,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _IMAGE_CONV, error) from None
+
+
+def image_conv(
+    *,
+    form: ImageConvForm,
+    element: ImageConvElement,
+    load: ImageConvLoad,
+) -> Shader:
+    """Return a variant of `image_conv`.
+
+    Convolution of images, with weights in an image or a buffer; an invocation makes four texels
+    of a row, of one block of channels. Pairs are (height, width).
+    """
+    return _find(
+        "image_conv",
+        {
+            "form": form,
+            "element": element,
+            "load": load,
+        },
+    )
+
+
+ImageConvertDest: TypeAlias = Literal[
+    "image",
+    "buffer",
+]
+ImageConvertElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_IMAGE_CONVERT = struct.Struct("<IIIII")
+
+
+class ImageConvertParams(Params):
+    """Push constants of `image_convert`: 20 bytes."""
+
+    __slots__ = (
+        "count",
+        "rows",
+        "height",
+        "width",
+        "channels",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        rows: int,
+        height: int,
+        width: int,
+        channels: int,
+    ) -> None:
+        self.count: Final = count
+        self.rows: Final = rows
+        self.height: Final = height
+        self.width: Final = width
+        self.channels: Final = channels
+
+    def pack(self) -> bytes:
+        try:
+            return _IMAGE_CONVERT.pack(
+                self.count,
+                self.rows,
+                self.height,
+                self.width,
+                self.channels,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _IMAGE_CONVERT, error) from None
+
+
+def image_convert(
+    *,
+    dest: ImageConvertDest,
+    element: ImageConvertElement,
+) -> Shader:
+    """Return a variant of `image_convert`.
+
+    Moves a tensor between a 2-D image and a buffer, plain or channel-blocked; an invocation moves
+    one texel.
+    """
+    return _find(
+        "image_convert",
+        {
+            "dest": dest,
+            "element": element,
+        },
+    )
+
+
+ImagePoolElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_IMAGE_POOL = struct.Struct("<II2I2i2i2i2i2i2iI")
+
+
+class ImagePoolParams(Params):
+    """Push constants of `image_pool`: 68 bytes.
+
+    Values: 2 in out_size, 2 in in_size, 2 in kernel, 2 in stride, 2 in dilation, 2 in begin, 2 in
+    end.
+    """
+
+    __slots__ = (
+        "count",
+        "rows",
+        "out_size",
+        "in_size",
+        "kernel",
+        "stride",
+        "dilation",
+        "begin",
+        "end",
+        "channels",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        rows: int,
+        out_size: tuple[int, ...],
+        in_size: tuple[int, ...],
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...],
+        begin: tuple[int, ...],
+        end: tuple[int, ...],
+        channels: int,
+    ) -> None:
+        self.count: Final = count
+        self.rows: Final = rows
+        self.out_size: Final = out_size
+        self.in_size: Final = in_size
+        self.kernel: Final = kernel
+        self.stride: Final = stride
+        self.dilation: Final = dilation
+        self.begin: Final = begin
+        self.end: Final = end
+        self.channels: Final = channels
+
+    def pack(self) -> bytes:
+        try:
+            return _IMAGE_POOL.pack(
+                self.count,
+                self.rows,
+                *array(self.out_size, 2),
+                *array(self.in_size, 2),
+                *array(self.kernel, 2),
+                *array(self.stride, 2),
+                *array(self.dilation, 2),
+                *array(self.begin, 2),
+                *array(self.end, 2),
+                self.channels,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _IMAGE_POOL, error) from None
+
+
+def image_pool(
+    *,
+    element: ImagePoolElement,
+) -> Shader:
+    """Return a variant of `image_pool`.
+
+    Maximum or average of a sliding window over an image's texels; an invocation makes one. Pairs
+    are (height, width).
+    """
+    return _find(
+        "image_pool",
+        {
             "element": element,
         },
     )
@@ -6417,6 +6688,7 @@ UnaryElement: TypeAlias = Literal[
 UnaryLoad: TypeAlias = Literal[
     "buffer",
     "texel",
+    "image",
 ]
 _UNARY = struct.Struct("<Iffii")
 

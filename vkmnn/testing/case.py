@@ -13,6 +13,7 @@ from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, OpAttrs, TensorInfo
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.registry import Registry
+from vkmnn.runtime.shader import BindingType
 from vkmnn.shaders.library import BUILTIN, ShaderLibrary
 from vkmnn.vulkan.storage import to_fp16
 
@@ -33,7 +34,8 @@ class Case:
     instead. `takes` holds candidates by kind of choice (see `vkmnn.vulkan.choice`), to be taken
     wherever they are offered. With `fp16`, floats are fp16 on the device, from the inputs on:
     numpy then computes with inputs and constants that are rounded to float16, and FP16_ROUNDING of
-    the largest result is allowed on top; FP16_STEP of a result where nothing else is allowed.
+    the largest result is allowed on top; FP16_STEP of a result where nothing else is allowed. With
+    `images`, tensors lie in images wherever there are kernels for that.
     """
 
     graph: Graph
@@ -43,10 +45,17 @@ class Case:
     raises: str = ""
     takes: Mapping[str, Hashable] = field(default_factory=dict)
     fp16: bool = False
+    images: bool = False
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
-        return f"{'fp16 ' if self.fp16 else ''}{self.graph.name}({shapes})"
+        forms = f"{'fp16 ' if self.fp16 else ''}{'images ' if self.images else ''}"
+        return f"{forms}{self.graph.name}({shapes})"
+
+    @property
+    def storage(self) -> str:
+        """Where tensors lie: the argument of backends."""
+        return "image" if self.images else "buffer"
 
     @property
     def infos(self) -> dict[str, TensorInfo]:
@@ -203,6 +212,12 @@ class Variant:
         return self.axes.get("element") == "f16" or "storage16" in needs
 
     @property
+    def images(self) -> bool:
+        """Whether the variant works on tensors in images."""
+        bindings = self.library.load(self.name).bindings
+        return any(binding.type is BindingType.IMAGE for binding in bindings)
+
+    @property
     def dtype(self) -> str:
         """What the variant computes with: "f32" or "i32"."""
         return "i32" if self.axes.get("element") == "i32" else "f32"
@@ -255,7 +270,7 @@ def cases_of(variant: Variant) -> Iterator[Case]:
     entry = CASES.get(variant.template)
     assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
     for case in entry[0](variant):
-        yield replace(case, fp16=case.fp16 or variant.fp16)
+        yield replace(case, fp16=case.fp16 or variant.fp16, images=variant.images)
 
 
 def variants() -> list[Variant]:

@@ -22,7 +22,8 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.memory import PlanMemory, constants_used
+from vkmnn.vulkan.images.place import TEXELS, place_of
+from vkmnn.vulkan.memory import PlanMemory, constants_used, image_with
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
@@ -51,6 +52,7 @@ class GuardedBackend(VulkanBackend):
         chooser: decides between kernels.
         replaced: shaders to run in the place of those of these names.
         fp16: store floats as fp16, from the inputs on; see `VulkanBackend`.
+        storage: where tensors lie; see `VulkanBackend`.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class GuardedBackend(VulkanBackend):
         chooser: Chooser,
         replaced: Mapping[str, Shader] = _NONE,
         fp16: bool = False,
+        storage: str = "buffer",
     ) -> None:
-        super().__init__(device, chooser=chooser, fp16=fp16, fp16_inputs=fp16)
+        super().__init__(device, chooser=chooser, fp16=fp16, fp16_inputs=fp16, storage=storage)
         self._replaced = replaced
         self._written: list[Tensor] = []
         self._variable: list[Tensor] = []
@@ -98,6 +101,13 @@ class GuardedBackend(VulkanBackend):
         ranges: dict[Tensor, BufferRange] = {}
         for tensor in dict.fromkeys(map(recording.root, bound)):
             array = constants.get(tensor)
+            packed = recording.packed.get(tensor)
+            if array is not None and packed is not None and packed.image:
+                ranges[tensor] = image_with(self.device, array)
+                continue
+            if tensor.layout is Layout.IMAGE:
+                ranges[tensor] = self._image(tensor, len(ranges))
+                continue
             size = storage_bytes(tensor) if array is None else _vectors(array.nbytes)
             buffer = self.device.allocate(size + GUARD_BYTES, MemoryKind.READBACK)
             buffer.write(0, _filled(buffer, POISONS[0], len(ranges), tensor.fp16))
@@ -121,6 +131,13 @@ class GuardedBackend(VulkanBackend):
         total = sum(buffer.nbytes for buffer in buffers)
         return PlanMemory(ranges, {}, buffers, [], total, total, self.device)
 
+    def _image(self, tensor: Tensor, number: int) -> BufferRange:
+        place = place_of(tensor.shape, self.device.info.limits.max_image_dimension)
+        assert place is not None
+        image = self.device.allocate_image(place.width, place.height, TEXELS[tensor.fp16])
+        image.write(0, _filled(image, POISONS[0], number, tensor.fp16))
+        return BufferRange(image, 0, image.nbytes)
+
     def poison(self, poison: int) -> None:
         """Fill the memory of everything but constants and counters; call it before a run."""
         for number, tensor in enumerate(self._variable):
@@ -136,6 +153,9 @@ class GuardedBackend(VulkanBackend):
         """
         for tensor in self._written:
             words = self._words(tensor)
+            if tensor.layout is Layout.IMAGE:
+                self._check_lanes(tensor, words)
+                continue
             size = storage_bytes(tensor) // 4
             touched = np.flatnonzero(words[size:] != words[-1])
             assert touched.size == 0, (
@@ -150,6 +170,16 @@ class GuardedBackend(VulkanBackend):
         for tensor in self._counters:
             words = self._words(tensor)[: storage_bytes(tensor) // 4]
             assert not words.any(), f"'{tensor.name}' is not zero again"
+
+    def _check_lanes(self, tensor: Tensor, words: AnyArray) -> None:
+        """Check that an image's lanes past the last channel are zero."""
+        place = place_of(tensor.shape, self.device.info.limits.max_image_dimension)
+        assert place is not None
+        texels = words.view(np.int16 if tensor.fp16 else np.int32).reshape(place.height, -1, 4)
+        last = texels[:, -1:] if place.folded else texels[:, -place.columns :]
+        valid = tensor.shape[1] - 4 * (place.blocks - 1)
+        tail = last[..., valid:] << 1  # without the sign
+        assert not tail.any(), f"lanes past the last channel of '{tensor.name}' are set"
 
     def _words(self, tensor: Tensor) -> AnyArray:
         place = self._ranges[tensor]

@@ -94,7 +94,9 @@ class VariantResult:
 
 def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
     """Return the names of the variants that a case would dispatch; nothing runs."""
-    backend = _DryBackend(device, chooser=picker, fp16=case.fp16, fp16_inputs=case.fp16)
+    backend = _DryBackend(
+        device, chooser=picker, fp16=case.fp16, fp16_inputs=case.fp16, storage=case.storage
+    )
     backend.shaders = set()
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     return frozenset(backend.shaders)
@@ -147,7 +149,9 @@ def run_case(
             a kernel wrote where it must not.
         ValidationLayerError: the validation layer reported something.
     """
-    backend = GuardedBackend(device, Picker(picks, case.takes), replaced, fp16=case.fp16)
+    backend = GuardedBackend(
+        device, Picker(picks, case.takes), replaced, fp16=case.fp16, storage=case.storage
+    )
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         assert not plan.placement().off_device, f"{case}: off the device\n{plan.placement()}"

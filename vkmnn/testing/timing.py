@@ -100,7 +100,11 @@ def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
         for ready in batch:
             case = ready.case
             backend = VulkanBackend(
-                ready.device, chooser=ready.picker, fp16=case.fp16, fp16_inputs=case.fp16
+                ready.device,
+                chooser=ready.picker,
+                fp16=case.fp16,
+                fp16_inputs=case.fp16,
+                storage=case.storage,
             ).timed()
             stack.callback(backend.close)
             plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)

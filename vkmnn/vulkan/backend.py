@@ -26,13 +26,15 @@ from vkmnn.ir import OP_TYPES, Array, DType, Op
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.memory import MemoryKind
-from vkmnn.vulkan import executions
+from vkmnn.vulkan import executions, images
 from vkmnn.vulkan.bindable import Fault, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
+from vkmnn.vulkan.images.forms import image_record
+from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
@@ -51,6 +53,7 @@ from vkmnn.vulkan.tuning import TunableBackend, TuningFile, tune
 _log = logging.getLogger(__name__)
 
 executions.load_all()
+images.load_all()
 
 
 class VulkanBackend(TunableBackend):
@@ -66,6 +69,7 @@ class VulkanBackend(TunableBackend):
         fp16_inputs: convert the host's inputs immediately, so that no op runs in float32 merely
             because its operands come from the host; for testing kernels.
         tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
+        storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
     """
 
     type = "VULKAN"
@@ -81,6 +85,7 @@ class VulkanBackend(TunableBackend):
         fp16: bool = False,
         fp16_inputs: bool = False,
         tuning: str | None = None,
+        storage: str | None = None,
     ) -> None:
         self.device = device
         self.fp16 = fp16
@@ -93,6 +98,8 @@ class VulkanBackend(TunableBackend):
         self._progress = progress
         self._timestamps = timestamps
         self._apart = False
+        self._storage = storage or environment.storage()
+        self._images = image_size(device.info, self._storage)
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
@@ -146,6 +153,7 @@ class VulkanBackend(TunableBackend):
                 self.device.info,
                 lambda: self.new_encoder(weight_bytes),
             ),
+            images=self._images,
         )
 
     def _must_create(
@@ -242,7 +250,8 @@ class VulkanBackend(TunableBackend):
                 encoder.begin(command.op.name, (*command.inputs, *command.outputs))
                 try:
                     execution.bind(command.inputs, command.outputs)
-                    execution.on_encode(encoder)
+                    record = image_record(command)
+                    record(execution, encoder) if record else execution.on_encode(encoder)
                 except Exception as error:
                     op = command.op
                     raise unexpected_error(
@@ -294,6 +303,7 @@ class VulkanBackend(TunableBackend):
             self.fp16,
             self._fp16_inputs,
             self._mode,
+            self._storage,
         )
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -360,6 +370,7 @@ class VulkanBackend(TunableBackend):
             self.fp16,
             self._fp16_inputs,
             self._mode,
+            self._storage,
         )
 
     def new_tensor(

@@ -313,6 +313,18 @@ class VulkanEncoder:
         fp16 = self.fp16 and not full and kernel_dtype(source.dtype) == "f32"
         return self._constant(source.name, PackedConstant(source.value, key, pack, fp16))
 
+    def image_constant(self, source: Tensor, key: str, pack: Callable[[Array], Array]) -> Tensor:
+        """Return a tensor like that of `constant`, in an image.
+
+        Args:
+            source: a tensor with a constant value.
+            key: names the packing.
+            pack: makes an array [height, width, 4] of floats, within the device's limits.
+        """
+        assert source.value is not None
+        packed = PackedConstant(source.value, f"image:{key}", pack, self.fp16, image=True)
+        return self._constant(source.name, packed)
+
     def literal(self, name: str, array: Array) -> Tensor:
         """Return a constant tensor that holds `array` (float32 or int32) as it is."""
         fp16 = self.fp16 and array.dtype.kind == "f"

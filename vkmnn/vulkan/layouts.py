@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
-from vkmnn.core.execution import Command, Execution
+from vkmnn.core.execution import Command, Execution, Layouts
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.records import dataclass
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.images.forms import image_layouts
+from vkmnn.vulkan.images.place import MIN_RANK
 from vkmnn.vulkan.splitting import Divider, in_form
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
@@ -40,6 +42,7 @@ def assign_layouts(
     fp16: bool = False,
     fp16_inputs: bool = False,
     divider: Divider | None = None,
+    images: int = 0,
 ) -> list[Command]:
     """Return the commands with forms assigned, conversions inserted once per tensor and form.
 
@@ -53,8 +56,10 @@ def assign_layouts(
         fp16: floats take 16 bits where executions say so.
         fp16_inputs: what the host provides is converted to that at once.
         divider: cuts the ops whose tensors are too large for the device.
+        images: tensors are kept in images of at most this many texels along each axis, where ops
+            have kernels for that; 0 keeps all in buffers.
     """
-    plan = _Plan(backend, make, divider)
+    plan = _Plan(backend, make, divider, images)
     for command in commands:
         plan.owner = command.owner or command.op.name
         if fp16 and fp16_inputs:
@@ -79,6 +84,7 @@ class _Plan:
     backend: str
     make: MakeExecution
     divider: Divider | None
+    images: int
     commands: list[Command] = field(default_factory=list)
     converted: dict[tuple[str, Form], Tensor] = field(default_factory=dict)
     current: dict[str, Tensor] = field(default_factory=dict)
@@ -112,6 +118,8 @@ class _Plan:
 
     def convert(self, tensor: Tensor, form: Form, into: Tensor | None = None) -> Tensor:
         """Return the tensor in another form, converted by one command."""
+        while (between := _between(tensor, form)) is not None:
+            tensor = self.convert(tensor, between)
         key = (tensor.name, form)
         if key not in self.converted or into is not None:
             info = TensorInfo(f"{tensor.name}:{form}", tensor.dtype, tensor.info.shape)
@@ -150,8 +158,9 @@ class _Plan:
     def add(self, command: Command, read_by_host: frozenset[str], fp16: bool) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
         inputs = self.now(command)
-        wanted, made = _forms(command, inputs, fp16)
-        parts = self.parts(command, inputs, wanted, made)
+        in_images = image_layouts(command, inputs, self.images) if self.images else None
+        wanted, made = _forms(command, inputs, fp16, in_images)
+        parts = self.parts(command, inputs, wanted, made) if in_images is None else []
         for part in parts:
             self.add(part, read_by_host, fp16)
         if parts:
@@ -183,18 +192,48 @@ class _Plan:
             self.current[out.name] = beside
 
 
+def _in_buffer(tensor: Tensor) -> Layout:
+    """Return the layout of a tensor; for one in an image, what comes nearest to that."""
+    if tensor.layout is not Layout.IMAGE:
+        return tensor.layout
+    return Layout.NC4HW4 if len(tensor.shape) > MIN_RANK else Layout.NCHW
+
+
 def form_of(tensor: Tensor) -> Form:
     """Return the form of a tensor."""
     return Form(tensor.layout, tensor.fp16)
 
 
+def _between(tensor: Tensor, after: Form) -> Form | None:
+    """Return the form on the way to or from an image, whose texels are moved as they are."""
+    before = form_of(tensor)
+    if Layout.IMAGE not in (before.layout, after.layout):
+        return None
+    if before.layout is after.layout:
+        return None if before == after else Form(_in_buffer(tensor), before.fp16)
+    if before.fp16 == after.fp16:
+        return None
+    into = after.layout is Layout.IMAGE
+    return Form(before.layout, after.fp16) if into else Form(after.layout, before.fp16)
+
+
 def _forms(
-    command: Command, inputs: Sequence[Tensor | None], fp16: bool
+    command: Command,
+    inputs: Sequence[Tensor | None],
+    fp16: bool,
+    in_images: Layouts | None,
 ) -> tuple[list[Form], list[Form]]:
-    """Ask an execution for the forms that it wants and makes."""
+    """Ask an execution for the forms that it wants and makes.
+
+    Executions know nothing of images: to them, what is there is channel-blocked.
+    """
     execution = command.execution
-    execution.bind(inputs, command.outputs)
-    layouts = execution.layouts()
+    seen = [
+        in_form(t, _in_buffer(t), t.fp16) if t is not None and t.layout is Layout.IMAGE else t
+        for t in inputs
+    ]
+    execution.bind(seen, command.outputs)
+    layouts = in_images or execution.layouts()
     if not fp16:
         return [Form(x, False) for x in layouts[0]], [Form(y, False) for y in layouts[1]]
     assert isinstance(execution, VulkanExecution)

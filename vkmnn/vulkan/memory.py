@@ -14,13 +14,14 @@ from vkmnn.core.backend import MemoryUse
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import OutOfDeviceMemoryError
-from vkmnn.ir import Array
+from vkmnn.ir import Array, Layout
 from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.threads import Workers
 from vkmnn.vulkan.device_storage import place_on
+from vkmnn.vulkan.images.place import TEXELS, place_of
 from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
@@ -111,6 +112,13 @@ class ConstantStore:
     ) -> dict[_Key, ConstantStorage]:
         alignment = _alignment(self._device)
         stored: dict[_Key, ConstantStorage] = {}
+        for constant, array in packed:
+            if constant.image:
+                place = image_with(self._device, array)
+                key = _key(constant)
+                arena = ConstantArena(place.buffer)
+                self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
+        packed = [item for item in packed if not item[0].image]
         limit = 0 if self._device.info.limits.whole_buffers else MAX_ARENA_BYTES
         writes: list[tuple[Buffer, int, Array]] = []
         for group in _batches(packed, lambda item: _room(item[1], alignment), limit):
@@ -299,6 +307,9 @@ def plan_memory(
     for place in counters.values():
         place.buffer.write(place.offset, np.zeros(place.nbytes, np.uint8))
     ranges.update(counters)
+    images, pooled = _place_images(device, recording)
+    ranges.update(images)
+    image_bytes = sum(image.nbytes for image in pooled)
     lifetimes = _lifetimes(recording, ranges, copied, alignment)
     spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
     try:
@@ -311,11 +322,60 @@ def plan_memory(
             f"{sum(buffer.nbytes for buffer in buffers)} for inputs and outputs",
             hint="run a smaller batch, or smaller images",
         ) from error
-    buffers += shared
+    buffers += [*shared, *pooled]
     for tensor, (number, offset) in zip(lifetimes, spots, strict=True):
         ranges[tensor] = BufferRange(shared[number], offset, storage_bytes(tensor))
     readback = _separate(device, copied, MemoryKind.READBACK, alignment, buffers)
-    return PlanMemory(ranges, readback, buffers, list(placed.values()), sum(sizes), bound, device)
+    return PlanMemory(
+        ranges,
+        readback,
+        buffers,
+        list(placed.values()),
+        sum(sizes) + image_bytes,
+        bound + image_bytes,
+        device,
+    )
+
+
+def image_with(device: Device, array: Array) -> BufferRange:
+    """Return an image that holds the texels [height, width, 4]."""
+    height, width, _ = array.shape
+    image = device.allocate_image(width, height, TEXELS[array.dtype == np.float16])
+    image.write(0, np.ascontiguousarray(array))
+    return BufferRange(image, 0, image.nbytes)
+
+
+def _place_images(
+    device: Device, recording: Recording
+) -> tuple[dict[Tensor, BufferRange], list[Image]]:
+    """Return where the tensors lie that are kept in images, and these images.
+
+    Tensors whose lives do not meet share an image, where they want one of the same size.
+    """
+    spans: dict[Tensor, tuple[int, int]] = {}
+    for dispatch in recording.dispatches:
+        for tensor in dispatch.tensors:
+            if tensor.layout is Layout.IMAGE:
+                first, _ = spans.get(tensor, (dispatch.step, dispatch.step))
+                spans[tensor] = (first, dispatch.step)
+    images: list[Image] = []
+    idle: dict[tuple[int, int, bool], list[tuple[int, Image]]] = {}
+    places: dict[Tensor, BufferRange] = {}
+    for tensor, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
+        place = place_of(tensor.shape, device.info.limits.max_image_dimension)
+        assert place is not None, f"{tensor.name} does not fit into an image"
+        key = (place.width, place.height, tensor.fp16)
+        waiting = idle.setdefault(key, [])
+        free = next((item for item in waiting if item[0] < first), None)
+        if free is None:
+            image = device.allocate_image(place.width, place.height, TEXELS[tensor.fp16])
+            images.append(image)
+        else:
+            waiting.remove(free)
+            image = free[1]
+        waiting.append((last, image))
+        places[tensor] = BufferRange(image, 0, image.nbytes)
+    return places, images
 
 
 def _spots(

@@ -19,12 +19,16 @@ Spec = Mapping[str, int | float | bool]
 
 @dataclass(frozen=True, slots=True)
 class PackedConstant:
-    """A constant in the form that a kernel wants, packed once and shared by plans."""
+    """A constant in the form that a kernel wants, packed once and shared by plans.
+
+    With `image`, its rows [height, width, 4] are the texels of an image.
+    """
 
     source: Array
     key: str
     pack: Callable[[Array], Array]
     fp16: bool = False
+    image: bool = False
 
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""

@@ -191,7 +191,37 @@ def binary(variant: Variant) -> Iterator[Case]:
         kinds = kernels.Binary.__members__.keys() - others
     for kind in sorted(kinds):
         if not variant.fp16 or kind in FP16_KINDS:
-            yield from _cases(kind, variant)
+            yield from (_image_cases if variant.images else _cases)(kind, variant)
+
+
+_IMAGE_PAIRS: tuple[tuple[Shape, Shape, bool], ...] = (
+    ((2, 8, 3, 5), (2, 8, 3, 5), False),
+    ((2, 8, 3, 5), (2, 8, 1, 1), False),
+    ((3, 12, 2, 5), (1, 12, 2, 1), False),
+    ((2, 8, 3, 5), (2, 1, 3, 5), False),
+    ((2, 8, 3, 5), (), True),
+    ((2, 8, 3, 5), (8, 1, 1), True),
+    ((2, 8, 3, 5), (2, 8, 3, 5), True),
+    ((1, 9, 1, 6000), (1, 9, 1, 1), False),
+    ((1, 9, 1, 6000), (1, 9, 1, 6000), True),
+    ((2, 7, 11), (2, 7, 1), False),
+)
+"""Operands in images, the second of which is constant or not; the last lanes of some are empty."""
+
+
+def _image_cases(kind: str, variant: Variant) -> Iterator[Case]:
+    pairs = _IMAGE_PAIRS if kind in ("ADD", "MUL") else _IMAGE_PAIRS[:5:2]
+    for a, b, fixed in pairs:
+        x, y = operands_of(kind, "f32", a, b)
+        constant = [1] if fixed or (kind == "DIV" and variant.fp16) else []
+        rtol = _RTOL.get(kind, 0.0)
+        attrs = BinaryAttrs(kind)
+        yield blocked_case("BinaryOp", attrs, [x, y], constant=constant, rtol=rtol, atol=0)
+    if kind == "ADD":
+        for activation in ACTIVATIONS[:4]:
+            inputs = [floats(2, 8, 3, 5), floats(2, 8, 3, 5, seed=1)]
+            attrs = BinaryAttrs(kind, activation)
+            yield blocked_case("BinaryOp", attrs, inputs, rtol=2e-6, atol=1e-6)
 
 
 def _cases(kind: str, variant: Variant) -> Iterator[Case]:

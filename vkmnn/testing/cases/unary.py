@@ -9,8 +9,8 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.shaders import kernels
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
-from vkmnn.testing.cases.shapes import arrays, f32
+from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.shapes import arrays, f32, floats
 from vkmnn.vulkan.executions.unary import FULL_KINDS
 
 PARAMETERS = {
@@ -59,8 +59,20 @@ def unary(variant: Variant) -> Iterator[Case]:
         kinds = INTEGER_KINDS
     else:
         kinds = _KINDS - (FULL_KINDS if variant.fp16 else frozenset())
+    if variant.images:
+        for kind in sorted(kinds - _TESTS):
+            yield from _image_cases(kind)
+        return
     for kind in sorted(kinds):
         yield from unary_cases(kind, variant.dtype)
+
+
+def _image_cases(kind: str) -> Iterator[Case]:
+    """Yield cases of tensors that lie in images: of whole blocks, and of rows of odd lengths."""
+    attrs = UnaryAttrs(kind, *PARAMETERS.get(kind, ()))
+    for shape in ((2, 8, 3, 5), (1, 7, 11)):
+        x = _domain(kind, floats(*shape))
+        yield blocked_case("UnaryOp", attrs, [x], rtol=2e-6, atol=1e-6)
 
 
 def unary_cases(kind: str, dtype: str) -> Iterator[Case]:

@@ -19,6 +19,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.images.convert import convert_image
 from vkmnn.vulkan.layout_change import change_layout
 from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.storage import (
@@ -310,6 +311,9 @@ class ConvertTensorExecution(VulkanExecution):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record one dispatch, or a view where both forms are the same."""
         source, output = self.operand(0), self.output
+        if Layout.IMAGE in (source.layout, output.layout):
+            convert_image(source, output, encoder)
+            return
         if source.layout is output.layout or _same_order(source.shape):
             _convert_width(source, output, encoder)
             return

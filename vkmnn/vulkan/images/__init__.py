@@ -1,0 +1,11 @@
+"""Tensors in 2-D images: where their texels lie, and the ops that have kernels for them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+
+def load_all() -> None:
+    """Import the modules that register kernels for images."""
+    for module in ("elementwise", "windows"):
+        import_module(f"{__name__}.{module}")

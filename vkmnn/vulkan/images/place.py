@@ -1,0 +1,78 @@
+"""Where the texels of a tensor lie in a 2-D image, and which devices keep tensors there.
+
+A texel holds four channels of a pixel. Rows of the image are rows of the tensor, those of all
+images of the batch below each other, with the blocks of channels side by side: N*H rows of
+W*ceil(C/4) texels. Where that is too wide for the device, every pixel has a row of its own:
+N*H*W rows of ceil(C/4) texels. What does not fit that way either stays in a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vkmnn.records import dataclass
+from vkmnn.runtime.device_info import DeviceInfo
+
+TEXELS = ("rgba32f", "rgba16f")
+"""Format of images, by whether floats take 16 bits."""
+
+MIN_RANK, MAX_RANK = 2, 4
+
+_TEXTURES = frozenset({"Qualcomm", "ARM", "Imagination"})
+"""Vendors of GPUs that reach their memory through a cache for textures first of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a tensor lies in an image: `columns` are those of the tensor; see the module."""
+
+    batch: int
+    blocks: int
+    rows: int
+    columns: int
+    folded: bool
+
+    @property
+    def width(self) -> int:
+        """Texels of a row of the image."""
+        return self.blocks if self.folded else self.blocks * self.columns
+
+    @property
+    def height(self) -> int:
+        """Rows of the image."""
+        rows = self.batch * self.rows
+        return rows * self.columns if self.folded else rows
+
+    @property
+    def texels(self) -> int:
+        """How many there are."""
+        return self.width * self.height
+
+
+def place_of(shape: Sequence[int], limit: int) -> Place | None:
+    """Return how a tensor lies in an image; None where it is kept in a buffer.
+
+    Args:
+        shape: [N, C], [N, C, W] or [N, C, H, W].
+        limit: the most texels along an axis of an image; 0 where there are no images.
+    """
+    if not MIN_RANK <= len(shape) <= MAX_RANK or 0 in shape:
+        return None
+    batch, channels = shape[:2]
+    rows, columns = (1,) * (MAX_RANK - len(shape)) + tuple(shape[2:])
+    for folded in (False, True):
+        place = Place(batch, -(-channels // 4), rows, columns, folded)
+        if max(place.width, place.height) <= limit:
+            return place
+    return None
+
+
+def image_size(info: DeviceInfo, storage: str) -> int:
+    """Return the most texels along an axis of an image; 0 where all is kept in buffers.
+
+    Args:
+        info: the device.
+        storage: "image", "buffer", or "auto" for what suits the device.
+    """
+    wanted = storage == "image" or (storage == "auto" and info.vendor in _TEXTURES)
+    return info.limits.max_image_dimension if wanted and "images" in info.features else 0
