@@ -17,6 +17,7 @@ from vkmnn.core.chained import Following
 from vkmnn.core.follower import QUEUE
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.recorder import CommandBuffer
 
 PROMPT = [5, 100, 7, 3, 250, 9]
 FOLDERS: dict[str, Callable[[Path], Path]] = {
@@ -105,6 +106,39 @@ def test_what_was_queued_is_forgotten(text: Sequence) -> None:
     text.truncate(0)
     text.extend([*PROMPT, 7, other])
     assert _likeliest(text, 11) == last
+
+
+@pytest.mark.parametrize("where", ["wait", "submit"])
+def test_an_interrupted_step_is_run_again(
+    text: Sequence, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the wait for a step, or between its submission and the note of it."""
+    token = int(text.extend(PROMPT)[-1].argmax())
+    expected = [token]
+    for _ in range(6):
+        expected.append(text.follow(expected[-1], 0) or 0)
+    text.truncate(len(PROMPT))
+    made, wait, submit = [token], CommandBuffer.wait, CommandBuffer.submit
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def submitted(command: CommandBuffer) -> None:
+        submit(command)
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        made.append(text.follow(made[-1], 1) or 0)
+        if where == "wait":
+            monkeypatch.setattr(CommandBuffer, "wait", interrupted)
+        else:
+            monkeypatch.setattr(CommandBuffer, "submit", submitted)
+        with pytest.raises(KeyboardInterrupt):
+            text.follow(made[-1], 2)
+        monkeypatch.setattr(CommandBuffer, "wait", wait)
+        monkeypatch.setattr(CommandBuffer, "submit", submit)
+        made.append(text.follow(made[-1], 0) or 0)
+    assert made == expected
 
 
 def test_nothing_past_the_length_is_read(model: Any, text: Sequence) -> None:

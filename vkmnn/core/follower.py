@@ -12,6 +12,7 @@ from vkmnn.core.backend import Segment
 from vkmnn.core.chained import DRAWS, SHARPNESS, TOP_K, TOP_P, Drawing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
+from vkmnn.errors import VkmnnError
 
 QUEUE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
@@ -47,6 +48,7 @@ class Follower:
         self._drawing: Drawing | None = None
         self._turn = 0
         self._queue: deque[int] = deque()
+        self._begun: set[int] = set()
         self._after = (-1, -1)
         self.waited = 0.0
 
@@ -63,6 +65,8 @@ class Follower:
         if drawing is not None and self._drawing is not drawing:
             self._set(drawing)
         self._drawing = drawing
+        if self._turn in self._begun:  # an interruption hid whether it runs
+            self._segments[self._turn].end(None)
         place = self._tokens[self._turn]
         place.copy_from(np.array([[token]], place.dtype))
         self._lengths[self._turn].copy_from(np.array([rows], np.int64))
@@ -81,29 +85,41 @@ class Follower:
 
     def submit(self) -> None:
         """Queue one more step."""
+        self._begun.add(self._turn)
         self._segments[self._turn].begin({})
         self._queue.append(self._turn)
         self._turn = (self._turn + 1) % len(self._segments)
 
     def take(self, rows: int) -> int:
         """Wait for the oldest step; return the token that it chose, to be run after `rows` rows."""
-        turn = self._queue.popleft()
+        self._after = (-1, -1)
         start = time.thread_time()
-        self._segments[turn].end(None)
+        turn = self._finish()
         self.waited += time.thread_time() - start
         token = self._tokens[(turn + 1) % len(self._tokens)].storage.integer()
         self._after = (token, rows)
         return token
 
+    def _finish(self) -> int:
+        """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""
+        turn = self._queue[0]
+        try:
+            self._segments[turn].end(None)
+        except VkmnnError:
+            self._begun.discard(self._queue.popleft())
+            raise
+        self._begun.discard(turn)
+        return self._queue.popleft()
+
     def forget(self) -> None:
         """Wait for what is queued; its tokens are not wanted."""
         self._after = (-1, -1)
         while self._queue:
-            self._segments[self._queue.popleft()].end(None)
+            self._finish()
 
     def close(self) -> None:
-        """Release the recordings and the plan."""
-        self.forget()
+        """Release the recordings, which are waited for, and the plan."""
+        self._queue.clear()
         for segment in self._segments:
             segment.close()
         self._plan.close()
