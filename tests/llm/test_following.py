@@ -77,7 +77,7 @@ def test_tokens_are_those_of_onnxruntime_while_the_caches_double(model: Any) -> 
     assert len(made.tokens) == 300 or made.finish_reason == "stop"
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3, 50])
+@pytest.mark.parametrize("ahead", [1, 50])
 def test_steps_ahead_change_nothing(model: Any, text: Sequence, ahead: int) -> None:
     token = int(text.extend(PROMPT)[-1].argmax())
     made = [token]
@@ -212,11 +212,8 @@ def test_the_host_time_of_a_token_is_told(model: Any) -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        {"temperature": 1.0},
         {"temperature": 0.7, "top_k": 40},
         {"temperature": 1.3, "top_p": 0.8},
-        {"temperature": 1.5, "top_k": 70, "top_p": 0.9},
-        {"temperature": 2.0, "top_k": 1},
         {"temperature": 1.0, "top_k": 1000},
     ],
     ids=str,

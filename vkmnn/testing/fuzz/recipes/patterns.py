@@ -121,6 +121,37 @@ def attention(s: Sketch) -> None:
 
 
 @pattern
+def rotary(s: Sketch) -> None:
+    """A rotary embedding in elementary operators, of all columns or the first ones."""
+    if not s.since(10):
+        raise Skip
+    width, kept = s.choose(2, 4, 8, 12), s.choose(0, 0, 3, 4)
+    shape = [s.choose(1, 2), s.choose(1, 2, 3), s.size(7), width + kept]
+    whole = s.pick("float32", shape, spread=FINITE)
+
+    def cut(start: int, end: int) -> Value:
+        bounds = [[start], [end], [3]]
+        return s.one("Slice", whole, *(s.parameter(value, constant=1.0) for value in bounds))
+
+    pairs = s.chance(0.3)
+    columns = width // 2 if pairs else width
+    table = s.choose([1, 1, shape[2], columns], [shape[2], columns], [1, shape[2], columns])
+    cos, sin = (s.weight("float32", table, FINITE) for _ in range(2))
+    low, high = cut(0, width // 2), cut(width // 2, width)
+    if pairs:
+        first = s.one("Sub", s.one("Mul", low, cos), s.one("Mul", high, sin))
+        second = s.one("Add", s.one("Mul", high, cos), s.one("Mul", low, sin))
+        y = s.one("Concat", first, second, axis=3)
+    else:
+        turned = s.one("Concat", s.one("Neg", high), low, axis=3)
+        x = cut(0, width) if kept else whole
+        terms = [s.one("Mul", x, cos), s.one("Mul", turned, sin)]
+        y = s.one("Add", *s.rng.sample(terms, 2))
+    if kept:
+        s.one("Concat", y, cut(width, width + kept), axis=3)
+
+
+@pattern
 def residual_block(s: Sketch) -> None:
     """Convolution, batch norm, activation, and a sum after them."""
     y = convolution(s, "Conv", "", {})
