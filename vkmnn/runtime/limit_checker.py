@@ -86,7 +86,7 @@ class CheckedDevice(DriverDevice):
 
     def allocate(self, nbytes: int, kind: MemoryKind) -> DriverBuffer:
         limits = self.info.limits
-        live = self.inner.live_objects().get("buffers", 0)
+        live = _allocations(self.inner)
         what = f"a buffer of {nbytes} bytes"
         _check(what, [("max_allocation_count", live + 1, limits.max_allocation_count)])
         buffer = self.inner.allocate(nbytes, kind)
@@ -99,7 +99,7 @@ class CheckedDevice(DriverDevice):
         what = f"an image of {width} x {height} texels"
         if "images" not in self.info.features:
             raise DeviceLimitError(f"{what}: the device lacks images", "images")
-        live = self.inner.live_objects().get("buffers", 0)
+        live = _allocations(self.inner)
         checks = [("max_allocation_count", live + 1, limits.max_allocation_count)]
         checks += [
             ("max_image_dimension", size, limits.max_image_dimension) for size in (width, height)
@@ -211,6 +211,12 @@ class CheckedRecorder(DriverRecorder):
 
     def finish(self, buffers: Sequence[DriverBuffer]) -> DriverCommands:
         return self._inner.finish(buffers)
+
+
+def _allocations(device: DriverDevice) -> int:
+    """Return how many allocations of memory there are: one for each buffer and image."""
+    live = device.live_objects()
+    return live.get("buffers", 0) + live.get("images", 0)
 
 
 def check_shader(shader: Shader, needs: Footprint, info: DeviceInfo) -> None:

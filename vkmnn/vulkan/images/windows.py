@@ -157,7 +157,8 @@ def _record_dense(problem: _Dense, execution: VulkanExecution[Any], encoder: Vul
     height = problem.taps * (1 if depthwise else after.blocks)
     in_image = max(width, height) <= encoder.info.limits.max_image_dimension
     loads: tuple[Literal["image", "buffer"], ...] = ("image", "buffer") if in_image else ("buffer",)
-    load = encoder.choose("image weights", (), loads)
+    sizes = (depthwise, problem.taps, in_blocks, after.blocks, after.texels)
+    load = encoder.choose("image weights", sizes, loads)
 
     def pack(plain: Array) -> Array:
         seen = problem.view(plain)
