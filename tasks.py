@@ -56,7 +56,7 @@ def test(args: Sequence[str]) -> int:
         return process.run_loud([*pytest, *chosen], env)
 
     env |= matrix.second_driver()
-    pytest += ["-q", "-n", str(WORKERS), "--dist", "worksteal"]
+    pytest += ["-q", "-n", str(WORKERS)]
     say("the whole suite on the default device")
     wanted = "not torch" if everything else "not torch and not soak"
     status = process.run_loud([*pytest, "-m", wanted], env)

@@ -22,8 +22,9 @@ from vkmnn.runtime import device as devices
 from vkmnn.runtime import drivers
 from vkmnn.runtime.device_info import DeviceType
 from vkmnn.runtime.drivers.vulkan import device as vulkan_device
+from vkmnn.runtime.drivers.vulkan import memory as vulkan_memory
 from vkmnn.runtime.drivers.vulkan.features import query
-from vkmnn.runtime.drivers.vulkan.memory import VISIBLE, VulkanBuffer
+from vkmnn.runtime.drivers.vulkan.memory import VISIBLE
 from vkmnn.runtime.drivers.vulkan_driver import VulkanDriver
 from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.recorder import CommandBuffer, CommandRecorder
@@ -34,7 +35,7 @@ from vkmnn.vulkan import backend
 def discrete(validation: bool) -> Iterator[bool]:
     """Let devices seem discrete; say whether networks run under the validation layer."""
     patch = pytest.MonkeyPatch()
-    allocate = VulkanBuffer._allocate
+    allocate = vulkan_memory.allocate_memory
 
     def seen_as_discrete(*arguments: Any) -> Any:
         found = query(*arguments)
@@ -43,14 +44,14 @@ def discrete(validation: bool) -> Iterator[bool]:
         return found
 
     def hidden(
-        buffer: VulkanBuffer, requirements: Any, kind: MemoryKind, cell: Any
+        device: Any, handles: Any, requirements: Any, kind: MemoryKind, cell: Any
     ) -> tuple[Any, int]:
-        memory, flags = allocate(buffer, requirements, kind, cell)
+        memory, flags = allocate(device, handles, requirements, kind, cell)
         local = kind in (MemoryKind.DEVICE, MemoryKind.WEIGHTS)
         return memory, flags & ~VISIBLE if local else flags
 
     patch.setattr("vkmnn.runtime.drivers.vulkan_driver.query", seen_as_discrete)
-    patch.setattr(VulkanBuffer, "_allocate", hidden)
+    patch.setattr(vulkan_memory, "allocate_memory", hidden)
     patch.setattr(drivers, "_loaded", {"vulkan": VulkanDriver()})
     patch.setattr(devices, "_devices", {})
     opened = devices.open_device("auto", driver="vulkan", validation=validation)
