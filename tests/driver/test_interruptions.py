@@ -140,7 +140,7 @@ def test_long_runs_are_not_polled(own_device: Device, spin: Shader) -> None:
     """Asking for the end takes a core; after a run that took long, the next one sleeps at once."""
     if own_device.info.driver == "kompute":
         pytest.skip("the driver waits in every submission")
-    commands = busy(own_device, spin, 2)
+    commands = busy(own_device, spin, 20)  # even if this thread is kept waiting meanwhile
     driver_commands = commands._commands
     driver_commands._poll_s = 0.002  # type: ignore[union-attr]  # 0 on a device that is the CPU
     commands.run()
