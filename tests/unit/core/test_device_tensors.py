@@ -420,30 +420,38 @@ def test_a_callback_may_close_the_session(device: str) -> None:
     assert done.wait(60)
 
 
-def test_threads_with_futures_over_sessions(vulkan: None) -> None:
+@pytest.mark.parametrize("seconds", [0, pytest.param(60, marks=pytest.mark.soak)])
+def test_threads_with_futures_over_sessions(vulkan: None, seconds: float) -> None:
     first = vkmnn.InferenceSession(dense())
     sessions = [first, *(first.another() for _ in range(3))]
     wrong: list[str] = []
 
-    def work(number: int) -> None:
+    def work(number: int, end: float) -> None:
         rng = np.random.default_rng(number)
-        for turn in range(12):
+        turn = 0
+        while turn < 12 or time.monotonic() < end:
             session = sessions[(number + turn) % 4]
             xs = [rng.standard_normal((n, 13)).astype(np.float32) for n in (1, 5, 9)]
             for x, future in zip(xs, [session.submit({"x": x}) for x in xs], strict=True):
                 if not np.allclose(future.result(120)[0], dense_of(x), atol=1e-4):
                     wrong.append(f"thread {number}, turn {turn}")
+            turn += 1
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def weather(end: float) -> None:
+        threads = [threading.Thread(target=work, args=(number, end)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    weather(time.monotonic() + seconds / 10)  # until runs have overlapped in every plan
     assert not wrong
-    counts = first.counters()
-    work(99)
+    counts, held = first.counters(), open_device("auto").stats()
+    weather(time.monotonic() + seconds)
     assert not wrong
     assert counts["plans"] == first.counters()["plans"] == 3
+    if seconds:
+        assert open_device("auto").stats()["bytes"] == held["bytes"]
     for session in sessions:
         session.close()
 
