@@ -13,6 +13,7 @@ from tests.llm import tiny
 from tests.llm.oracle import greedy
 from vkmnn.runtime.device import enumerate_devices
 
+MOST = 5
 PROMPT = [5, 100, 7, 3, 250, 9]
 
 
@@ -40,20 +41,46 @@ def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("codes", "packed", "most"),
-    [(True, True, 5), (True, False, 5), (False, True, 8), (False, False, 8)],
+    ("codes", "packed", "family"),
+    [
+        (True, True, "llama"),
+        (True, False, "qwen2"),
+        (False, True, "qwen2"),
+        (False, False, "llama"),
+    ],
 )
-def test_dispatches_of_a_layer(codes: bool, packed: bool, most: int, tmp_path: Path) -> None:
+def test_dispatches_of_a_layer(codes: bool, packed: bool, family: str, tmp_path: Path) -> None:
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
     counts = []
     for layers in (1, 3):
-        folder = _folder(tmp_path / f"{layers}", tiny.Shape(layers=layers, packed=packed), codes)
+        shape = replace(tiny.FAMILIES[family], layers=layers, packed=packed)
+        folder = _folder(tmp_path / f"{layers}", shape, codes)
         counts.append(_commands(folder, 6))
         with vkmnn.llm.load(folder, capacity=100) as model:
             tokens = model.generate(PROMPT, 20).tokens
         assert tokens == greedy(folder / "model.onnx", PROMPT, 20)[: len(tokens)]
-    assert (counts[1] - counts[0]) / 2 <= most
+    assert (counts[1] - counts[0]) / 2 <= MOST
+
+
+@pytest.mark.parametrize(("plain", "family"), [(False, "llama"), (True, "qwen2")])
+def test_dispatches_of_a_layer_of_half_floats(plain: bool, family: str, tmp_path: Path) -> None:
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    make, name = (tiny.optimum_folder, "onnx/model.onnx") if plain else (
+        tiny.genai_folder, "model.onnx")  # fmt: skip
+    counts = []
+    for layers in (1, 3):
+        shape = replace(tiny.FAMILIES[family], layers=layers)
+        folder = make(tmp_path / f"{layers}", shape)
+        wide = tmp_path / f"{layers}.onnx"
+        onnx.save(tiny.rounded(onnx.load(str(folder / name))), str(wide))
+        onnx.save(tiny.half_floats(onnx.load(str(folder / name))), str(folder / name))
+        counts.append(_commands(folder, 6))
+    with vkmnn.llm.load(folder, capacity=100) as model:
+        tokens = model.generate(PROMPT, 20).tokens
+    assert tokens == greedy(wide, PROMPT, 20)[: len(tokens)]
+    assert (counts[1] - counts[0]) / 2 <= MOST
 
 
 @pytest.mark.parametrize(
@@ -78,4 +105,4 @@ def test_dispatches_of_a_layer_of_plain_operators(family: str, style: str, tmp_p
     with vkmnn.llm.load(folder, capacity=100) as model:
         tokens = model.generate(PROMPT, 30).tokens
     assert tokens == greedy(folder / "onnx" / "model.onnx", PROMPT, 30)[: len(tokens)]
-    assert (counts[1] - counts[0]) / 2 <= 8
+    assert (counts[1] - counts[0]) / 2 <= MOST

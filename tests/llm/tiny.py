@@ -456,6 +456,36 @@ def four_bits(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
+def _half(tensor: onnx.TensorProto) -> Any:
+    with np.errstate(over="ignore"):  # what hides scores is infinite then
+        return numpy_helper.to_array(tensor).astype(np.float16)
+
+
+def half_floats(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Let weights, caches and all between them be float16."""
+    graph, half = proto.graph, TensorProto.FLOAT16
+    for tensor in graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(_half(tensor), tensor.name))
+    for info in (*graph.input, *graph.output):
+        if info.type.tensor_type.elem_type == TensorProto.FLOAT:
+            info.type.tensor_type.elem_type = half
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.i == TensorProto.FLOAT:
+                attribute.i = half
+    return proto
+
+
+def rounded(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Round weights to what float16 holds."""
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            wide = _half(tensor).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
+    return proto
+
+
 # --- folders -------------------------------------------------------------------------------------
 
 

@@ -192,11 +192,12 @@ def stages(depths: tuple[int, ...], width: int) -> onnx.ModelProto:
     return head(net, x, channels)
 
 
-def weights_on_the_device(model: onnx.ModelProto) -> int:
-    """Return what the constants of a plan take."""
+def memory_on_the_device(model: onnx.ModelProto) -> tuple[int, int]:
+    """Return what the constants of a plan take, and its activations."""
     with InferenceSession(model, "auto") as session:
         session.run(None, {"x": np.zeros(SHAPE, np.float32)})
-        return int(session._session.core.memory().constants)
+        memory = session._session.core.memory()
+        return int(memory.constants), int(memory.activations)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -204,7 +205,11 @@ def weights_on_the_device(model: onnx.ModelProto) -> int:
     ("depths", "width"),
     [((1, 1, 1), 32), pytest.param((3, 4, 6, 3), 64, marks=pytest.mark.slow)],
 )
-def test_weights_take_a_byte(depths: tuple[int, ...], width: int, way: str, tmp_path: Path) -> None:
+def test_weights_and_activations_take_a_byte(
+    depths: tuple[int, ...], width: int, way: str, tmp_path: Path
+) -> None:
     model = stages(depths, width)
-    made = quantised(model, way, tmp_path)
-    assert weights_on_the_device(made) <= 0.3 * weights_on_the_device(model)
+    constants, activations = memory_on_the_device(quantised(model, way, tmp_path))
+    constants_of_floats, activations_of_floats = memory_on_the_device(model)
+    assert constants <= 0.3 * constants_of_floats
+    assert activations <= 0.35 * activations_of_floats

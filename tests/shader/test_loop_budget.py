@@ -38,6 +38,7 @@ SHORT_BECAUSE = {
     "conv_tile": f"{T}convolution.py::test_split_covers_every_tap_once",
     "cum_sum": f"{CASES}/along_axis.py::cumulative_sums",
     "det": f"{EXECUTIONS}/det.py:MAX_LOOP_ROUNDS",
+    "dynamic_range": f"{EXECUTIONS}/dynamic_range.py:CHUNK_CPU",
     "elementwise": "one iteration per lane",
     "gather_nd": "one iteration per axis",
     "grid_sample": "four taps along each of three axes",

@@ -128,7 +128,7 @@ _SAMPLED = "GL_EXT_samplerless_texture_functions"
 
 # Values of an axis `element` by which weights are narrower than floats: what all else is, and what
 # four weights are.
-_NARROW_WEIGHTS = {"w8": ("f32", "c8vec4")}
+_NARROW_WEIGHTS = {"w8": ("f32", "c8vec4"), "c8": ("f32", "c8vec4")}
 
 # How a tensor is bound, by the value of an axis `load`.
 LOADS = {"buffer": "storage", "texel": "texel", "image": "image"}

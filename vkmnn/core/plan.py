@@ -327,7 +327,10 @@ def _without_values(command: Command) -> Command:
     """Return a command that only says what runs: its constants have no content."""
 
     def described(tensor: Tensor | None) -> Tensor | None:
-        return tensor and Tensor(tensor.info, tensor.usage, tensor.layout, fp16=tensor.fp16)
+        if tensor is None:
+            return None
+        kept = tensor.fp16, tensor.codes
+        return Tensor(tensor.info, tensor.usage, tensor.layout, None, *kept)
 
     inputs = [described(tensor) for tensor in command.inputs]
     execution: Execution[Any] = Execution(command.op, inputs, command.outputs)

@@ -283,7 +283,8 @@ def _nbytes(command: Command) -> int:
 
 
 def _size(tensor: Tensor) -> int:
-    return prod(tensor.shape) * (2 if tensor.fp16 else tensor.dtype.numpy.itemsize)
+    narrow = 1 if tensor.codes is not None else 2 if tensor.fp16 else None
+    return prod(tensor.shape) * (narrow or tensor.dtype.numpy.itemsize)
 
 
 def _device_us(row: Sequence[tuple[str, Timing]], backup: str) -> float:

@@ -23,7 +23,8 @@ class Usage(enum.Enum):
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value if constant.
 
-    `fp16` says that its floats take 16 bits on the device.
+    `fp16` says that its floats take 16 bits on the device. `codes` says that they are whole numbers
+    that take a byte each, and what is added to the signed bytes to make them.
 
     Whose it is: the plan makes a tensor and gives it away, plain, with the commands that it hands
     to `Backend.on_resize_begin`. There, and only there, the backend gives the results of its own
@@ -37,6 +38,7 @@ class Tensor:
     layout: Layout
     value: Array | None
     fp16: bool
+    codes: int | None
     shape: tuple[int, ...] = field(init=False, repr=False)
     """The static shape."""
     _settled: bool = field(init=False, repr=False)
@@ -48,6 +50,7 @@ class Tensor:
         layout: Layout = Layout.NCHW,
         value: Array | None = None,
         fp16: bool = False,
+        codes: int | None = None,
     ) -> None:
         # Set the slots directly: a plan makes thousands of these, and this is five times faster.
         _set_info(self, info)
@@ -56,9 +59,10 @@ class Tensor:
         _set_layout(self, layout)
         _set_value(self, value)
         _set_fp16(self, fp16)
+        _set_codes(self, codes)
         _set_settled(self, False)
 
-    def take_form(self, layout: Layout, fp16: bool) -> None:
+    def take_form(self, layout: Layout, fp16: bool, codes: int | None = None) -> None:
         """Change the layout or width on the device; the class says when this is allowed.
 
         Raises:
@@ -71,6 +75,7 @@ class Tensor:
             )
         _set_layout(self, layout)
         _set_fp16(self, fp16)
+        _set_codes(self, codes)
 
     def settle(self) -> None:
         """Make the form final."""
@@ -87,7 +92,7 @@ class Tensor:
         return self.info.dtype
 
 
-_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_shape, _set_settled = (
+_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_codes, _set_shape, _set_settled = (
     vars(Tensor)[name].__set__
-    for name in ("info", "usage", "layout", "value", "fp16", "shape", "_settled")
+    for name in ("info", "usage", "layout", "value", "fp16", "codes", "shape", "_settled")
 )

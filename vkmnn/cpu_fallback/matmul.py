@@ -23,12 +23,13 @@ from vkmnn.cpu_fallback.registry import (
     widen,
 )
 from vkmnn.cpu_fallback.requantize import requantized
-from vkmnn.cpu_fallback.unary import finish
+from vkmnn.cpu_fallback.unary import finish, gated
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import (
     AttentionAttrs,
     EinsumAttrs,
     MatMulAttrs,
+    NormedMatMulAttrs,
     QuantizedMatMulAttrs,
     StridedAttentionAttrs,
 )
@@ -72,6 +73,25 @@ def _matmul(op: Op[MatMulAttrs], inputs: Inputs) -> list[AnyArray]:
         result = result + widen(bias)
     result = finish(result, residual, attrs.residual, attrs.activation)
     return [result.astype(required(inputs, 0).dtype, copy=False)]
+
+
+@cpu_execution("NormedMatMul")
+def _normed_matmul(op: Op[NormedMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs, x = op.attrs, required(inputs, 0)
+    rows = widen(x).astype(np.float64)
+    if attrs.norm == "STD":
+        rows = rows - rows.mean(-1, keepdims=True)
+    if attrs.norm != "NONE":
+        rows = rows / np.sqrt(np.square(rows).mean(-1, keepdims=True) + attrs.epsilon)
+    result = _product(rows, _transposed(required(inputs, 1), attrs.transpose_b))
+    bias = optional(inputs, 2)
+    if bias is not None:
+        result = result + widen(bias)
+    if attrs.gated:
+        result = gated(result, attrs.activation)
+    else:
+        result = finish(result, optional(inputs, 3), attrs.residual, attrs.activation)
+    return [result.astype(x.dtype, copy=False)]
 
 
 @cpu_execution("QuantizedMatMul")

@@ -13,7 +13,7 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.unary import activate, finish
+from vkmnn.cpu_fallback.unary import finish, gated
 from vkmnn.ir import Op
 from vkmnn.ir.codes import decode
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
@@ -30,9 +30,7 @@ def _matmul_n_bits(op: Op[MatMulNBitsAttrs], inputs: Inputs) -> list[AnyArray]:
     if bias is not None:
         result = result + widen(bias)
     if attrs.gated:
-        fours = result.reshape(*result.shape[:-1], attrs.columns // 4, 4)
-        gated = activate(fours[..., :2], attrs.activation) * fours[..., 2:]
-        result = gated.reshape(*result.shape[:-1], attrs.width)
+        result = gated(result, attrs.activation)
     else:
         result = finish(result, residual, attrs.residual, attrs.activation)
     return [result.astype(x.dtype, copy=False)]

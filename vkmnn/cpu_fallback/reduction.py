@@ -190,3 +190,19 @@ def _cumsum(op: Op[CumSumAttrs], inputs: Inputs) -> list[AnyArray]:
     if attrs.reverse:
         result = np.flip(result, axis)
     return [result.astype(x.dtype, copy=False)]
+
+
+@cpu_execution("DynamicRange")
+def _dynamic_range(op: Op, inputs: Inputs) -> list[AnyArray]:
+    """Return the scale of eight bits and the zero point for a range that has zero in it.
+
+    The formula is ONNX's, of DynamicQuantizeLinear; where all is zero, or nothing is there, the
+    scale is 1, as in onnxruntime.
+    """
+    x = required(inputs, 0)
+    low, high = np.min(x, initial=0.0), np.max(x, initial=0.0)
+    scale = np.float32(high - low) / np.float32(255)
+    scale = np.float32(1) if scale == 0 else scale
+    with np.errstate(invalid="ignore"):
+        point = np.rint(np.clip(np.float32(-low) / scale, 0, 255))
+    return [np.asarray(value, np.float32) for value in (scale, point)]

@@ -153,6 +153,13 @@ def finish(x: AnyArray, residual: AnyArray | None, kind: str, activation: Activa
     return result + widen(residual) if kind == "ADD_AFTER" else result * widen(residual)
 
 
+def gated(x: AnyArray, activation: Activation) -> AnyArray:
+    """Return half as many columns: of every four, two are gates of the others."""
+    fours = x.reshape(*x.shape[:-1], x.shape[-1] // 4, 4)
+    twos = activate(fours[..., :2], activation) * fours[..., 2:]
+    return np.asarray(twos.reshape(*x.shape[:-1], x.shape[-1] // 2))
+
+
 @cpu_execution("UnaryOp")
 def _unary_op(op: Op[UnaryAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs

@@ -9,6 +9,8 @@ has one form only. All attributes are plain, hashable data. Operators of plug-in
 
 from __future__ import annotations
 
+from math import inf
+
 from vkmnn.ir import cost
 from vkmnn.ir.cost import COPY, VIEW
 from vkmnn.ir.custom import CustomAttrs, custom_flops
@@ -203,7 +205,7 @@ class QuantizedConvolutionAttrs(OpAttrs):
     Inputs: x, w (int8 or int16), bias [O] (whole numbers), residual, factor [O]. The sum is exact;
     it is rounded to float32 once, and the product with the factor half to even. A residual is codes
     too, and joins as `add` says; without that, it is a part of the sum. The result is multiplied
-    by `scale`. Window and group: `ConvolutionAttrs`.
+    by `scale`. `taken`: bounds of x, where they are known. Window and group: `ConvolutionAttrs`.
     """
 
     kernel: tuple[int, ...]
@@ -216,6 +218,7 @@ class QuantizedConvolutionAttrs(OpAttrs):
     high: float
     add: CodeSum | None = None
     scale: float = 1.0
+    taken: tuple[float, float] = (-inf, inf)
 
 
 @op_type(
@@ -262,6 +265,41 @@ class MatMulAttrs(OpAttrs):
     alpha: float = 1.0
     activation: Activation = NO_ACTIVATION
     residual: str = "ADD_BEFORE"
+
+
+NORMS = ("NONE", "RMS", "STD")
+"""How `NormedMatMul` normalises rows first: not; by their root mean square; by their standard
+deviation, without their mean."""
+
+
+@op_type(
+    "NormedMatMul",
+    inputs=(2, 4),
+    flops=cost.matmul_flops,
+    host=HostWork(cost.matmul_numbers, flop_s=1e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class NormedMatMulAttrs(OpAttrs):
+    """y = act(norm(x) @ w + bias + residual): a layer's product with what comes before and after.
+
+    Inputs: x [..., depth], w [depth, columns], or [columns, depth] with `transpose_b`, bias
+    [columns], residual in y's shape (`residual`, of RESIDUAL_KINDS, says where it comes in).
+    `norm`, of NORMS: x / sqrt(mean(x²) + epsilon), or (x - mean) / sqrt(variance + epsilon).
+    `gated`: of every four columns, the first two are gates of the others, and y [..., columns / 2]
+    is act(gate) · other; no residual comes in.
+    """
+
+    transpose_b: bool = False
+    norm: str = "NONE"
+    epsilon: float = 0.0
+    activation: Activation = NO_ACTIVATION
+    residual: str = "ADD_BEFORE"
+    gated: bool = False
+
+    @property
+    def transpose_a(self) -> bool:
+        """False: rows are rows."""
+        return False
 
 
 @op_type(
@@ -963,6 +1001,7 @@ op_type("Custom", inputs=(0, MANY), flops=custom_flops)(CustomAttrs)
 # Ops without attributes.
 op_type("Select", inputs=3)(OpAttrs)
 op_type("Det", flops=cost.determinant_flops, host=HostWork(numbers_of(inputs=3)))(OpAttrs)
+op_type("DynamicRange", flops=per_input(2), host=HostWork(numbers_of(inputs=2)))(OpAttrs)
 op_type("Squeeze", inputs=(1, 2), content=(1,), flops=0, host=VIEW)(OpAttrs)
 op_type("Unsqueeze", inputs=2, content=(1,), flops=0, host=VIEW)(OpAttrs)
 op_type("Identity", flops=0, host=VIEW)(OpAttrs)

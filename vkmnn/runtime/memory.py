@@ -42,6 +42,16 @@ class Transfers(Protocol):
         """Return a copy."""
 
 
+class Destroyed:
+    """How many buffers have been destroyed, on all devices.
+
+    Who has found all of its own alive need not look again before the number changes: `destroy`
+    marks the buffer first, and counts then.
+    """
+
+    count = 0
+
+
 class Buffer:
     """Device memory of `nbytes` bytes; made by `Device.allocate`.
 
@@ -139,6 +149,7 @@ class Buffer:
     def destroy(self) -> None:
         """Free the memory; it must not be in use by the device. Safe to call twice."""
         self.destroyed = True
+        Destroyed.count += 1
         self.driver_buffer.destroy()
 
     def __enter__(self) -> Self:

@@ -22,7 +22,7 @@ from vkmnn.runtime.drivers.base import (
 )
 from vkmnn.runtime.drivers.buffer import DriverBuffer
 from vkmnn.runtime.hazards import BufferHazards
-from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
+from vkmnn.runtime.memory import Buffer, BufferRange, Destroyed, MemoryKind
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -373,6 +373,7 @@ class CommandBuffer:
     ) -> None:
         self.device = device
         self.labels = tuple(labels)
+        self._count = len(labels)
         self._commands: DriverCommands | None = commands
         self._buffers = buffers
         self._incoherent: tuple[DriverBuffer, ...] = tuple(
@@ -381,6 +382,7 @@ class CommandBuffer:
             if buffer.host is not None and not buffer.driver_buffer.coherent
         )
         self._timestamps = timestamps
+        self._alive = -1  # what `Destroyed` counted when all buffers were alive
         self._in_flight = False
         self._has_run = False
         self.marks_ns = (0, 0, 0)
@@ -427,14 +429,13 @@ class CommandBuffer:
 
     def _submit(self) -> None:
         commands = self._usable()
-        for buffer in self._buffers:
-            if buffer.destroyed:
-                raise InvalidInputError("a buffer that the commands use has been destroyed")
+        if self._alive != Destroyed.count:
+            self._check_alive()
         for incoherent in self._incoherent:
             incoherent.flush()
         self._in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
         self.device.counts["submits"] += 1
-        self.device.counts["commands"] += len(self.labels)
+        self.device.counts["commands"] += self._count
         try:
             commands.submit()
         except DeviceLostError as error:
@@ -443,6 +444,13 @@ class CommandBuffer:
             self._in_flight = False
             raise
         self.device.raise_messages()
+
+    def _check_alive(self) -> None:
+        destroyed = Destroyed.count  # before the look, so that none is missed
+        for buffer in self._buffers:
+            if buffer.destroyed:
+                raise InvalidInputError("a buffer that the commands use has been destroyed")
+        self._alive = destroyed
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the commands are done; returns at once when they are not in flight.
@@ -518,7 +526,7 @@ class CommandBuffer:
         if ask and self._timestamps and self._commands is not None:
             last = self._first_unfinished(self._commands)
         labels = list(self.labels[:_NAMED_LABELS])
-        if len(self.labels) > _NAMED_LABELS:
+        if self._count > _NAMED_LABELS:
             labels[_NAMED_LABELS - 1 :] = ["...", self.labels[-1]]
         running = f"'{last}'" if last else f"one of: {', '.join(labels)}"
         return DeviceLostError(
@@ -533,7 +541,7 @@ class CommandBuffer:
         except DeviceError:
             return None
         done = sum(time is not None for time in times)
-        return self.labels[done - 1] if 0 < done <= len(self.labels) else None
+        return self.labels[done - 1] if 0 < done <= self._count else None
 
     def __enter__(self) -> Self:
         return self

@@ -1114,6 +1114,7 @@ ConvDepthwiseElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 ConvDepthwiseLoad: TypeAlias = Literal[
     "buffer",
@@ -1308,6 +1309,7 @@ ConvGatherElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 ConvGatherLoad: TypeAlias = Literal[
     "buffer",
@@ -1441,6 +1443,7 @@ ConvRotateElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 _CONV_ROTATE = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1579,6 +1582,7 @@ ConvSharedElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 _CONV_SHARED = struct.Struct("<I3i3I3i3iIIIIIiiI4IIIIIff")
 
@@ -1729,6 +1733,7 @@ ConvStripElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 _CONV_STRIP = struct.Struct("<I3i3I3i3i3i3iiiI4IIIIIff")
 
@@ -1865,6 +1870,7 @@ ConvTileElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 ConvTileLoad: TypeAlias = Literal[
     "buffer",
@@ -2052,6 +2058,7 @@ ConvertLayoutElement: TypeAlias = Literal[
 ConvertLayoutResult: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 ConvertLayoutLoad: TypeAlias = Literal[
     "buffer",
@@ -2415,6 +2422,74 @@ def det(
     return _find(
         "det",
         {
+            "load": load,
+        },
+    )
+
+
+DynamicRangeResult: TypeAlias = Literal[
+    "pieces",
+    "range",
+]
+DynamicRangeElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+DynamicRangeLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_DYNAMIC_RANGE = struct.Struct("<IIf")
+
+
+class DynamicRangeParams(Params):
+    """Push constants of `dynamic_range`: 12 bytes."""
+
+    __slots__ = (
+        "elements",
+        "chunk",
+        "levels",
+    )
+
+    def __init__(
+        self,
+        *,
+        elements: int,
+        chunk: int,
+        levels: float = 255.0,
+    ) -> None:
+        self.elements: Final = elements
+        self.chunk: Final = chunk
+        self.levels: Final = levels
+
+    def pack(self) -> bytes:
+        try:
+            return _DYNAMIC_RANGE.pack(
+                self.elements,
+                self.chunk,
+                self.levels,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _DYNAMIC_RANGE, error) from None
+
+
+def dynamic_range(
+    *,
+    result: DynamicRangeResult,
+    element: DynamicRangeElement,
+    load: DynamicRangeLoad,
+) -> Shader:
+    """Return a variant of `dynamic_range`.
+
+    Smallest and largest of zero and all elements, and what quantises from the one to the other: a
+    workgroup takes `chunk` vec4s. Several leave their extremes in `y`, as (smallest, largest,
+    smallest, largest); one that reads all, or those (PAIRS), makes scale and zero point.
+    """
+    return _find(
+        "dynamic_range",
+        {
+            "result": result,
+            "element": element,
             "load": load,
         },
     )
@@ -3819,11 +3894,11 @@ MatmulGemvElement: TypeAlias = Literal[
     "f16",
     "w8",
 ]
-_MATMUL_GEMV = struct.Struct("<IIIIIII2I3I3Ifff")
+_MATMUL_GEMV = struct.Struct("<IIIIIII2I3I3Ifffff")
 
 
 class MatmulGemvParams(Params):
-    """Push constants of `matmul_gemv`: 72 bytes.
+    """Push constants of `matmul_gemv`: 80 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -3842,6 +3917,8 @@ class MatmulGemvParams(Params):
         "alpha",
         "act_alpha",
         "act_beta",
+        "epsilon",
+        "mean",
     )
 
     def __init__(
@@ -3860,6 +3937,8 @@ class MatmulGemvParams(Params):
         alpha: float,
         act_alpha: float,
         act_beta: float,
+        epsilon: float,
+        mean: float,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -3874,6 +3953,8 @@ class MatmulGemvParams(Params):
         self.alpha: Final = alpha
         self.act_alpha: Final = act_alpha
         self.act_beta: Final = act_beta
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
 
     def pack(self) -> bytes:
         try:
@@ -3891,6 +3972,8 @@ class MatmulGemvParams(Params):
                 self.alpha,
                 self.act_alpha,
                 self.act_beta,
+                self.epsilon,
+                self.mean,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_GEMV, error) from None
@@ -4291,11 +4374,11 @@ MatmulTileLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_MATMUL_TILE = struct.Struct("<IIIIIII2I3I3Ifff")
+_MATMUL_TILE = struct.Struct("<IIIIIII2I3I3Ifffff")
 
 
 class MatmulTileParams(Params):
-    """Push constants of `matmul_tile`: 72 bytes.
+    """Push constants of `matmul_tile`: 80 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -4314,6 +4397,8 @@ class MatmulTileParams(Params):
         "alpha",
         "act_alpha",
         "act_beta",
+        "epsilon",
+        "mean",
     )
 
     def __init__(
@@ -4332,6 +4417,8 @@ class MatmulTileParams(Params):
         alpha: float,
         act_alpha: float,
         act_beta: float,
+        epsilon: float,
+        mean: float,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -4346,6 +4433,8 @@ class MatmulTileParams(Params):
         self.alpha: Final = alpha
         self.act_alpha: Final = act_alpha
         self.act_beta: Final = act_beta
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
 
     def pack(self) -> bytes:
         try:
@@ -4363,6 +4452,8 @@ class MatmulTileParams(Params):
                 self.alpha,
                 self.act_alpha,
                 self.act_beta,
+                self.epsilon,
+                self.mean,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_TILE, error) from None
@@ -4845,6 +4936,7 @@ PoolElement: TypeAlias = Literal[
     "f32",
     "f16",
     "i32",
+    "c8",
 ]
 PoolLoad: TypeAlias = Literal[
     "buffer",
@@ -5045,6 +5137,7 @@ PoolStripPixels: TypeAlias = Literal[
 PoolStripElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 _POOL_STRIP = struct.Struct("<IiiIIiiiiII")
 
@@ -5145,6 +5238,7 @@ PoolWholeLanes: TypeAlias = Literal[
 PoolWholeElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 _POOL_WHOLE = struct.Struct("<IIII")
 

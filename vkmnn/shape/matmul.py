@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import DType, Op
-from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs, QuantizedMatMulAttrs
+from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs, NormedMatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -94,6 +94,26 @@ def _named_matmul(op: Op[MatMulAttrs] | Op[QuantizedMatMulAttrs], facts: Facts) 
     rows = () if len(a) == 1 else (a[-1 if attrs.transpose_a else -2],)
     columns = () if len(b) == 1 else (b[-2 if attrs.transpose_b else -1],)
     return [(dtype, (*batch, *rows, *columns))]
+
+
+@shape_rule("NormedMatMul", exact=True)
+def _normed(op: Op[NormedMatMulAttrs], facts: Facts) -> list[Found]:
+    attrs, x, w = op.attrs, facts.shape(op), facts.shape(op, 1)
+    dtype = facts.dtype(op)
+    if w is None:
+        return [(dtype, None)]
+    if len(w) != 2:
+        raise ShapeError(f"weights are a matrix, got the shape {tuple(w)}")
+    columns, depth = w if attrs.transpose_b else (w[1], w[0])
+    if attrs.gated and isinstance(columns, int):
+        if columns % 4:
+            raise ShapeError(f"{columns} columns are not gates and gated in fours")
+        columns //= 2
+    if x is None:
+        return [(dtype, None)]
+    if not x or (isinstance(x[-1], int) and isinstance(depth, int) and x[-1] != depth):
+        raise ShapeError(f"rows of {depth} are needed, got the shape {tuple(x)}")
+    return [(dtype, (*x[:-1], columns))]
 
 
 @size_computer("Attention")

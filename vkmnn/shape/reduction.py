@@ -148,3 +148,11 @@ def _cumsum(op: Op[CumSumAttrs], inputs: Infos, values: Values) -> Outputs:
     shape = shape_of(inputs, 0)
     normalize_axis(int_scalar(values, 1, "axis"), len(shape))
     return [(dtype_of(inputs, 0), shape)]
+
+
+@shape_rule("DynamicRange", exact=True)
+def _dynamic_range(op: Op, facts: Facts) -> list[Found]:
+    dtype = facts.dtype(op)
+    if dtype not in (None, DType.FLOAT32):
+        raise ShapeError(f"dynamic range of {dtype.value}")
+    return [(DType.FLOAT32, ())] * len(op.outputs)

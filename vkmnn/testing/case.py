@@ -202,7 +202,7 @@ class Variant:
     @property
     def narrow(self) -> bool:
         """Whether its weights are bytes: constants of operators on codes."""
-        return self.element == "w8"
+        return self.element in ("w8", "c8")
 
     @property
     def fp16(self) -> bool:

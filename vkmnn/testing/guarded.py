@@ -162,10 +162,10 @@ class GuardedBackend(VulkanBackend):
                 f"'{tensor.name}' has {size} words, and word {size + touched[0]} was written"
             )
             if tensor.layout is Layout.NC4HW4 and tensor.shape[1] % 4:
-                elements = words.view(np.int16 if tensor.fp16 else np.int32)
+                elements = _elements(tensor, words)
                 elements = elements[: storage_elements(tensor.shape, tensor.layout)]
                 blocks = elements.reshape(-(-tensor.shape[1] // 4), -1, 4)
-                tail = blocks[-1, :, tensor.shape[1] % 4 :] << 1  # without the sign
+                tail = blocks[-1, :, tensor.shape[1] % 4 :]
                 assert not tail.any(), f"lanes past the last channel of '{tensor.name}' are set"
         for tensor in self._counters:
             words = self._words(tensor)[: storage_bytes(tensor) // 4]
@@ -184,6 +184,14 @@ class GuardedBackend(VulkanBackend):
     def _words(self, tensor: Tensor) -> AnyArray:
         place = self._ranges[tensor]
         return place.buffer.read(0, place.nbytes).view(np.int32)
+
+
+def _elements(tensor: Tensor, words: AnyArray) -> AnyArray:
+    """Return numbers that are zero where a tensor's elements are."""
+    if tensor.codes is not None:
+        return words.view(np.int8).astype(np.int32) + tensor.codes
+    without_sign: AnyArray = words.view(np.int16 if tensor.fp16 else np.int32) << 1
+    return without_sign
 
 
 def _whole(tensor: Tensor, recording: Recording) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
-from vkmnn.core.execution import Rejection
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.records import dataclass
@@ -122,20 +122,33 @@ def reject_many_axes(inputs: Sequence[Tensor], output: Tensor) -> None:
         )
 
 
-def blocked_layout(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> bool:
-    """Decide whether an element-wise op works in NC4HW4.
+def elementwise_layouts(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> Layouts:
+    """Return the orders in which an element-wise op works: all tensors in NC4HW4, or none.
 
-    It does when the largest non-constant operand is in that order already, all of them have the
-    output's rank, and the zero tail lanes of the last channel block survive.
+    It is NC4HW4 when the largest non-constant operand is in that order already, all of them have
+    the output's rank or a single element, and the zero tail lanes of the last block survive.
 
     Args:
         inputs: the operands.
         output: the result.
         keeps_zero: True when zeros in all operands give zero.
     """
+    if not _is_blocked(inputs, output, keeps_zero):
+        return [Layout.NCHW] * len(inputs), [Layout.NCHW]
+    rank = len(output.shape)
+    # One number of a lower rank is the same in either order.
+    wanted = [
+        Layout.NCHW if t.value is None and len(t.shape) < rank else Layout.NC4HW4 for t in inputs
+    ]
+    return wanted, [Layout.NC4HW4]
+
+
+def _is_blocked(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> bool:
     variable = [tensor for tensor in inputs if tensor.value is None]
     rank = len(output.shape)
-    if rank < 3 or not variable or any(len(t.shape) != rank for t in variable):
+    if rank < 3 or not variable:
+        return False
+    if any(len(t.shape) != rank and prod(t.shape) != 1 for t in variable):
         return False
     if max(variable, key=lambda tensor: prod(tensor.shape)).layout is not Layout.NC4HW4:
         return False

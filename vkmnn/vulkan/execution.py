@@ -62,6 +62,21 @@ class VulkanExecution(Execution[AttrsT]):
         """Return what a rule says about the op's tensors; see `fp16.apply_fp16_rule`."""
         return apply_fp16_rule(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
 
+    def code_inputs(self) -> dict[int, int | None]:
+        """Return the inputs that the op can read as codes of a byte, in channel-blocked order.
+
+        With each goes the shift (`byte_codes.code_shift`) that it has where it is known to hold
+        codes; asked of bound and unbound executions alike, so layouts must not matter.
+        """
+        return {}
+
+    def made_codes(self) -> int | None:
+        """Return the shift with which the only output can be made as codes; None for floats.
+
+        Asked of a bound execution, whose inputs are as they will be read.
+        """
+        return None
+
     @abstractmethod
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the op's dispatches; tensors have their final layouts here."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import gcd, prod
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Region, View
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.region_copy import copy_region
 from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes, stored_word
@@ -33,15 +34,16 @@ def change_layout(
         dest="nc4hw4" if blocked else "nchw",
         element=stored_word(source),
         load=encoder.load,
-        result=stored_word(output),
+        result="c8" if output.codes is not None else stored_word(output),
     )
+    spec = code_spec(y=output)
 
     def record(read: Tensor, written: Tensor, images: int, planes: int, plane: int) -> None:
         count = images * ceil_div(planes, 4) * plane
         params = kernels.ConvertLayoutParams(
             count=count, batch=images, channels=planes, pixels=plane
         )
-        encoder.dispatch_linear(shader, [read, written], params, count)
+        encoder.dispatch_linear(shader, [read, written], params, count, spec)
 
     room = room_of(shader, encoder)
     if encoder.part_alignment is None or room.holds(source, output) or 0 in shape:
@@ -72,6 +74,12 @@ def change_layout(
         with stored_as(output, encoder):
             put = Region(View(0, (scattered[1][1], 1)), scattered[0], scattered[1])
             copy_region(put, after, output, encoder, by_blocks=True)
+
+
+def same_order(shape: Sequence[int]) -> bool:
+    """Return whether a tensor lies the same in plain and in channel-blocked order."""
+    batch, channels, *spatial = shape
+    return batch == 1 and prod(spatial) == 1 and channels % 4 == 0
 
 
 @dataclass(frozen=True, slots=True)

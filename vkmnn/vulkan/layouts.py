@@ -15,19 +15,25 @@ from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.fp16 import is_float
 from vkmnn.vulkan.images.forms import image_layouts
 from vkmnn.vulkan.images.place import MIN_RANK
+from vkmnn.vulkan.layout_change import same_order
 from vkmnn.vulkan.splitting import Divider, in_form
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
 
 
 class Form(NamedTuple):
-    """How a tensor lies on the device: its order, and whether its floats take 16 bits."""
+    """How a tensor lies on the device: its order, and whether its floats take 16 bits or are codes.
+
+    `codes`: the shift of codes that take a byte each (`Tensor.codes`).
+    """
 
     layout: Layout
     fp16: bool
+    codes: int | None = None
 
     def __str__(self) -> str:
-        return self.layout.value + (".fp16" if self.fp16 else "")
+        codes = "" if self.codes is None else f".codes{self.codes}"
+        return self.layout.value + (".fp16" if self.fp16 else "") + codes
 
 
 PLAIN = Form(Layout.NCHW, False)
@@ -60,6 +66,8 @@ def assign_layouts(
             have kernels for that; 0 keeps all in buffers.
     """
     plan = _Plan(backend, make, divider, images)
+    if not images:
+        plan.code_readers = _code_readers(commands, backend, outputs, divider)
     for command in commands:
         plan.owner = command.owner or command.op.name
         if fp16 and fp16_inputs:
@@ -78,7 +86,8 @@ class _Plan:
 
     `current` holds what takes the place of a tensor that was computed in another form than the
     host reads, `constants` the constants that are uploaded as fp16. `owner` names the op that is
-    at hand.
+    at hand. `code_readers` names the tensors that may be codes of a byte: all ops that read one
+    take it like that.
     """
 
     backend: str
@@ -90,6 +99,7 @@ class _Plan:
     current: dict[str, Tensor] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
     owner: str = ""
+    code_readers: frozenset[str] = frozenset()
 
     def now(self, command: Command) -> list[Tensor | None]:
         """Return the inputs of a command as they are at this point."""
@@ -107,7 +117,7 @@ class _Plan:
         """Return the tensor in a form; layouts of constants are the executions' business."""
         if tensor is None:
             return None
-        form = Form(form.layout, form.fp16 and is_float(tensor))
+        form = Form(form.layout, form.fp16 and is_float(tensor), form.codes)
         if tensor.value is None:
             return tensor if form == form_of(tensor) else self.convert(tensor, form)
         if not form.fp16:
@@ -124,7 +134,12 @@ class _Plan:
         if key not in self.converted or into is not None:
             info = TensorInfo(f"{tensor.name}:{form}", tensor.dtype, tensor.info.shape)
             copy = into or replace(
-                tensor, info=info, usage=Usage.NORMAL, layout=form.layout, fp16=form.fp16
+                tensor,
+                info=info,
+                usage=Usage.NORMAL,
+                layout=form.layout,
+                fp16=form.fp16,
+                codes=form.codes,
             )
             attrs = ConvertTensorAttrs(tensor.layout.value, form.layout.value)
             op = Op("ConvertTensor", f"{copy.name}:convert", [tensor.name], [copy.name], attrs)
@@ -155,11 +170,38 @@ class _Plan:
         ]
         return self.divider.divide(command, read, written)
 
+    def take_codes(
+        self,
+        command: Command,
+        inputs: Sequence[Tensor | None],
+        wanted: list[Form],
+        made: list[Form],
+    ) -> None:
+        """Turn the forms of a command into those of codes, where that takes no dispatch more."""
+        execution = command.execution
+        if not self.code_readers or not isinstance(execution, VulkanExecution):
+            return
+        seen = list(inputs)
+        for number, shift in execution.code_inputs().items():
+            tensor = inputs[number] if number < len(inputs) else None
+            if tensor is None or tensor.name not in self.code_readers:
+                continue
+            if tensor.codes is None and shift is not None and _is_reordered(tensor):
+                seen[number] = tensor = replace(tensor, layout=Layout.NC4HW4, codes=shift)
+            if tensor.codes is not None:
+                wanted[number] = Form(Layout.NC4HW4, False, tensor.codes)
+        if command.outputs[0].name in self.code_readers:
+            execution.bind(seen, command.outputs)
+            codes = execution.made_codes()
+            if codes is not None:
+                made[0] = Form(Layout.NC4HW4, False, codes)
+
     def add(self, command: Command, read_by_host: frozenset[str], fp16: bool) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
         inputs = self.now(command)
         in_images = image_layouts(command, inputs, self.images) if self.images else None
         wanted, made = _forms(command, inputs, fp16, in_images)
+        self.take_codes(command, inputs, wanted, made)
         parts = self.parts(command, inputs, wanted, made) if in_images is None else []
         for part in parts:
             self.add(part, read_by_host, fp16)
@@ -170,7 +212,7 @@ class _Plan:
         ]
         plain = []
         for index, (out, form) in enumerate(zip(command.outputs, made, strict=True)):
-            form = Form(form.layout, form.fp16 and is_float(out))
+            form = Form(form.layout, form.fp16 and is_float(out), form.codes)
             if form == PLAIN:
                 continue
             if out.name in read_by_host:
@@ -201,7 +243,32 @@ def _in_buffer(tensor: Tensor) -> Layout:
 
 def form_of(tensor: Tensor) -> Form:
     """Return the form of a tensor."""
-    return Form(tensor.layout, tensor.fp16)
+    return Form(tensor.layout, tensor.fp16, tensor.codes)
+
+
+def _is_reordered(tensor: Tensor) -> bool:
+    """Return whether a dispatch brings 32-bit floats from plain to channel-blocked order."""
+    moves = tensor.value is None and tensor.layout is Layout.NCHW and not tensor.fp16
+    return moves and is_float(tensor) and not same_order(tensor.shape)
+
+
+def _code_readers(
+    commands: Sequence[Command], backend: str, outputs: frozenset[str], divider: Divider | None
+) -> frozenset[str]:
+    """Return the tensors that nothing reads but ops that take codes there."""
+    found: set[str] = set()
+    others = set(outputs)
+    for command in commands:
+        execution = command.execution
+        numbers: dict[int, int | None] = {}
+        if command.backend == backend and isinstance(execution, VulkanExecution):
+            tensors = [*command.inputs, *command.outputs]
+            if divider is None or divider.is_small(tensors):
+                numbers = execution.code_inputs()
+        for number, tensor in enumerate(command.inputs):
+            if tensor is not None:
+                (found if number in numbers else others).add(tensor.name)
+    return frozenset(found - others)
 
 
 def _between(tensor: Tensor, after: Form) -> Form | None:

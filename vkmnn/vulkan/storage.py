@@ -2,7 +2,8 @@
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
 float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
-device has 16-bit storage, floats may take two bytes (`Tensor.fp16`).
+device has 16-bit storage, floats may take two bytes (`Tensor.fp16`). Whole numbers that
+convolutions of codes make and read take one, four to a word (`Tensor.codes`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, Array, DType, storage_eleme
 
 ELEMENT_BYTES = 4
 FP16_BYTES = 2
+CODE_BYTES = 1
 # Buffers are read as vec4 and bound at this alignment or a coarser one that the device asks for.
 VECTOR_BYTES = 16
 
@@ -50,6 +52,8 @@ _WIDE_RANGE = (DType.BFLOAT16.value, DType.FLOAT8E8M0.value)  # that of float32
 FloatElement = Literal["f32", "f16"]
 WeightElement = Literal["f32", "f16", "w8"]
 """The same where weights may be bytes, and all else floats of 32 bits: `w8`."""
+CodeElement = Literal["f32", "f16", "w8", "c8"]
+"""The same where activations may be bytes as well: `c8`."""
 Element = Literal["f32", "f16", "i32"]
 """What elements are in memory: the axis `element` of kernels."""
 
@@ -81,6 +85,8 @@ def stored_dtype(tensor: Tensor) -> np.dtype[np.generic]:
 
 def element_bytes(tensor: Tensor) -> int:
     """Return the bytes of one of the tensor's elements on the device."""
+    if tensor.codes is not None:
+        return CODE_BYTES
     return FP16_BYTES if tensor.fp16 else ELEMENT_BYTES
 
 

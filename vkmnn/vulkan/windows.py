@@ -43,7 +43,7 @@ def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Te
     The view begins at a multiple of the encoder's `part_alignment` in bytes.
     """
     info = TensorInfo(f"{tensor.name}[{first}:{first + count}]", tensor.dtype, (count,))
-    view = Tensor(info, fp16=tensor.fp16)
+    view = Tensor(info, fp16=tensor.fp16, codes=tensor.codes)
     encoder.alias(view, tensor, first * element_bytes(tensor))
     return view
 

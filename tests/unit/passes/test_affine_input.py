@@ -34,6 +34,13 @@ def test_factors_before_a_padded_convolution(net, check, kind):
     assert check(net.conv(value, net.weights(5, 3, 3), pads=1), FOLD).types == ["Convolution"]
 
 
+@pytest.mark.parametrize("factor", [1e-5, 1e5])
+def test_factors_that_bring_values_into_range(net, check, factor):
+    """Codes of 16 bits by their scale: as they are, a float16 does not hold them."""
+    value = net.binary("MUL", net.input(1, 3, 5), net.const(factor))
+    assert check(net.conv(value, net.weights(5, 3, 3), pads=1), FOLD).rewrites == 0
+
+
 @pytest.mark.parametrize("attrs", [{"pads": 1}, {"auto_pad": "SAME_UPPER"}])
 def test_shifts_before_a_padded_convolution(net, check, attrs):
     value = net.binary("SUB", net.input(1, 3, 5), net.const(0.5))

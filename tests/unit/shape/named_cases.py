@@ -101,6 +101,7 @@ CASES = [
     case("TopK", X, ints(3), out=[("N", "L", 3)] * 2),
     case("TopK", X, ints("M"), out=[("N", "M", 8)] * 2, axis=1),
     case("CumSum", X, one(1), out=SAME),
+    case("DynamicRange", X, out=[(), ()]),
     case("Det", Given(("N", "L", 3, 3)), out=("N", "L")),
     case("CumProd", X, one(1), out=SAME),
     case(
@@ -209,6 +210,8 @@ CASES = [
          out=("N", "L", 6), transpose_a=False, transpose_b=False, low=-128.0, high=127.0),
     case("MatMulNBits", X, Given((6, 1, 16), DType.UINT8), None, None, Given((6, 1)),
          out=("N", "L", 6), bits=4, block=32, depth=8, columns=6),
+    case("NormedMatMul", X, Given((8, 12)), out=("N", "L", 12), norm="RMS"),
+    case("NormedMatMul", X, Given((12, 8)), out=("N", "L", 6), transpose_b=True, gated=True),
     case("MatMul", X, Given(("N", "L", 8)), out=("N", "L", "L"), transpose_b=True),
     case("MatMul", Given(("L", "N")), Given(("L", 8)), out=("N", 8), transpose_a=True),
     case("MatMul", Given((8,)), Given(("N", 8, 6)), out=("N", 6)),

@@ -145,6 +145,17 @@ def decoded(node: NodeContext, name: str) -> Decoded | None:
     return found if isinstance(found, Decoded) else None
 
 
+def note_floats(node: NodeContext, floats: str) -> None:
+    """Keep what a cast of output 0, of integers, to float32 makes."""
+    node.note(f"{node.output(0)}:floats", floats)
+
+
+def as_floats(node: NodeContext, name: str) -> str | None:
+    """Return what a cast of integers to float32 makes, where they were floats before."""
+    found = node.noted(f"{name}:floats")
+    return found if isinstance(found, str) else None
+
+
 def note_fixed(node: NodeContext, axis: int) -> None:
     """Keep the constants that a DequantizeLinear reads."""
     values, scale = node.const_value(node.input(0)), node.const_value(node.input(1))

@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
     TriluAttrs,
     UnaryAttrs,
 )
+from vkmnn.records import dataclass
 
 _MICROSOFT = "com.microsoft"
 _SKIP_EPSILON = 1e-12  # onnxruntime's default
@@ -108,29 +109,45 @@ def _skip_rms_norm(node: NodeContext) -> None:
     _skip_norm(node, node.input(3), [node.input(2)], rms=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Tensors of BERT's first layer: numbers of rows, tables of them, the norm; "" if absent."""
+
+    ids: str
+    segments: str
+    words: str
+    places: str
+    kinds: str
+    gamma: str
+    beta: str
+    mask: str
+    positions: str = ""
+
+
 @converter("EmbedLayerNormalization", domain=_MICROSOFT)
 def _embed_layer_norm(node: NodeContext) -> None:
-    """Add rows of tables for words, places and segments, and normalise; BERT's first layer."""
-    ids, segments, words, places, kinds, gamma, beta, mask, given = (
-        node.input(index) for index in range(9)
-    )
-    total = node.emit("Gather", [words, ids], AxisAttrs(0))
-    if given:
-        rows = node.emit("Gather", [places, given], AxisAttrs(0))
+    embed(node, Embedding(*(node.input(index) for index in range(9))))
+
+
+def embed(node: NodeContext, given: Embedding) -> None:
+    """Add rows of tables for words, places and segments, and normalise."""
+    total = node.emit("Gather", [given.words, given.ids], AxisAttrs(0))
+    if given.positions:
+        rows = node.emit("Gather", [given.places, given.positions], AxisAttrs(0))
     else:
-        count = node.emit("Shape", [ids], ShapeAttrs(1, 2))
+        count = node.emit("Shape", [given.ids], ShapeAttrs(1, 2))
         first, one = node.ints_constant([0]), node.ints_constant([1])
-        rows = node.emit("Slice", [places, first, count, first, one])
+        rows = node.emit("Slice", [given.places, first, count, first, one])
     total = node.emit("BinaryOp", [total, rows], BinaryAttrs("ADD"))
-    if segments:
-        kind = node.emit("Gather", [kinds, segments], AxisAttrs(0))
+    if given.segments:
+        kind = node.emit("Gather", [given.kinds, given.segments], AxisAttrs(0))
         total = node.emit("BinaryOp", [total, kind], BinaryAttrs("ADD"))
     attrs = LayerNormAttrs(-1, node.float("epsilon", _SKIP_EPSILON))
-    node.emit("LayerNorm", [total, gamma, beta], attrs, node.outputs[:1])
+    node.emit("LayerNorm", [total, given.gamma, given.beta], attrs, node.outputs[:1])
     if node.output(2):
         node.emit("Identity", [total], None, node.outputs[2:3])
     if node.output(1):
-        _count_kept(node, mask, ids)
+        _count_kept(node, given.mask, given.ids)
 
 
 def _count_kept(node: NodeContext, mask: str, ids: str) -> None:

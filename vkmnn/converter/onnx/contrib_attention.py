@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from vkmnn.converter.onnx.attention import by_head
 from vkmnn.converter.onnx.contrib_heads import (
@@ -24,6 +25,7 @@ from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
 from vkmnn.ir.ops import AxisAttrs, CastAttrs, MatMulAttrs, ReshapeAttrs, ShapeAttrs, SplitAttrs
+from vkmnn.records import dataclass
 
 _MICROSOFT = "com.microsoft"
 _PADDED = -10000.0  # onnxruntime's default of mask_filter_value
@@ -67,11 +69,11 @@ def _multi_head_attention(node: NodeContext) -> None:
         raise node.unsupported("caches with room, and beams, are not supported")
     given = _unpacked(node, heads)
     depth = known_depth(node, heads, given[0], past_k)
-    parts = _with_bias(node, given, node.input(3), heads * depth) if node.input(3) else given
+    parts = with_bias(node, given, node.input(3), heads * depth) if node.input(3) else given
     q, k, v = (by_head(node, x, heads) if node.rank(old) == 3 else x
                for x, old in zip(parts, given, strict=True))  # fmt: skip
     k, v = with_past(node, past_k, k, 1), with_past(node, past_v, v, 2)
-    mask = _masks(node, (q, k), padding, node.bool("unidirectional"))
+    mask = masks(node, (q, k), padding, node.bool("unidirectional"))
     scale = node.float("scale", 0.0) or 1.0 / math.sqrt(depth)
     told = node.output(3)
     join_heads(node, attend(node, (q, k, v), mask, Scoring(scale, scores=told), added))
@@ -100,7 +102,7 @@ def _unpacked(node: NodeContext, heads: int) -> list[str]:
     return [query, *flat] if key else flat
 
 
-def _with_bias(node: NodeContext, parts: list[str], bias: str, width: int) -> list[str]:
+def with_bias(node: NodeContext, parts: list[str], bias: str, width: int) -> list[str]:
     """Add the parts of the bias to what is not by head yet."""
     made = []
     shape = node.shape(bias)
@@ -121,19 +123,41 @@ def _packed_attention(node: NodeContext) -> None:
     x, weight, bias, mask, past, added = (node.input(n) for n in range(6))
     if node.bool("do_rotary") or node.bool("past_present_share_buffer") or node.input(6):
         raise node.unsupported("do_rotary and past_present_share_buffer are not supported")
-    heads, columns = node.int("num_heads"), node.shape(weight)[-1]
-    sizes = node.ints("qkv_hidden_sizes", ())
-    if not sizes and isinstance(columns, int):
-        sizes = (columns // 3,) * 3
+    sizes = node.ints("qkv_hidden_sizes", ()) or thirds(node, weight)
+    product = node.emit("MatMul", [x, weight, *([bias] if bias else [])], MatMulAttrs())
+    attend_packed(node, product, sizes, Given(mask, past, added))
+
+
+def thirds(node: NodeContext, weight: str) -> tuple[int, ...]:
+    """Return the widths of three parts that share the columns of a matrix; () if not known."""
+    columns = node.shape(weight)[-1]
+    return (columns // 3,) * 3 if isinstance(columns, int) and columns % 3 == 0 else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Tensors that attention takes besides queries, keys and values; "" where absent."""
+
+    mask: str
+    past: str
+    added: str = ""
+
+
+def attend_packed(node: NodeContext, product: str, sizes: Sequence[int], given: Given) -> None:
+    """Finish attention whose queries, keys and values, of these widths, lie side by side.
+
+    Raises:
+        UnsupportedCaseError: the heads do not fit into the widths.
+    """
+    heads = node.int("num_heads")
     if len(sizes) != 3 or heads < 1 or any(size < 1 or size % heads for size in sizes):
         raise node.unsupported("the widths of queries, keys and values are not known")
-    product = node.emit("MatMul", [x, weight, *([bias] if bias else [])], MatMulAttrs())
     names = [node.new(name) for name in "qkv"]
     node.emit("Split", [product, node.ints_constant(sizes)], SplitAttrs(-1), names)
     q, k, v = (by_head(node, name, heads) for name in names)
-    if past:
+    if given.past:
         olds = [node.new(name) for name in ("past_k", "past_v")]
-        node.emit("Split", [past, node.ints_constant([1, 1])], SplitAttrs(0), olds)
+        node.emit("Split", [given.past, node.ints_constant([1, 1])], SplitAttrs(0), olds)
         first = node.ints_constant([0])
         k, v = (
             node.emit("Concat", [node.emit("Squeeze", [old, first]), new], AxisAttrs(2))
@@ -142,18 +166,18 @@ def _packed_attention(node: NodeContext) -> None:
     if node.output(1):
         both = [node.emit("Unsqueeze", [one, node.ints_constant([0])]) for one in (k, v)]
         node.emit("Concat", both, AxisAttrs(0), [node.output(1)])
-    hiding = _masks(node, (q, k), mask, node.bool("unidirectional"))
+    hiding = masks(node, (q, k), given.mask, node.bool("unidirectional"))
     scale = node.float("scale", 0.0) or 1.0 / math.sqrt(sizes[0] // heads)
-    join_heads(node, attend(node, (q, k, v), hiding, Scoring(scale), added))
+    join_heads(node, attend(node, (q, k, v), hiding, Scoring(scale), given.added))
 
 
 # --- what is seen --------------------------------------------------------------------------------
 
 
-def _masks(node: NodeContext, operands: tuple[str, str], padding: str, causal: bool) -> str:
+def masks(node: NodeContext, operands: tuple[str, str], padding: str, causal: bool) -> str:
     """Return what is added to scores, of padding and of what follows a row; "" for nothing."""
     q, k = operands
-    dtype = node.dtype(node.input(0))
+    dtype = node.dtype(q)
     mask = ""
     if padding:
         kept = _kept(node, padding, k)

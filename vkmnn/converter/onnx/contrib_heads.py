@@ -155,7 +155,7 @@ def attend(
         mask = binary(node, "ADD", added, mask) if added and mask else added or mask
         attrs = AttentionAttrs(scoring.scale, zero_fully_masked=False)
         return node.emit("Attention", [q, k, v, *([mask] if mask else [])], attrs)
-    dtype, cap = node.dtype(node.input(0)), scoring.softcap
+    dtype, cap = node.dtype(q), scoring.softcap
     alpha = scoring.scale / (cap or 1.0)
     scores = node.emit("MatMul", [q, k], MatMulAttrs(transpose_b=True, alpha=alpha))
     if cap:

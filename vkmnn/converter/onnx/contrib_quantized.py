@@ -8,9 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from vkmnn.converter.onnx.contrib import Embedding, embed
+from vkmnn.converter.onnx.contrib_attention import Given, attend_packed, thirds
 from vkmnn.converter.onnx.conv import window
+from vkmnn.converter.onnx.integer_products import (
+    dynamic_codes,
+    floats_of_product,
+    read_integers,
+)
 from vkmnn.converter.onnx.node import NodeContext
-from vkmnn.converter.onnx.qlinear import multiply_quantized, shifted
+from vkmnn.converter.onnx.qlinear import multiply_quantized
 from vkmnn.converter.onnx.quantize import (
     along,
     binary,
@@ -19,7 +26,6 @@ from vkmnn.converter.onnx.quantize import (
     dequantized,
     dynamic,
     quantize_to,
-    whole_codes,
 )
 from vkmnn.converter.onnx.quantized_matmul import Product
 from vkmnn.converter.onnx.registry import converter
@@ -148,9 +154,8 @@ def _gemm(node: NodeContext) -> None:
 
 
 def _to_float(node: NodeContext, sums: str, scales: tuple[str, str], bias: str) -> None:
-    """Write sums of products of integers times both scales, with a bias."""
-    factor = binary(node, "MUL", *scales)
-    y = binary(node, "MUL", node.emit("Cast", [sums], CastAttrs(_F32)), factor)
+    """Write sums of products of integers, which are floats, times both scales, with a bias."""
+    y = binary(node, "MUL", sums, binary(node, "MUL", *scales))
     if bias:
         y = binary(node, "ADD", y, bias)
     node.finish("Cast", [y], CastAttrs(_F32))
@@ -158,9 +163,8 @@ def _to_float(node: NodeContext, sums: str, scales: tuple[str, str], bias: str) 
 
 @converter("MatMulIntegerToFloat", domain=_MICROSOFT)
 def _matmul_integer_to_float(node: NodeContext) -> None:
-    left = shifted(node, node.input(0), node.input(4), -2)
-    right = shifted(node, node.input(1), node.input(5), -1)
-    sums = node.emit("MatMul", [left, right], MatMulAttrs())
+    codes = read_integers(node, node.input(0), node.input(4), -2)
+    sums = floats_of_product(node, codes, node.input(1), node.input(5))
     _to_float(node, sums, (node.input(2), node.input(3)), node.input(6))
 
 
@@ -168,8 +172,32 @@ def _matmul_integer_to_float(node: NodeContext) -> None:
 def _dynamic_quantize_matmul(node: NodeContext) -> None:
     """DynamicQuantizeLinear of A, then the product of integers."""
     found = dynamic(node, node.input(0))
-    codes = whole_codes(node, found.steps, found.point, DType.UINT8)
-    left = node.emit("Cast", [binary(node, "SUB", codes, found.point)], CastAttrs(DType.INT32))
-    right = shifted(node, node.input(1), node.input(3), -1)
-    sums = node.emit("MatMul", [left, right], MatMulAttrs())
+    sums = floats_of_product(node, dynamic_codes(node, found), node.input(1), node.input(3))
     _to_float(node, sums, (found.scale, node.input(2)), node.input(4))
+
+
+@converter("QAttention", domain=_MICROSOFT)
+def _attention(node: NodeContext) -> None:
+    """Attention whose first product is of codes."""
+    x, weight, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
+        node.input(index) for index in range(9)
+    )
+    if node.bool("do_rotary") or node.bool("past_present_share_buffer"):
+        raise node.unsupported("do_rotary and past_present_share_buffer are not supported")
+    sums = floats_of_product(node, read_integers(node, x, x_zero, -2), weight, w_zero)
+    product = binary(node, "MUL", sums, binary(node, "MUL", x_scale, w_scale))
+    product = binary(node, "ADD", product, bias)
+    attend_packed(node, product, thirds(node, weight), Given(mask, past))
+
+
+@converter("QEmbedLayerNormalization", domain=_MICROSOFT)
+def _embed_layer_norm(node: NodeContext) -> None:
+    """BERT's first layer with tables of codes, each with one scale."""
+
+    def table(index: int) -> str:
+        codes, scale, zero = (node.input(index + far) for far in (0, 6, 11))
+        return dequantized(node, codes, scale, cast(node, zero, _F32)) if codes else ""
+
+    words, places, kinds, gamma, beta = (table(index) for index in range(2, 7))
+    ids, segments, mask = (node.input(index) for index in (0, 1, 7))
+    embed(node, Embedding(ids, segments, words, places, kinds, gamma, beta, mask))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from vkmnn.converter.onnx.coded import as_floats
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.types import DTYPES, type_name
@@ -116,12 +117,20 @@ def _cast(node: NodeContext) -> None:
     dtype = DTYPES.get(code)
     if dtype is None:
         raise node.unsupported(f"casting to {type_name(code)} is not supported")
-    node.finish("Cast", node.inputs, _cast_attrs(node, dtype))
+    _finish_cast(node, dtype)
 
 
 @converter("CastLike", since=15)
 def _cast_like(node: NodeContext) -> None:
-    node.finish("Cast", node.inputs[:1], _cast_attrs(node, node.dtype(node.inputs[1])))
+    _finish_cast(node, node.dtype(node.inputs[1]))
+
+
+def _finish_cast(node: NodeContext, to: DType) -> None:
+    floats = as_floats(node, node.input(0)) if to is DType.FLOAT32 else None
+    if floats is not None:
+        node.finish("Identity", [floats])
+    else:
+        node.finish("Cast", node.inputs[:1], _cast_attrs(node, to))
 
 
 def _cast_attrs(node: NodeContext, to: DType) -> CastAttrs:

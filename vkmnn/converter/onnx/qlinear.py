@@ -1,16 +1,15 @@
-"""QLinear operators of ONNX, and products of integers."""
+"""QLinear operators of ONNX: products and convolutions of codes."""
 
 from __future__ import annotations
-
-from math import prod
 
 import numpy as np
 
 from vkmnn.converter.onnx.coded import Coded, Fixed, read_codes, unit_of, write_codes
 from vkmnn.converter.onnx.conv import convolution_attrs
+from vkmnn.converter.onnx.integer_products import shifted
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.quantize import along, binary, cast, dequantized, quantize
-from vkmnn.converter.onnx.quantized_conv import EXACT, convolve_codes, filters_of
+from vkmnn.converter.onnx.quantized_conv import convolve_codes, filters_of
 from vkmnn.converter.onnx.quantized_matmul import (
     Product,
     Right,
@@ -20,10 +19,9 @@ from vkmnn.converter.onnx.quantized_matmul import (
 )
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
-from vkmnn.ir.ops import CastAttrs, MatMulAttrs
+from vkmnn.ir.ops import MatMulAttrs
 
 _F32 = DType.FLOAT32
-LARGEST_PRODUCT = 255 * 255  # of bytes less their zero points
 
 
 def multiply_quantized(
@@ -83,17 +81,33 @@ def _right_of(
 
 @converter("QLinearMatMul", since=10)
 def _qlinear_matmul(node: NodeContext) -> None:
-    """Multiply dequantized operands in float32 and quantize; a has scales by row, b by column."""
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
+    """Multiply codes, and quantize the sums; a has scales by row, b by column."""
+    a, _, _, b, _, _, y_scale, y_zero = node.inputs
     if multiply_quantized(node, Product(a, b), (y_scale, y_zero)):
         return
+    integers = all(node.dtype(name).is_integer for name in (a, b))
+    product = (_scaled_sums if integers else _product_of_values)(node)
+    steps = binary(node, "DIV", product, along(node, y_scale, a, -2, _F32))
+    quantize(node, steps, along(node, y_zero, a, -2, _F32), node.dtype(y_zero))
+
+
+def _scaled_sums(node: NodeContext) -> str:
+    """Return a · b, summed in integers: a session that keeps floats in 16 bits rounds them."""
+    a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
+    operands = [shifted(node, a, a_zero, -2), shifted(node, b, b_zero, -1)]
+    sums = cast(node, node.emit("MatMul", operands, MatMulAttrs()), _F32)
+    rows, columns = along(node, a_scale, a, -2, _F32), along(node, b_scale, b, -1, _F32)
+    return binary(node, "MUL", sums, binary(node, "MUL", rows, columns))
+
+
+def _product_of_values(node: NodeContext) -> str:
+    """Return a · b, both dequantized: codes of eight bits may be floats."""
+    a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     left = dequantized(node, a, along(node, a_scale, a, -2, _F32), along(node, a_zero, a, -2, _F32))
     right = dequantized(
         node, b, along(node, b_scale, b, -1, _F32), along(node, b_zero, b, -1, _F32)
     )
-    product = node.emit("MatMul", [left, right], MatMulAttrs())
-    steps = binary(node, "DIV", product, along(node, y_scale, a, -2, _F32))
-    quantize(node, steps, along(node, y_zero, a, -2, _F32), node.dtype(y_zero))
+    return node.emit("MatMul", [left, right], MatMulAttrs())
 
 
 @converter("QLinearConv", since=10)
@@ -135,33 +149,3 @@ def _convolve_codes(node: NodeContext) -> bool:
     if y is not None:
         write_codes(node, y, made, bounds)
     return y is not None
-
-
-def shifted(node: NodeContext, x: str, zero: str, axis: int) -> str:
-    """Return x − zero in int32; zero may be absent."""
-    wide = cast(node, x, DType.INT32)
-    if not zero:
-        return wide
-    return binary(node, "SUB", wide, along(node, zero, x, axis, DType.INT32))
-
-
-@converter("MatMulInteger", since=10)
-def _matmul_integer(node: NodeContext) -> None:
-    left = shifted(node, node.input(0), node.input(2), -2)
-    right = shifted(node, node.input(1), node.input(3), -1)
-    node.finish("MatMul", [left, right], MatMulAttrs())
-
-
-@converter("ConvInteger", since=10)
-def _conv_integer(node: NodeContext) -> None:
-    x = shifted(node, node.input(0), node.input(2), 1)
-    w = shifted(node, node.input(1), node.input(3), 0)
-    attrs = convolution_attrs(node, node.input(1))
-    shape = node.shape(node.input(1))
-    terms = prod(dim if isinstance(dim, int) else EXACT for dim in shape[1:])
-    if terms * LARGEST_PRODUCT > EXACT:
-        node.finish("Convolution", [x, w], attrs)
-        return
-    wide = [node.emit("Cast", [name], CastAttrs(_F32)) for name in (x, w)]
-    sums = node.emit("Convolution", wide, attrs)
-    node.finish("Cast", [sums], CastAttrs(DType.INT32))

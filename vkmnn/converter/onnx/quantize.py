@@ -30,7 +30,6 @@ from vkmnn.ir.ops import (
     AxisAttrs,
     BinaryAttrs,
     CastAttrs,
-    ReductionAttrs,
     ReshapeAttrs,
     ShapeAttrs,
     UnaryAttrs,
@@ -239,19 +238,9 @@ class Dynamic:
 
 
 def dynamic(node: NodeContext, x: str) -> Dynamic:
-    """ONNX's formula; where all is zero, or nothing is there, onnxruntime's scale of 1."""
-    zero, one = node.constant(0, _F32), node.constant(1, _F32)
-    ends = []
-    for extreme in ("MIN", "MAX"):
-        found = node.emit("Reduction", [x], ReductionAttrs(extreme, keepdims=False))
-        ends.append(binary(node, extreme, found, zero))
-    low, high = ends
-    scale = binary(node, "DIV", binary(node, "SUB", high, low), node.constant(255, _F32))
-    flat = binary(node, "EQUAL", scale, zero)
-    scale = node.emit("Select", [flat, one, scale])
-    steps = binary(node, "DIV", binary(node, "SUB", zero, low), scale)
-    steps = node.emit("UnaryOp", [steps], UnaryAttrs("CLIP", 0.0, 255.0))
-    point = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
+    """Return how x is quantised by its own range."""
+    scale, point = node.new("scale"), node.new("point")
+    node.emit("DynamicRange", [x], None, [scale, point])
     return Dynamic(binary(node, "DIV", x, scale), scale, point)
 
 
@@ -263,6 +252,15 @@ def _dynamic_quantize_linear(node: NodeContext) -> None:
         node.emit("Identity", [found.scale], None, [node.output(1)])
     if node.output(2):
         node.emit("Cast", [found.point], CastAttrs(DType.UINT8), [node.output(2)])
+        node.note(f"{node.output(0)}:dynamic", (node.output(2), found))
+
+
+def dynamic_of(node: NodeContext, codes: str, zero: str) -> Dynamic | None:
+    """Return how codes were made, where `zero` is the zero point that came with them."""
+    found = node.noted(f"{codes}:dynamic")
+    if isinstance(found, tuple) and found[0] == zero and isinstance(found[1], Dynamic):
+        return found[1]
+    return None
 
 
 @converter("DequantizeLinear", since=10)

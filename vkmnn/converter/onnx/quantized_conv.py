@@ -89,17 +89,19 @@ def convolve_codes(
     Where they could leave what float32 holds, two convolutions make them: their sum is rounded
     once, as a whole number of 32 bits is when it becomes a float.
     """
-    first = ""
+    first, taken = "", (float(x.low), float(x.high))
     if filters.largest_sum(x) > EXACT:
         high, low = (replace(filters, values=half) for half in halves(filters.values))
         high = replace(high, bias=np.zeros_like(high.bias))
         if max(part.largest_sum(x) for part in (high, low)) > EXACT:
             return None
-        steps = np.array([HALF], np.float32)
-        first = _convolve(node, x, high, "", steps, window, (-inf, inf))
+        weights = node.constant(high.values)
+        first = sum_windows(node, x.tensor, weights, high.bias, window, HALF, taken=taken)
         filters = low
-    factor = in_scale * filters.scale / unit.scale
-    return _convolve(node, x, filters, first, factor, window, bounds)
+    factor = np.asarray(in_scale * filters.scale / unit.scale, np.float32)
+    weights = node.constant(filters.values)
+    ends = {"bounds": bounds, "taken": taken}
+    return sum_windows(node, x.tensor, weights, filters.bias, window, factor, first=first, **ends)
 
 
 def halves(values: Array) -> tuple[Array, Array]:
@@ -109,18 +111,31 @@ def halves(values: Array) -> tuple[Array, Array]:
     return high.astype(np.int8), (wide - high * HALF).astype(np.int8)
 
 
-def _convolve(
+def sum_windows(
     node: NodeContext,
-    x: Coded,
-    filters: Filters,
-    first: str,
-    factor: Array,
+    x: str,
+    weights: str,
+    bias: Array,
     window: ConvolutionAttrs,
-    bounds: tuple[float, float],
+    factor: Array | float = 1.0,
+    *,
+    first: str = "",
+    bounds: tuple[float, float] = (-inf, inf),
+    taken: tuple[float, float] = (-inf, inf),
 ) -> str:
-    """Add a convolution; `first` is a part of the sums."""
-    outputs = len(filters.values)
-    factor = np.broadcast_to(factor, (outputs,))
+    """Add a convolution of codes.
+
+    Args:
+        node: the node that it is a part of.
+        x: whole numbers in float32.
+        weights: whole numbers [O, C / group, ...], bytes where they are constant.
+        bias: [O], whole numbers.
+        window: its attributes.
+        factor: what sums are multiplied by, before they are rounded and cut off: one, or [O].
+        first: a part of the sums; may be absent.
+        bounds: where results are cut off.
+        taken: between what x lies.
+    """
     attrs = QuantizedConvolutionAttrs(
         window.kernel,
         window.strides,
@@ -130,14 +145,11 @@ def _convolve(
         window.auto_pad,
         float(bounds[0]),
         float(bounds[1]),
+        taken=taken,
     )
-    inputs = [
-        x.tensor,
-        node.constant(filters.values),
-        node.constant(filters.bias.astype(np.float32)),
-        first,
-        node.constant(np.ascontiguousarray(factor, np.float32)),
-    ]
+    factors = np.array(np.broadcast_to(factor, bias.shape), np.float32)
+    offset = node.constant(bias.astype(np.float32))
+    inputs = [x, weights, offset, first, node.constant(factors)]
     return node.emit("QuantizedConvolution", inputs, attrs)
 
 

@@ -91,17 +91,43 @@ def multiply_codes(
         if max(int(part.max(initial=0)) for part in sums) + added > EXACT:
             return None
         high, low = (node.constant(_narrow(part)) for part in parts)
-        attrs = QuantizedMatMulAttrs(product.transpose_a, product.transpose_b, -inf, inf)
-        steps = node.constant(np.array([HALF], np.float32))
-        first = node.emit("QuantizedMatMul", [a.tensor, high, "", "", steps], attrs)
+        first = sum_products(node, a.tensor, high, product, HALF)
         right = replace(right, tensor=low)
-    factor = np.asarray(scale * right.scale / unit.scale, np.float32).reshape(-1)
+    factor = np.asarray(scale * right.scale / unit.scale, np.float32)
+    return sum_products(
+        node, a.tensor, right.tensor, product, factor, bias=bias, first=first, bounds=bounds
+    )
+
+
+def sum_products(
+    node: NodeContext,
+    a: str,
+    b: str,
+    product: Product,
+    factor: Array | float = 1.0,
+    *,
+    bias: Array | None = None,
+    first: str = "",
+    bounds: tuple[float, float] = (-inf, inf),
+) -> str:
+    """Add a product of codes.
+
+    Args:
+        node: the node that it is a part of.
+        a: whole numbers in float32.
+        b: the same, or bytes where they are constant.
+        product: which of the two are transposed.
+        factor: what sums are multiplied by, before they are rounded and cut off: one, or [N].
+        bias: [N], whole numbers.
+        first: a part of the sums; may be absent.
+        bounds: where results are cut off.
+    """
     attrs = QuantizedMatMulAttrs(
         product.transpose_a, product.transpose_b, float(bounds[0]), float(bounds[1])
     )
     offset = "" if bias is None else node.constant(bias.astype(np.float32))
-    inputs = [a.tensor, right.tensor, offset, first, node.constant(factor)]
-    return node.emit("QuantizedMatMul", inputs, attrs)
+    factors = node.constant(np.asarray(factor, np.float32).reshape(-1))
+    return node.emit("QuantizedMatMul", [a, b, offset, first, factors], attrs)
 
 
 def _right(node: NodeContext, product: Product, a: Coded) -> Right | None:

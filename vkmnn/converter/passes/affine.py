@@ -30,6 +30,9 @@ Vector = npt.NDArray[np.float64]
 Fit = Callable[[Array], "Vector | None"]
 
 
+_FARTHEST = 1024.0
+
+
 @dataclass(frozen=True, slots=True)
 class Channels:
     """The channel axis of a tensor: its place counted from the end, its size, the tensor's rank.
@@ -63,6 +66,15 @@ def channel_vector(array: Array, channels: Channels) -> Vector | None:
     if array.shape[channels.axis] != channels.size:
         return None
     return array.reshape(-1).astype(np.float64)
+
+
+def is_moderate(scale: Vector) -> bool:
+    """Return whether it does not matter if a value is stored before a scaling or after it.
+
+    The step of 16-bit codes is a factor that decides on it: float16 does not hold the codes.
+    """
+    largest = float(np.abs(scale).max(initial=0.0))
+    return largest == 0 or 1 / _FARTHEST <= largest <= _FARTHEST
 
 
 def affine_operand(op: Op[Any], index: GraphIndex) -> str | NoMatch:
@@ -107,6 +119,8 @@ def read_affine(op: Op[Any], index: GraphIndex, fit: Fit, rank: int | None) -> A
     if vector is None:
         return NoMatch("the constant is not one value per channel")
     kind, activation = op.attrs.kind, op.attrs.activation
+    if kind in ("MUL", "DIV") and not is_moderate(vector):
+        return NoMatch("the factor is too far from 1 for what is scaled to be stored otherwise")
     if kind == "MUL":
         return Affine(value, vector, None, activation)
     if kind == "DIV":

@@ -58,7 +58,7 @@ class FuseChains(PatternPass[_Match]):
 
     An op takes in the ops that make its operands, as long as the steps, the tensors and the numbers
     fit into one kernel. What an operand broadcasts from is read once more for every element, but
-    never computed once more.
+    computed once more only where that is a single step on single numbers.
     """
 
     name = "fuse_chains"
@@ -119,11 +119,12 @@ def _joined(steps: Steps, producer: Op, ops: Sequence[Op], index: GraphIndex) ->
     name = producer.outputs[0]
     if not index.read_only_by(name, ops):
         return NoMatch("a value within is used elsewhere")
-    if not index.same_shape(name, ops[-1].outputs[0]):
-        return NoMatch("a value within has another shape, or none that is known")
     first = steps_of(producer, index)
     if isinstance(first, NoMatch):
         return first
+    result = ops[-1].outputs[0]
+    if not index.same_shape(name, result) and not _is_small(first, name, result, index):
+        return NoMatch("a value within has another shape, or none that is known")
 
     def moved(value: Value) -> Value:
         if isinstance(value, Result):
@@ -140,6 +141,13 @@ def _joined(steps: Steps, producer: Op, ops: Sequence[Op], index: GraphIndex) ->
         and len(_numbers(joined)) <= MAX_STEP_NUMBERS
     )
     return joined if fits else NoMatch("it would grow too long")
+
+
+def _is_small(steps: Steps, name: str, result: str, index: GraphIndex) -> bool:
+    """True for one step that makes one number, of a lower rank than the result."""
+    shape, rank = index.shape(name), index.rank(result)
+    single = shape is not None and all(size == 1 for size in shape)
+    return single and len(steps) == 1 and rank is not None and len(shape or ()) < rank
 
 
 def _operands(steps: Steps) -> list[Operand]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.converter.passes.affine import is_moderate
 from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.identity import keeps_shape
 from vkmnn.converter.passes.index import GraphIndex
@@ -27,6 +28,8 @@ def _scaled(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[str, float] | NoMat
         return NoMatch("not one scalar constant")
     if not keeps_shape(index.constants[b].shape, index.shape(a)):
         return NoMatch("the constant may raise the rank")
+    if not is_moderate(np.asarray(factor)):
+        return NoMatch("the factor is too far from 1 for operands and results to be stored without")
     if attrs.kind == "MUL":
         return a, factor
     return NoMatch("it divides by zero") if factor == 0 else (a, 1.0 / factor)

@@ -38,6 +38,7 @@ from vkmnn.converter.passes.registered import is_registered, with_registered
 from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.rotary import FuseRotary
+from vkmnn.converter.passes.rowwise import FuseFloatGate, FuseFloatNorm
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
@@ -104,7 +105,15 @@ def late_passes() -> tuple[Pass, ...]:
 
     They make what others take for formulas, residuals and activations into parts of other ops.
     """
-    return (FuseLateResidual(), DecodeCodes(), FuseChains(), FuseGate(), FuseNorm())
+    return (
+        FuseLateResidual(),
+        DecodeCodes(),
+        FuseChains(),
+        FuseGate(),
+        FuseNorm(),
+        FuseFloatGate(),
+        FuseFloatNorm(),
+    )
 
 
 def optimize(

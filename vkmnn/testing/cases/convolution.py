@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice, product
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir import Activation
+from vkmnn.ir import Activation, Op
 from vkmnn.ir.ops import (
     RESIDUAL_KINDS,
     CodeSum,
@@ -19,6 +19,7 @@ from vkmnn.ir.ops import (
     QuantizedConvolutionAttrs,
 )
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn.testing.cases.shapes import whole
 
 Ints = tuple[int, ...]
@@ -129,6 +130,28 @@ class Maker:
             attrs = replace(attrs, add=CodeSum(0.5, 0.75, 1.25, -20.0, 31.0))
         return op_case(numbers, attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
 
+    def in_bytes(self, x: Ints, w: Ints, low: int, *, residual: bool = False, **more: Any) -> Case:
+        """Return a convolution of codes whose tensors take a byte each.
+
+        Codes of x and of the residual begin at `low`, those of y elsewhere; sums meet both bounds.
+        """
+        case = self.codes(x, w, residual=residual, **more)
+        (op,), shape = case.graph.ops, case.graph.outputs[0].dims
+        assert isinstance(op.attrs, QuantizedConvolutionAttrs)
+        attrs = replace(op.attrs, low=-101.0, high=99.0, taken=(float(low), low + 255.0))
+        feeds = {"in0": codes_from(low, *x)}
+        constants = dict(case.graph.constants)
+        ops, inputs = [], list(op.inputs)
+        if residual:
+            feeds["in3"] = codes_from(low, *shape, seed=1)
+            before, more_constants = as_bytes("in3", "beside", shape, low)
+            constants |= more_constants
+            inputs[3] = "beside"
+            ops.append(before)
+        ops.append(Op(op.type, op.name, inputs, ["sum"], attrs))
+        ops.append(maximum("sum", "out0", len(x) - 2))
+        return chain_case(ops, feeds, constants)
+
     def transposed(
         self, x: Ints, w: Ints, strides: Ints, group: int = 1, *, together: bool = False
     ) -> Case:
@@ -187,6 +210,9 @@ def _narrow_tiles(make: Maker) -> Iterator[Case]:
     yield make.codes((1, 1, 1, 1), (2, 1, 1, 1))
     yield make.codes((0, 7, 5, 5), (4, 7, 3, 3))
     yield make.codes((1, 13, 1, 3), (269, 13, 1, 1), residual=True, shift=-5)
+    yield make.in_bytes(x, w, -128, strides=(2, 1), pads=(1, 0, 2, 3), residual=True)
+    yield make.in_bytes((3, 16, 4, 3), (120, 8, 2, 2), 0, pads=(0, 1, 1, 0), group=2)
+    yield make.in_bytes((1, 3, 7, 5), (6, 3, 1, 1), -255, residual=True)
 
 
 @shader_cases("conv_tile")
@@ -207,6 +233,7 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
         yield make.codes((2, 9, width, 8), (columns + 6, 9, 3, 5), pads=(2, 0, 3, 4))
         long = 5 * depth - 3
         yield make.codes((1, long, rows + 3), (columns + 4, long, 1), residual=True)
+        yield make.in_bytes((1, long, rows + 3), (columns + 4, long, 1), -57, residual=True)
         yield from _tiles(variant)
         return
     yield make((2, 9, width, 8), (columns + 6, 9, 3, 5), pads=(2, 0, 3, 4), residual=True)
@@ -280,6 +307,9 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
         yield make.codes((1, 5, 4, 7), (5, 1, 2, 2), group=5, residual=True, wide=wide, shift=shift)
         yield make.codes((2, 6, 17, 31), (6, 1, 2, 2), group=6, wide=wide)
     if variant.narrow:
+        x, w = (2, 7, 9, 5), (7, 1, 3, 2)
+        yield make.in_bytes(x, w, -57, pads=(1, 0, 2, 3), group=7, residual=True)
+        yield make.in_bytes((1, 5, 4, 7), (5, 1, 2, 2), 0, group=5)
         return
     yield make(
         (2, 7, 9, 5),
@@ -321,6 +351,9 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
         x = (2, 4, 19, 3 * 8 * stride + size - stride)
         yield make.codes(x, (4, *w), strides=strides, group=4)
         yield make.codes((0, 3, 7, 7), (3, *w), strides=strides, group=3)
+        x = (2, 7, 6, 9)
+        yield make.in_bytes(x, (7, *w), -57, strides=strides, pads=around, group=7, residual=True)
+        yield make.in_bytes((1, 5, 7, 8), (5, *w), 0, strides=strides, pads=around, group=5)
         return
     for x, pads in (
         ((2, 7, 6, 9), (1, 0, 2, 3)),
@@ -357,6 +390,9 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
         yield make.codes(x, (9, 2, 2, 1), group=3, residual=True, wide=wide, shift=shift)
         yield make.codes((2, 2, 5, 4, 7), (6, 1, 2, 3, 2), group=2, wide=wide)
     if variant.narrow:
+        x, w = (2, 6, 9, 5), (9, 2, 3, 2)
+        yield make.in_bytes(x, w, -57, pads=(1, 0, 2, 3), group=3, residual=True)
+        yield make.in_bytes((1, 6, 4, 7), (9, 2, 2, 1), 0, group=3)
         return
     yield make(
         (2, 6, 9, 5),

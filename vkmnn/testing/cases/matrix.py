@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from vkmnn.ir.ops import (
     RESIDUAL_KINDS,
     CodeSum,
     MatMulAttrs,
+    NormedMatMulAttrs,
     OpAttrs,
     QuantizedMatMulAttrs,
 )
@@ -125,6 +127,48 @@ def _codes(pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False) -> Ite
         yield op_case("QuantizedMatMul", attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
 
 
+# Rows (a shape), depth and columns of products that normalise rows and gate columns: two results
+# only, broken panels, several of them, more rows than a tile, depths that are not whole vec4s.
+_ROWWISE: tuple[tuple[Shape, int, int], ...] = (
+    ((1,), 64, 4),
+    ((2, 3), 97, 44),
+    ((1,), 388, 132),
+    ((11,), 36, 300),
+    ((1,), 1, 8),
+    ((0,), 8, 8),
+)
+_NORMS = ("RMS", "STD", "NONE")
+
+
+def rowwise(shapes: Sequence[tuple[Shape, int, int]], columns: int = 1) -> Iterator[Case]:
+    """Yield products of normalised rows, far from zero, and of gates with what they gate."""
+    for number, (rows, depth, width) in enumerate(shapes):
+        for norm, gated in ((_NORMS[number % 2], False), (_NORMS[number % 3], True)):
+            n = width if gated or columns == 4 else width + 1
+            w = whole(depth, n, seed=1) / 8
+            transpose_b = number % 2 == 1
+            bias = whole(n, seed=2) if number % 2 == 0 else None
+            residual = None if gated or number % 2 else whole(*rows, n, seed=3)
+            attrs = NormedMatMulAttrs(
+                transpose_b,
+                norm,
+                0.25,
+                Activation("SILU") if gated else Activation(),
+                RESIDUAL_KINDS[number % len(RESIDUAL_KINDS)],
+                gated,
+            )
+            x = whole(*rows, depth) / 8 + 3 * (number % 2)
+            inputs = [x, w.T.copy() if transpose_b else w, bias, residual]
+            yield op_case("NormedMatMul", attrs, inputs, constant=(1, 2), rtol=1e-4, atol=1e-3)
+
+
+@op_cases
+def normed_products() -> Iterator[Case]:
+    """Few rows, many rows, and rows of one number."""
+    yield from rowwise(_ROWWISE)
+    yield from rowwise((((70,), 96, 132), ((3, 2), 1024, 512), ((), 40, 12)))
+
+
 def _with_epilogues(
     dtype: str, pairs: Sequence[tuple[Shape, Shape]], turns: Sequence[Activation]
 ) -> Iterator[Case]:
@@ -156,8 +200,10 @@ def _other_types(dtype: str, columns: int) -> Iterator[Case]:
 
 @shader_cases("matmul_tile")
 def matmul_tile(variant: Variant) -> Iterator[Case]:
-    """Batches, panels, broken tiles, bias, residual, scale and activation."""
-    return _products(variant, variant.dtype, int(variant.axes["aligned"]))
+    """Batches, panels, broken tiles, bias, residual, scale and activation; norms and gates."""
+    yield from _products(variant, variant.dtype, int(variant.axes["aligned"]))
+    if variant.dtype == "f32" and not variant.narrow:
+        yield from rowwise(_ROWWISE, int(variant.axes["aligned"]))
 
 
 @shader_cases("matmul_rotate")
@@ -269,6 +315,9 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     )
     if variant.narrow:
         return
+    yield from rowwise(
+        [(at, k, n) for at, k, n in _ROWWISE if prod(at) <= rows], 4 if small == 4 else 1
+    )
     for kind in RESIDUAL_KINDS:
         a, b = whole(rows, 13), whole(13, n, seed=1)
         attrs = MatMulAttrs(alpha=0.5, activation=WIDE[2], residual=kind)

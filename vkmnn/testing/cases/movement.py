@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
     UnaryAttrs,
 )
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases, tensor_info
+from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn.testing.cases.shapes import SHAPES, floats, integers
 
 NO_ATTRS = OpAttrs()
@@ -180,6 +181,14 @@ def fill(variant: Variant) -> Iterator[Case]:
 @shader_cases("convert_layout")
 def convert_layout(variant: Variant) -> Iterator[Case]:
     """Images of one to nine channels, in several batches, with up to three spatial axes."""
+    if variant.axes["result"] == "c8":
+        for channels, low in ((1, -255), (3, 0), (4, -57), (6, -128), (9, -1)):
+            for batch, space in ((1, (5, 3)), (3, (7,)), (2, (2, 3, 5))):
+                shape = (batch, channels, *space)
+                first, constants = as_bytes("in0", "codes", shape, low)
+                ops = [first, maximum("codes", "out", len(space))]
+                yield chain_case(ops, {"in0": codes_from(low, *shape)}, constants)
+        return
     for channels in range(1, 10):
         for batch, space in ((1, (5, 3)), (3, (7,)), (2, (1, 1)), (2, (2, 3, 5))):
             x = floats(batch, channels, *space)

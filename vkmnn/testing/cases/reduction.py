@@ -1,4 +1,4 @@
-"""Cases of `reduce_rows`, `reduce_columns` and `reduce_exact`."""
+"""Cases of `reduce_rows`, `reduce_columns`, `reduce_exact` and `dynamic_range`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import REDUCTION_KINDS, LayerNormAttrs, ReductionAttrs
+from vkmnn.ir.ops import REDUCTION_KINDS, LayerNormAttrs, OpAttrs, ReductionAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.rows import LINES, halves, in_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
@@ -253,6 +253,25 @@ def _pixels(kind: str, *shape: int) -> Case:
     axes = np.arange(2, len(shape), dtype=np.int64)
     inputs = [_numbers(kind, "f32", *shape), axes]
     return blocked_case("Reduction", ReductionAttrs(kind), inputs, constant={1}, rtol=0, atol=0)
+
+
+@shader_cases("dynamic_range")
+def dynamic_range(variant: Variant) -> Iterator[Case]:
+    """Both signs and one, zeros, nothing; more than a workgroup reads; channel-blocked texels."""
+    large = ((3, 5_471), (65_543,), (1, 7, 67, 71))
+    shapes: tuple[tuple[int, ...], ...] = ((), (1,), (3, 0, 2), (7,), (3, 5, 11), (13, 257))
+    several = variant.axes["result"] == "pieces"
+    for shape in large if several else (*shapes, large[0]):
+        x = floats(*shape, scale=3)
+        for numbers in (x, np.abs(x) + 1, -np.abs(x) - 1, np.zeros_like(x)):
+            yield _range_case(np.asarray(numbers, np.float32))
+    for shape in ((2, 7, 67, 71),) if several else ((1, 3, 5, 7), (2, 6, 3), (3, 5, 2, 3, 2)):
+        for numbers in (floats(*shape, scale=3), np.abs(floats(*shape)) + 1):
+            yield blocked_case("DynamicRange", OpAttrs(), [numbers], rtol=0, atol=0)
+
+
+def _range_case(x: AnyArray) -> Case:
+    return op_case("DynamicRange", OpAttrs(), [x], outputs=2, rtol=0, atol=0)
 
 
 @shader_cases("reduce_exact")

@@ -8,8 +8,10 @@ from itertools import product
 
 import numpy as np
 
+from vkmnn.ir import Op
 from vkmnn.ir.ops import PoolingAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn.testing.cases.shapes import f32, floats, integers, whole
 
 Shape = tuple[int, ...]
@@ -112,9 +114,23 @@ _PLANES: tuple[Shape, ...] = (
 )  # fmt: skip
 
 
+def _of_codes(shape: Shape, low: int, attrs: PoolingAttrs) -> Iterator[Case]:
+    """Yield poolings of codes in bytes, from `low` on, that the host and another pooling read."""
+    first, constants = as_bytes("in0", "codes", shape, low)
+    pool = Op("Pooling", "op", ["codes"], ["made"], attrs)
+    feeds, axes = {"in0": codes_from(low, *shape)}, len(shape) - 2
+    yield chain_case([first, pool], feeds, constants, 3e-7)
+    yield chain_case([first, pool, maximum("made", "out", axes)], feeds, constants, 3e-7)
+
+
 @shader_cases("pool_whole")
 def pool_whole(variant: Variant) -> Iterator[Case]:
     """Planes of one to three axes, longer and shorter than the workgroups; special values."""
+    if variant.element == "c8":
+        for low, shape, kind in product((-57, 0), _PLANES[:2], ("MAX", "AVERAGE")):
+            for case in _of_codes(shape, low, PoolingAttrs(kind, is_global=True)):
+                yield replace(case, takes={"global pooling": True})
+        return
     for shape in _PLANES:
         for kind in ("MAX", "AVERAGE"):
             x = whole(*shape) if kind == "AVERAGE" else floats(*shape)
@@ -139,6 +155,10 @@ def pool(variant: Variant) -> Iterator[Case]:
     """Maxima, averages and norms; windows at the border, long ones, global ones."""
     if variant.dtype == "i32":
         yield from pooling_integers()
+        return
+    if variant.element == "c8":
+        for low, window, kind in product((-57, -255), WINDOWS[:3], ("MAX", "AVERAGE")):
+            yield from _of_codes(window[0], low, _pooled(window, kind))
         return
     yield from pooling_special()
     for window in WINDOWS:
@@ -181,6 +201,10 @@ def pool_strip(variant: Variant) -> Iterator[Case]:
     size, stride = int(variant.axes["size"]), int(variant.axes["stride"])
     square = ((size, size), (stride, stride), (1, 1))
     ends = [(0, 0, 0, 0), (1, 0, size - 1, 1), (size - 1, 1, 0, size - 1)]
+    if variant.element == "c8":
+        for low, kind, pads in product((-57, 0), ("MAX", "AVERAGE"), ends):
+            yield from _of_codes((2, 7, 9, 21), low, PoolingAttrs(kind, *square, pads))
+        return
     for number, (shape, pads) in enumerate(product([(2, 7, 9, 21), (2, 6, 6, 5)], ends)):
         x = floats(*shape)
         x.flat[:: 11 + number] = (np.nan, -np.inf)[number % 2]

@@ -11,6 +11,8 @@ REFUSALS: tuple[tuple[type[VkmnnError], str, str], ...] = (
     (UnsupportedOpError, r"neither kernel_shape nor the weight's shape", "symbolic kernel"),
     (UnsupportedOpError, r"the rank of '.*' is not known", "rank known at run time only"),
     (UnsupportedOpError, r"theta has None columns", "columns known at run time only"),
+    # onnxruntime and PyTorch refuse it as well; the reference evaluator returns nothing.
+    (ShapeError, r"a kernel of .* is larger than the padded .*\(Conv\)", "nothing to convolve"),
     # Where the other size of a symbolic axis makes a model invalid, the oracle says nothing.
     (ShapeError, r"query .* and key .* have different head sizes", "heads that do not fit"),
 )

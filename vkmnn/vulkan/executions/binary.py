@@ -6,12 +6,12 @@ import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Layout, storage_elements
+from vkmnn.ir import storage_elements
 from vkmnn.ir.ops import BIT_KINDS, BinaryAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec, keeps_zero
-from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, reject_many_axes
+from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -48,8 +48,7 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
         """Work in the order of the larger operand."""
         attrs = self.attrs
         zero = attrs.kind in _KEEPS_ZERO and keeps_zero(attrs.activation)
-        layout = Layout.NC4HW4 if blocked_layout(self.operands, self.output, zero) else Layout.NCHW
-        return [layout] * len(self.inputs), [layout]
+        return elementwise_layouts(self.operands, self.output, zero)
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the operands where results stay in the range of fp16 as easily as they do."""

@@ -14,6 +14,7 @@ from vkmnn.ir import Array, AttrsT, DType, Layout
 from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
+from vkmnn.vulkan.byte_codes import code_shift
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -123,7 +124,7 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
 
 @vulkan_execution("QuantizedConvolution")
 class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]):
-    """The same on codes, which lie in memory as float32: one dispatch of exact sums."""
+    """The same on codes, in bytes or as float32: one dispatch of exact sums."""
 
     fp16_rule = Fp16Rule.FULL
     weights = (DType.INT8, DType.INT16, DType.INT32)
@@ -134,9 +135,9 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         return self.attrs.add is not None
 
     def prepare(self, info: DeviceInfo) -> None:
-        """Refuse weights that are computed, too."""
+        """Refuse biases and factors that are computed, too."""
         super().prepare(info)
-        for index in (1, 2, 4):
+        for index in (2, 4):
             if self.operand(index).value is None:
                 raise Rejection(f"'{self.operand(index).name}' is not constant")
 
@@ -145,11 +146,31 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         (wanted, made) = super().layouts()
         return [*wanted, Layout.NCHW], made
 
+    def code_inputs(self) -> dict[int, int | None]:
+        """Kernels that read bytes of weights read codes, and residuals in codes.
+
+        Of a single pixel, nothing is saved, and products of vectors have no such kernel.
+        """
+        shape = self.output.shape
+        if shift_of(self.operand(1)) is None or shape[0] * prod(shape[2:]) <= 1:
+            return {}
+        return {0: code_shift(*self.attrs.taken), 3: None}
+
+    def made_codes(self) -> int | None:
+        """What is rounded and not decoded is codes."""
+        attrs = self.attrs
+        if not self.code_inputs() or attrs.scale != 1.0:
+            return None
+        ends = attrs.add or attrs
+        return code_shift(ends.low, ends.high)
+
     def _job(self, encoder: VulkanEncoder) -> ConvJob:
         attrs, job = self.attrs, super()._job(encoder)
         requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)
+        if weights.tensor.value is None:
+            return replace(job, join=requantize.join, requantize=requantize)
         if shift is None:
             weights = replace(weights, key="codes", view=lambda w: view(w.astype(np.float32)))
         else:

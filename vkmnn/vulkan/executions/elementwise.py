@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.core.execution import Layouts
-from vkmnn.ir import Layout
 from vkmnn.ir.ops import MAX_STEP_INPUTS, MAX_STEP_NUMBERS, ElementwiseAttrs, Step
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, reject_many_axes
+from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -30,6 +29,8 @@ _FP16 = frozenset(
         "MUL_ADD", "CLIP", "SELECT",
     }
 )  # fmt: skip
+_WHOLE_FP16 = 2048
+"""All whole numbers up to this are numbers of fp16."""
 _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
 
 
@@ -47,15 +48,16 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     def layouts(self) -> Layouts:
         """Work in the order of the largest operand."""
         zero = keeps_zero(self.attrs, len(self.inputs))
-        blocked = blocked_layout(self.operands, self.output, zero)
-        layout = Layout.NC4HW4 if blocked else Layout.NCHW
-        return [layout] * len(self.inputs), [layout]
+        return elementwise_layouts(self.operands, self.output, zero)
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the operands where results stay in the range of fp16 as easily as they do."""
         steps = self.attrs.steps
         squares = any("MUL" in step.kind and step.values[0] == step.values[1] for step in steps)
-        fp16 = not squares and all(step.kind in _FP16 for step in steps)
+        codes = any(step.kind == "ROUND" for step in steps) and any(
+            abs(number) > _WHOLE_FP16 for number in self.attrs.numbers
+        )
+        fp16 = not squares and not codes and all(step.kind in _FP16 for step in steps)
         return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:

@@ -8,17 +8,20 @@ from math import prod
 from typing import TypeVar
 
 from vkmnn.core.execution import Rejection
-from vkmnn.ir.ops import MatMulAttrs, QuantizedMatMulAttrs
+from vkmnn.ir.ops import MatMulAttrs, NormedMatMulAttrs, QuantizedMatMulAttrs
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.encode import encode_matmul
-from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.family import MatMulKernel, Target, rank_matmul
+from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.rowwise import encode_stages
 from vkmnn.vulkan.gemm.weights import shift_of
 from vkmnn.vulkan.storage import kernel_dtype
 
@@ -26,7 +29,9 @@ from vkmnn.vulkan.storage import kernel_dtype
 MAX_K = 4 * MAX_LOOP_ROUNDS
 
 
-_Product = TypeVar("_Product", MatMulAttrs, QuantizedMatMulAttrs)
+_Product = TypeVar("_Product", MatMulAttrs, QuantizedMatMulAttrs, NormedMatMulAttrs)
+# Up to this many rows, kernels that normalise and gate come first: on GPUs, elsewhere.
+ROWWISE_ROWS = {True: 8, False: 1}
 
 
 class ProductExecution(VulkanExecution[_Product]):
@@ -119,8 +124,77 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         return replace(job, bias=bias, join=end.join, requantize=end, shift=shift)
 
 
+@dataclass(frozen=True)
+class Stages:
+    """Normalisation, product and gates by dispatches of their own."""
+
+
+@dataclass(frozen=True)
+class RowwiseProblem:
+    """A product whose rows are normalised, as one of NORMS says, or whose columns are gated."""
+
+    product: MatMulProblem
+    norm: str
+    gated: bool
+
+
+@vulkan_execution("NormedMatMul")
+class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
+    """One dispatch for few rows; where there are many, up to three."""
+
+    fp16_rule = Fp16Rule.TAKES
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse what the kernels have no loop for, and weights that are not constant."""
+        super().prepare(info)
+        if self.operand(1).value is None:
+            raise Rejection(f"the weights '{self.operand(1).name}' are not constant")
+
+    def on_encode(self, encoder: VulkanEncoder) -> None:
+        """Record the product."""
+        if 0 in self.output.shape:
+            return
+        attrs, job = self.attrs, self._job(encoder)
+        problem = RowwiseProblem(job.problem, attrs.norm, attrs.gated)
+        kernel = encoder.choose("rowwise", problem, rowwise_candidates(problem, encoder))
+        if isinstance(kernel, Stages):
+            encode_stages(job, encoder)
+        else:
+            kernel.record(job, encoder)
+
+    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
+        attrs = self.attrs
+        norms = None
+        if attrs.norm != "NONE":
+            norms = RowNorms(attrs.epsilon, centered=attrs.norm == "STD")
+        return replace(
+            super()._job(encoder),
+            activation=attrs.activation,
+            join=attrs.residual,
+            norms=norms,
+            gated=attrs.gated,
+        )
+
+
+def rowwise_candidates(
+    problem: RowwiseProblem, encoder: VulkanEncoder
+) -> list[MatMulKernel | Stages]:
+    """Return what can compute a product, the likely fastest first."""
+    product, target = problem.product, Target.of(encoder)
+    # Rows that are filled up with zeros have another mean.
+    whole = problem.norm != "STD" or product.k % 4 == 0
+    found: list[MatMulKernel | Stages] = [
+        kernel for kernel in rank_matmul(product, target) if kernel.rowwise and whole
+    ]
+    few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
+    found.insert(len(found) if few else 0, Stages())
+    return found
+
+
 def matmul_problem(
-    attrs: MatMulAttrs | QuantizedMatMulAttrs, a: Sequence[int], b: Sequence[int]
+    attrs: MatMulAttrs | QuantizedMatMulAttrs | NormedMatMulAttrs,
+    a: Sequence[int],
+    b: Sequence[int],
 ) -> MatMulProblem:
     """Return the sizes of a product with numpy's rules for 1-D operands and broadcast batches."""
     a2 = (1, *a) if len(a) == 1 else tuple(a)

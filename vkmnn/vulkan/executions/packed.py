@@ -11,7 +11,7 @@ import numpy as np
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import DType
-from vkmnn.ir.ops import NO_ACTIVATION, GatherNBitsAttrs, MatMulNBitsAttrs
+from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -21,11 +21,10 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.gemm.codes import CHUNK, CodeForm, PackedCodes, pack_codes
-from vkmnn.vulkan.gemm.encode import encode_matmul
-from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import MatMulProblem
-from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
+from vkmnn.vulkan.gemm.rowwise import encode_stages
 
 MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
 # From this many rows on, weights are written out once for a kernel of floats: on GPUs, elsewhere.
@@ -115,29 +114,10 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         params = _unpack_params(form, words * ceil_div(form.columns, 4))
         tensors = [packed.codes, packed.scales, packed.zeros, weights]
         encoder.dispatch_linear(shader, tensors, params, params.count, packed.spec)
-        job = self._job(weights, self._normed(encoder))
-        if not attrs.gated:
-            encode_matmul(job, encoder)
-            return
-        whole = encoder.scratch(self._rows * attrs.columns)
-        encode_matmul(replace(job, y=whole, activation=NO_ACTIVATION), encoder)
-        epilogue, count = epilogue_of(attrs.activation), self._rows * attrs.columns // 4
-        gate = kernels.gate_columns(element=encoder.element, load=encoder.load)
-        gating = kernels.GateColumnsParams(
-            count=count, act_alpha=epilogue.alpha, act_beta=epilogue.beta
-        )
-        encoder.dispatch_linear(gate, [whole, self.output], gating, count, epilogue.spec)
-
-    def _normed(self, encoder: VulkanEncoder) -> Tensor:
-        """Return x, normalised by a dispatch of its own where it is to be."""
-        x, gain = self.operand(0), self.optional(6)
-        if gain is None:
-            return x
-        depth = self.attrs.depth
-        normed = encoder.scratch(self._rows * depth)
-        norm = RowNorm(self._rows, depth, self.attrs.epsilon, rms=True, scale=Factor(gain))
-        encode_row_norm(norm, x, normed, encoder)
-        return normed
+        job = self._job(weights, self.operand(0))
+        gain = self.optional(6)
+        norms = None if gain is None else RowNorms(attrs.epsilon)
+        encode_stages(replace(job, norms=norms, gated=attrs.gated), encoder, gain)
 
     def _encode_codes(
         self, kernel: CodesKernel, packed: PackedCodes, encoder: VulkanEncoder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isqrt, prod
+from typing import Literal, TypeVar
 
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
@@ -14,6 +15,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import Window, pool_window
+from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
@@ -23,6 +25,8 @@ from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.rows.reduction import row_grid, row_group
 from vkmnn.vulkan.spatial import MAX_AXES, Triple, blocked, reject_wide, triple
 from vkmnn.vulkan.storage import kernel_dtype
+
+_E = TypeVar("_E", bound=str)
 
 # From this many taps on, one axis after the other is less work and gives more invocations.
 SEPARABLE_TAPS = 256
@@ -167,6 +171,15 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         """Follow the input; norms leave the range of fp16."""
         return self.by_rule(Fp16Rule.FULL if self.attrs.kind == "LP" else self.fp16_rule)
 
+    def code_inputs(self) -> dict[int, int | None]:
+        """Maxima and averages over pixels read codes."""
+        takes = len(self.outputs) == 1 and len(self.operand(0).shape) >= 3
+        return {0: None} if takes and self.attrs.kind in ("MAX", "AVERAGE") else {}
+
+    def made_codes(self) -> int | None:
+        """Maxima of codes are codes."""
+        return self.operand(0).codes if self.attrs.kind == "MAX" else None
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
         x = self.operand(0)
@@ -186,13 +199,22 @@ def _takes_whole(x: Tensor, encoder: VulkanEncoder) -> bool:
     return encoder.choose("global pooling", x.shape, ways)
 
 
+def _element(source: Tensor, target: Tensor, others: _E) -> _E | Literal["c8"]:
+    """Return the element of kernels: that of codes where either tensor holds them."""
+    return others if source.codes is None and target.codes is None else "c8"
+
+
 def _encode_whole(attrs: PoolingAttrs, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
     batch, channels = x.shape[:2]
     images, size = batch * ceil_div(channels, 4), prod(x.shape[2:])
     group = row_group(images, size, encoder)
-    shader = kernels.pool_whole(lanes=group.lanes, element=encoder.element)
+    shader = kernels.pool_whole(lanes=group.lanes, element=_element(x, y, encoder.element))
     params = kernels.PoolWholeParams(images=images, size=size, batch=batch, channels=channels)
-    spec = {"AVERAGE": attrs.kind == "AVERAGE", "local_size_x": group.local}
+    spec = {
+        "AVERAGE": attrs.kind == "AVERAGE",
+        "local_size_x": group.local,
+        **code_spec(x=x, y=y),
+    }
     tensors = [blocked(x, encoder), y]
     encoder.dispatch(shader, tensors, params, row_grid(images, encoder), spec)
     loop = Loop(
@@ -271,7 +293,7 @@ def _encode_strips(
         size=step.kernel[2],  # type: ignore[arg-type]
         stride=step.stride[2],  # type: ignore[arg-type]
         pixels=pixels,  # type: ignore[arg-type]
-        element=encoder.element,
+        element=_element(source, target, encoder.element),
     )
     params = kernels.PoolStripParams(
         count=count,
@@ -287,7 +309,11 @@ def _encode_strips(
         channels=job.channels,
     )
     attrs = job.attrs
-    spec = {"AVERAGE": attrs.kind == "AVERAGE", "COUNT_PADS": attrs.count_include_pad}
+    spec = {
+        "AVERAGE": attrs.kind == "AVERAGE",
+        "COUNT_PADS": attrs.count_include_pad,
+        **code_spec(x=source, y=target),
+    }
     encoder.dispatch_linear(shader, [source, target], params, count, spec)
 
 
@@ -295,7 +321,9 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
     attrs, step = job.attrs, job.step
     count = job.images * prod(step.out_size)
     encoder.dispatch_linear(
-        kernels.pool(element=encoder.element_of(source), load=encoder.load),
+        kernels.pool(
+            element=_element(source, target, encoder.element_of(source)), load=encoder.load
+        ),
         [source, target],
         kernels.PoolParams(
             count=count,
@@ -312,7 +340,11 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
             divisor=step.divisor,
         ),
         count,
-        {"KIND": kernels.Pool[attrs.kind], "COUNT_PADS": attrs.count_include_pad},
+        {
+            "KIND": kernels.Pool[attrs.kind],
+            "COUNT_PADS": attrs.count_include_pad,
+            **code_spec(x=source, y=target),
+        },
     )
     taps = prod(step.kernel)
     loop = Loop(

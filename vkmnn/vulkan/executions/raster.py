@@ -20,7 +20,7 @@ from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.images.convert import convert_image
-from vkmnn.vulkan.layout_change import change_layout
+from vkmnn.vulkan.layout_change import change_layout, same_order
 from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
 from vkmnn.vulkan.storage import (
     element_bytes,
@@ -314,16 +314,10 @@ class ConvertTensorExecution(VulkanExecution):
         if Layout.IMAGE in (source.layout, output.layout):
             convert_image(source, output, encoder)
             return
-        if source.layout is output.layout or _same_order(source.shape):
+        if source.layout is output.layout or same_order(source.shape):
             _convert_width(source, output, encoder)
             return
         change_layout(source, output, source.shape, encoder)
-
-
-def _same_order(shape: Sequence[int]) -> bool:
-    """Return whether a tensor lies the same in plain and in channel-blocked order."""
-    batch, channels, *spatial = shape
-    return batch == 1 and prod(spatial) == 1 and channels % 4 == 0
 
 
 def _convert_width(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> None:

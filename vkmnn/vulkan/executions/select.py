@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from vkmnn.core.execution import Layouts
-from vkmnn.ir import Layout
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import blocked_layout, plan_operands, reject_many_axes
+from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -24,9 +23,7 @@ class SelectExecution(VulkanExecution):
 
     def layouts(self) -> Layouts:
         """Work in the largest operand's order; zero tails choose between zeros."""
-        blocked = blocked_layout(self.operands, self.output, True)
-        layout = Layout.NC4HW4 if blocked else Layout.NCHW
-        return [layout] * len(self.inputs), [layout]
+        return elementwise_layouts(self.operands, self.output, True)
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow what is computed: the lowest fp16 number does for a constant that hides scores."""

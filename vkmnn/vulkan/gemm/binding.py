@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
+from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
@@ -69,6 +70,7 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         **epilogue.spec,
         **residual_spec(job.residual, job.join),
         **_weight_spec(job.weights.shift),
+        **code_spec(x=job.x, residual=job.residual, y=job.y),
     }
     return Binding(tensors, sizes, spec)
 
@@ -104,6 +106,23 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     unused = right.tensor
     tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
     return Binding(tensors, sizes, spec)
+
+
+def bind_rowwise(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
+    """Return what a kernel takes that can normalise rows and gate columns."""
+    bound, norms = bind_matmul(job, operands), job.norms
+    bound.sizes["epsilon"] = norms.epsilon if norms else 0.0
+    bound.sizes["mean"] = 1.0 / max(job.problem.k, 1)
+    if norms or job.gated:  # kernels of bytes and integers know neither
+        bound.spec["NORMED"] = norms is not None
+        bound.spec["CENTERED"] = norms is not None and norms.centered
+        bound.spec["GATED"] = job.gated
+    return bound
+
+
+def alignment(job: MatMulJob) -> Literal[1, 4]:
+    """Return the elements that kernels may store at once: gated columns leave two of four."""
+    return 4 if job.problem.n % 4 == 0 and not job.gated else 1
 
 
 def _weight_spec(shift: int | None) -> dict[str, int | bool]:

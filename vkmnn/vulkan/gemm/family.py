@@ -161,6 +161,8 @@ class MatMulKernel(ABC):
     """Types of the operands that the family multiplies."""
     narrow: ClassVar[bool] = False
     """Whether it has kernels that read a constant right operand of bytes."""
+    rowwise: ClassVar[bool] = False
+    """Whether its kernels of floats normalise rows and gate columns where a job says so."""
 
     @classmethod
     @abstractmethod

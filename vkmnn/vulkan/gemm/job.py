@@ -37,12 +37,21 @@ class ConvJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RowNorms:
+    """What a kernel does to rows of the left operand: `centered` ones lose their mean first."""
+
+    epsilon: float
+    centered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MatMulJob:
     """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
 
     `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. With
     `requantize`, all tensors hold codes, and `bias` is what it packed. `shift`: `b` is a
-    constant that kernels read as bytes, and add this to.
+    constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
+    columns, two gate the others) are for kernels that are `rowwise`.
     """
 
     problem: MatMulProblem
@@ -58,6 +67,8 @@ class MatMulJob:
     join: str = "ADD_BEFORE"
     requantize: Requantize | None = None
     shift: int | None = None
+    norms: RowNorms | None = None
+    gated: bool = False
 
     @property
     def narrow(self) -> bool:

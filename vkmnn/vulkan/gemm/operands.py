@@ -14,7 +14,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.weights import words_of
-from vkmnn.vulkan.storage import WeightElement, kernel_dtype
+from vkmnn.vulkan.storage import CodeElement, WeightElement, kernel_dtype
 
 PANEL = 8
 """Vec4s of columns of the right operand that lie together when packed, unless a kernel differs."""
@@ -25,6 +25,12 @@ EIGHT = 8
 def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightElement:
     """Return the element of kernels whose weights, or right operand, may be bytes."""
     return "w8" if job.narrow else encoder.element
+
+
+def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
+    """Return the element of a convolution's kernels: that of codes where a tensor holds them."""
+    coded = [t for t in (job.x, job.residual, job.y) if t is not None and t.codes is not None]
+    return "c8" if job.narrow and coded else weight_element(job, encoder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,20 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1, local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(set = 0, binding = 0, rgba32f) uniform readonly imageBuffer x_image;
 #define x_load(i) imageLoad(x_image, int(i))
+
 layout(set = 0, binding = 1, rgba32f) uniform readonly imageBuffer w_image;
 #define w_load(i) imageLoad(w_image, int(i))
 layout(set = 0, binding = 2, rgba32f) uniform readonly imageBuffer bias_image;
 #define bias_load(i) imageLoad(bias_image, int(i))
 layout(set = 0, binding = 3, rgba32f) uniform readonly imageBuffer residual_image;
 #define residual_load(i) imageLoad(residual_image, int(i))
+
 layout(set = 0, binding = 4, std430) writeonly buffer y_Buffer
 {
     vec4 y_data[];
 };
 #define y_store(i, v) y_data[i] = (v)
+
 layout(push_constant, std430) uniform P
 {
     uint pixels;

@@ -168,6 +168,25 @@ def _attention(s: Sketch, op: str) -> None:
           unidirectional=s.choose(None, 0, 1))  # fmt: skip
 
 
+@recipe("DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+def _decoder_attention(s: Sketch, op: str) -> None:
+    """Its caches have room, or it is of another network's keys and values."""
+    batch, heads, room, depth = s.choose(1, 2), s.choose(1, 3), s.size(9), 8
+    row = [batch, 1, heads * depth]
+    cross = s.chance(0.4)
+    sizes = [row, *[[batch, heads, room, depth] if cross else row] * 2]
+    inputs: list[Value | None] = [s.pick("float32", size, spread=UNIT) for size in sizes]
+    place = room - 1 if cross else int(s.draws.integers(0, room))
+    masked = s.draws.integers(0, 2, [batch, place + 1]) | (np.arange(place + 1) == place)
+    inputs.append(s.parameter(masked, "int32", constant=0.5) if s.chance(0.5) else None)
+    inputs.append(None)
+    if not cross:
+        caches = [s.pick("float32", [batch, heads, room, depth], spread=UNIT) for _ in range(2)]
+        inputs += [*caches, s.parameter([place], "int32", constant=0.5)]
+    s.node(op, inputs, 1 if cross else 3, domain=MICROSOFT, num_heads=heads,
+           scale=s.choose(None, 0.5), past_present_share_buffer=0 if cross else 1)  # fmt: skip
+
+
 @recipe("EmbedLayerNormalization", domain=MICROSOFT)
 def _embed_norm(s: Sketch, op: str) -> None:
     batch, length, width, words = s.choose(1, 2), s.size(6), s.size(9), s.size(7)

@@ -109,3 +109,38 @@ def _dynamic_quantize_matmul(s: Sketch, op: str) -> None:
     scale, zero = s.weight("float32", [], SCALES), s.weight(db, [], ZEROS[db])
     bias = s.weight("float32", [columns], FINITE) if s.chance(0.5) else None
     s.one(op, a, b, scale, zero, bias, domain=MICROSOFT)
+
+
+@recipe("QAttention", domain=MICROSOFT)
+def _attention(s: Sketch, op: str) -> None:
+    batch, heads, length, depth, db = s.choose(1, 2), s.choose(1, 3), s.size(6), 8, s.choose(*BYTES)
+    a = s.pick("uint8", [batch, length, s.size(9)], spread=BYTES["uint8"])
+    width = 3 * heads * depth
+    b = s.source(s.weight(db, [a.shape[-1], width], BYTES[db]).array, None, 1.0)
+    few = s.choose([], [width])
+    inputs: list[Value | None] = [
+        *(a, b, s.weight("float32", [width], FINITE)),
+        *(s.weight("float32", [], SCALES), s.weight("float32", few, SCALES)),
+        s.parameter(s.draws.integers(1, length + 1, [batch]), "int32", constant=0.5)
+        if s.chance(0.5)
+        else None,
+        *(
+            s.weight("uint8", [], ZEROS["uint8"]),
+            s.source(s.weight(db, few, ZEROS[db]).array, None, 1.0),
+        ),
+    ]
+    s.one(op, *inputs, domain=MICROSOFT, num_heads=heads, unidirectional=s.choose(None, 0, 1))
+
+
+@recipe("QEmbedLayerNormalization", domain=MICROSOFT)
+def _embed_norm(s: Sketch, op: str) -> None:
+    batch, length, width, words = s.choose(1, 2), s.size(6), s.size(9), s.size(7)
+    ids = s.parameter(s.draws.integers(0, words, [batch, length]), "int32", constant=0.3)
+    shapes = ([words, width], [length + 2, width], [width], [width])
+    words_of, places, gamma, beta = (s.weight("uint8", shape, BYTES["uint8"]) for shape in shapes)
+    scales = [s.weight("float32", [], SCALES) for _ in range(4)]
+    zeros = [s.weight("uint8", [], ZEROS["uint8"]) for _ in range(4)]
+    inputs = [ids, None, words_of, places, None, gamma, beta, None]
+    for some in (scales, zeros):
+        inputs += [*some[:2], None, *some[2:]]
+    s.node(op, inputs, 2, domain=MICROSOFT)

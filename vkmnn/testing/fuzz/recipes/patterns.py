@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
-from vkmnn.testing.fuzz.recipes.quantized import SCALES, ZEROS
+from vkmnn.testing.fuzz.recipes.quantized import BYTES, SCALES, ZEROS
 from vkmnn.testing.fuzz.recipes.table import pattern
 from vkmnn.testing.fuzz.recipes.windows import convolution, image
 from vkmnn.testing.fuzz.schemas import Skip
@@ -51,6 +52,28 @@ def quantized_matmul(s: Sketch) -> None:
     a = _round_trip(s, s.pick("float32", min_rank=2, max_rank=3, spread=FINITE))
     b = _round_trip(s, s.weight("float32", [a.shape[-1], s.size(7)], FINITE))
     _round_trip(s, s.one("MatMul", a, b))
+
+
+@pattern
+def dynamic_quantization(s: Sketch) -> None:
+    """A product or a convolution as dynamic quantization leaves it: codes, sums, factors, bias."""
+    if not s.since(11):
+        raise Skip
+    dtype = s.choose("uint8", "int8")
+    if s.chance(0.5):
+        x = image(s, "float32", 2)
+        shape = [s.choose(1, 2, 5), x.shape[1], 1, 1]
+        op, offset = "ConvInteger", [1, shape[0], 1, 1]
+    else:
+        x = s.pick("float32", min_rank=2, max_rank=3, spread=FINITE)
+        shape = [x.shape[-1], s.size(40)]
+        op, offset = "MatMulInteger", [shape[1]]
+    x, scale, zero = s.node("DynamicQuantizeLinear", [x], 3)
+    w = s.weight(dtype, shape, BYTES[dtype])
+    sums = s.one(op, x, w, zero, s.weight(dtype, [], ZEROS[dtype]))
+    factor = s.one("Mul", scale, s.weight("float32", s.choose([], [1]), SCALES))
+    y = s.one("Mul", s.one("Cast", sums, to=TensorProto.FLOAT), factor)
+    s.one("Add", y, s.weight("float32", offset, FINITE))
 
 
 @pattern

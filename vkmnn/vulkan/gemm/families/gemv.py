@@ -20,7 +20,7 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.cost.tiles import HUGE_BYTES
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul
+from vkmnn.vulkan.gemm.binding import alignment, bind_convolution, bind_rowwise
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -144,6 +144,8 @@ def _place(target: Target) -> Place:
 class MatMulGemv(GemvKernel, MatMulKernel):
     """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
 
+    rowwise = True
+
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Take products of few rows."""
@@ -158,10 +160,10 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_rowwise(job, self.pack(job, encoder))
         shader = kernels.matmul_gemv(
             rows=self.rows,
-            aligned=4 if gemm.columns % 4 == 0 else 1,
+            aligned=alignment(job),
             element=weight_element(job, encoder),
         )
         groups = (
@@ -231,6 +233,8 @@ class ConvGemv(GemvKernel, ConvKernel):
             "alpha": 1.0,
             "act_alpha": bound.sizes["act_alpha"],
             "act_beta": bound.sizes["act_beta"],
+            "epsilon": 0.0,
+            "mean": 1.0,
         }
         shader = kernels.matmul_gemv(rows=1, aligned=4, element=weight_element(job, encoder))
         encoder.dispatch(

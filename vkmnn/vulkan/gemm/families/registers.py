@@ -11,7 +11,7 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.binding import bind_matmul
+from vkmnn.vulkan.gemm.binding import alignment, bind_rowwise
 from vkmnn.vulkan.gemm.cpu_tiles import cpu_cost, cpu_tile, tiles_of
 from vkmnn.vulkan.gemm.family import (
     Bid,
@@ -24,7 +24,14 @@ from vkmnn.vulkan.gemm.family import (
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
-from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand, weight_element
+from vkmnn.vulkan.gemm.operands import (
+    PANEL,
+    Operand,
+    conv_element,
+    left_operand,
+    right_operand,
+    weight_element,
+)
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
 # (pixels, channel blocks) per invocation, largest first: reuse in registers against invocations.
@@ -94,7 +101,7 @@ class ConvTile(LoopKernel):
             across="pixels",
             pixels=self.pixels,
             blocks=self.blocks,
-            element=weight_element(job, encoder),
+            element=conv_element(job, encoder),
             load=encoder.load,
         )
         return shader, kernels.ConvTileParams
@@ -158,7 +165,7 @@ class ConvTileChannels(LoopKernel):
             across="channels",
             pixels=self.pixels,
             blocks=1,
-            element=weight_element(job, encoder),
+            element=conv_element(job, encoder),
             load=encoder.load,
         )
         return shader, kernels.ConvTileParams
@@ -176,6 +183,7 @@ class MatMulTile(MatMulKernel):
     by_blocks: bool = False
     family = "tile"
     narrow = True
+    rowwise = True
     dtypes = frozenset({"f32", "i32"})
 
     @classmethod
@@ -214,10 +222,10 @@ class MatMulTile(MatMulKernel):
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        bound = bind_rowwise(job, self.pack(job, encoder))
         shader = kernels.matmul_tile(
             tile=self.rows,
-            aligned=4 if gemm.columns % 4 == 0 else 1,
+            aligned=alignment(job),
             element="i32" if job.problem.dtype == "i32" else weight_element(job, encoder),
             load=encoder.load,
         )

@@ -27,7 +27,13 @@ from vkmnn.vulkan.gemm.family import (
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.loops import LoopKernel
-from vkmnn.vulkan.gemm.operands import Operand, left_operand, right_operand, weight_element
+from vkmnn.vulkan.gemm.operands import (
+    Operand,
+    conv_element,
+    left_operand,
+    right_operand,
+    weight_element,
+)
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 
 # Time of a tile by its rows, on llvmpipe with subgroups of eight and of sixteen.
@@ -97,7 +103,7 @@ class ConvRotate(LoopKernel):
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_rotate(
-            rows=self.pixels, lanes=self.local, element=weight_element(job, encoder)
+            rows=self.pixels, lanes=self.local, element=conv_element(job, encoder)
         )
         return shader, kernels.ConvRotateParams
 

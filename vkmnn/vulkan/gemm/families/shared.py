@@ -25,7 +25,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
-from vkmnn.vulkan.gemm.operands import weight_element
+from vkmnn.vulkan.gemm.operands import conv_element, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import (
     NARROW,
@@ -139,7 +139,7 @@ class ConvShared(SharedKernel, ConvKernel):
         shader = kernels.conv_shared(
             tile=self.tile.name,
             split=self.split,
-            element=weight_element(job, encoder),
+            element=conv_element(job, encoder),
         )
         walk = self.walk(problem.gemm()) | {"phases": len(problem.phases)}
         dispatch_tiles(

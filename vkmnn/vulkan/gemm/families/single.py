@@ -15,7 +15,7 @@ from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
-from vkmnn.vulkan.gemm.operands import weight_element
+from vkmnn.vulkan.gemm.operands import conv_element
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.weights import pack_channels
 
@@ -101,7 +101,7 @@ class ConvDepthwise(SingleKernel):
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.conv_depthwise(
-            pixels=self.pixels, element=weight_element(job, encoder), load=encoder.load
+            pixels=self.pixels, element=conv_element(job, encoder), load=encoder.load
         )
         return shader, kernels.ConvDepthwiseParams
 
@@ -140,7 +140,7 @@ class ConvStrip(SingleKernel):
             size=cast(kernels.ConvStripSize, job.problem.kernel[2]),
             stride=cast(kernels.ConvStripStride, job.problem.stride[2]),
             pixels=self.pixels,
-            element=weight_element(job, encoder),
+            element=conv_element(job, encoder),
         )
         return shader, kernels.ConvStripParams
 
@@ -172,5 +172,5 @@ class ConvGather(SingleKernel):
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         return kernels.conv_gather(
-            element=weight_element(job, encoder), load=encoder.load
+            element=conv_element(job, encoder), load=encoder.load
         ), kernels.ConvGatherParams

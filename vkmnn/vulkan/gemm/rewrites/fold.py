@@ -67,7 +67,7 @@ def fold_weights(w: Array) -> Array:
 def fold_taps(job: ConvJob, encoder: VulkanEncoder) -> ConvJob:
     """Record the pass where it is chosen, and return the convolution that remains."""
     problem = job.problem
-    if not choose_fold(problem, encoder):
+    if job.x.codes is not None or not choose_fold(problem, encoder):
         return job
     folded = folded_problem(problem)
     count = problem.batch * prod(folded.in_size)

@@ -1,0 +1,204 @@
+"""Products and convolutions of integers, on the kernels for codes: exact sums, of 32 bits.
+
+Floats multiply faster than integers of 32 bits on most devices, and their sums are exact as long as
+they hold no more than 24 bits. Where they might, the right operand is cut in two. What follows is
+mostly a cast of the sums to floats and a product with scales (dynamic quantization), so that the
+sums are kept as floats, too: rounded once, as the cast does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from vkmnn.converter.onnx.coded import Coded, Fixed, carried, note_floats
+from vkmnn.converter.onnx.conv import convolution_attrs
+from vkmnn.converter.onnx.node import NodeContext
+from vkmnn.converter.onnx.quantize import Dynamic, along, binary, cast, dynamic_of, whole_codes
+from vkmnn.converter.onnx.quantized_conv import EXACT, HALF, filters_of, halves, sum_windows
+from vkmnn.converter.onnx.quantized_matmul import Product, fixed_right, sum_products
+from vkmnn.converter.onnx.registry import converter
+from vkmnn.ir import DType
+from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConvolutionAttrs, MatMulAttrs, UnaryAttrs
+from vkmnn.records import dataclass
+
+_F32 = DType.FLOAT32
+_SPAN = 255  # of bytes, from the smallest to the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums of products: rounded to float32 once, and what they are in integers, unless exact."""
+
+    floats: str
+    parts: tuple[str, ...] = ()
+
+
+def shifted(node: NodeContext, x: str, zero: str, axis: int) -> str:
+    """Return x − zero in int32; zero may be absent."""
+    wide = cast(node, x, DType.INT32)
+    if not zero:
+        return wide
+    return binary(node, "SUB", wide, along(node, zero, x, axis, DType.INT32))
+
+
+def dynamic_codes(node: NodeContext, found: Dynamic) -> Coded:
+    """Return codes less the zero point that they were made with."""
+    codes = whole_codes(node, found.steps, found.point, DType.UINT8)
+    return _coded(binary(node, "SUB", codes, found.point))
+
+
+def _coded(tensor: str) -> Coded:
+    """Return bytes less one zero point as what sums of them can reach says: all of one sign.
+
+    Whatever the zero point is, no sum of products is larger than where all codes are of one sign.
+    """
+    return Coded(tensor, 0, 0, _SPAN)
+
+
+def read_integers(node: NodeContext, x: str, zero: str, axis: int) -> Coded:
+    """Return bytes of the model less their zero point, which may be absent, as float32."""
+
+    def leaf(name: str) -> Coded | None:
+        made = dynamic_of(node, name, zero)
+        return None if made is None else dynamic_codes(node, made)
+
+    found = carried(node, x, leaf)
+    if found is not None:
+        return found
+    wide = cast(node, x, _F32)
+    if zero:
+        wide = binary(node, "SUB", wide, along(node, zero, x, axis, _F32))
+    return _coded(wide)
+
+
+def _finish(node: NodeContext, sums: Sums) -> None:
+    """Write output 0 in int32, and keep the floats for a cast."""
+    note_floats(node, sums.floats)
+    if not sums.parts:
+        node.finish("Cast", [sums.floats], CastAttrs(DType.INT32))
+        return
+    high, low = (node.emit("Cast", [part], CastAttrs(DType.INT32)) for part in sums.parts)
+    node.finish("BinaryOp", [high, low], BinaryAttrs("ADD"))
+
+
+# --- products ------------------------------------------------------------------------------------
+
+
+def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sums | None:
+    """Add a product of codes and a constant matrix; None where sums would not be exact."""
+    matrix = node.const_value(b)
+    zero = node.const_value(b_zero) if b_zero else None
+    if matrix is None or (b_zero and zero is None) or (node.known_rank(a.tensor) or 0) < 2:
+        return None
+    known = Fixed(matrix, np.ones(1, np.float32), zero, 1)
+    right = fixed_right(node, known, a, transposed=False)
+    if right is None:
+        return None
+    product = Product(a.tensor, right.tensor)
+    if right.largest <= EXACT:
+        return Sums(sum_products(node, a.tensor, right.tensor, product))
+    whole = node.const_value(right.tensor)
+    parts = halves(whole) if whole is not None else ()
+    if not parts or max(int(a.reach(part, 0).max()) for part in parts) > EXACT:
+        return None
+    high, low = (node.constant(part) for part in parts)
+    first = sum_products(node, a.tensor, high, product, HALF)
+    rest = sum_products(node, a.tensor, low, product)
+    return Sums(sum_products(node, a.tensor, low, product, first=first), (first, rest))
+
+
+def floats_of_product(node: NodeContext, a: Coded, b: str, b_zero: str) -> str:
+    """Return a product as floats, by integers of 32 bits where nothing else is exact."""
+    found = product_of_integers(node, a, b, b_zero)
+    if found is not None:
+        return found.floats
+    left = node.emit("Cast", [a.tensor], CastAttrs(DType.INT32))
+    sums = node.emit("MatMul", [left, shifted(node, b, b_zero, -1)], MatMulAttrs())
+    return node.emit("Cast", [sums], CastAttrs(_F32))
+
+
+@converter("MatMulInteger", since=10)
+def _matmul_integer(node: NodeContext) -> None:
+    a, b, a_zero, b_zero = (node.input(index) for index in range(4))
+    codes = read_integers(node, a, a_zero, -2)
+    sums = product_of_integers(node, codes, b, b_zero)
+    if sums is not None:
+        _finish(node, sums)
+        return
+    operands = [shifted(node, a, a_zero, -2), shifted(node, b, b_zero, -1)]
+    node.finish("MatMul", operands, MatMulAttrs())
+
+
+# --- convolutions --------------------------------------------------------------------------------
+
+
+@converter("ConvInteger", since=10)
+def _conv_integer(node: NodeContext) -> None:
+    x, w, x_zero, w_zero = (node.input(index) for index in range(4))
+    window = convolution_attrs(node, w)
+    sums = _convolved(node, read_integers(node, x, x_zero, 1), w, w_zero, window)
+    if sums is not None:
+        _finish(node, sums)
+        return
+    operands = [shifted(node, x, x_zero, 1), shifted(node, w, w_zero, 0)]
+    node.finish("Convolution", operands, window)
+
+
+def _convolved(
+    node: NodeContext, x: Coded, w: str, w_zero: str, window: ConvolutionAttrs
+) -> Sums | None:
+    values = node.const_value(w)
+    zero = node.const_value(w_zero) if w_zero else None
+    if values is None or (w_zero and zero is None):
+        return _by_computed(node, x, w, w_zero, window)
+    filters = filters_of(Fixed(values, np.ones(1, np.float32), zero, 0), None)
+    if filters is None:
+        return None
+    if filters.largest_sum(x) <= EXACT:
+        return Sums(_sums(node, x, node.constant(filters.values), window))
+    parts = [replace(filters, values=part) for part in halves(filters.values)]
+    if max(part.largest_sum(x) for part in parts) > EXACT:
+        return None
+    high, low = (node.constant(part.values) for part in parts)
+    return _in_two(node, x, high, low, window)
+
+
+def _by_computed(
+    node: NodeContext, x: Coded, w: str, w_zero: str, window: ConvolutionAttrs
+) -> Sums | None:
+    """Convolve with filters that are computed, as large as bytes can make them."""
+    shape = node.shape(w)
+    terms = prod(size if isinstance(size, int) else EXACT for size in shape[1:])
+    if not isinstance(shape[0], int) or terms * _SPAN * HALF > EXACT:
+        return None
+    weights = cast(node, w, _F32)
+    if w_zero:
+        weights = binary(node, "SUB", weights, along(node, w_zero, w, 0, _F32))
+    if terms * _SPAN * _SPAN <= EXACT:
+        return Sums(_sums(node, x, weights, window))
+    step = node.constant(HALF, _F32)
+    high = node.emit("UnaryOp", [binary(node, "DIV", weights, step)], UnaryAttrs("ROUND"))
+    low = binary(node, "SUB", weights, binary(node, "MUL", high, step))
+    return _in_two(node, x, high, low, window)
+
+
+def _in_two(node: NodeContext, x: Coded, high: str, low: str, window: ConvolutionAttrs) -> Sums:
+    first = _sums(node, x, high, window, HALF)
+    rest = _sums(node, x, low, window)
+    return Sums(_sums(node, x, low, window, first=first), (first, rest))
+
+
+def _sums(
+    node: NodeContext,
+    x: Coded,
+    weights: str,
+    window: ConvolutionAttrs,
+    factor: float = 1.0,
+    first: str = "",
+) -> str:
+    outputs = node.shape(weights)[0]
+    nothing = np.zeros(outputs if isinstance(outputs, int) else 0, np.int32)
+    return sum_windows(node, x.tensor, weights, nothing, window, factor, first=first)

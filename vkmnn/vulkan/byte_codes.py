@@ -1,0 +1,36 @@
+"""Activations whose elements are codes, which take a byte each on the device.
+
+See docs/decisions/quantized-graphs.md for the reasons.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+
+_BYTE = np.iinfo(np.int8)
+
+
+def code_shift(low: float, high: float) -> int | None:
+    """Return what is added to signed bytes to make the whole numbers between two bounds, and zero.
+
+    None where bytes cannot hold them.
+    """
+    if not (isfinite(low) and isfinite(high)):
+        return None
+    low, high = min(low, 0), max(high, 0)
+    if low != int(low) or high != int(high) or high - low > _BYTE.max - _BYTE.min:
+        return None
+    return int(max(high - _BYTE.max, 0) + min(low - _BYTE.min, 0))
+
+
+def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
+    """Return the constants that tell a kernel which of its tensors hold codes, by their names."""
+    spec: dict[str, int | bool] = {}
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.codes is not None:
+            spec |= {f"{name.upper()}_CODES": True, f"{name.upper()}_SHIFT": tensor.codes}
+    return spec

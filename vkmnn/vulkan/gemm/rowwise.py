@@ -1,0 +1,45 @@
+"""Products that normalise their rows and gate their columns, in dispatches of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Activation
+from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.activation import epilogue_of
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.encode import encode_matmul
+from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
+
+
+def encode_stages(job: MatMulJob, encoder: VulkanEncoder, gain: Tensor | None = None) -> None:
+    """Record one to three dispatches: normalisation with factors `gain`, product, gates."""
+    norms, gated = job.norms, job.gated
+    job = replace(job, norms=None, gated=False)
+    if norms:
+        rows, depth = job.problem.m, job.problem.k
+        x = encoder.scratch(rows * depth)
+        scale = None if gain is None else Factor(gain)
+        norm = RowNorm(rows, depth, norms.epsilon, rms=not norms.centered, scale=scale)
+        encode_row_norm(norm, job.a, x, encoder)
+        job = replace(job, a=x)
+    if gated:
+        whole = encoder.scratch(job.problem.m * job.problem.n)
+        encode_matmul(replace(job, y=whole, activation=NO_ACTIVATION), encoder)
+        encode_gate(whole, job.y, job.activation, encoder)
+    else:
+        encode_matmul(job, encoder)
+
+
+def encode_gate(x: Tensor, y: Tensor, activation: Activation, encoder: VulkanEncoder) -> None:
+    """Record what lets two of every four columns of x gate the others."""
+    epilogue, count = epilogue_of(activation), prod(y.shape) // 2
+    shader = kernels.gate_columns(element=encoder.element, load=encoder.load)
+    params = kernels.GateColumnsParams(
+        count=count, act_alpha=epilogue.alpha, act_beta=epilogue.beta
+    )
+    encoder.dispatch_linear(shader, [x, y], params, count, epilogue.spec)
