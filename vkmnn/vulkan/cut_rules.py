@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 
@@ -16,12 +16,16 @@ from vkmnn.ir.ops import (
     AxisAttrs,
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    GatherNBitsAttrs,
     GatherNDAttrs,
     GroupNormAttrs,
     InterpAttrs,
     LayerNormAttrs,
     MatMulAttrs,
+    MatMulNBitsAttrs,
+    NormedMatMulAttrs,
     PoolingAttrs,
+    QuantizedMatMulAttrs,
     RecurrentAttrs,
     ReductionAttrs,
     SoftmaxAttrs,
@@ -229,8 +233,12 @@ def _pooling(op: Op[PoolingAttrs], inputs: Operands, outputs: Outputs) -> list[C
     return cuts + [rows(axis) for axis in range(len(spatial)) if not _blind(window, axis)]
 
 
-@CUTS.register("MatMul")
-def _matmul(op: Op[MatMulAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
+@CUTS.register("MatMul", "NormedMatMul", "QuantizedMatMul")
+def _matmul(
+    op: Op[MatMulAttrs] | Op[NormedMatMulAttrs] | Op[QuantizedMatMulAttrs],
+    inputs: Operands,
+    outputs: Outputs,
+) -> list[Cut]:
     """Matrices of a batch, rows, columns."""
     attrs, a, b = op.attrs, _given(inputs, 0), _given(inputs, 1)
     rank = len(outputs[0].shape)
@@ -251,8 +259,42 @@ def _matmul(op: Op[MatMulAttrs], inputs: Operands, outputs: Outputs) -> list[Cut
         cuts.append(cut_along(op, inputs, outputs, [own, None, None, row], row))
     if b_rank > 1:
         own = b_rank - 2 if attrs.transpose_b else b_rank - 1
-        reads = [None, own, 0, rank - 1]
-        cuts.append(cut_along(op, inputs, outputs, reads, rank - 1, unit=COLUMNS))
+        factor = inputs[4] if len(inputs) > 4 else None
+        each = factor is not None and prod(factor.shape) > 1
+        reads = [None, own, 0, rank - 1, 0 if each else None]
+        gates = b.shape[own] // max(1, outputs[0].shape[-1])
+        unit = COLUMNS // max(1, gates)
+        cuts.append(cut_along(op, inputs, outputs, reads, rank - 1, unit=unit))
+    return cuts
+
+
+@CUTS.register("MatMulNBits")
+def _matmul_nbits(op: Op[MatMulNBitsAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
+    """Rows, columns."""
+    attrs, last = op.attrs, len(outputs[0].shape) - 1
+    times = 2 if attrs.gated else 1
+
+    def narrower(begin: int, end: int) -> OpAttrs:
+        return replace(attrs, columns=(end - begin) * times)
+
+    rows = [cut_along(op, inputs, outputs, [axis, None, None, axis], axis) for axis in range(last)]
+    reads = [None, 0, 0, last, 0, 0]
+    columns = cut_along(op, inputs, outputs, reads, last, unit=COLUMNS // times, attrs=narrower)
+    return [*rows, columns]
+
+
+@CUTS.register("GatherNBits")
+def _gather_nbits(op: Op[GatherNBitsAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
+    """Whole blocks of columns, indices."""
+    attrs, last = op.attrs, len(outputs[0].shape) - 1
+
+    def narrower(begin: int, end: int) -> OpAttrs:
+        return replace(attrs, depth=(end - begin) * attrs.block)
+
+    cuts = [cut_along(op, inputs, outputs, [None, axis], axis) for axis in range(last)]
+    if attrs.depth % attrs.block == 0:
+        blocks, reads = attrs.depth // attrs.block, [1, None, 1, 1]
+        cuts.append(cut_along(op, inputs, outputs, reads, last, size=blocks, attrs=narrower))
     return cuts
 
 

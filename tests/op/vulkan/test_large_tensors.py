@@ -72,6 +72,14 @@ def ints(high: int, *shape: int) -> Array:
     return random.integers(0, high, shape)
 
 
+def codes(*shape: int) -> Array:
+    return random.integers(-90, 90, shape).astype(np.float32)
+
+
+def bits(*shape: int) -> Array:
+    return random.integers(0, 16, shape).astype(np.uint8)
+
+
 def conv(kernel: int, pad: int = 0, stride: int = 1, group: int = 1) -> o.ConvolutionAttrs:
     return o.ConvolutionAttrs((kernel, kernel), (stride, stride), (1, 1), (pad,) * 4, group=group)
 
@@ -153,6 +161,47 @@ ROWS = {
     "MatMul: shared": Row(o.MatMulAttrs(), [floats(5, 2, 20, 18), floats(2, 18, 21)]),
     "MatMul: transposed": Row(o.MatMulAttrs(transpose_a=True), [floats(20, 120), floats(20, 9)]),
     "MatMul: a vector": Row(o.MatMulAttrs(), [floats(200, 8), floats(8)]),
+    "NormedMatMul: columns": Row(
+        o.NormedMatMulAttrs(norm="RMS", epsilon=1e-5, activation=Activation("SILU")),
+        [floats(2, 24), floats(24, 97), floats(97), floats(2, 97)], (1, 2),
+    ),
+    "NormedMatMul: gates": Row(
+        o.NormedMatMulAttrs(True, "STD", 1e-5, Activation("SILU"), gated=True),
+        [floats(1, 3, 20), floats(164, 20), floats(164)], (1, 2),
+    ),
+    "NormedMatMul: rows": Row(
+        o.NormedMatMulAttrs(norm="RMS"), [floats(70, 24), floats(24, 8)], (1,)
+    ),
+    "QuantizedMatMul: columns": Row(
+        o.QuantizedMatMulAttrs(False, False, -128, 127),
+        [codes(5, 12), codes(12, 130), codes(130), None, np.exp2(codes(130) // 9)],
+        (1, 2, 4),
+    ),
+    "QuantizedMatMul: rows": Row(
+        o.QuantizedMatMulAttrs(False, True, 0, 255),
+        [codes(190, 12), codes(9, 12), None, None, np.float32([1 / 128])], (1, 4),
+    ),
+    "MatMulNBits: columns": Row(
+        o.MatMulNBitsAttrs(4, 32, 64, 259),
+        [floats(2, 64), bits(259, 2, 16), floats(259), floats(2, 259), floats(259, 2) / 9,
+         bits(259, 2)], (1, 2, 4, 5),
+    ),
+    "MatMulNBits: gates": Row(
+        o.MatMulNBitsAttrs(8, 16, 32, 324, Activation("SILU"), epsilon=1e-5, gated=True),
+        [floats(1, 32), bits(324, 2, 16), None, None, floats(324, 2) / 99, None, floats(32)],
+        (1, 4, 6),
+    ),
+    "MatMulNBits: rows": Row(
+        o.MatMulNBitsAttrs(4, 16, 64, 8),
+        [floats(2, 41, 64), bits(8, 4, 8), None, None, floats(8, 4) / 9], (1, 4),
+    ),
+    "GatherNBits: table": Row(
+        o.GatherNBitsAttrs(4, 16, 64, 120),
+        [bits(120, 4, 8), ints(120, 3, 2), floats(120, 4), bits(120, 4)], (0, 2, 3),
+    ),
+    "GatherNBits: indices": Row(
+        o.GatherNBitsAttrs(8, 16, 16, 30), [bits(30, 1, 16), ints(30, 99), floats(30, 1)], (0, 2)
+    ),
     "Softmax": Row(o.SoftmaxAttrs(-1), [floats(33, 50)]),
     "Softmax: channels": Row(o.SoftmaxAttrs(1), [floats(1, 5, 20, 21)]),
     "LayerNorm": Row(o.LayerNormAttrs(-1), [floats(3, 30, 20), floats(20), floats(20)], (1, 2)),
