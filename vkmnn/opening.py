@@ -353,6 +353,7 @@ def open_session(
     graph = _with_outputs(network.graph, config.save_tensors)
     device = device or open_device(config)
     device.backend.suggest(graph.tuned)
+    device.backend.offer(graph.packed)
     core = Session(
         graph,
         device.backend,

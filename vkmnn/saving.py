@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from vkmnn.budget import Budget
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import MAX_PLANNED_SIZES, Graph
-from vkmnn.opening import Network, load_network, open_session
+from vkmnn.opening import Network, load_network, open_device, open_session
 from vkmnn.schedule_config import (
     PRECISIONS,
     PrecisionName,
@@ -34,6 +35,8 @@ def convert(
     external_data: bool = False,
     sizes: Mapping[str, int | Sequence[int]] | None = None,
     tuned: bool = False,
+    packed: bool = False,
+    device: str | int = "auto",
     budget: Budget | None = None,
     unsupported: Unsupported = "cpu",
 ) -> None:
@@ -49,6 +52,10 @@ def convert(
             sessions plan for each of them when they open.
         tuned: keep what `tune` has measured on the device "auto" for the shapes that are fixed or
             planned for; sessions on such a device take it, those on others do not.
+        packed: also store the weights in the forms in which the kernels of `device` read them, for
+            the shapes that are fixed or planned for, at `precision`. Sessions whose kernels read
+            these forms need not pack them; others do.
+        device: whose forms these are, as of `InferenceSession`.
         budget: what loading the model may take; see `Budget`.
         unsupported: what becomes of nodes that vkmnn cannot run: "cpu" keeps them for an ONNX
             evaluator on the host, "raise" refuses the model.
@@ -81,7 +88,45 @@ def convert(
     else:
         network = load_network(model, budget, unsupported=unsupported)
     graph = _with_measured(network) if tuned else network.graph
+    if packed:
+        graph = _with_packed(graph, target.parent, half, device, budget)
     write_model(graph, target, WriteOptions(half, external_data, "vkmnn"))
+
+
+def _with_packed(
+    graph: Graph, folder: Path, half: bool, device: str | int, budget: Budget | None
+) -> Graph:
+    """Return the graph with the packed forms that a session of its file makes.
+
+    Raises:
+        InvalidInputError: no shape is known, or the device packs nothing.
+    """
+    from vkmnn.converter.native.write import WriteOptions, write_model
+
+    config = ScheduleConfig(device=device, precision="normal" if half else "high")
+    with TemporaryDirectory(prefix=".vkmnn-", dir=folder) as place:
+        path = Path(place, f"plain{SUFFIX}")
+        write_model(replace(graph, packed=()), path, WriteOptions(half))
+        network = load_network(path, budget)
+    opened_on = open_device(config)
+    opened_on.backend.collect_forms()
+    opened = open_session(network, config, opened_on)
+    try:
+        opened.plan_ahead()
+        if opened.core.current is None:
+            raise InvalidInputError(
+                "there are no shapes to pack weights for",
+                hint="fix the sizes that the model leaves open: --static-shapes N=1",
+            )
+        forms = opened_on.backend.packed_forms()
+    finally:
+        opened.core.close()
+    if not forms:
+        raise InvalidInputError(
+            f"{opened_on.info.name} reads all weights of this network as they are",
+            hint="leave out --packed",
+        )
+    return replace(network.graph, packed=forms)
 
 
 def _with_measured(network: Network) -> Graph:

@@ -216,6 +216,11 @@ def convert(
         bool,
         typer.Option("--tuned", help="Keep what `vkmnn tune` has measured on this device."),
     ] = False,
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="Also store the weights as kernels of the device read them."),
+    ] = False,
+    device: DeviceOption = "auto",
     unsupported: Annotated[
         str,
         typer.Option(
@@ -228,7 +233,7 @@ def convert(
     from vkmnn.cli.convert import convert_model
 
     options = (precision_name(precision), unsupported_name(unsupported))
-    convert_model(model, output, *options, external_data, sizes or [], tuned)
+    convert_model(model, output, *options, external_data, sizes or [], tuned, packed, device)
 
 
 CalibrateOption = Annotated[

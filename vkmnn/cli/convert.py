@@ -19,6 +19,8 @@ def convert_model(
     external: bool,
     sizes: Sequence[str],
     tuned: bool,
+    packed: bool,
+    device: str,
 ) -> None:
     """Convert a model, and print what was written; the arguments are the options as typed."""
     convert(
@@ -28,6 +30,8 @@ def convert_model(
         external_data=external,
         sizes=_parse_sizes(sizes),
         tuned=tuned,
+        packed=packed,
+        device=device,
         unsupported=unsupported,
     )
     written = [output, output.with_name(f"{output.name}.data")] if external else [output]

@@ -90,9 +90,19 @@ def _describe_graph(path: Path, shapes: Sequence[str], tensors: bool) -> bool:
     ]
     _show_values(*values)
     facts = {"parameters": _graph_parameters(source)}
+    for device, nbytes in _packed_bytes(source).items():
+        facts[f"packed for {device}"] = bytes_text(nbytes)
     sizes = parse_sizes(shapes, {info.name: info.shape for info in source.inputs})
     _show_network(net.graph, sizes, facts, tensors)
     return True
+
+
+def _packed_bytes(graph: Graph) -> Counter[str]:
+    """Return how many bytes of weights are there in the forms of each device."""
+    found: Counter[str] = Counter()
+    for form in graph.packed:
+        found[form.device] += form.packed.nbytes
+    return found
 
 
 def _show_network(graph: Graph, sizes: Sizes, facts: dict[str, str], tensors: bool) -> None:

@@ -14,7 +14,7 @@ from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import VkmnnError
-from vkmnn.ir import Array, DType, Op
+from vkmnn.ir import Array, DType, Op, PackedForm
 from vkmnn.records import dataclass
 
 TensorPurpose = Literal["device", "upload", "readback"]
@@ -288,6 +288,20 @@ class Backend(ABC):
         Args:
             tuned: candidates by choice, for each device by its key.
         """
+
+    def offer(self, forms: Sequence[PackedForm]) -> None:  # noqa: B027 - or read constants plain
+        """Take constants in forms that a model file holds, where kernels read these.
+
+        Args:
+            forms: constants that need not be packed, in place of those offered before.
+        """
+
+    def collect_forms(self) -> None:  # noqa: B027 - as above
+        """Note what is packed from now on, for `packed_forms`."""
+
+    def packed_forms(self) -> list[PackedForm]:
+        """Return what has been packed since `collect_forms`."""
+        return []
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
         """Return the device's key, and what was measured of the choices that plans have faced."""

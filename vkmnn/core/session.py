@@ -368,6 +368,7 @@ class Session:
         def work() -> None:
             self._drop_watched()
             self._program.forget_arrays()
+            self._main.offer(())
             self.graph = self._program.graph
             self._main.trim()
 

@@ -11,12 +11,14 @@ from vkmnn.ir.dtype import (
 )
 from vkmnn.ir.graph import (
     MAX_PLANNED_SIZES,
+    PACKING,
     Array,
     AttrsT,
     Dim,
     Graph,
     ModelMetadata,
     Op,
+    PackedForm,
     TensorInfo,
     check_attrs,
 )
@@ -32,6 +34,7 @@ __all__ = [
     "NARROW_FLOATS",
     "NARROW_INTEGERS",
     "OP_TYPES",
+    "PACKING",
     "Activation",
     "Array",
     "AttrsT",
@@ -45,6 +48,7 @@ __all__ = [
     "Op",
     "OpAttrs",
     "OpType",
+    "PackedForm",
     "Region",
     "TensorInfo",
     "View",

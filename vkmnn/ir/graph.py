@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
@@ -23,6 +23,9 @@ else:
 
 Dim = int | str | None
 Array = npt.NDArray[np.generic]
+
+PACKING = 1
+"""Of the packed forms of constants: goes up when a form changes and its name does not."""
 
 MAX_PLANNED_SIZES = 64
 """Combinations of sizes that a session plans for when it opens, at most."""
@@ -114,6 +117,23 @@ def check_attrs(op: Op) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedForm:
+    """A constant as kernels of a device read it, packed before there is a session.
+
+    Attributes:
+        source: the constant, an array of the graph's.
+        form: names the packing and the floats' element; with the constant, it says all.
+        packed: the words.
+        device: who chose the form.
+    """
+
+    source: Array
+    form: str
+    packed: Array
+    device: str
+
+
 @dataclass(slots=True)
 class Graph:
     """A network: ops in topological order over named tensors.
@@ -123,7 +143,8 @@ class Graph:
     `overridable` the constants that the model offers as inputs with a default value, `types` the
     ONNX types of inputs and outputs whose element type is OBJECT: "seq(tensor(float))".
     `planned_sizes` are sizes of named dimensions that sessions plan for when they open, `tuned` the
-    kernels that were measured to be fastest, by choice, for each device that was tried.
+    kernels that were measured to be fastest, by choice, for each device that was tried. `packed`
+    are forms of constants that sessions take instead of packing these themselves.
     """
 
     name: str
@@ -137,6 +158,7 @@ class Graph:
     types: dict[str, str] = field(default_factory=dict)
     planned_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tuned: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    packed: Sequence[PackedForm] = ()
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""

@@ -22,7 +22,7 @@ from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, create
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
-from vkmnn.ir import OP_TYPES, Array, DType, Op
+from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.memory import MemoryKind
@@ -33,6 +33,7 @@ from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
+from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
@@ -102,6 +103,7 @@ class VulkanBackend(TunableBackend):
         self._images = image_size(device.info, self._storage)
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
+        self._forms = Forms()
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
         self._max_elements = sum(heaps.values()) // width if heaps else inf
@@ -270,7 +272,7 @@ class VulkanBackend(TunableBackend):
         self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]
     ) -> PlanMemory:
         """Place every tensor of a plan in memory; for the arguments see `plan_memory`."""
-        return plan_memory(self.device, self._constants, recording, kept, provided)
+        return plan_memory(self.device, self._constants, recording, kept, provided, self._forms)
 
     def timed(self) -> VulkanBackend:
         """Return a backend that records timestamps and shares this one's constants."""
@@ -295,8 +297,11 @@ class VulkanBackend(TunableBackend):
         return self._sibling(self._timestamps, Preferences(table))
 
     def _sibling(self, timestamps: bool, chooser: Chooser) -> VulkanBackend:
-        return VulkanBackend(
-            self.device,
+        return self._on(self.device, timestamps, chooser)
+
+    def _on(self, device: Device, timestamps: bool, chooser: Chooser) -> VulkanBackend:
+        made = VulkanBackend(
+            device,
             self._progress,
             timestamps,
             chooser,
@@ -305,6 +310,8 @@ class VulkanBackend(TunableBackend):
             self._mode,
             self._storage,
         )
+        made._forms = self._forms
+        return made
 
     # --- tuning ----------------------------------------------------------------------------------
 
@@ -318,6 +325,18 @@ class VulkanBackend(TunableBackend):
         found = tuned.get(self._tuning_file().key) if tuned and self._mode != "off" else None
         if found and isinstance(self._chooser, Preferences):
             self._chooser = Preferences({**found, **self._chooser.table})
+
+    def offer(self, forms: Sequence[PackedForm]) -> None:
+        """Take constants in these forms instead of packing them; see `Backend`."""
+        self._forms.give(forms)
+
+    def collect_forms(self) -> None:
+        """Note what is packed from now on, for `packed_forms`."""
+        self._forms.collect(self.device.info.name)
+
+    def packed_forms(self) -> list[PackedForm]:
+        """Return what has been packed since `collect_forms`."""
+        return self._forms.made
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
         """Return the device's key, and what was measured of the choices that plans have faced."""
@@ -361,17 +380,7 @@ class VulkanBackend(TunableBackend):
         return TuningFile(cache_dir(), self.device.info)
 
     def reopened(self) -> VulkanBackend:
-        device = self.device.successor()
-        return VulkanBackend(
-            device,
-            self._progress,
-            self._timestamps,
-            self._chooser,
-            self.fp16,
-            self._fp16_inputs,
-            self._mode,
-            self._storage,
-        )
+        return self._on(self.device.successor(), self._timestamps, self._chooser)
 
     def new_tensor(
         self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"

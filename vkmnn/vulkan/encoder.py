@@ -298,7 +298,13 @@ class VulkanEncoder:
         self.dispatch(shader, tensors, params, groups, spec)
 
     def constant(
-        self, source: Tensor, key: str, pack: Callable[[Array], Array], *, full: bool = False
+        self,
+        source: Tensor,
+        key: str,
+        pack: Callable[[Array], Array],
+        *,
+        full: bool = False,
+        words: int = 0,
     ) -> Tensor:
         """Return a tensor that holds `pack(source.value)`, packed and uploaded once per session.
 
@@ -306,12 +312,15 @@ class VulkanEncoder:
             source: a tensor with a constant value.
             key: names the packing; the same key on the same constant shares one upload.
             pack: makes a float32 or int32 array of any shape.
+            words: how many elements it makes, so that model files may keep them under `key`, which
+                then must change with the packing; 0 keeps them out of files.
             full: the result is 32-bit words, whatever the current op's floats are: either floats
                 to be kept exact, or integers with floats packed into them.
         """
         assert source.value is not None
         fp16 = self.fp16 and not full and kernel_dtype(source.dtype) == "f32"
-        return self._constant(source.name, PackedConstant(source.value, key, pack, fp16))
+        packed = PackedConstant(source.value, key, pack, fp16, words=words)
+        return self._constant(source.name, packed)
 
     def image_constant(self, source: Tensor, key: str, pack: Callable[[Array], Array]) -> Tensor:
         """Return a tensor like that of `constant`, in an image.

@@ -21,6 +21,7 @@ from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.threads import Workers
 from vkmnn.vulkan.device_storage import place_on
+from vkmnn.vulkan.forms import NO_FORMS, Forms
 from vkmnn.vulkan.images.place import TEXELS, place_of
 from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
@@ -70,10 +71,20 @@ class ConstantStore:
             weakref.WeakValueDictionary()
         )
 
-    def place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
-        """Upload what is not there yet and return where each constant lies."""
+    def place(
+        self, constants: Mapping[Tensor, PackedConstant], forms: Forms = NO_FORMS
+    ) -> dict[Tensor, ConstantStorage]:
+        """Upload what is not there yet and return where each constant lies.
+
+        Args:
+            constants: what is wanted.
+            forms: what has been packed already.
+
+        Raises:
+            ModelError: a form has another size than kernels read.
+        """
         with self._lock:
-            return self._place(constants)
+            return self._place(constants, forms)
 
     def forget(self, stored: Sequence[ConstantStorage]) -> None:
         """Let go of the arrays of constants; who has them again uploads them again."""
@@ -84,7 +95,9 @@ class ConstantStore:
             for one in stored:
                 one.source = np.empty(0)
 
-    def _place(self, constants: Mapping[Tensor, PackedConstant]) -> dict[Tensor, ConstantStorage]:
+    def _place(
+        self, constants: Mapping[Tensor, PackedConstant], forms: Forms
+    ) -> dict[Tensor, ConstantStorage]:
         placed: dict[Tensor, ConstantStorage] = {}
         missing: dict[_Key, tuple[PackedConstant, str]] = {}
         for tensor, constant in constants.items():
@@ -100,7 +113,7 @@ class ConstantStore:
         threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 1
         with Workers(threads, "vkmnn-pack") as workers:
             for batch in _batches(missing.values(), _source_bytes, BATCH_BYTES):
-                packed = [workers.submit(_pack, item) for item in batch]
+                packed = [workers.submit(_pack, item, forms) for item in batch]
                 fresh.update(self._upload([done.result() for done in packed], workers))
         for tensor, constant in constants.items():
             if tensor not in placed:
@@ -159,10 +172,10 @@ def _source_bytes(item: tuple[PackedConstant, str]) -> int:
     return item[0].source.nbytes
 
 
-def _pack(item: tuple[PackedConstant, str]) -> tuple[PackedConstant, Array]:
+def _pack(item: tuple[PackedConstant, str], forms: Forms) -> tuple[PackedConstant, Array]:
     """Return a constant with its packed form; the text names the tensor."""
     constant, name = item
-    return constant, constant.array(name)
+    return constant, forms.packed(constant, name)
 
 
 def _room(array: Array, alignment: int) -> int:
@@ -270,6 +283,7 @@ def plan_memory(
     recording: Recording,
     kept: Sequence[Tensor],
     provided: Sequence[Tensor],
+    forms: Forms = NO_FORMS,
 ) -> PlanMemory:
     """Place every tensor that the recorded dispatches touch.
 
@@ -279,13 +293,15 @@ def plan_memory(
         recording: what was recorded for all segments of the plan, in running order.
         kept: tensors that the host reads.
         provided: tensors that the host writes.
+        forms: constants that are packed already.
 
     Raises:
+        ModelError: one of these has another size than kernels read.
         OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
     """
     alignment = _alignment(device)
     constants = constants_used(recording, kept)
-    placed = store.place(constants)
+    placed = store.place(constants, forms)
     ranges = {tensor: storage.range for tensor, storage in placed.items()}
 
     uploads = [recording.root(tensor) for tensor in provided]

@@ -21,7 +21,9 @@ Spec = Mapping[str, int | float | bool]
 class PackedConstant:
     """A constant in the form that a kernel wants, packed once and shared by plans.
 
-    With `image`, its rows [height, width, 4] are the texels of an image.
+    With `image`, its rows [height, width, 4] are the texels of an image. `words` is how many
+    elements the packed form has, 0 where only `pack` knows: a form from a file must have as many,
+    as kernels read them all.
     """
 
     source: Array
@@ -29,6 +31,12 @@ class PackedConstant:
     pack: Callable[[Array], Array]
     fp16: bool = False
     image: bool = False
+    words: int = 0
+
+    @property
+    def form(self) -> str:
+        """The name of the form in files."""
+        return f"{self.key}:f16" if self.fp16 else self.key
 
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""

@@ -27,7 +27,7 @@ from tests.model.networks import NETWORKS, make_feeds
 from vkmnn.converter.native.front_end import IDENTIFIER
 from vkmnn.converter.native.write import WriteOptions, write_model
 from vkmnn.errors import ConversionError, InvalidInputError, ModelError, UnsupportedOpError
-from vkmnn.ir import OP_TYPES, DType, Graph, Op, OpAttrs, TensorInfo
+from vkmnn.ir import OP_TYPES, PACKING, DType, Graph, Op, OpAttrs, PackedForm, TensorInfo
 from vkmnn.ir.dtype import has_narrow_types
 from vkmnn.ir.op_type import op_type
 from vkmnn.ir.ops import ReshapeAttrs, UnaryAttrs
@@ -395,6 +395,60 @@ def test_damaged(damage: str) -> None:
         load_network(file(fields(**DAMAGES[damage])))
 
 
+def packed_fields(packing: int = PACKING, **changes: Any) -> dict[str, Any]:
+    """Return the fields of the same file, whose constant is two elements and has a packed form."""
+    form = {"constant": 2, "form": "f", "dtype": "INT32", "dims": [2], "at": 8, "size": 8}
+    packed = {"packing": packing, "device": "d", "forms": [form | changes]}
+    shorter = {"graph__constants__0__dims": [2], "graph__constants__0__size": 8}
+    return fields(graph__packed=[packed], **shorter)
+
+
+def test_a_packed_form_by_hand() -> None:
+    graph = load_network(file(packed_fields())).graph
+    (form,) = graph.packed
+    assert form.source is graph.constants["c"]
+    assert (form.form, form.device) == ("f", "d")
+    np.testing.assert_array_equal(form.packed, np.ones(2, np.float32).view(np.int32))
+
+
+def test_forms_of_another_packing_are_passed_over() -> None:
+    """Their names may mean something else; their places are checked all the same."""
+    assert load_network(file(packed_fields(PACKING + 1))).graph.packed == []
+    with pytest.raises(ModelError, match="no place of its own"):
+        load_network(file(packed_fields(PACKING + 1, at=64)))
+
+
+FORM_DAMAGES: dict[str, dict[str, Any]] = {
+    "of nothing": {"constant": 3},
+    "of an input": {"constant": 0},
+    "before all tensors": {"constant": -1},
+    "without a name": {"form": ""},
+    "of another type": {"dtype": "INT64", "dims": [1]},
+    "of no type": {"dtype": "w8"},
+    "of another size": {"dims": [3]},
+    "of overflowing size": {"dims": [2**32, 2**32, 2]},
+    "of negative size": {"dims": [-2]},
+    "too many axes": {"dims": [1] * 40 + [2]},
+    "outside": {"at": 12},
+    "without end": {"at": 2**64 - 8},
+    "in the constants": {"at": 0},
+}
+
+
+@pytest.mark.parametrize("damage", FORM_DAMAGES)
+def test_damaged_forms(damage: str) -> None:
+    with pytest.raises(ModelError):
+        load_network(file(packed_fields(**FORM_DAMAGES[damage])))
+
+
+def test_a_form_that_is_there_twice() -> None:
+    model = packed_fields()
+    (packed,) = model["graph"]["packed"]
+    packed["forms"] = [packed["forms"][0] | {"dims": [1], "size": 4, "at": at} for at in (8, 12)]
+    with pytest.raises(ModelError, match="packed twice"):
+        load_network(file(model))
+
+
 @pytest.mark.parametrize(
     "name", ["../weights", "/etc/hostname", "a/b", "..", ".", "a\\b", "link", "missing", "\0"]
 )
@@ -423,11 +477,14 @@ def test_endless_values() -> None:
             load_network(bytes(damaged))
 
 
-@pytest.mark.parametrize("network", ["bert", "detector"])
+@pytest.mark.parametrize("network", ["bert", "detector", "packed"])
 def test_mutated(network: str, tmp_path: Path) -> None:
     """Whatever bytes are changed, a file is read or refused with ModelError."""
     path = tmp_path / "net.vkmnn"
-    vkmnn.convert(NETWORKS[network].build(), path, external_data=True)
+    if network == "packed":
+        write_model(packed_graph(), path, WriteOptions(external=True))
+    else:
+        vkmnn.convert(NETWORKS[network].build(), path, external_data=True)
     data = path.read_bytes()
     rng = random.Random(network)
     refused = foreseen = 0
@@ -440,6 +497,31 @@ def test_mutated(network: str, tmp_path: Path) -> None:
             foreseen += not error.unexpected
     assert refused > 50
     assert foreseen == refused
+
+
+def packed_graph() -> Graph:
+    """Return a network all of whose constants have forms for two devices."""
+    graph = load_network(NETWORKS["resnet"].build()).graph
+    forms = [
+        PackedForm(array, f"form:{name}", array.astype(np.float16), device)
+        for device in ("one", "other")
+        for name, array in graph.constants.items()
+        if array.dtype == np.float32
+    ]
+    return dataclasses.replace(graph, packed=forms)
+
+
+def test_forms_come_back(tmp_path: Path) -> None:
+    """Those of weights that are rounded in the file hold other numbers, and stay out of it."""
+    graph = packed_graph()
+    found = stored(graph, tmp_path / "net.vkmnn")
+    assert len(found.packed) == len(graph.packed)
+    for one, other in zip(found.packed, graph.packed, strict=True):
+        assert (one.form, one.device) == (other.form, other.device)
+        np.testing.assert_array_equal(one.packed, other.packed)
+        np.testing.assert_array_equal(one.source, other.source)
+    half = stored(graph, tmp_path / "half.vkmnn", WriteOptions(half=True))
+    assert {form.source.size >= 256 for form in half.packed} == {False}
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

@@ -15,12 +15,14 @@ from vkmnn.ir import (
     HOST_GRAPH,
     MAX_PLANNED_SIZES,
     OP_TYPES,
+    PACKING,
     Array,
     DType,
     Graph,
     ModelMetadata,
     Op,
     OpAttrs,
+    PackedForm,
     TensorInfo,
 )
 from vkmnn.ir.dtype import NARROW_INTEGERS
@@ -28,6 +30,7 @@ from vkmnn.schema import Buffer, Table, load_schema
 
 WHAT = "vkmnn"
 FORMAT = 1
+_PACKED_TYPES = (DType.FLOAT32, DType.FLOAT16, DType.INT32)
 _MAX_RANK = 32
 _MAX_DIM = 1 << 48
 
@@ -90,6 +93,7 @@ class _Reader:
         constants = self.constants()
         table = self.table
         infos = [self.tensor(one) for one in table.tables("infos")]
+        forms = self.packed(constants)
         graph = Graph(
             table.text("name"),
             [self.tensor(one) for one in table.tables("inputs")],
@@ -103,6 +107,7 @@ class _Reader:
             tuned={
                 one.text("device"): _texts(one.tables("choices")) for one in table.tables("tuned")
             },
+            packed=forms,
         )
         names = [info.name for info in graph.inputs]
         if len(set(names)) != len(names) or not constants.keys().isdisjoint(names):
@@ -172,17 +177,51 @@ class _Reader:
             stored is not dtype and (stored, dtype) != (DType.FLOAT16, DType.FLOAT32)
         ):
             raise self.fail(f"constant '{name}' is {stored.name} for {dtype.name}")
-        item = stored.numpy
+        array = _clean(self.array(f"constant '{name}'", stored, dims, at, size), stored)
+        return array if stored is dtype else array.astype(dtype.numpy)
+
+    def array(self, what: str, dtype: DType, dims: Sequence[int], at: int, size: int) -> Array:
+        """Return bytes of the file as an array, of which `size` must be all."""
+        item = dtype.numpy
         fits = len(dims) <= _MAX_RANK and all(0 <= dim < _MAX_DIM for dim in dims)
         if not fits or prod(dims) * item.itemsize != size:
-            raise self.fail(f"constant '{name}' of shape {dims} does not have {size} bytes")
+            raise self.fail(f"{what} of shape {dims} does not have {size} bytes")
         raw = self.source.data[at : at + size]
         try:
             array: Array = np.frombuffer(raw, np.uint8).view(_little(item)).reshape(dims)
         except ValueError as error:
-            raise self.fail(f"constant '{name}' of shape {dims}: {error}") from error
-        array = _clean(array, stored)
-        return array if stored is dtype else array.astype(dtype.numpy)
+            raise self.fail(f"{what} of shape {dims}: {error}") from error
+        return array
+
+    def packed(self, constants: Mapping[str, Array]) -> list[PackedForm]:
+        """Return the packed forms; those of another packing are checked, and left out."""
+        found: list[PackedForm] = []
+        seen: set[tuple[str, str, str]] = set()
+        end = max(
+            (one.integer("at") + one.integer("size") for one in self.table.tables("constants")),
+            default=0,
+        )
+        for several in self.table.tables("packed"):
+            device, known = several.text("device"), several.integer("packing") == PACKING
+            for table in several.tables("forms"):
+                name, form = self.name(table.integer("constant")), table.text("form")
+                at, size = table.integer("at"), table.integer("size")
+                if name not in constants or not form or (device, name, form) in seen:
+                    raise self.fail(f"'{name}' is not a constant, or is packed twice as '{form}'")
+                if at < end or at + size > len(self.source.data):
+                    raise self.fail(f"the packed form of '{name}' has no place of its own")
+                seen.add((device, name, form))
+                end = at + size
+                array = self.form(table, name, at, size)
+                if known:
+                    found.append(PackedForm(constants[name], form, array, device))
+        return found
+
+    def form(self, table: Table, name: str, at: int, size: int) -> Array:
+        dtype, dims = self.dtype(table, "dtype"), table.integers("dims")
+        if dtype not in _PACKED_TYPES:
+            raise self.fail(f"the packed form of '{name}' is {dtype.name} of shape {dims}")
+        return self.array(f"the packed form of '{name}'", dtype, dims, at, size)
 
     def ops(self) -> list[Op]:
         tables = self.table.tables("ops")

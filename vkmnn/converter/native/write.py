@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from vkmnn.converter.native.values import UnstorableError, encode
 from vkmnn.errors import ConversionError, InvalidInputError
-from vkmnn.ir import HOST_GRAPH, OP_TYPES, Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir import HOST_GRAPH, OP_TYPES, PACKING, Array, DType, Graph, Op, TensorInfo
 from vkmnn.schema import load_schema, write
 from vkmnn.schema.writer import TooLargeError
 
@@ -42,13 +43,20 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A constant as it lies in the file; `kept` is the element type that it has there."""
+    """A constant as it lies in the file; `kept` is the element type that it has there.
+
+    `rounded` says that the file holds other numbers than the graph. `form` is that of a constant
+    which is packed, `device` who chose it.
+    """
 
     name: str
     dtype: DType
     kept: DType
     array: Array
     at: int
+    rounded: bool = False
+    form: str = ""
+    device: str = ""
 
     @property
     def end(self) -> int:
@@ -69,9 +77,11 @@ def write_model(graph: Graph, path: Path, options: WriteOptions) -> None:
         InvalidInputError: the file cannot be written.
     """
     constants = list(_lay_out(graph, options.half))
-    end = constants[-1].end if constants else 0
+    forms = list(_lay_out_forms(graph, constants))
     external = f"{path.name}.data" if options.external else ""
-    model = _Names(graph).model(constants, options.engine) | {"data_size": end}
+    everything = [*constants, *forms]
+    end = everything[-1].end if everything else 0
+    model = _Names(graph).model(constants, forms, options.engine) | {"data_size": end}
     if external:
         model["external"] = external
     try:
@@ -82,10 +92,10 @@ def write_model(graph: Graph, path: Path, options: WriteOptions) -> None:
         raise ConversionError(f"a name in the graph is not text: {error.object!r}") from error
     try:
         if external:
-            _write_whole(path.with_name(external), b"", constants)
+            _write_whole(path.with_name(external), b"", everything)
             _write_whole(path, head, ())
         else:
-            _write_whole(path, head, constants)
+            _write_whole(path, head, everything)
     except OSError as error:
         raise InvalidInputError(f"'{path}' cannot be written: {error.strerror or error}") from error
 
@@ -145,8 +155,27 @@ def _lay_out(graph: Graph, half: bool) -> Iterator[Stored]:
         else:
             little = little.view(np.dtype(f"u{little.dtype.itemsize}"))
         kept = DType.FLOAT16 if stored.dtype != array.dtype else dtype
-        yield Stored(name, dtype, kept, little, at)
+        rounded = kept is not dtype and not np.array_equal(stored.astype(array.dtype), array)
+        yield Stored(name, dtype, kept, little, at, rounded)
         at += little.nbytes + -little.nbytes % ALIGNMENT
+
+
+def _lay_out_forms(graph: Graph, constants: Sequence[Stored]) -> Iterator[Stored]:
+    """Yield the packed forms after the constants, without those that other numbers were packed in.
+
+    Those of a device stand together.
+    """
+    names = {id(graph.constants[one.name]): one.name for one in constants if not one.rounded}
+    at = constants[-1].end if constants else 0
+    for form in sorted(graph.packed, key=lambda one: one.device):
+        name = names.get(id(form.source))
+        if name is not None:
+            dtype = DType.from_numpy(form.packed.dtype)
+            little = np.ascontiguousarray(form.packed).reshape(form.packed.shape)
+            little = little.astype(little.dtype.newbyteorder("<"), copy=False)
+            at += -at % ALIGNMENT
+            yield Stored(name, dtype, dtype, little, at, form=form.form, device=form.device)
+            at += little.nbytes
 
 
 def _as_half(array: Array) -> Array:
@@ -170,7 +199,9 @@ class _Names:
         self.attributes: dict[object, int] = {}
         self.encoded: list[dict[str, Any]] = []
 
-    def model(self, constants: Sequence[Stored], engine: str) -> dict[str, Any]:
+    def model(
+        self, constants: Sequence[Stored], forms: Sequence[Stored], engine: str
+    ) -> dict[str, Any]:
         graph, metadata = self.graph, self.graph.metadata
         tables = {
             "name": graph.name,
@@ -187,6 +218,10 @@ class _Names:
             "tuned": [
                 {"device": device, "choices": _pairs(choices)}
                 for device, choices in graph.tuned.items()
+            ],
+            "packed": [
+                {"packing": PACKING, "device": device, "forms": list(map(self.form, several))}
+                for device, several in groupby(forms, lambda form: form.device)
             ],
         }
         tables["names"], tables["symbols"] = list(self.names), list(self.symbols)
@@ -219,6 +254,16 @@ class _Names:
             "at": constant.at,
             "size": constant.array.nbytes,
             "stored": None if constant.kept is constant.dtype else constant.kept.name,
+        }
+
+    def form(self, form: Stored) -> dict[str, Any]:
+        return {
+            "constant": self.name(form.name),
+            "form": form.form,
+            "dtype": form.dtype.name,
+            "dims": form.array.shape,
+            "at": form.at,
+            "size": form.array.nbytes,
         }
 
     def op(self, op: Op) -> dict[str, Any]:

@@ -42,7 +42,10 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
     requantize = job.requantize
     epilogue = requantize.epilogue if requantize else epilogue_of(job.activation)
     weights = job.weights.packed(
-        f"{kernel.form}:{group}", lambda plain: kernel.pack(plain, group), encoder
+        f"{kernel.form}:{group}",
+        lambda plain: kernel.pack(plain, group),
+        encoder,
+        kernel.elements(problem),
     )
     if requantize:
         bias = requantize.pack(job.bias, problem.channels, encoder)

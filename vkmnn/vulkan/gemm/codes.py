@@ -85,7 +85,14 @@ def pack_codes(
         encoder: takes the constants.
     """
     key = f"codes:{form!r}"
-    packed = encoder.constant(codes, key, lambda array: _codes(array, form), full=True)
+    chunks = form.panels * form.blocks * form.chunks
+    packed = encoder.constant(
+        codes,
+        key,
+        lambda array: _codes(array, form),
+        full=True,
+        words=chunks * PANEL * CHUNK * form.bits // 32,
+    )
     factors = encoder.constant(scales, key, lambda array: _scales(array, form), full=True)
     offsets = packed
     if zeros is not None:

@@ -25,7 +25,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, Operand, left_operand, right_operand
 from vkmnn.vulkan.gemm.problem import ConvProblem, Grouping, MatMulProblem
-from vkmnn.vulkan.gemm.weights import pack_panels
+from vkmnn.vulkan.gemm.weights import pack_panels, packed_elements
 
 K = TypeVar("K", covariant=True)
 
@@ -146,6 +146,13 @@ class ConvKernel(ABC):
     def pack(self, w: Array, group: int) -> Array:
         """Return weights [O, C/group, taps] as the kernel reads them."""
         return pack_panels(w, self.panel, group)
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return how many elements `pack` makes; 0 keeps packed weights out of model files."""
+        if type(self).pack is not ConvKernel.pack:
+            return 0
+        depth, groups = problem.in_blocks * 4, problem.weight_groups
+        return packed_elements(groups, problem.outputs, depth, problem.taps, self.panel)
 
     @abstractmethod
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:

@@ -105,8 +105,9 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
     if b.value is not None:
         packed = encoder.constant(
             b,
-            f"matmul_b:{transposed}:{panel}",
+            f"matmul_b:{transposed}:{panel}:{job.shift}",
             lambda array: _right_constant(array, transposed, 4 * panel, job.shift),
+            words=problem.matrices[1] * batch * (4 if job.shift is None else 1),
         )
         return Operand(packed, panel, batch, panel=stride)
     if not transposed and k % 4 == 0 and n % 4 == 0:
@@ -153,7 +154,8 @@ def rows_of(
         return np.pad(ordered, ((0, 0), (0, 0), (0, -k % EIGHT))) if k % EIGHT else ordered
 
     if tensor.value is not None:
-        packed = encoder.constant(tensor, f"coop:{rows}:{k}:{across}", pack)
+        words = matrices * rows * k8 * EIGHT
+        packed = encoder.constant(tensor, f"coop:{rows}:{k}:{across}", pack, words=words)
     elif lies_by_rows(tensor, rows, k, across):
         packed = tensor
     else:

@@ -36,7 +36,9 @@ class Weights:
         key = f"{self.key}:{key}"
         return replace(self, key=key, view=lambda plain: view(before(plain)))
 
-    def packed(self, form: str, pack: Callable[[Array], Array], encoder: VulkanEncoder) -> Tensor:
+    def packed(
+        self, form: str, pack: Callable[[Array], Array], encoder: VulkanEncoder, elements: int = 0
+    ) -> Tensor:
         """Return the weights in the form that a kernel reads.
 
         Constants are packed once; computed weights in every run, on the device.
@@ -45,6 +47,7 @@ class Weights:
             form: names the form.
             pack: makes it from weights [O, C/group, taps]; must only move elements and add zeros.
             encoder: takes the packing.
+            elements: how many it makes, 0 where that is not known.
         """
 
         def repack(plain: Array) -> Array:
@@ -54,9 +57,14 @@ class Weights:
         key = f"conv:{self.key}:{form}"
         shift = self.shift
         if shift is not None:
-            return encoder.constant(self.tensor, key, lambda plain: words_of(repack(plain), shift))
+            return encoder.constant(
+                self.tensor,
+                f"{key}:bytes{shift}",
+                lambda plain: words_of(repack(plain), shift),
+                words=elements // 4,
+            )
         if self.tensor.value is not None:
-            return encoder.constant(self.tensor, key, repack)
+            return encoder.constant(self.tensor, key, repack, words=elements)
         # Packing the numbers of the elements shows where each of them goes.
         count = prod(self.tensor.shape)
         numbers = np.arange(1, count + 1, dtype=np.int32).reshape(self.tensor.shape)
@@ -90,6 +98,11 @@ def words_of(values: Array, shift: int) -> Array:
     shifted = values if shift == 0 else values - shift
     words: Array = np.ascontiguousarray(shifted, np.int8).view(np.dtype("<i4"))
     return words
+
+
+def packed_elements(groups: int, outputs: int, depth: int, taps: int, panel: int) -> int:
+    """Return how many elements `_pack` makes of `outputs` rows of `depth` elements in a group."""
+    return groups * ceil_div(outputs, 4 * panel) * 4 * panel * depth * taps
 
 
 def pack_panels(w: Array, panel: int, group: int) -> Array:

@@ -31,6 +31,7 @@ from vkmnn.vulkan.gemm.operands import Operand, rows_of
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
+from vkmnn.vulkan.gemm.weights import packed_elements
 from vkmnn.vulkan.spatial import Triple
 
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
@@ -150,6 +151,11 @@ class ConvCoop(CoopKernel, ConvKernel):
         padded = np.pad(split, padding) if any(map(any, padding)) else split
         ordered: Array = padded.transpose(0, 1, 3, 2)
         return ordered
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return how many elements the packed weights have."""
+        depth = ceil_div(problem.inputs, VECTOR) * VECTOR
+        return packed_elements(problem.weight_groups, problem.outputs, depth, problem.taps, 1)
 
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -34,6 +34,7 @@ from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import PANEL, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import VEC4_BYTES
+from vkmnn.vulkan.gemm.weights import packed_elements
 
 # The kernels, by the rows that they have room for.
 ROWS: tuple[kernels.MatmulGemvRows, ...] = (1, 4, 8)
@@ -213,6 +214,11 @@ class ConvGemv(GemvKernel, ConvKernel):
         padded[:outputs, :inputs] = w
         split: Array = padded.reshape(panels, width, blocks, 4, taps).transpose(0, 2, 4, 3, 1)
         return split
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return how many elements the packed weights have."""
+        outputs, depth = problem.weight_groups * problem.outputs, 4 * problem.in_blocks
+        return packed_elements(1, outputs, depth, problem.taps, PANEL)
 
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch of the kernel for products."""

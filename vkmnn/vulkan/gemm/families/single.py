@@ -17,7 +17,7 @@ from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.operands import conv_element
 from vkmnn.vulkan.gemm.problem import ConvProblem
-from vkmnn.vulkan.gemm.weights import pack_channels
+from vkmnn.vulkan.gemm.weights import pack_channels, packed_elements
 
 # Taps whose loads are on their way at once.
 TAPS_A_WAIT = 4
@@ -43,6 +43,11 @@ class SingleKernel(LoopKernel):
     def pack(self, w: Array, group: int) -> Array:
         """Return the weights, all groups as one."""
         return pack_channels(w)
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return how many elements the weights have, all groups as one."""
+        outputs = problem.weight_groups * problem.outputs
+        return packed_elements(1, outputs, problem.inputs, problem.taps, 1)
 
     def inner_rounds(self, problem: ConvProblem) -> int:
         """Return 0: there is no loop inside the taps."""

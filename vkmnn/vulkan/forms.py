@@ -1,0 +1,59 @@
+"""Constants that a model file holds in the forms in which kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vkmnn.errors import ModelError
+from vkmnn.ir import Array, PackedForm
+from vkmnn.vulkan.recording import PackedConstant
+
+
+class Forms:
+    """Packed forms by constant and name; once told to, it notes those that are packed here."""
+
+    def __init__(self) -> None:
+        # The forms keep the arrays alive that the keys name by identity.
+        self._given: dict[tuple[int, str], PackedForm] = {}
+        self._made: dict[tuple[int, str], PackedForm] | None = None
+        self._device = ""
+
+    def give(self, forms: Iterable[PackedForm]) -> None:
+        """Take what need not be packed, in place of what was given before."""
+        self._given = {(id(one.source), one.form): one for one in forms}
+
+    def collect(self, device: str) -> None:
+        """Note from now on what is packed, on behalf of a device."""
+        self._made, self._device = {}, device
+
+    @property
+    def made(self) -> list[PackedForm]:
+        """What has been packed since `collect`, of the forms that files keep."""
+        return list((self._made or {}).values())
+
+    def packed(self, constant: PackedConstant, name: str) -> Array:
+        """Return a constant's packed form, made here unless it was given.
+
+        Raises:
+            ModelError: the form that was given has another size than kernels read.
+            IntegerRangeError: as `PackedConstant.array`.
+        """
+        key = (id(constant.source), constant.form)
+        given = self._given.get(key) if constant.words else None
+        if given is not None:
+            width = 2 if constant.fp16 else 4
+            if given.packed.size == constant.words and given.packed.itemsize == width:
+                return given.packed
+            raise ModelError(
+                f"the packed form '{constant.form}' of '{name}' has {given.packed.nbytes} bytes, "
+                f"not {constant.words * width}",
+                hint="the file is damaged, or not vkmnn's work: convert the model again",
+            )
+        array = constant.array(name)
+        # Two threads may get here for one key: what they make is the same.
+        if self._made is not None and array.size == constant.words:
+            self._made[key] = PackedForm(constant.source, constant.form, array, self._device)
+        return array
+
+
+NO_FORMS = Forms()
