@@ -15,6 +15,8 @@ from tools.process import TaskError, step
 
 VENV = process.ROOT / ".venv"
 STAMP = VENV / "vkmnn-installed.json"
+UNFINISHED = VENV / "vkmnn-installing"
+"""There while pip works: what an interrupted pip leaves behind, the next one may not repair."""
 OLDEST_PYTHON = (3, 10)
 
 
@@ -85,16 +87,18 @@ def prepare(*extras: str) -> Path:
     Raises:
         TaskError: no environment, or pip failed.
     """
-    if not venv_works():
+    if UNFINISHED.exists() or not venv_works():
         make_venv()
     have = installed_extras()
     if have is None or not have.issuperset(extras):
         want = sorted((have or set()).union(extras))
         spec = f".[{','.join(want)}]" if want else "."
         pip = [venv_python(), "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e"]
+        UNFINISHED.touch()
         with step(f"installing vkmnn with its dependencies into .venv ({spec})"):
             process.run_quiet(
                 [*pip, spec], "pip could not install the dependencies (is there a network?)"
             )
+        UNFINISHED.unlink(missing_ok=True)
         STAMP.write_text(json.dumps({"pyproject": fingerprint(), "extras": want}), "utf-8")
     return venv_python()

@@ -35,6 +35,7 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(process, "ROOT", tmp_path)
     monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
     monkeypatch.setattr(environment, "STAMP", tmp_path / ".venv" / "stamp.json")
+    monkeypatch.setattr(environment, "UNFINISHED", tmp_path / ".venv" / "installing")
     monkeypatch.setenv("VKMNN_CACHE_DIR", str(tmp_path / "cache"))
     return tasks_module
 
@@ -151,6 +152,21 @@ def test_failed_install_leaves_no_stamp(tasks, venv, monkeypatch):
     with pytest.raises(TaskError, match="network"):
         environment.prepare()
     assert not environment.STAMP.exists()
+
+
+def test_interrupted_install_makes_the_environment_anew(tasks, venv, ran, monkeypatch):
+    def interrupt(command, failure, env=None):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "run_quiet", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            environment.prepare()
+    assert ran == []
+    environment.prepare()
+    assert [command[2] for command in ran] == ["venv", "pip"]
+    environment.prepare()
+    assert len(ran) == 2
 
 
 def test_missing_environment_is_made(tasks, ran):
