@@ -161,18 +161,17 @@ def test_representatives_are_what_the_device_runs(monkeypatch: pytest.MonkeyPatc
     assert ("matmul_coop" in chosen) == (isinstance(coop, Bench) and not coop.emulated)
 
 
-def test_the_suite_notices_broken_kernels() -> None:
-    """95 of 100 mutants, the same ones every time, of five kernels: three of sixty may survive."""
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_suite_notices_broken_kernels(name: str) -> None:
+    """Of twelve mutants, the same ones every time, one may survive."""
     if not enumerate_devices():
         pytest.skip("no Vulkan device")
-    outcomes = []
-    for name in KERNELS:
-        variant = find(name)
-        found = list(mutants(rendered_source(variant)[1], variant.name))
-        outcomes += run_mutants(variant, sample(found, EACH))
+    variant = find(name)
+    found = list(mutants(rendered_source(variant)[1], variant.name))
+    outcomes = run_mutants(variant, sample(found, EACH))
     survivors = [str(mutant) for mutant, fate, _ in outcomes if fate is Fate.SURVIVED]
-    assert len(outcomes) == EACH * len(KERNELS)
-    assert caught_part(outcomes) >= 0.95, "\n".join(survivors)
+    assert len(outcomes) == EACH
+    assert len(survivors) <= 1, "\n".join(survivors)
 
 
 def test_a_mutant_that_hangs_or_crashes_is_caught_and_the_rest_still_runs(
