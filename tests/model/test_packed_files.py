@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from collections import Counter
 from dataclasses import replace
@@ -106,6 +107,29 @@ def renamed(path: Path, target: Path) -> Path:
     ]
     write_model(replace(graph, packed=forms), target, WriteOptions())
     return target
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_weights_stay_where_they_are_mapped(
+    external: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the device reads mapped files, what needs no packing is not copied."""
+    path = tmp_path / "packed.vkmnn"
+    feeds = converted("resnet", path, packed=True, external_data=external)
+    with vkmnn.InferenceSession(path) as session:
+        if "file_memory" not in session.device.features:
+            pytest.skip("the device copies what files hold")
+        plan = session._session.core.current
+        assert plan is not None
+        places = plan.segments[0]._memory.constants  # type: ignore[attr-defined]
+        copied = [place.range.nbytes for place in places if place.arena.file is None]
+        assert sum(copied) < sum(place.range.nbytes for place in places) / 20
+        session.release_model()
+        gc.collect()
+        found = session.run(None, feeds)
+    monkeypatch.setenv("VKMNN_DISABLE_FEATURES", "file_memory")
+    for one, other in zip(found, run(path, feeds), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_copy_keeps_the_forms(packings: Counter[str], tmp_path: Path) -> None:

@@ -23,13 +23,16 @@ ALLOWED: dict[str, set[str]] = {
     "threads": set(),
     "registry": {"errors"},
     "cache_files": set(),
+    "mapped_files": set(),
     "budget": {"errors"},
     "ir": {"errors", "registry"},
     "schema": {"errors", "ir"},  # FlatBuffers, by the schemas of model files
     "shape": {"errors", "ir", "registry"},
     "folding": {"errors", "budget", "ir", "shape"},  # of constants: asked by passes and by plans
     "geometry": {"errors", "budget", "ir", "registry", "shape"},
-    "converter": {"errors", "budget", "ir", "registry", "shape", "folding", "schema"},
+    "converter": {
+        *("errors", "budget", "ir", "registry", "shape", "folding", "schema", "mapped_files"),
+    },
     "host": {
         "errors",
         "threads",
@@ -39,12 +42,18 @@ ALLOWED: dict[str, set[str]] = {
     },  # evaluators of ONNX, for what has no kernel
     "core": {"errors", "registry", "threads", "budget", "ir", "shape", "geometry", "folding"},
     "cpu_fallback": {"errors", "ir", "registry", "shape", "core", "threads"},
-    "runtime": {"errors", "budget", "threads", "cache_files"},  # knows Vulkan, knows no operator
+    "runtime": {
+        "errors",
+        "budget",
+        "threads",
+        "cache_files",
+        "mapped_files",
+    },  # knows Vulkan, knows no operator
     "shaders": {"errors", "runtime"},
     "codegen": {"errors", "cache_files"},  # runs without the engine, and the engine without it
     "vulkan": {
         *("errors", "threads", "ir", "registry", "shape", "geometry", "core", "runtime"),
-        *("shaders", "cache_files"),
+        *("shaders", "cache_files", "mapped_files"),
     },
     "plugin": {  # what authors of operators import: it re-exports, and registers nothing itself
         *("errors", "registry", "ir", "shape", "geometry", "converter", "core"),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
+    from vkmnn.mapped_files import MappedFile
     from vkmnn.runtime.drivers.base import DriverDevice
     from vkmnn.runtime.shader import Shader
 
@@ -145,6 +146,17 @@ class Device:
             buffer = Buffer(self, nbytes, kind, self.driver_device.allocate(nbytes, kind))
             self.raise_messages()
             return buffer
+
+    def import_file(self, file: MappedFile) -> Buffer | None:
+        """Return a buffer on a mapped file, for reading; None where the device cannot have one."""
+        if "file_memory" not in self.info.features:
+            return None
+        with self.gate.visit():
+            self.raise_unusable()
+            self.counts["allocations"] += 1
+            made = self.driver_device.import_file(file)
+            self.raise_messages()
+            return None if made is None else Buffer(self, made.nbytes, MemoryKind.WEIGHTS, made)
 
     def allocate_image(self, width: int, height: int, texel_format: str) -> Image:
         """Allocate a 2-D image; its content is undefined.

@@ -15,6 +15,7 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.ir import Array, Layout
+from vkmnn.mapped_files import MappedFile, place_in_file
 from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
@@ -40,10 +41,14 @@ _Key = tuple[int, str, bool]  # identity of the source, packing, whether floats 
 
 
 class ConstantArena:
-    """One buffer of constants; freed when no plan uses any of them."""
+    """One buffer of constants; freed when no plan uses any of them.
 
-    def __init__(self, buffer: Buffer) -> None:
+    `file` is the mapped file that it lies in, if it does.
+    """
+
+    def __init__(self, buffer: Buffer, file: MappedFile | None = None) -> None:
         self.buffer = buffer
+        self.file = file
 
     def __del__(self) -> None:
         """Free the device memory."""
@@ -70,6 +75,8 @@ class ConstantStore:
         self._stored: weakref.WeakValueDictionary[_Key, ConstantStorage] = (
             weakref.WeakValueDictionary()
         )
+        # An arena keeps its file mapped, and with it the key.
+        self._files: weakref.WeakValueDictionary[int, ConstantArena] = weakref.WeakValueDictionary()
 
     def place(
         self, constants: Mapping[Tensor, PackedConstant], forms: Forms = NO_FORMS
@@ -131,7 +138,11 @@ class ConstantStore:
                 key = _key(constant)
                 arena = ConstantArena(place.buffer)
                 self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
-        packed = [item for item in packed if not item[0].image]
+            elif (found := self._in_file(array)) is not None:
+                arena, place = found
+                key = _key(constant)
+                self._stored[key] = stored[key] = ConstantStorage(place, arena, constant.source)
+        packed = [item for item in packed if _key(item[0]) not in stored]
         limit = 0 if self._device.info.limits.whole_buffers else MAX_ARENA_BYTES
         writes: list[tuple[Buffer, int, Array]] = []
         for group in _batches(packed, lambda item: _room(item[1], alignment), limit):
@@ -148,6 +159,26 @@ class ConstantStore:
         for done in [workers.submit(_write, *write) for write in writes]:
             done.result()
         return stored
+
+    def _in_file(self, array: Array) -> tuple[ConstantArena, BufferRange] | None:
+        """Return where the device reads an array in the file that it is mapped from, if it can."""
+        limits = self._device.info.limits
+        found = None if limits.whole_buffers else place_in_file(array)
+        if found is None:
+            return None
+        file, offset = found
+        if offset % max(limits.storage_offset_alignment, limits.texel_offset_alignment):
+            return None
+        arena = self._files.get(id(file))
+        if arena is None:
+            buffer = self._device.import_file(file)
+            if buffer is None:
+                return None
+            arena = self._files[id(file)] = ConstantArena(buffer, file)
+        nbytes = _aligned(max(array.nbytes, VECTOR_BYTES), VECTOR_BYTES)
+        if offset + nbytes > arena.buffer.nbytes:
+            return None
+        return arena, BufferRange(arena.buffer, offset, nbytes)
 
 
 _STORES: weakref.WeakValueDictionary[int, ConstantStore] = weakref.WeakValueDictionary()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vkmnn.converter.front_end import Conversion, FrontEnd, front_end
 from vkmnn.errors import InvalidInputError, ModelError, ModelFileError
 from vkmnn.ir import HOST_GRAPH, Graph
+from vkmnn.mapped_files import MappedFile
 
 if TYPE_CHECKING:
     from vkmnn.converter.native.read import ModelFile
@@ -89,6 +90,6 @@ def _mapped(path: Path, *, allow_empty: bool = False) -> memoryview:
                 if allow_empty:
                     return memoryview(b"")
                 raise ModelFileError(f"the model file '{path}' is empty")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            return memoryview(MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
         raise ModelFileError(f"the model file '{path}' cannot be read: {error}") from error

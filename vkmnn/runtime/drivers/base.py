@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from vkmnn.mapped_files import MappedFile
     from vkmnn.runtime.device_info import DeviceInfo
     from vkmnn.runtime.drivers.buffer import DriverBuffer
     from vkmnn.runtime.memory import BufferRange, MemoryKind
@@ -125,6 +126,13 @@ class DriverDevice(ABC):
     @abstractmethod
     def allocate(self, nbytes: int, kind: MemoryKind) -> DriverBuffer:
         """Allocate at least `nbytes`; raises `OutOfDeviceMemoryError`."""
+
+    def import_file(self, file: MappedFile) -> DriverBuffer | None:
+        """Return a buffer on a mapped file, which it keeps mapped; None where there cannot be one.
+
+        Nobody may write to it. Called only on devices with the feature "file_memory".
+        """
+        return None
 
     def allocate_image(self, width: int, height: int, texel_format: str) -> DriverBuffer:
         """Allocate a 2-D image; raises `OutOfDeviceMemoryError`.

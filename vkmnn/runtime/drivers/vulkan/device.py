@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from vkmnn.errors import DeviceLostError
+from vkmnn.mapped_files import MappedFile
 from vkmnn.runtime.drivers.base import DriverDevice
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, names, result_error, struct
 from vkmnn.runtime.drivers.vulkan.command import COMMAND_BUFFERS, VulkanRecorder
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice
 from vkmnn.runtime.drivers.vulkan.image import VulkanImage
+from vkmnn.runtime.drivers.vulkan.imported import imported
 from vkmnn.runtime.drivers.vulkan.instance import Instance
 from vkmnn.runtime.drivers.vulkan.memory import VulkanBuffer
 from vkmnn.runtime.drivers.vulkan.pipeline import PipelineFactory, VulkanPipeline
@@ -167,6 +169,10 @@ class VulkanDevice(DriverDevice):
     def allocate(self, nbytes: int, kind: MemoryKind) -> VulkanBuffer:
         self.release_deferred()
         return VulkanBuffer(self, nbytes, kind)
+
+    def import_file(self, file: MappedFile) -> VulkanBuffer | None:
+        self.release_deferred()
+        return imported(self, file)
 
     def allocate_image(self, width: int, height: int, texel_format: str) -> VulkanImage:
         self.release_deferred()

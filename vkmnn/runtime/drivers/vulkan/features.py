@@ -40,11 +40,15 @@ _TYPES = {
     3: DeviceType.VIRTUAL,
     4: DeviceType.CPU,
 }
+_CPU = 4
 _DEVICE_LOCAL = 1
 _COMPUTE_STAGE = 0x20
 _QUEUE_GRAPHICS, _QUEUE_COMPUTE = 1, 2
 _STORAGE_TEXEL_BUFFER = 0x10  # VK_FORMAT_FEATURE_STORAGE_TEXEL_BUFFER_BIT
 _IMAGE_USES = 0x1 | 0x2 | 0x4000 | 0x8000  # SAMPLED_IMAGE, STORAGE_IMAGE, TRANSFER_SRC and _DST
+
+
+HOST_MEMORY = "VK_EXT_external_memory_host"
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class PhysicalDevice:
         for name, (core, extension) in SPIRV_VERSIONS.items():
             if extension and name in wanted and not _core(version, core):
                 extensions += [extension, "VK_KHR_shader_float_controls"]
+        if "file_memory" in wanted:
+            extensions.append(HOST_MEMORY)
         # The specification demands that this one is enabled where it is offered.
         if "VK_KHR_portability_subset" in self.extensions:
             extensions.append("VK_KHR_portability_subset")
@@ -120,6 +126,9 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
     features |= _texel_features(handle)
     if timestamp_bits and limits.timestampPeriod:
         features.add("timestamps")
+    # Others would read files through the bus, or refuse memory that they cannot write to.
+    if HOST_MEMORY in extensions and properties.base.deviceType == _CPU:
+        features.add("file_memory")
     size = properties.subgroup.subgroupSize
     controlled = "subgroup_size_control" in features
     if controlled and not properties.size_control.requiredSubgroupSizeStages & _COMPUTE_STAGE:

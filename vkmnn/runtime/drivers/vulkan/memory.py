@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOCAL, VISIBLE, COHERENT, CACHED = 1, 2, 4, 8  # VK_MEMORY_PROPERTY_*
 
-_USAGE = (
+USAGE = (
     0x1 | 0x2 | 0x8 | 0x20
 )  # TRANSFER_SRC | TRANSFER_DST | STORAGE_TEXEL_BUFFER | STORAGE_BUFFER
 _GRANULE = 256  # no device asks for a larger alignment of ranges
@@ -166,7 +166,7 @@ class VulkanBuffer(DriverBuffer):
 
 def _create_buffer(handles: Handles, size: int) -> Any:
     info = struct(
-        "VkBufferCreateInfo", lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, size=size, usage=_USAGE
+        "VkBufferCreateInfo", lib.VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, size=size, usage=USAGE
     )
     return handles.create("VkBuffer", info)
 

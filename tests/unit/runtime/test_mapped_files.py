@@ -1,0 +1,75 @@
+"""Mapped files as memory of a device that reads them where they are."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vkmnn.mapped_files import MappedFile, address_of, place_in_file
+from vkmnn.runtime import open_device
+from vkmnn.runtime.device import Device
+
+
+@pytest.fixture
+def device() -> Device:
+    found = open_device()
+    if "file_memory" not in found.info.features:
+        pytest.skip("the device copies what files hold")
+    return found
+
+
+def mapped(path: Path, nbytes: int) -> MappedFile:
+    path.write_bytes(bytes(n % 251 for n in range(nbytes)))
+    with path.open("rb") as file:
+        return MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def test_place_in_file(tmp_path: Path) -> None:
+    file = mapped(tmp_path / "data", 4096)
+    floats = np.frombuffer(memoryview(file)[64:1088], np.uint8).view(np.float32).reshape(16, 16)
+    assert address_of(file) % mmap.PAGESIZE == 0
+    assert place_in_file(floats) == (file, 64)
+    assert place_in_file(floats[2:].reshape(-1)) == (file, 192)
+    assert place_in_file(floats.T) is None  # in another order
+    assert place_in_file(floats[:, 1:]) is None
+    assert place_in_file(floats[:0]) is None
+    assert place_in_file(floats.copy()) is None
+    assert place_in_file(np.arange(4)) is None
+
+
+@pytest.mark.parametrize("nbytes", [1, 5000, 3 * 4096])
+def test_a_file_is_memory(device: Device, nbytes: int, tmp_path: Path) -> None:
+    """Its bytes are read, up to whole vectors; it stays mapped as long as the buffer is there."""
+    path = tmp_path / "some.file"
+    buffer = device.import_file(mapped(path, nbytes))
+    assert buffer is not None
+    assert buffer.host is None
+    assert buffer.nbytes >= nbytes
+    assert buffer.nbytes % 16 == 0
+    expected = np.frombuffer(path.read_bytes(), np.uint8)
+    np.testing.assert_array_equal(buffer.read(0, buffer.nbytes)[:nbytes], expected)
+    assert not buffer.read(0, buffer.nbytes)[nbytes:].any()
+    gc.collect()
+    assert path.name in Path("/proc/self/maps").read_text()
+    buffer.destroy()
+    del buffer
+    gc.collect()
+    assert path.name not in Path("/proc/self/maps").read_text()
+
+
+def test_files_that_are_not_taken(
+    device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whose size would have Mesa compile kernels again, and where the feature is switched off."""
+    assert device.import_file(mapped(tmp_path / "power", 8192)) is None
+    monkeypatch.setenv("VKMNN_DISABLE_FEATURES", "file_memory")
+    plain = open_device()
+    assert plain.import_file(mapped(tmp_path / "some", 5000)) is None
+    live = device.stats()
+    monkeypatch.setattr("vkmnn.runtime.drivers.vulkan.imported._memory_types", lambda *_: 0)
+    assert device.import_file(mapped(tmp_path / "other", 5000)) is None
+    assert device.stats() == live
