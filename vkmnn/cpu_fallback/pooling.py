@@ -10,6 +10,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.convolution import ALL, at, tap_slices
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required, widen
+from vkmnn.cpu_fallback.requantize import mean_of_codes
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import PoolingAttrs
@@ -129,4 +130,6 @@ def _pooling(op: Op[PoolingAttrs], inputs: Inputs) -> list[AnyArray]:
         result = _separable(powers, window, np.add) ** (1.0 / attrs.p)
     else:
         raise InvalidInputError(f"pooling kind '{attrs.kind}' is unknown")
+    if attrs.ending is not None:
+        result = mean_of_codes(result, attrs.ending)
     return [result.astype(dtype, copy=False)]

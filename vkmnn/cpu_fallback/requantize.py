@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import QuantizedConvolutionAttrs, QuantizedMatMulAttrs
+from vkmnn.ir.ops import CodeMean, QuantizedConvolutionAttrs, QuantizedMatMulAttrs
 
 
 def requantized(
@@ -25,3 +25,10 @@ def requantized(
         both = codes * one + residual.astype(np.float32) * other
         codes = np.clip(np.rint(both / unit), add.low, add.high).astype(np.float32)
     return np.asarray(codes * np.float32(attrs.scale))
+
+
+def mean_of_codes(means: AnyArray, ending: CodeMean) -> AnyArray:
+    """Return means of codes as codes, all arithmetic in float32."""
+    scaled = means.astype(np.float32) * np.float32(ending.of_x)
+    codes = np.clip(np.rint(scaled / np.float32(ending.unit)), ending.low, ending.high)
+    return np.asarray(codes.astype(np.float32) * np.float32(ending.scale))

@@ -659,6 +659,20 @@ class LRNAttrs(OpAttrs):
     bias: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class CodeMean:
+    """What makes codes of means of codes: y = clip(rint((mean · of_x) / unit), low, high) · scale.
+
+    All arithmetic is float32, in this order; `of_x` is the scale of x, `unit` that of y.
+    """
+
+    of_x: float
+    unit: float
+    low: float
+    high: float
+    scale: float = 1.0
+
+
 @op_type(
     "Pooling",
     flops=cost.pooling_flops,
@@ -669,7 +683,8 @@ class PoolingAttrs(OpAttrs):
     """MAX, AVERAGE or LP pooling over x [N, C, *S]; output 1 of MAX is the int64 flat index.
 
     `is_global` pools the whole spatial extent and ignores the rest. `p` is the norm of LP;
-    `storage_order` 1 makes MAX's indices column-major (ONNX MaxPool).
+    `storage_order` 1 makes MAX's indices column-major (ONNX MaxPool). With `ending`, of AVERAGE, x
+    is codes less their zero point, whose sums are exact; so is y.
     """
 
     kind: str
@@ -683,6 +698,7 @@ class PoolingAttrs(OpAttrs):
     is_global: bool = False
     p: int = 2
     storage_order: int = 0
+    ending: CodeMean | None = None
 
 
 @op_type("Interp", inputs=(1, 4), content=(1, 2, 3), flops=8, host=HostWork(cost.interp_numbers))

@@ -10,6 +10,7 @@ from math import isfinite
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
+from vkmnn.ir.ops import CodeMean
 
 _BYTE = np.iinfo(np.int8)
 
@@ -34,3 +35,17 @@ def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
         if tensor is not None and tensor.codes is not None:
             spec |= {f"{name.upper()}_CODES": True, f"{name.upper()}_SHIFT": tensor.codes}
     return spec
+
+
+def rounding_spec(ending: CodeMean | None) -> dict[str, float | bool]:
+    """Return the constants that tell a kernel to round to codes (`include/rounding.glsl.j2`)."""
+    if ending is None:
+        return {}
+    return {
+        "ROUNDS": True,
+        "OF_X": ending.of_x,
+        "UNIT": ending.unit,
+        "LOW": ending.low,
+        "HIGH": ending.high,
+        "SCALE": ending.scale,
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import gcd, prod
 
 from vkmnn.core.tensor import Tensor
@@ -11,13 +11,18 @@ from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.fp16 import is_float
 from vkmnn.vulkan.region_copy import copy_region
 from vkmnn.vulkan.storage import ELEMENT_BYTES, element_bytes, stored_word
 from vkmnn.vulkan.windows import chunk_starts, room_of, scratch_like, stored_as, window
 
 
 def change_layout(
-    source: Tensor, output: Tensor, shape: tuple[int, ...], encoder: VulkanEncoder
+    source: Tensor,
+    output: Tensor,
+    shape: tuple[int, ...],
+    encoder: VulkanEncoder,
+    rounding: Mapping[str, float | bool] | None = None,
 ) -> None:
     """Record the change of order; floats may change their width at once.
 
@@ -26,6 +31,7 @@ def change_layout(
         output: what is written, in the other; its layout tells which.
         shape: that of both, batch and channels first.
         encoder: takes the dispatches.
+        rounding: what makes codes of floats (`byte_codes.rounding_spec`).
     """
     batch, channels = shape[:2]
     pixels = prod(shape[2:])
@@ -36,7 +42,7 @@ def change_layout(
         load=encoder.load,
         result="c8" if output.codes is not None else stored_word(output),
     )
-    spec = code_spec(y=output)
+    spec = {**code_spec(y=output), **(rounding or {})}
 
     def record(read: Tensor, written: Tensor, images: int, planes: int, plane: int) -> None:
         count = images * ceil_div(planes, 4) * plane
@@ -80,6 +86,12 @@ def same_order(shape: Sequence[int]) -> bool:
     """Return whether a tensor lies the same in plain and in channel-blocked order."""
     batch, channels, *spatial = shape
     return batch == 1 and prod(spatial) == 1 and channels % 4 == 0
+
+
+def is_reordered(tensor: Tensor) -> bool:
+    """Return whether a dispatch brings 32-bit floats from plain to channel-blocked order."""
+    moves = tensor.value is None and tensor.layout is Layout.NCHW and not tensor.fp16
+    return moves and is_float(tensor) and len(tensor.shape) > 2 and not same_order(tensor.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.fp16 import is_float
 from vkmnn.vulkan.images.forms import image_layouts
 from vkmnn.vulkan.images.place import MIN_RANK
-from vkmnn.vulkan.layout_change import same_order
+from vkmnn.vulkan.layout_change import is_reordered
 from vkmnn.vulkan.splitting import Divider, in_form
 
 MakeExecution = Callable[[Op, Sequence[Tensor | None], Sequence[Tensor]], Execution]
@@ -186,7 +186,7 @@ class _Plan:
             tensor = inputs[number] if number < len(inputs) else None
             if tensor is None or tensor.name not in self.code_readers:
                 continue
-            if tensor.codes is None and shift is not None and _is_reordered(tensor):
+            if tensor.codes is None and shift is not None and is_reordered(tensor):
                 seen[number] = tensor = replace(tensor, layout=Layout.NC4HW4, codes=shift)
             if tensor.codes is not None:
                 wanted[number] = Form(Layout.NC4HW4, False, tensor.codes)
@@ -244,12 +244,6 @@ def _in_buffer(tensor: Tensor) -> Layout:
 def form_of(tensor: Tensor) -> Form:
     """Return the form of a tensor."""
     return Form(tensor.layout, tensor.fp16, tensor.codes)
-
-
-def _is_reordered(tensor: Tensor) -> bool:
-    """Return whether a dispatch brings 32-bit floats from plain to channel-blocked order."""
-    moves = tensor.value is None and tensor.layout is Layout.NCHW and not tensor.fp16
-    return moves and is_float(tensor) and not same_order(tensor.shape)
 
 
 def _code_readers(

@@ -8,13 +8,21 @@ read it: under its own name for integers, under `decoded` for what DequantizeLin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.ir import Array, DType, Op
-from vkmnn.ir.ops import BinaryAttrs, CastAttrs, PoolingAttrs, ReductionAttrs, UnaryAttrs
+from vkmnn.ir.ops import (
+    BinaryAttrs,
+    CastAttrs,
+    CodeMean,
+    PoolingAttrs,
+    ReductionAttrs,
+    UnaryAttrs,
+)
 from vkmnn.records import dataclass
 
 BYTES = (DType.UINT8, DType.INT8)
@@ -257,8 +265,8 @@ def is_finite(node: NodeContext, x: str) -> bool:
     return all(decoded(node, name) is not None for name in op.inputs)
 
 
-def averaged(node: NodeContext, x: str) -> str | None:
-    """Return means of codes times their scale, where x is means of what codes stand for."""
+def averaged(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
+    """Return means of codes as codes, where x is means of what codes stand for."""
     op = node.maker(x)
     if op is None or not isinstance(op.attrs, PoolingAttrs | ReductionAttrs):
         return None
@@ -266,8 +274,35 @@ def averaged(node: NodeContext, x: str) -> str | None:
     codes = None if scale is None else carried_in(node, op.inputs[0], scale)
     if codes is None or scale is None:
         return None
-    means = node.emit(op.type, [codes.tensor, *op.inputs[1:]], op.attrs)
-    return node.emit("BinaryOp", [means, node.constant(scale)], BinaryAttrs("MUL"))
+    low, high = (float(bound) for bound in bounds)
+    ending = CodeMean(float(scale), float(unit.scale), low, high)
+    if isinstance(op.attrs, PoolingAttrs):
+        return node.emit("Pooling", [codes.tensor], replace(op.attrs, ending=ending))
+    axes = _spatial_axes(node, op)
+    if axes:
+        pooled = PoolingAttrs("AVERAGE", is_global=True, ending=ending)
+        means = node.emit("Pooling", [codes.tensor], pooled)
+        squeezed = [means, node.ints_constant(axes)]
+        return means if op.attrs.keepdims else node.emit("Squeeze", squeezed)
+    means = node.emit("Reduction", [codes.tensor, *op.inputs[1:]], op.attrs)
+    scaled = node.emit("BinaryOp", [means, node.constant(scale)], BinaryAttrs("MUL"))
+    return clip_codes(node, rounded(node, scaled, unit), low, high)
+
+
+def _spatial_axes(node: NodeContext, op: Op) -> tuple[int, ...]:
+    """Return the axes that a reduction takes, if they are all but batch and channels."""
+    axes = node.const_value(op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] else None
+    rank = node.known_rank(op.inputs[0])
+    if axes is None or rank is None:
+        return ()
+    spatial = tuple(range(2, rank))
+    return spatial if {int(axis) % rank for axis in axes.reshape(-1)} == set(spatial) else ()
+
+
+def rounded(node: NodeContext, x: str, unit: Unit) -> str:
+    """Return floats in steps of a scale, rounded half to even."""
+    steps = node.emit("BinaryOp", [x, node.constant(unit.scale)], BinaryAttrs("DIV"))
+    return node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
 
 
 def clip_codes(

@@ -16,6 +16,7 @@ from vkmnn.converter.onnx.coded import (
     note_decoded,
     note_fixed,
     read_codes,
+    rounded,
     unit_of,
     write_codes,
 )
@@ -129,10 +130,10 @@ def quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
 
 def whole_codes(node: NodeContext, steps: str, zero: str, to: DType) -> str:
     """Return saturate(round(steps) + zero) in float32; NaN becomes the lower limit."""
-    rounded = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
+    whole = node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
     if zero:
-        rounded = binary(node, "ADD", rounded, zero)
-    return _between(node, rounded, *to.limits)
+        whole = binary(node, "ADD", whole, zero)
+    return _between(node, whole, *to.limits)
 
 
 @converter("QuantizeLinear", since=10)
@@ -193,8 +194,8 @@ def quantize_to_codes(node: NodeContext, x: str, unit: Unit) -> None:
         write_codes(node, codes, unit, bounds)
         return
     low, high = unit.bounds
-    rounded = _rounded(node, x, unit)
-    write_codes(node, _between(node, rounded, low, high), unit, (low, high))
+    whole = _between(node, rounded(node, x, unit), low, high)
+    write_codes(node, whole, unit, (low, high))
 
 
 def _from_codes(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
@@ -203,17 +204,11 @@ def _from_codes(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) 
     codes = requantized_product(node, x, unit, bounds)
     if codes is None and op is not None and op.type == "Convolution":
         codes = requantized_conv(node, op, unit, bounds)
-    if codes is not None:
-        return codes
-    means = averaged(node, x)
-    if means is not None or is_finite(node, x):
-        return clip_codes(node, _rounded(node, means or x, unit), *bounds)
-    return None
-
-
-def _rounded(node: NodeContext, x: str, unit: Unit) -> str:
-    steps = binary(node, "DIV", x, node.constant(unit.scale))
-    return node.emit("UnaryOp", [steps], UnaryAttrs("ROUND"))
+    if codes is None:
+        codes = averaged(node, x, unit, bounds)
+    if codes is None and is_finite(node, x):
+        codes = clip_codes(node, rounded(node, x, unit), *bounds)
+    return codes
 
 
 def _between(node: NodeContext, x: str, lowest: float, highest: float) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Graph, Op
-from vkmnn.ir.ops import PoolingAttrs, QuantizedConvolutionAttrs
+from vkmnn.ir.ops import ElementwiseAttrs, PoolingAttrs, QuantizedConvolutionAttrs, Step
 from vkmnn.testing.case import Case, tensor_info
 
 Arrays = dict[str, AnyArray]
@@ -45,6 +45,15 @@ def maximum(source: str, made: str, axes: int) -> Op:
     ones = (1,) * axes
     attrs = PoolingAttrs("MAX", ones, ones, ones, (0,) * 2 * axes)
     return Op("Pooling", f"{made}:op", [source], [made], attrs)
+
+
+def quantizer(unit: float, low: float, high: float) -> ElementwiseAttrs:
+    """Return the steps of a QuantizeLinear, as the passes leave them."""
+    steps = (
+        *(Step("DIV", (0, -1)), Step("ROUND", (1,)), Step("GREATER", (2, -2))),
+        *(Step("SELECT", (3, 2, -2)), Step("MIN", (4, -3))),
+    )
+    return ElementwiseAttrs(steps, (unit, float(low), float(high)))
 
 
 def chain_case(

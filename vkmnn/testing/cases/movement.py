@@ -21,8 +21,8 @@ from vkmnn.ir.ops import (
     UnaryAttrs,
 )
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases, tensor_info
-from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
-from vkmnn.testing.cases.shapes import SHAPES, floats, integers
+from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum, quantizer
+from vkmnn.testing.cases.shapes import SHAPES, f32, floats, integers
 
 NO_ATTRS = OpAttrs()
 Shape = tuple[int, ...]
@@ -188,6 +188,7 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
                 first, constants = as_bytes("in0", "codes", shape, low)
                 ops = [first, maximum("codes", "out", len(space))]
                 yield chain_case(ops, {"in0": codes_from(low, *shape)}, constants)
+                yield _quantized(low, *shape)
         return
     for channels in range(1, 10):
         for batch, space in ((1, (5, 3)), (3, (7,)), (2, (1, 1)), (2, (2, 3, 5))):
@@ -198,6 +199,14 @@ def convert_layout(variant: Variant) -> Iterator[Case]:
     if variant.fp16:
         for channels in (1, 6, 8):
             yield from _width_changes(floats(2, channels, 3, 5))
+
+
+def _quantized(low: int, *shape: int) -> Case:
+    """Return the case of floats that are rounded to codes of a byte: ties, infinities, NaN."""
+    x = codes_from(low - 9, *shape) * np.float32(0.375)
+    x.flat[::7] = np.resize(f32([np.nan, np.inf, -np.inf, -0.0, 1e-40]), x.flat[::7].shape)
+    rounds = Op("Elementwise", "rounds", ["in0"], ["codes"], quantizer(0.75, low, low + 255))
+    return chain_case([rounds, maximum("codes", "out", len(shape) - 2)], {"in0": x}, {})
 
 
 def _width_changes(x: AnyArray) -> Iterator[Case]:

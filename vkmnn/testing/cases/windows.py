@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from vkmnn.ir import Op
-from vkmnn.ir.ops import PoolingAttrs
+from vkmnn.ir.ops import CodeMean, PoolingAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn.testing.cases.shapes import f32, floats, integers, whole
@@ -121,6 +121,12 @@ def _of_codes(shape: Shape, low: int, attrs: PoolingAttrs) -> Iterator[Case]:
     feeds, axes = {"in0": codes_from(low, *shape)}, len(shape) - 2
     yield chain_case([first, pool], feeds, constants, 3e-7)
     yield chain_case([first, pool, maximum("made", "out", axes)], feeds, constants, 3e-7)
+    if attrs.kind == "AVERAGE":
+        # Sums of whole numbers, powers of two as scales: ties are everywhere, and results exact.
+        for ending in (CodeMean(0.5, 1.0, -20.0, 90.0), CodeMean(2.0, 0.25, -128.0, 127.0, 1.5)):
+            rounds = Op("Pooling", "op", ["codes"], ["made"], replace(attrs, ending=ending))
+            yield chain_case([first, rounds], feeds, constants)
+            yield chain_case([first, rounds, maximum("made", "out", axes)], feeds, constants)
 
 
 @shader_cases("pool_whole")

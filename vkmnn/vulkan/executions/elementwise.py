@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.core.execution import Layouts
-from vkmnn.ir.ops import MAX_STEP_INPUTS, MAX_STEP_NUMBERS, ElementwiseAttrs, Step
+from vkmnn.ir.ops import (
+    MAX_STEP_INPUTS,
+    MAX_STEP_NUMBERS,
+    CodeMean,
+    ElementwiseAttrs,
+    Step,
+)
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
+from vkmnn.vulkan.byte_codes import code_shift, rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
+from vkmnn.vulkan.layout_change import change_layout, is_reordered
 from vkmnn.vulkan.storage import reject_integers
 
 # Kinds that give zero when all their values are zero.
@@ -29,6 +37,14 @@ _FP16 = frozenset(
         "MUL_ADD", "CLIP", "SELECT",
     }
 )  # fmt: skip
+# What QuantizeLinear becomes: numbers are the scale and the bounds, and NaN is the lower one.
+_QUANTIZE = (
+    Step("DIV", (0, -1)),
+    Step("ROUND", (1,)),
+    Step("GREATER", (2, -2)),
+    Step("SELECT", (3, 2, -2)),
+    Step("MIN", (4, -3)),
+)
 _WHOLE_FP16 = 2048
 """All whole numbers up to this are numbers of fp16."""
 _FIRST_RESULT = MAX_STEP_INPUTS + MAX_STEP_NUMBERS
@@ -60,9 +76,20 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         fp16 = not squares and not codes and all(step.kind in _FP16 for step in steps)
         return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
+    def made_codes(self) -> int | None:
+        """What rounds floats in plain order to codes changes the order, too."""
+        ending, x = quantizes(self.attrs), self.operand(0)
+        if ending is None or not is_reordered(x) or x.shape != self.output.shape:
+            return None
+        return code_shift(ending.low, ending.high)
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         attrs, output = self.attrs, self.output
+        if output.codes is not None:
+            ending = quantizes(attrs)
+            change_layout(self.operand(0), output, output.shape, encoder, rounding_spec(ending))
+            return
         plan, tensors = plan_operands(self.operands, output, encoder)
         shader = kernels.elementwise(
             steps=4 if len(attrs.steps) <= 4 else 8,
@@ -96,6 +123,15 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         with encoder.in_full():
             bound.append(encoder.literal(f"{self.op.name}:numbers", numbers))
         encoder.dispatch_linear(shader, [*bound, output], params, plan.count, spec)
+
+
+def quantizes(attrs: ElementwiseAttrs) -> CodeMean | None:
+    """Return how floats become codes, where the steps are those of a QuantizeLinear."""
+    if attrs.steps != _QUANTIZE or len(attrs.numbers) != 3:
+        return None
+    unit, low, high = attrs.numbers
+    # Lanes past the last channel stay zero.
+    return CodeMean(1.0, unit, low, high) if low <= 0 <= high else None
 
 
 def _step_spec(number: int, step: Step, inputs: int) -> dict[str, int]:

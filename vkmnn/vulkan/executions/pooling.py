@@ -15,7 +15,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.windows import Window, pool_window
-from vkmnn.vulkan.byte_codes import code_spec
+from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
@@ -130,6 +130,16 @@ def _chunked(line: Pass, kind: str) -> Iterator[Pass]:
     )
 
 
+def _exact(passes: Sequence[Pass], spatial: Sequence[int], window: Window | None) -> list[Pass]:
+    """Return passes that divide sums of codes once, at the end; `window` None: of whole planes."""
+    if window is None:
+        sums = [replace(step, divisor=1.0) for step in passes[:-1]]
+        return [*sums, replace(passes[-1], divisor=float(prod(spatial)))]
+    if len(spatial) > MAX_AXES:
+        raise Rejection(f"means of codes over {len(spatial)} axes, at most {MAX_AXES} fit")
+    return [whole_pass(spatial, window)]
+
+
 @vulkan_execution("Pooling")
 class PoolingExecution(VulkanExecution[PoolingAttrs]):
     """One dispatch, or one per axis for large windows."""
@@ -146,12 +156,17 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         window = pool_window(attrs, spatial)
         if len(self.outputs) == 1:
             self._passes = plan_passes(spatial, window, attrs.kind)
+            planes = (
+                window.kernel == tuple(spatial) != ()
+                and set(window.output) == {1}
+                and not any((*window.begins, *window.ends))
+            )
+            if attrs.ending and len(self._passes) > 1:
+                self._passes = _exact(self._passes, spatial, None if planes else window)
             self._is_whole = (
                 attrs.kind in ("MAX", "AVERAGE")
                 and kernel_dtype(x.dtype) == "f32"
-                and window.kernel == tuple(spatial) != ()
-                and set(window.output) == {1}
-                and not any((*window.begins, *window.ends))
+                and planes
                 and prod(spatial) <= MAX_WHOLE
             )
         elif len(spatial) > MAX_AXES:
@@ -168,8 +183,9 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         return [layout], [layout] * len(self.outputs)
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow the input; norms leave the range of fp16."""
-        return self.by_rule(Fp16Rule.FULL if self.attrs.kind == "LP" else self.fp16_rule)
+        """Follow the input; norms leave the range of fp16, and codes of means are exact."""
+        full = self.attrs.kind == "LP" or self.attrs.ending
+        return self.by_rule(Fp16Rule.FULL if full else self.fp16_rule)
 
     def code_inputs(self) -> dict[int, int | None]:
         """Maxima and averages over pixels read codes."""
@@ -177,7 +193,10 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         return {0: None} if takes and self.attrs.kind in ("MAX", "AVERAGE") else {}
 
     def made_codes(self) -> int | None:
-        """Maxima of codes are codes."""
+        """Maxima of codes are codes, and what is rounded and not decoded."""
+        ending = self.attrs.ending
+        if ending is not None:
+            return code_shift(ending.low, ending.high) if ending.scale == 1.0 else None
         return self.operand(0).codes if self.attrs.kind == "MAX" else None
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
@@ -199,21 +218,23 @@ def _takes_whole(x: Tensor, encoder: VulkanEncoder) -> bool:
     return encoder.choose("global pooling", x.shape, ways)
 
 
-def _element(source: Tensor, target: Tensor, others: _E) -> _E | Literal["c8"]:
+def _element(attrs: PoolingAttrs, source: Tensor, target: Tensor, others: _E) -> _E | Literal["c8"]:
     """Return the element of kernels: that of codes where either tensor holds them."""
-    return others if source.codes is None and target.codes is None else "c8"
+    plain = source.codes is None and target.codes is None and attrs.ending is None
+    return others if plain else "c8"
 
 
 def _encode_whole(attrs: PoolingAttrs, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
     batch, channels = x.shape[:2]
     images, size = batch * ceil_div(channels, 4), prod(x.shape[2:])
     group = row_group(images, size, encoder)
-    shader = kernels.pool_whole(lanes=group.lanes, element=_element(x, y, encoder.element))
+    shader = kernels.pool_whole(lanes=group.lanes, element=_element(attrs, x, y, encoder.element))
     params = kernels.PoolWholeParams(images=images, size=size, batch=batch, channels=channels)
     spec = {
         "AVERAGE": attrs.kind == "AVERAGE",
         "local_size_x": group.local,
         **code_spec(x=x, y=y),
+        **rounding_spec(attrs.ending),
     }
     tensors = [blocked(x, encoder), y]
     encoder.dispatch(shader, tensors, params, row_grid(images, encoder), spec)
@@ -244,7 +265,7 @@ def _encode_passes(
     for number, step in enumerate(passes):
         last = number == len(passes) - 1
         target = y if last else encoder.scratch(images * prod(step.out_size) * 4, y.dtype)
-        job = _Job(attrs, step, batch, channels, images)
+        job = _Job(attrs if last else replace(attrs, ending=None), step, batch, channels, images)
         pixels = encoder.choose("pooling", job, _strips(job, kernel_dtype(x.dtype), encoder))
         if pixels:
             _encode_strips(job, pixels, source, target, encoder)
@@ -293,7 +314,7 @@ def _encode_strips(
         size=step.kernel[2],  # type: ignore[arg-type]
         stride=step.stride[2],  # type: ignore[arg-type]
         pixels=pixels,  # type: ignore[arg-type]
-        element=_element(source, target, encoder.element),
+        element=_element(job.attrs, source, target, encoder.element),
     )
     params = kernels.PoolStripParams(
         count=count,
@@ -313,6 +334,7 @@ def _encode_strips(
         "AVERAGE": attrs.kind == "AVERAGE",
         "COUNT_PADS": attrs.count_include_pad,
         **code_spec(x=source, y=target),
+        **rounding_spec(attrs.ending),
     }
     encoder.dispatch_linear(shader, [source, target], params, count, spec)
 
@@ -322,7 +344,7 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
     count = job.images * prod(step.out_size)
     encoder.dispatch_linear(
         kernels.pool(
-            element=_element(source, target, encoder.element_of(source)), load=encoder.load
+            element=_element(attrs, source, target, encoder.element_of(source)), load=encoder.load
         ),
         [source, target],
         kernels.PoolParams(
@@ -344,6 +366,7 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
             "KIND": kernels.Pool[attrs.kind],
             "COUNT_PADS": attrs.count_include_pad,
             **code_spec(x=source, y=target),
+            **rounding_spec(attrs.ending),
         },
     )
     taps = prod(step.kernel)

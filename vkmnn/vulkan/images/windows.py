@@ -222,6 +222,8 @@ def _pool_takes(
     attrs, x = execution.attrs, inputs[0]
     if x is None or x.value is not None or attrs.kind == "LP" or not 3 <= len(x.shape) <= 4:
         return None
+    if attrs.ending is not None:
+        return None
     window = pool_window(attrs, x.shape[2:])
     return {0} if prod(window.kernel) <= MAX_TAPS else None
 
