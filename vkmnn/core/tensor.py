@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable
 from dataclasses import field
 
 from vkmnn.errors import PluginError
@@ -42,6 +43,7 @@ class Tensor:
     shape: tuple[int, ...] = field(init=False, repr=False)
     """The static shape."""
     _settled: bool = field(init=False, repr=False)
+    _kind: Hashable = field(init=False, repr=False)
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Tensor:
         _set_fp16(self, fp16)
         _set_codes(self, codes)
         _set_settled(self, False)
+        _set_kind(self, None)
 
     def take_form(self, layout: Layout, fp16: bool, codes: int | None = None) -> None:
         """Change the layout or width on the device; the class says when this is allowed.
@@ -76,10 +79,25 @@ class Tensor:
         _set_layout(self, layout)
         _set_fp16(self, fp16)
         _set_codes(self, codes)
+        _set_kind(self, None)
 
     def settle(self) -> None:
         """Make the form final."""
         _set_settled(self, True)
+
+    @property
+    def kind(self) -> Hashable:
+        """All but the name and the content: what is equal for tensors that kernels treat alike."""
+        if self._kind is None:
+            constant = self.value is not None
+            kind = self.shape, self.info.dtype, self.layout, self.fp16, self.codes, constant
+            _set_kind(self, kind)
+        return self._kind
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the tensor has the form in which it was made."""
+        return self.layout is Layout.NCHW and not self.fp16 and self.codes is None
 
     @property
     def name(self) -> str:
@@ -92,7 +110,9 @@ class Tensor:
         return self.info.dtype
 
 
-_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_codes, _set_shape, _set_settled = (
-    vars(Tensor)[name].__set__
-    for name in ("info", "usage", "layout", "value", "fp16", "codes", "shape", "_settled")
+_set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_codes = (
+    vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "fp16", "codes")
+)
+_set_shape, _set_settled, _set_kind = (
+    vars(Tensor)[name].__set__ for name in ("shape", "_settled", "_kind")
 )

@@ -20,6 +20,9 @@ class Layout(enum.Enum):
     NC4HW4 = "NC4HW4"
     IMAGE = "IMAGE"
 
+    # Members are singletons, and planning hashes them often; `Enum` hashes their names in Python.
+    __hash__ = object.__hash__
+
 
 def storage_elements(shape: Sequence[int], layout: Layout) -> int:
     """Return how many elements a tensor takes in memory, padding of blocks included."""

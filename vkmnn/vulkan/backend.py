@@ -19,19 +19,20 @@ from vkmnn.core.backend import (
 )
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
-from vkmnn.core.kernels import KERNELS, create
+from vkmnn.core.kernels import KERNELS, Make, create
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.memory import MemoryKind
+from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.vulkan import executions, images
 from vkmnn.vulkan.bindable import Fault, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.encoder import MAX_KNOWN, VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.images.forms import image_record
@@ -39,7 +40,8 @@ from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
-from vkmnn.vulkan.recording import Recording
+from vkmnn.vulkan.recording import Recording, SpecializedShader
+from vkmnn.vulkan.repeats import AttrsNames, Repeats, problem_key
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import (
@@ -104,6 +106,9 @@ class VulkanBackend(TunableBackend):
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
         self._forms = Forms()
+        self._attrs = AttrsNames()
+        self._alike: dict[Hashable, Mapping[str, Any]] = {}
+        self._pipelines: dict[SpecializedShader, Pipeline] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
         self._max_elements = sum(heaps.values()) // width if heaps else inf
@@ -112,20 +117,42 @@ class VulkanBackend(TunableBackend):
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
         """Return an execution, or the reason the op cannot run on this device."""
-        if op.type not in EXECUTIONS and not len(KERNELS):
+        own = EXECUTIONS.get(op.type)
+        if own is None and not len(KERNELS):
             return Rejection(f"no Vulkan execution for {op.type}")
-        for tensor in (*inputs, *outputs):
-            if tensor is not None and kernel_dtype(tensor.dtype) is None:
-                return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
-            if tensor is not None and prod(tensor.shape) > self._max_elements:
-                return Rejection(f"'{tensor.name}' is larger than all of the device's memory")
         for index, tensor in enumerate(inputs):
             if tensor is None or tensor.value is None or index in OP_TYPES[op.type].content:
                 continue
             value = beyond_range(tensor.value)
             if value is not None:
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
-        made = create(self.type, EXECUTIONS.get(op.type), op, inputs, outputs, self.device.info)
+        if own is None or not own.repeatable or len(KERNELS):
+            return self._create(own, op, inputs, outputs)
+        problem = problem_key(op, inputs, outputs, self._attrs)
+        like = self._alike.get(problem)
+        if like is not None:
+            return own.like(like, op, inputs, outputs)
+        made = self._create(own, op, inputs, outputs)
+        if isinstance(made, VulkanExecution):
+            made.problem = problem
+            if len(self._alike) >= MAX_KNOWN:
+                self._alike.clear()
+            self._alike[problem] = made.kept()
+        return made
+
+    def _create(
+        self,
+        own: Make | None,
+        op: Op,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+    ) -> Execution | Rejection:
+        for tensor in (*inputs, *outputs):
+            if tensor is not None and kernel_dtype(tensor.dtype) is None:
+                return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
+            if tensor is not None and prod(tensor.shape) > self._max_elements:
+                return Rejection(f"'{tensor.name}' is larger than all of the device's memory")
+        made = create(self.type, own, op, inputs, outputs, self.device.info)
         return made or Rejection(f"no Vulkan execution for {op.type}")
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
@@ -179,10 +206,15 @@ class VulkanBackend(TunableBackend):
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
         used = pipelines_used(recording)
-        # The driver compiles while the constants are packed.
-        with self.device.start_pipelines(used.values(), warm_up=True) as batch:
+        missing = {name: pair for name, pair in used.items() if name not in self._pipelines}
+        if missing:
+            # The driver compiles while the constants are packed.
+            with self.device.start_pipelines(missing.values(), warm_up=True) as batch:
+                memory = self.place(recording, list(kept.values()), list(inputs.values()))
+                made = batch.result(self._progress)
+            self._pipelines.update(zip(missing, made, strict=True))
+        else:
             memory = self.place(recording, list(kept.values()), list(inputs.values()))
-            pipelines = dict(zip(used, batch.result(self._progress), strict=True))
         self._reject_constants(segments, recording, memory)
         _log.debug(
             "plan: %d dispatches, %d activation bytes (lower bound %d)",
@@ -191,7 +223,7 @@ class VulkanBackend(TunableBackend):
             memory.activation_lower_bound,
         )
         recorder = PlanRecorder(
-            self.device, recording, memory, pipelines, self._timestamps, self._apart
+            self.device, recording, memory, self._pipelines, self._timestamps, self._apart
         )
         result: list[Segment] = []
         uploaded: set[str] = set()
@@ -244,6 +276,7 @@ class VulkanBackend(TunableBackend):
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
+        repeats = Repeats(encoder, self._attrs)
         ends = []
         for commands in segments:
             for command in commands:
@@ -253,7 +286,10 @@ class VulkanBackend(TunableBackend):
                 try:
                     execution.bind(command.inputs, command.outputs)
                     record = image_record(command)
-                    record(execution, encoder) if record else execution.on_encode(encoder)
+                    if record:
+                        record(execution, encoder)
+                    else:
+                        repeats.encode(execution, command.inputs, command.outputs)
                 except Exception as error:
                     op = command.op
                     raise unexpected_error(

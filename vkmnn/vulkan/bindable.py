@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from operator import gt, truediv
+from collections.abc import Callable, Iterator, Sequence
+from operator import truediv
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline import max_range_bytes, missing
-from vkmnn.vulkan.recording import Dispatch, Recording
+from vkmnn.vulkan.recording import Dispatch, Recording, SpecializedShader
 from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, storage_bytes
 
 PADDED = 4
@@ -44,16 +44,23 @@ def find_faults(
             knows nothing of packed constants.
     """
     limits = info.limits
-    lacks: dict[Hashable, str | None] = {}
+    max_x, max_y, max_z = limits.max_workgroup_count
+    kinds: dict[SpecializedShader, tuple[str | None, list[int]]] = {}
     always = min(limits.max_storage_buffer_range, limits.max_texel_buffer_elements * 4)
     small: set[Tensor] = set()
     for dispatch in dispatches:
-        kind = (dispatch.shader, *sorted(dispatch.spec.items()))
-        if kind not in lacks:
-            lacks[kind] = missing(dispatch.shader, info, dispatch.spec)
-        if reason := lacks[kind]:
-            yield Fault(dispatch.label, reason)
-        if any(map(gt, dispatch.groups, limits.max_workgroup_count)):
+        known = kinds.get(dispatch.pipeline)
+        if known is None:
+            shader = dispatch.shader
+            known = kinds[dispatch.pipeline] = (
+                missing(shader, info, dispatch.spec),
+                [max_range_bytes(binding, limits) for binding in shader.bindings],
+            )
+        lacking, most = known
+        if lacking:
+            yield Fault(dispatch.label, lacking)
+        x, y, z = dispatch.groups
+        if x > max_x or y > max_y or z > max_z:
             share = min(map(truediv, limits.max_workgroup_count, dispatch.groups))
             yield Fault(
                 dispatch.label,
@@ -61,10 +68,9 @@ def find_faults(
                 "that the device dispatches at once",
                 share,
             )
-        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
+        for tensor, limit in zip(dispatch.tensors, most, strict=True):
             if tensor in small:
                 continue
-            limit = max_range_bytes(binding, limits)
             size = size_of(tensor, limit)
             if size <= always:
                 small.add(tensor)

@@ -24,7 +24,13 @@ from vkmnn.vulkan.checks import (
 from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import is_gpu
-from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording, Spec
+from vkmnn.vulkan.recording import (
+    Dispatch,
+    PackedConstant,
+    Recording,
+    Spec,
+    specialized,
+)
 from vkmnn.vulkan.storage import (
     VECTOR_BYTES,
     Element,
@@ -257,19 +263,21 @@ class VulkanEncoder:
             )
         if 0 in groups:
             return
+        recording = self.recording
         for tensor, binding in zip(tensors, shader.bindings, strict=True):
             if "w" in binding.access:
-                self.recording.written.add(self.root(tensor))
-        data = params.pack() if params is not None else b""
-        self.recording.dispatches.append(
+                recording.written.add(recording.root(tensor))
+        spec = spec or {}
+        recording.dispatches.append(
             Dispatch(
                 shader,
                 tuple(tensors),
-                data,
+                params.pack() if params is not None else b"",
                 groups,
-                spec or {},
-                self.label,
-                len(self.recording.dispatches),
+                spec,
+                self._label,
+                len(recording.dispatches),
+                specialized(shader, spec),
             )
         )
 
@@ -322,6 +330,11 @@ class VulkanEncoder:
         packed = PackedConstant(source.value, key, pack, fp16, words=words)
         return self._constant(source.name, packed)
 
+    def constant_like(self, source: Tensor, packed: PackedConstant) -> Tensor:
+        """Return a constant packed as another op's was."""
+        assert source.value is not None
+        return self._constant(source.name, packed.of(source.value))
+
     def image_constant(self, source: Tensor, key: str, pack: Callable[[Array], Array]) -> Tensor:
         """Return a tensor like that of `constant`, in an image.
 
@@ -350,9 +363,16 @@ class VulkanEncoder:
 
         Its floats are stored like those of the current op, or in 32 bits if `full`.
         """
+        fp16 = self.fp16 and not full and kernel_dtype(dtype) == "f32"
+        return self._new_scratch(dtype, (elements,), fp16)
+
+    def scratch_like(self, tensor: Tensor) -> Tensor:
+        """Return a temporary like the one that another op had."""
+        return self._new_scratch(tensor.dtype, tensor.shape, tensor.fp16)
+
+    def _new_scratch(self, dtype: DType, shape: tuple[int, ...], fp16: bool) -> Tensor:
         self._scratch += 1
-        info = TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, (elements,))
-        return Tensor(info, fp16=self.fp16 and not full and kernel_dtype(dtype) == "f32")
+        return Tensor(TensorInfo(f"{self.label}:scratch{self._scratch}", dtype, shape), fp16=fp16)
 
     def counter(self, count: int) -> Tensor:
         """Return `count` words that are zero before the first run; kernels must leave them so.

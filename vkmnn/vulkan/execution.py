@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
@@ -14,6 +14,9 @@ from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class VulkanExecution(Execution[AttrsT]):
@@ -34,6 +37,13 @@ class VulkanExecution(Execution[AttrsT]):
     """
 
     fp16_rule: ClassVar[Fp16Rule] = Fp16Rule.FULL
+    repeatable: ClassVar[bool] = False
+    """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
+    and from the shapes, types and forms of the tensors: neither from a constant's content, which
+    goes through `VulkanEncoder.constant`, nor from names. Ops that are alike are planned once."""
+    problem: Hashable = None
+    """What is equal for ops that are alike, as their tensors are before they get their forms; None
+    where the execution is not repeatable."""
 
     def __init__(
         self,
@@ -44,6 +54,25 @@ class VulkanExecution(Execution[AttrsT]):
     ) -> None:
         super().__init__(op, inputs, outputs)
         self.prepare(info)
+
+    def kept(self) -> dict[str, Any]:
+        """Return what construction found out, without the op and its tensors."""
+        own = ("op", "inputs", "outputs")
+        return {name: value for name, value in vars(self).items() if name not in own}
+
+    @classmethod
+    def like(
+        cls,
+        kept: Mapping[str, Any],
+        op: Op[AttrsT],
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+    ) -> Self:
+        """Return an execution of an op that is like the one whose `kept` this is."""
+        made = cls.__new__(cls)
+        made.__dict__.update(kept)
+        made.op, made.inputs, made.outputs = op, list(inputs), list(outputs)
+        return made
 
     def prepare(self, info: DeviceInfo) -> None:
         """Plan what layouts do not change, or raise Rejection; the end of construction.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ class _Plan:
     `current` holds what takes the place of a tensor that was computed in another form than the
     host reads, `constants` the constants that are uploaded as fp16. `owner` names the op that is
     at hand. `code_readers` names the tensors that may be codes of a byte: all ops that read one
-    take it like that.
+    take it like that. `stay_plain` holds the problems of ops that leave plain tensors as they are.
     """
 
     backend: str
@@ -100,6 +100,7 @@ class _Plan:
     constants: dict[str, Tensor] = field(default_factory=dict)
     owner: str = ""
     code_readers: frozenset[str] = frozenset()
+    stay_plain: set[Hashable] = field(default_factory=set)
 
     def now(self, command: Command) -> list[Tensor | None]:
         """Return the inputs of a command as they are at this point."""
@@ -196,9 +197,26 @@ class _Plan:
             if codes is not None:
                 made[0] = Form(Layout.NC4HW4, False, codes)
 
+    def plain_problem(
+        self, command: Command, inputs: Sequence[Tensor | None], fp16: bool
+    ) -> Hashable:
+        """Return what the forms of a command follow from, where its inputs are plain; else None.
+
+        Whether floats may take 16 bits, or a byte, depends on more than that.
+        """
+        execution = command.execution
+        if fp16 or self.images or self.code_readers or not isinstance(execution, VulkanExecution):
+            return None
+        return execution.problem if all(t is None or t.is_plain for t in inputs) else None
+
     def add(self, command: Command, read_by_host: frozenset[str], fp16: bool) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
         inputs = self.now(command)
+        problem = self.plain_problem(command, inputs, fp16)
+        if problem is not None and problem in self.stay_plain:
+            command.inputs = inputs
+            self.commands.append(command)
+            return
         in_images = image_layouts(command, inputs, self.images) if self.images else None
         wanted, made = _forms(command, inputs, fp16, in_images)
         self.take_codes(command, inputs, wanted, made)
@@ -228,6 +246,9 @@ class _Plan:
                 self.converted[out.name, form] = beside
             else:
                 out.take_form(*form)
+        stays = not plain and command.inputs == inputs
+        if stays and problem is not None and all(out.is_plain for out in command.outputs):
+            self.stay_plain.add(problem)
         self.commands.append(command)
         for beside, out in plain:
             self.convert(beside, PLAIN, into=out)

@@ -15,16 +15,14 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.choice import NOT_TUNED
 from vkmnn.vulkan.memory import PlanMemory
-from vkmnn.vulkan.recording import Dispatch, Recording, Spec
+from vkmnn.vulkan.recording import Dispatch, Recording, Spec, SpecializedShader
 from vkmnn.vulkan.segment import Edges, VulkanSegment
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
-
-SpecializedShader = tuple[str, tuple[tuple[str, int | float | bool], ...]]
 
 
 def pipelines_used(recording: Recording) -> dict[SpecializedShader, tuple[Shader, Spec]]:
     """Return what the recorded dispatches need, each pipeline once."""
-    return {_specialized(d): (d.shader, d.spec) for d in recording.dispatches}
+    return {d.pipeline: (d.shader, d.spec) for d in recording.dispatches}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ class PlanRecorder:
         recorder = self._device.recorder(timestamps=self._timestamps)
         for dispatch in dispatches:
             recorder.dispatch(
-                self._pipelines[_specialized(dispatch)],
+                self._pipelines[dispatch.pipeline],
                 [self._place(tensor, moved) for tensor in dispatch.tensors],
                 dispatch.params,
                 dispatch.groups,
@@ -207,7 +205,3 @@ def _fits(tensor: Tensor, place: BufferRange) -> bool:
     """Return whether a place in plain order, 32 bits an element, is what the tensor wants."""
     plain = tensor.layout is Layout.NCHW and not tensor.fp16
     return plain and place.nbytes == storage_bytes(tensor)
-
-
-def _specialized(dispatch: Dispatch) -> SpecializedShader:
-    return dispatch.shader.name, tuple(sorted(dispatch.spec.items()))

@@ -16,6 +16,14 @@ from vkmnn.vulkan.storage import to_fp16, to_storage
 
 Spec = Mapping[str, int | float | bool]
 
+SpecializedShader = tuple[str, str, tuple[tuple[str, int | float | bool], ...]]
+"""What names a pipeline on a device: a shader, and its constants in the order of their names."""
+
+
+def specialized(shader: Shader, spec: Spec) -> SpecializedShader:
+    """Return the name of the pipeline that a shader makes with some constants set."""
+    return shader.name, shader.digest, tuple(sorted(spec.items()))
+
 
 @dataclass(frozen=True, slots=True)
 class PackedConstant:
@@ -38,6 +46,10 @@ class PackedConstant:
         """The name of the form in files."""
         return f"{self.key}:f16" if self.fp16 else self.key
 
+    def of(self, source: Array) -> PackedConstant:
+        """Return the same form of another constant."""
+        return PackedConstant(source, self.key, self.pack, self.fp16, self.image, self.words)
+
     def array(self, name: str) -> Array:
         """Return the words to upload; `name` is for the error of an integer beyond int32."""
         packed = self.pack(self.source)
@@ -48,8 +60,8 @@ class PackedConstant:
 class Dispatch:
     """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
 
-    Dispatches of one `step` may run at once: their tensors share no memory. `expected` is what its
-    kernel says of its time, where it does.
+    Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` names what
+    shader and constants make. `expected` is what its kernel says of its time, where it does.
     """
 
     shader: Shader
@@ -59,6 +71,7 @@ class Dispatch:
     spec: Spec
     label: str
     step: int
+    pipeline: SpecializedShader
     expected: Expected | None = None
 
 

@@ -113,6 +113,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
     """One dispatch; no score ever reaches memory."""
 
     fp16_rule = Fp16Rule.TAKES
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what takes too many iterations, and heads without elements."""

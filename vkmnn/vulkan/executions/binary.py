@@ -34,6 +34,7 @@ class BinaryExecution(VulkanExecution[BinaryAttrs]):
     """One dispatch over the broadcast result."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse operands of different kinds, and shapes with too many alternating axes."""

@@ -112,6 +112,8 @@ class DirectConvolution(ConvolutionBase[_Direct]):
 class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
     """One dispatch with bias, residual and activation in its epilogue; three by Winograd's way."""
 
+    repeatable = True
+
     @property
     def late(self) -> bool:
         """Whether a residual comes in when the sum is complete."""

@@ -55,6 +55,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
     """One dispatch over the broadcast result."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers, and shapes with too many alternating axes."""

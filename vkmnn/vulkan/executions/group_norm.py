@@ -53,6 +53,7 @@ class GroupNormExecution(VulkanExecution[GroupNormAttrs]):
     """One dispatch with a workgroup per group; long groups take several."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def layouts(self) -> Layouts:
         """Stay channel-blocked when groups are whole channel blocks or single channels."""

@@ -23,6 +23,7 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     """One dispatch with a workgroup per row; long rows take several."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse computed factors that broadcast within a row."""

@@ -81,6 +81,7 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
     """Packs operands that the kernels cannot read as they are, then one dispatch."""
 
     fp16_rule = Fp16Rule.TAKES
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop or axis for."""
@@ -143,6 +144,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
     """One dispatch for few rows; where there are many, up to three."""
 
     fp16_rule = Fp16Rule.TAKES
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what the kernels have no loop for, and weights that are not constant."""

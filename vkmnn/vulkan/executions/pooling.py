@@ -145,6 +145,7 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
     """One dispatch, or one per axis for large windows."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse averages of integers, huge steps, and windows that take too many iterations."""

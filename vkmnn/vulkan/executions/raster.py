@@ -308,6 +308,8 @@ class PartRasterExecution(RasterExecution):
 class ConvertTensorExecution(VulkanExecution):
     """Changes between plain and channel-blocked order, and between floats of 32 and of 16 bits."""
 
+    repeatable = True
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record one dispatch, or a view where both forms are the same."""
         source, output = self.operand(0), self.output

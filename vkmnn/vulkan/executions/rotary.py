@@ -17,6 +17,8 @@ from vkmnn.vulkan.storage import reject_integers
 class RotaryExecution(VulkanExecution[RotaryAttrs]):
     """One dispatch over the result, four columns at a time where nothing straddles them."""
 
+    repeatable = True
+
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers."""
         reject_integers(self.inputs)

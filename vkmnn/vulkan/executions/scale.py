@@ -20,6 +20,7 @@ class ScaleExecution(VulkanExecution[ScaleAttrs]):
     """One dispatch, in the order in which the input lies."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def layouts(self) -> Layouts:
         """Keep the input's order; scale and bias are vectors, the same in both."""

@@ -37,6 +37,7 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
     """One dispatch: a workgroup per row, or an invocation per column; long lines take several."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""

@@ -39,6 +39,7 @@ class UnaryExecution(VulkanExecution[UnaryAttrs]):
     """One dispatch over whole vec4s."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse float functions of integers."""

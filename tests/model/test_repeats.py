@@ -1,0 +1,151 @@
+"""Ops that are alike are planned once, and every plan is what it would be if none were."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.overhead import layers
+from tests.model.networks import NETWORKS, Net, make_feeds
+from vkmnn.core.plan import Plan
+from vkmnn.core.tensor import Tensor
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.ir import Array, TensorInfo
+from vkmnn.opening import Network, OpenDevice, load_network, open_session
+from vkmnn.runtime.device import open_device, open_profile
+from vkmnn.schedule_config import ScheduleConfig
+from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.execution import EXECUTIONS
+from vkmnn.vulkan.forecast import PlanningBackend
+from vkmnn.vulkan.recording import Recording
+from vkmnn.vulkan.repeats import Repeats
+
+DEVICES = (("lavapipe-26.2", False), ("nvidia-h200", False), ("nvidia-h200", True))
+
+
+def plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every op be planned on its own."""
+    for kind in EXECUTIONS.values():
+        monkeypatch.setattr(kind, "repeatable", False)
+
+
+@pytest.mark.parametrize(("profile", "fp16"), DEVICES)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_plans_are_the_same(
+    name: str, profile: str, fp16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = NETWORKS[name].build()
+    feeds = [make_feeds(model, size) for size in NETWORKS[name].sizes]
+    repeated = list(_recordings(load_network(model), profile, fp16, feeds))
+    plan_alone(monkeypatch)
+    for given, recording in zip(feeds, repeated, strict=True):
+        (alone,) = _recordings(load_network(model), profile, fp16, [given])
+        assert recording == alone
+
+
+def test_operands_that_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x + x and x + y of the same shapes bind other tensors; so do constants that are one."""
+    net = Net("sums")
+    x, y = net.input("x", [4, 8]), net.input("y", [4, 8])
+    w, v = net.weight(8), net.weight(8)
+    total = net.op("Add", net.op("Add", x, x), net.op("Add", x, y))
+    for scale, bias in ((w, v), (w, w), (v, v)):
+        normed = net.op("LayerNormalization", total, scale, bias)
+        total = net.op("Add", total, net.op("Tanh", normed))
+    model = net.finish({total: [4, 8]})
+    feeds = {name: np.ones((4, 8), np.float32) for name in ("x", "y")}
+    (repeated,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    plan_alone(monkeypatch)
+    (alone,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    assert repeated == alone
+
+
+def test_signed_zeros_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes that compare equal are not always the same."""
+    net = Net("zeros")
+    x = net.input("x", [4, 8])
+    one, other = net.constant(0.0), net.constant(-0.0)
+    high = net.constant(1.0)
+    made = net.op("Mul", net.op("Clip", x, one, high), net.op("Clip", x, other, high))
+    model = net.finish({made: [4, 8]})
+    feeds = {"x": np.ones((4, 8), np.float32)}
+    (repeated,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    plan_alone(monkeypatch)
+    (alone,) = _recordings(load_network(model), "lavapipe-26.2", False, [feeds])
+    assert repeated == alone
+
+
+def test_layers_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twelve layers, the first is encoded; another length needs no pipeline."""
+    encoded = 0
+    tape = Repeats._tape
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal encoded
+        encoded += 1
+        return tape(*arguments)
+
+    monkeypatch.setattr(Repeats, "_tape", counted)
+    device = open_device("auto")
+    backend, graph = VulkanBackend(device), layers(12)
+    made, before = [], {}
+    for length in (193, 194, 195):
+        inputs = {"x": _sized(graph.inputs[0], length)}
+        made.append(Plan(graph, inputs, {}, backend, CpuBackend(), run_op))
+        if length == 193:
+            before = dict(device.counts)
+    assert encoded == 3 * 5
+    assert device.counts["pipelines"] == before["pipelines"]
+    for plan in made:
+        plan.close()
+
+
+def _sized(info: TensorInfo, length: int) -> TensorInfo:
+    return replace(info, shape=(length, *(info.shape or ())[1:]))
+
+
+def _recordings(
+    network: Network, profile: str, fp16: bool, feeds: Sequence[Mapping[str, Array]]
+) -> Iterator[list[object]]:
+    """Yield what one session records for each of several inputs, in words."""
+    device = open_profile(profile)
+    backend = PlanningBackend(device, fp16)
+    opened = OpenDevice(backend, device.info, "normal" if fp16 else "high")
+    session = open_session(network, ScheduleConfig(), opened).core
+    try:
+        for given in feeds:
+            backend.recordings.clear()
+            session.run(given)
+            yield [_described(recording) for recording, _ in backend.recordings]
+    finally:
+        session.close()
+        device.close()
+
+
+def _described(recording: Recording) -> list[object]:
+    """Return all of a recording; tensors by their names and kinds, constants by their content."""
+
+    def tensor(one: Tensor) -> object:
+        packed = recording.packed.get(one)
+        if packed is not None:
+            words = np.ascontiguousarray(packed.array(one.name))
+            digest = hashlib.sha256(words.tobytes()).hexdigest()
+            return packed.key, packed.fp16, packed.image, words.shape, digest
+        root, offset = recording.placement(one)
+        return one.name, one.kind, root.name, offset
+
+    dispatches = [
+        (
+            *(d.shader.name, d.params, d.groups, dict(d.spec), d.label, d.step, d.pipeline),
+            *(d.expected, [tensor(one) for one in d.tensors]),
+        )
+        for d in recording.dispatches
+    ]
+    written = sorted(one.name for one in recording.written)
+    ranges = [(one.name, allowed) for one, allowed in recording.ranges.items()]
+    return [dispatches, written, ranges, recording.checks, recording.choices]

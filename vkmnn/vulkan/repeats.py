@@ -1,0 +1,188 @@
+"""Ops of a plan that repeat one another are encoded once: networks consist of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Op, OpAttrs
+from vkmnn.records import dataclass
+from vkmnn.vulkan.choice import Choice
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
+
+Operands = Sequence["Tensor | None"]
+
+MAX_NAMED = 8192
+"""Attributes whose names are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taped:
+    """What an op recorded, for others to repeat.
+
+    Attributes:
+        dispatches: each with its tensors by number: those of the op, inputs first, then `beside`.
+        writes: numbers of the tensors that they write.
+        beside: tensors that the op brought along. A number says which input the packed constant is
+            made of; otherwise a constant is shared, and scratch memory made anew.
+        choices: what it chose.
+    """
+
+    dispatches: list[tuple[Dispatch, tuple[int, ...]]]
+    writes: frozenset[int]
+    beside: list[tuple[Tensor, PackedConstant | None, int | None]]
+    choices: list[Choice]
+
+
+class Repeats:
+    """Encodes the ops of one plan; what one has recorded is repeated for those that are like it.
+
+    Ops are alike that have the same kernel and attributes, and tensors of the same shapes, types
+    and forms, provided that the execution is `repeatable`.
+    """
+
+    def __init__(self, encoder: VulkanEncoder, attrs: AttrsNames) -> None:
+        self._encoder = encoder
+        self._attrs = attrs
+        self._taped: dict[Hashable, Taped | None] = {}
+
+    def encode(
+        self, execution: VulkanExecution[Any], inputs: Operands, outputs: Sequence[Tensor]
+    ) -> None:
+        """Record a bound op, for which the encoder has begun."""
+        key, tensors = execution.problem, [*inputs, *outputs]
+        if key is None:
+            execution.on_encode(self._encoder)
+            return
+        if not all(t is None or t.is_plain for t in tensors):
+            key = problem_key(execution.op, inputs, outputs, self._attrs)
+        if key not in self._taped:
+            self._taped[key] = self._tape(execution, tensors)
+            return
+        taped = self._taped[key]
+        if taped is None:
+            execution.on_encode(self._encoder)
+        else:
+            self._repeat(taped, tensors)
+
+    def _tape(self, execution: VulkanExecution[Any], tensors: Operands) -> Taped | None:
+        """Encode an op and return what it recorded; None where more came of it than dispatches."""
+        recording = self._encoder.recording
+        first, chosen, before = len(recording.dispatches), len(recording.choices), _marks(recording)
+        execution.on_encode(self._encoder)
+        if _marks(recording) != before:
+            return None
+        numbers = {t: i for i, t in reversed(list(enumerate(tensors))) if t is not None}
+        beside: list[tuple[Tensor, PackedConstant | None, int | None]] = []
+        dispatches = []
+        writes = set()
+        for dispatch in recording.dispatches[first:]:
+            for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
+                if tensor not in numbers:
+                    if tensor is recording.status:
+                        return None
+                    packed, origin = _origin(tensor, tensors, recording)
+                    if packed is None and tensor.value is not None:
+                        return None
+                    numbers[tensor] = len(tensors) + len(beside)
+                    beside.append((tensor, packed, origin))
+                if "w" in binding.access:
+                    writes.add(numbers[tensor])
+            dispatches.append((dispatch, tuple([numbers[t] for t in dispatch.tensors])))
+        return Taped(dispatches, frozenset(writes), beside, recording.choices[chosen:])
+
+    def _repeat(self, taped: Taped, given: Operands) -> None:
+        """Record for these operands what another op has recorded for its own."""
+        encoder = self._encoder
+        recording, label = encoder.recording, encoder.label
+        tensors: list[Any] = [*given]
+        for tensor, packed, number in taped.beside:
+            if packed is None:
+                tensors.append(encoder.scratch_like(tensor))
+            elif number is None:
+                tensors.append(tensor)
+            else:
+                tensors.append(encoder.constant_like(tensors[number], packed))
+        for number in taped.writes:
+            recording.written.add(recording.root(tensors[number]))
+        listed = recording.dispatches
+        for like, numbers in taped.dispatches:
+            listed.append(
+                Dispatch(
+                    like.shader,
+                    tuple([tensors[i] for i in numbers]),
+                    like.params,
+                    like.groups,
+                    like.spec,
+                    label,
+                    len(listed),
+                    like.pipeline,
+                    like.expected,
+                )
+            )
+        for choice in taped.choices:
+            recording.choices.append(
+                Choice(label, choice.what, choice.problem, choice.candidates, choice.taken)
+            )
+
+
+class AttrsNames:
+    """Names of attributes by which equal ones are known; their text, which tells 0.0 from -0.0.
+
+    The ops of a network are the same objects in all its plans, so that most are named once.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[int, tuple[OpAttrs, str]] = {}
+
+    def of(self, attrs: OpAttrs) -> str:
+        """Return the name of an op's attributes."""
+        known = self._named.get(id(attrs))
+        if known is None:
+            if len(self._named) >= MAX_NAMED:
+                self._named.clear()
+            known = self._named[id(attrs)] = attrs, repr(attrs)  # kept, so that the id stays theirs
+        return known[1]
+
+
+def problem_key(
+    op: Op, inputs: Operands, outputs: Sequence[Tensor], names: AttrsNames
+) -> tuple[Hashable, ...]:
+    """Return what is equal for ops that are alike."""
+    tensors = [*inputs, *outputs]
+    # Which operands are the same one: x + x binds one tensor twice, and packs a constant once.
+    same = [id(t.value if t.value is not None else t) for t in tensors if t is not None]
+    return (
+        op.type,
+        names.of(op.attrs),
+        len(inputs),
+        tuple(map(bool, op.outputs)) if len(op.outputs) > 1 else None,
+        None if len(set(same)) == len(same) else tuple([same.index(one) for one in same]),
+        *[t and t.kind for t in tensors],
+    )
+
+
+def _origin(
+    tensor: Tensor, operands: Operands, recording: Recording
+) -> tuple[PackedConstant | None, int | None]:
+    """Return how a tensor was packed, and the operand of which it was made, if any."""
+    packed = recording.packed.get(tensor)
+    if packed is None:
+        return None, None
+    for number, operand in enumerate(operands):
+        if operand is not None and operand.value is packed.source:
+            return packed, number
+    return packed, None
+
+
+def _marks(recording: Recording) -> tuple[object, ...]:
+    """Return what changes where an op records more than dispatches, constants and choices."""
+    return (
+        len(recording.aliases),
+        len(recording.checks),
+        len(recording.counters),
+        sum(map(len, recording.ranges.values())),
+    )
