@@ -13,7 +13,7 @@ from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
 from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, TensorInfo
 from vkmnn.records import dataclass
-from vkmnn.shape import compute_shapes
+from vkmnn.shape import RepeatedShapes
 
 # Results of lowered ops larger than this are recomputed in every run instead of kept.
 FOLD_LIMIT_BYTES = 16 << 20
@@ -100,26 +100,29 @@ def resolve(
     infos: dict[str, TensorInfo] = dict(inputs)
     for name, array in values.items():
         infos[name] = TensorInfo(name, _dtype(array), array.shape)
+    shapes = RepeatedShapes()
     ops: list[Op] = []
     for op in graph.ops:
         meter.check_time(op.type, op.name)
+        declared = OP_TYPES[op.type]
         op_infos = [infos[name] if name else None for name in op.inputs]
         op_values = [values.get(name) if name else None for name in op.inputs]
-        if OP_TYPES[op.type].shape_only and op_infos[0] is not None:
+        if declared.shape_only and op_infos[0] is not None:
             info = op_infos[0]
             op_values[0] = np.broadcast_to(np.zeros((), info.dtype.numpy), info.dims)
-        known_all = all(
-            not name or value is not None for name, value in zip(op.inputs, op_values, strict=True)
-        )
-        if known_all:
+        unknown = [
+            name for name, value in zip(op.inputs, op_values, strict=True) if value is None and name
+        ]
+        if not unknown:
             arrays = folder.compute(op, op_values)
             keep(op, arrays, values)
             for name, array in zip(op.outputs, arrays, strict=True):
                 if name:
                     infos[name] = TensorInfo(name, _dtype(array), array.shape)
             continue
-        _require_content(op, op_values)
-        for info in compute_shapes(op, op_infos, op_values):
+        if declared.content:
+            _require_content(op, op_values)
+        for info in shapes.compute(op, op_infos, op_values):
             if info.name:
                 infos[info.name] = info
         ops.append(op)
@@ -142,10 +145,10 @@ def lower(
     values = dict(constants)
     left: list[Op] = []
     for op in ops:
-        out = [infos[name] for name in op.outputs if name]
         inputs = operands(op, values.get)
         arrays = None
         if inputs is not None:
+            out = [infos[name] for name in op.outputs if name]
             arrays = folder.compute_if_small(op, inputs, FOLD_LIMIT_BYTES, out)
         if arrays is None:
             left.append(op)

@@ -59,6 +59,8 @@ def fuse_rasters(
         The ops in topological order.
     """
     meter = meter or unlimited()
+    if not any(isinstance(op.attrs, RasterAttrs) for op in ops):
+        return list(ops)
     stored = _stored(ops, infos, keep)
     rasters: dict[str, RasterAttrs] = {}
     sources: dict[str, list[str]] = {}
@@ -70,7 +72,9 @@ def fuse_rasters(
         inputs = [same.get(name, name) for name in op.inputs]
         attrs = op.attrs
         if not isinstance(attrs, RasterAttrs):
-            result.append(Op(op.type, op.name, inputs, op.outputs, attrs, op.source))
+            same_inputs = inputs == op.inputs
+            made = op if same_inputs else Op(op.type, op.name, inputs, op.outputs, attrs, op.source)
+            result.append(made)
             continue
         output = infos[op.outputs[0]]
         inputs, attrs = _canonical(inputs, attrs)

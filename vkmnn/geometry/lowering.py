@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.errors import ModelError
-from vkmnn.geometry.registry import lower
+from vkmnn.geometry.registry import lower, may_lower
 from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.ir.ops import PadAttrs, RasterAttrs
 
@@ -49,6 +49,9 @@ def lower_graph(
     while work:
         op = work.pop()
         meter.check_time(op.type, op.source or op.name)
+        if op.type != "Interp" and not may_lower(op, known):
+            result.append(op)
+            continue
         inputs = [known[name] if name else None for name in op.inputs]
         outputs = [
             known[name] if name else TensorInfo("", DType.FLOAT32, None) for name in op.outputs

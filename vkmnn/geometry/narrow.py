@@ -95,4 +95,4 @@ for _op_type in (
     "ScatterElements",
     "ScatterND",
 ):
-    geometry(_op_type)(_widen)
+    geometry(_op_type, only_for=frozenset({*_WRAPS, *_UNSIGNED}))(_widen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Generic
 
@@ -152,23 +152,41 @@ def compact_origins(
 GeometryComputer = Callable[[GeometryContext[Any]], None]
 
 COMPUTERS: Registry[str, GeometryComputer] = Registry("geometry computer of")
+ONLY_FOR: dict[str, frozenset[DType]] = {}
 
 
-def geometry(op_type: str) -> Callable[[GeometryComputer], GeometryComputer]:
+def geometry(
+    op_type: str, only_for: frozenset[DType] | None = None
+) -> Callable[[GeometryComputer], GeometryComputer]:
     """Register a function as the geometry computer of `op_type`.
 
     The function emits, through the context, what the op becomes. When it emits nothing, the op
     stays as it is, and a backend executes it. It may raise ShapeError; op and node are filled in.
 
+    Args:
+        op_type: the type.
+        only_for: element types of the first output; with others, the function is not asked.
+
     Raises:
         PluginError: `op_type` has a computer already.
     """
-    return COMPUTERS.register(op_type)
+    register = COMPUTERS.register(op_type)
+    if only_for is not None:
+        ONLY_FOR[op_type] = only_for
+    return register
 
 
 def has_geometry(op_type: str) -> bool:
     """True when `op_type` has a geometry computer (it may still leave some ops as they are)."""
     return op_type in COMPUTERS
+
+
+def may_lower(op: Op, infos: Mapping[str, TensorInfo]) -> bool:
+    """Return whether `lower` would ask a computer; `infos` has the op's outputs."""
+    if op.type not in COMPUTERS:
+        return False
+    types = ONLY_FOR.get(op.type)
+    return types is None or (op.outputs[0] != "" and infos[op.outputs[0]].dtype in types)
 
 
 def lower(

@@ -29,6 +29,8 @@ def fuse_views(
     Returns:
         The ops in topological order.
     """
+    if not any(isinstance(op.attrs, StridedAttentionAttrs) for op in ops):
+        return list(ops)
     copies = {op.outputs[0]: op for op in ops if _region(op, infos) is not None}
     readers = Counter(name for op in ops for name in op.inputs)
     sole = {name: op for op in copies.values() for name in op.inputs if readers[name] == 1}

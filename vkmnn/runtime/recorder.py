@@ -142,8 +142,12 @@ class CommandRecorder:
             # After a transfer, which is rare, everything is settled at once.
             everything = visible_to_writes or self._used & TRANSFER
             self._barrier(COMPUTE if everything else COMPUTE_READ)
+        barriers = self.barrier_count
         for state, start, end in read:
-            state.note_read(start, end, self.barrier_count)
+            if state.constant:
+                state.last_read = barriers
+            else:
+                state.note_read(start, end, barriers)
         for state, start, end in written:
             state.note_write(start, end)
         self._used |= pipeline.scope

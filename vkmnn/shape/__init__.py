@@ -29,11 +29,13 @@ from vkmnn.shape.registry import (
     compute_shapes,
     size_computer,
 )
+from vkmnn.shape.repeated import RepeatedShapes
 from vkmnn.shape.sizes import Cost, cost_of, info_bytes, new_bytes
 from vkmnn.shape.working import is_view, working_bytes, working_seconds
 
 __all__ = [
     "Cost",
+    "RepeatedShapes",
     "SizeComputer",
     "boxes",
     "cached_attention",

@@ -41,7 +41,7 @@ from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.recording import Recording, SpecializedShader
-from vkmnn.vulkan.repeats import AttrsNames, Repeats, problem_key
+from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.schedule import schedule
 from vkmnn.vulkan.splitting import Divider
 from vkmnn.vulkan.storage import (
@@ -106,7 +106,6 @@ class VulkanBackend(TunableBackend):
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
         self._forms = Forms()
-        self._attrs = AttrsNames()
         self._alike: dict[Hashable, Mapping[str, Any]] = {}
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
@@ -128,7 +127,7 @@ class VulkanBackend(TunableBackend):
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
         if own is None or not own.repeatable or len(KERNELS):
             return self._create(own, op, inputs, outputs)
-        problem = problem_key(op, inputs, outputs, self._attrs)
+        problem = problem_key(op, inputs, outputs)
         like = self._alike.get(problem)
         if like is not None:
             return own.like(like, op, inputs, outputs)
@@ -276,7 +275,7 @@ class VulkanBackend(TunableBackend):
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
-        repeats = Repeats(encoder, self._attrs)
+        repeats = Repeats(encoder)
         ends = []
         for commands in segments:
             for command in commands:

@@ -6,7 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Op, OpAttrs
+from vkmnn.ir import Op
+from vkmnn.ir.attrs_text import attrs_text
 from vkmnn.records import dataclass
 from vkmnn.vulkan.choice import Choice
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -14,9 +15,6 @@ from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
 
 Operands = Sequence["Tensor | None"]
-
-MAX_NAMED = 8192
-"""Attributes whose names are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +42,8 @@ class Repeats:
     and forms, provided that the execution is `repeatable`.
     """
 
-    def __init__(self, encoder: VulkanEncoder, attrs: AttrsNames) -> None:
+    def __init__(self, encoder: VulkanEncoder) -> None:
         self._encoder = encoder
-        self._attrs = attrs
         self._taped: dict[Hashable, Taped | None] = {}
 
     def encode(
@@ -58,7 +55,7 @@ class Repeats:
             execution.on_encode(self._encoder)
             return
         if not all(t is None or t.is_plain for t in tensors):
-            key = problem_key(execution.op, inputs, outputs, self._attrs)
+            key = problem_key(execution.op, inputs, outputs)
         if key not in self._taped:
             self._taped[key] = self._tape(execution, tensors)
             return
@@ -129,35 +126,14 @@ class Repeats:
             )
 
 
-class AttrsNames:
-    """Names of attributes by which equal ones are known; their text, which tells 0.0 from -0.0.
-
-    The ops of a network are the same objects in all its plans, so that most are named once.
-    """
-
-    def __init__(self) -> None:
-        self._named: dict[int, tuple[OpAttrs, str]] = {}
-
-    def of(self, attrs: OpAttrs) -> str:
-        """Return the name of an op's attributes."""
-        known = self._named.get(id(attrs))
-        if known is None:
-            if len(self._named) >= MAX_NAMED:
-                self._named.clear()
-            known = self._named[id(attrs)] = attrs, repr(attrs)  # kept, so that the id stays theirs
-        return known[1]
-
-
-def problem_key(
-    op: Op, inputs: Operands, outputs: Sequence[Tensor], names: AttrsNames
-) -> tuple[Hashable, ...]:
+def problem_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashable, ...]:
     """Return what is equal for ops that are alike."""
     tensors = [*inputs, *outputs]
     # Which operands are the same one: x + x binds one tensor twice, and packs a constant once.
     same = [id(t.value if t.value is not None else t) for t in tensors if t is not None]
     return (
         op.type,
-        names.of(op.attrs),
+        attrs_text(op.attrs),
         len(inputs),
         tuple(map(bool, op.outputs)) if len(op.outputs) > 1 else None,
         None if len(set(same)) == len(same) else tuple([same.index(one) for one in same]),
