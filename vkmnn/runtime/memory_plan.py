@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -62,7 +63,9 @@ def plan_offsets(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int, int]:
     bound = max(alive, default=0)
     best: list[int] = []
     smallest = -1
-    neighbours = _Neighbours(lifetimes)
+    neighbours = _neighbours(
+        tuple([(item.first, item.last, item.nbytes > 0) for item in lifetimes])
+    )
     looks = 2 * neighbours.pairs + LOOKS_PER_RANGE * len(lifetimes)
     attempts = min(MAX_ATTEMPTS, WORK // max(looks, 1))
     order = _by_breadth(lifetimes, alive) if attempts else []
@@ -159,15 +162,19 @@ class _Gaps:
 
 
 class _Neighbours:
-    """Which ranges of more than no bytes live at the same time."""
+    """Which ranges of more than no bytes live at the same time.
 
-    def __init__(self, lifetimes: Sequence[Lifetime]) -> None:
-        self._count = len(lifetimes)
-        used = [i for i, item in enumerate(lifetimes) if item.nbytes]
-        used.sort(key=lambda i: lifetimes[i].first)
+    Args:
+        spans: of every range, the first and the last step, and whether it has bytes.
+    """
+
+    def __init__(self, spans: Sequence[tuple[int, int, bool]]) -> None:
+        self._count = len(spans)
+        used = [i for i, (_, _, has_bytes) in enumerate(spans) if has_bytes]
+        used.sort(key=lambda i: spans[i][0])
         self._used = np.array(used, np.int64)
-        first = np.array([lifetimes[i].first for i in used], np.int64)
-        last = np.array([lifetimes[i].last for i in used], np.int64)
+        first = np.array([spans[i][0] for i in used], np.int64)
+        last = np.array([spans[i][1] for i in used], np.int64)
         # Those that begin after a range, and before it ends, stand in a row.
         self._later = np.searchsorted(first, last, "right") - np.arange(len(used)) - 1
         self._lists: list[list[int]] = []
@@ -189,6 +196,12 @@ class _Neighbours:
         return self._lists
 
 
+@lru_cache(maxsize=16)
+def _neighbours(spans: tuple[tuple[int, int, bool], ...]) -> _Neighbours:
+    """Return the neighbours, which are the same for a network's other input shapes."""
+    return _Neighbours(spans)
+
+
 def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int]:
     """Return the ranges in the order of the most bytes alive with them, then of their own."""
     first = np.array([item.first for item in lifetimes], np.int64)
@@ -201,9 +214,9 @@ def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int
         breadth[fit] = np.maximum(peak[first[fit]], peak[first[fit] + width[fit] - span])
         peak = np.maximum(peak[: max(len(peak) - span, 0)], peak[span:])
         span *= 2
+    most = breadth.tolist()
     return sorted(
-        range(len(lifetimes)),
-        key=lambda i: (-int(breadth[i]), -lifetimes[i].nbytes, lifetimes[i].first),
+        range(len(lifetimes)), key=lambda i: (-most[i], -lifetimes[i].nbytes, lifetimes[i].first)
     )
 
 

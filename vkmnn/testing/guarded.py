@@ -23,8 +23,8 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Chooser
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.images.place import TEXELS, place_of
-from vkmnn.vulkan.memory import PlanMemory, constants_used, image_with
-from vkmnn.vulkan.recording import Recording
+from vkmnn.vulkan.memory import PlanMemory, constants_used, image_with, uses_of
+from vkmnn.vulkan.recording import Recording, specialized
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 POISONS = (0x7FD5A5C3, 0x7F05A5C3)
@@ -85,6 +85,7 @@ class GuardedBackend(VulkanBackend):
         self.dispatched = frozenset(dispatch.shader.name for dispatch in recording.dispatches)
         for dispatch in recording.dispatches:
             dispatch.shader = self._replaced.get(dispatch.shader.name, dispatch.shader)
+            dispatch.pipeline = specialized(dispatch.shader, dispatch.spec)
             dispatch.tensors = tuple(_whole(t, recording) for t in dispatch.tensors)
         return recording, ends
 
@@ -96,7 +97,9 @@ class GuardedBackend(VulkanBackend):
         bound += [*kept, *provided, *([recording.status] if recording.status else [])]
         constants = {
             tensor: constant.array(tensor.name)
-            for tensor, constant in constants_used(recording, kept).items()
+            for tensor, constant in constants_used(
+                recording, [*uses_of(recording).spans, *kept]
+            ).items()
         }
         ranges: dict[Tensor, BufferRange] = {}
         for tensor in dict.fromkeys(map(recording.root, bound)):

@@ -24,7 +24,7 @@ from vkmnn.threads import Workers
 from vkmnn.vulkan.device_storage import place_on
 from vkmnn.vulkan.forms import NO_FORMS, Forms
 from vkmnn.vulkan.images.place import TEXELS, place_of
-from vkmnn.vulkan.recording import Dispatch, PackedConstant, Recording
+from vkmnn.vulkan.recording import PackedConstant, Recording
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 # One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
@@ -331,16 +331,16 @@ def plan_memory(
         OutOfDeviceMemoryError: the memory is not there; says what the plan needs.
     """
     alignment = _alignment(device)
-    constants = constants_used(recording, kept)
+    uses = uses_of(recording)
+    constants = constants_used(recording, [*uses.spans, *kept])
     placed = store.place(constants, forms)
     ranges = {tensor: storage.range for tensor, storage in placed.items()}
 
     uploads = [recording.root(tensor) for tensor in provided]
-    read = _roots_read(recording)
     direct = [
         tensor
         for tensor in kept
-        if recording.root(tensor) is tensor and tensor not in read and tensor not in ranges
+        if recording.root(tensor) is tensor and tensor not in uses.read and tensor not in ranges
     ]
     copied = [tensor for tensor in kept if tensor not in direct]
 
@@ -354,10 +354,10 @@ def plan_memory(
     for place in counters.values():
         place.buffer.write(place.offset, np.zeros(place.nbytes, np.uint8))
     ranges.update(counters)
-    images, pooled = _place_images(device, recording)
+    images, pooled = _place_images(device, uses)
     ranges.update(images)
     image_bytes = sum(image.nbytes for image in pooled)
-    lifetimes = _lifetimes(recording, ranges, copied, alignment)
+    lifetimes = _lifetimes(recording, uses, ranges, copied, alignment)
     spots, sizes, bound = _spots(list(lifetimes.values()), device.info.limits.whole_buffers)
     try:
         shared = [device.allocate(size, MemoryKind.DEVICE) for size in sizes]
@@ -392,19 +392,12 @@ def image_with(device: Device, array: Array) -> BufferRange:
     return BufferRange(image, 0, image.nbytes)
 
 
-def _place_images(
-    device: Device, recording: Recording
-) -> tuple[dict[Tensor, BufferRange], list[Image]]:
+def _place_images(device: Device, uses: Uses) -> tuple[dict[Tensor, BufferRange], list[Image]]:
     """Return where the tensors lie that are kept in images, and these images.
 
     Tensors whose lives do not meet share an image, where they want one of the same size.
     """
-    spans: dict[Tensor, tuple[int, int]] = {}
-    for dispatch in recording.dispatches:
-        for tensor in dispatch.tensors:
-            if tensor.layout is Layout.IMAGE:
-                first, _ = spans.get(tensor, (dispatch.step, dispatch.step))
-                spans[tensor] = (first, dispatch.step)
+    spans = {t: span for t, span in uses.spans.items() if t.layout is Layout.IMAGE}
     images: list[Image] = []
     idle: dict[tuple[int, int, bool], list[tuple[int, Image]]] = {}
     places: dict[Tensor, BufferRange] = {}
@@ -436,40 +429,58 @@ def _spots(
     return [(0, offset) for offset in offsets], [total] if total else [], bound
 
 
-def constants_used(recording: Recording, kept: Sequence[Tensor]) -> dict[Tensor, PackedConstant]:
-    """Return the constants that dispatches or the host read, each in the form that is bound."""
+def constants_used(recording: Recording, tensors: Iterable[Tensor]) -> dict[Tensor, PackedConstant]:
+    """Return the constants among what dispatches or the host read, in the form that is bound."""
     used: dict[Tensor, PackedConstant] = {}
-    touched = (tensor for dispatch in recording.dispatches for tensor in dispatch.tensors)
-    for tensor in (*touched, *kept):
+    for tensor in tensors:
         root = recording.root(tensor)
         if root.value is None or root in used:
             continue
-        plain = PackedConstant(root.value, "plain", lambda array: array, root.fp16)
-        used[root] = recording.packed.get(root, plain)
+        packed = recording.packed.get(root)
+        if packed is None:
+            packed = PackedConstant(root.value, "plain", lambda array: array, root.fp16)
+        used[root] = packed
     return used
 
 
-def _roots_read(recording: Recording) -> set[Tensor]:
-    return {
-        recording.root(tensor)
-        for dispatch in recording.dispatches
-        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True)
-        if "r" in binding.access
-    }
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What dispatches do with the tensors that own storage.
+
+    Attributes:
+        spans: the steps of first and last use, in the order of first uses.
+        read: those that dispatches read.
+    """
+
+    spans: dict[Tensor, tuple[int, int]]
+    read: set[Tensor]
+
+
+def uses_of(recording: Recording) -> Uses:
+    """Return what the dispatches do with their tensors."""
+    spans: dict[Tensor, tuple[int, int]] = {}
+    read: set[Tensor] = set()
+    aliases = recording.aliases
+    for dispatch in recording.dispatches:
+        step = dispatch.step
+        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
+            root = recording.root(tensor) if tensor in aliases else tensor
+            known = spans.get(root)
+            spans[root] = (step if known is None else known[0], step)
+            if "r" in binding.access:
+                read.add(root)
+    return Uses(spans, read)
 
 
 def _lifetimes(
     recording: Recording,
+    uses: Uses,
     placed: Mapping[Tensor, BufferRange],
     copied: Sequence[Tensor],
     alignment: int,
 ) -> dict[Tensor, Lifetime]:
     """Return the steps of first and last use of every tensor that has no place yet."""
-    spans: dict[Tensor, tuple[int, int]] = {}
-    for dispatch in recording.dispatches:
-        for root in _unplaced(dispatch, recording, placed):
-            first, _ = spans.get(root, (dispatch.step, dispatch.step))
-            spans[root] = (first, dispatch.step)
+    spans = {root: span for root, span in uses.spans.items() if root not in placed}
     end = len(recording.dispatches)
     for tensor in copied:
         root = recording.root(tensor)
@@ -480,12 +491,6 @@ def _lifetimes(
         root: Lifetime(first, last, storage_bytes(root), alignment)
         for root, (first, last) in spans.items()
     }
-
-
-def _unplaced(
-    dispatch: Dispatch, recording: Recording, placed: Mapping[Tensor, BufferRange]
-) -> Iterable[Tensor]:
-    return (root for t in dispatch.tensors if (root := recording.root(t)) not in placed)
 
 
 def _separate(

@@ -173,10 +173,11 @@ class PlanRecorder:
         if not dispatches and not copies:
             return None
         recorder = self._device.recorder(timestamps=self._timestamps)
+        whole = {**self._memory.ranges, **(moved or {})}
         for dispatch in dispatches:
             recorder.dispatch(
                 self._pipelines[dispatch.pipeline],
-                [self._place(tensor, moved) for tensor in dispatch.tensors],
+                [whole.get(tensor) or self._place(tensor, moved) for tensor in dispatch.tensors],
                 dispatch.params,
                 dispatch.groups,
                 dispatch.label,

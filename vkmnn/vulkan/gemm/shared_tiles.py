@@ -190,6 +190,19 @@ def timed_shared(
     return [*sorted(offered, key=lambda pair: pair[0]), *spare]
 
 
+def listed_shared(gemm: Gemm, info: DeviceInfo, tiles: Sequence[Tile]) -> list[SharedKernel]:
+    """Return a kernel of every tile that fits the device, and one that splits K, as they come."""
+    listed: list[SharedKernel] = []
+    for tile in tiles if gemm.k else ():
+        if not tile.buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
+            continue
+        listed.append(SharedKernel(tile))
+        parts = used_parts(tile.steps(gemm.k), 3)
+        if tile.groups > 1 and parts > 1:
+            listed.append(SharedKernel(tile, parts))
+    return listed
+
+
 def shared_cost(
     kernel: SharedKernel,
     gemm: Gemm,
