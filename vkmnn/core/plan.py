@@ -355,6 +355,30 @@ def _settle(commands: Sequence[Command]) -> None:
                 tensor.settle()
 
 
+class _Tensors(dict[str, Tensor]):
+    """The tensors of a plan by name, each made when it is first asked for."""
+
+    def __init__(
+        self, resolved: Resolved, inputs: Collection[str], outputs: Collection[str]
+    ) -> None:
+        super().__init__()
+        self._resolved = resolved
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __missing__(self, name: str) -> Tensor:
+        value = self._resolved.constants.get(name)
+        usage = Usage.NORMAL
+        if value is not None:
+            usage = Usage.CONSTANT
+        elif name in self._inputs:
+            usage = Usage.INPUT
+        elif name in self._outputs:
+            usage = Usage.OUTPUT
+        made = self[name] = Tensor(self._resolved.infos[name], usage, value=value)
+        return made
+
+
 def _create_commands(
     resolved: Resolved,
     inputs: Mapping[str, TensorInfo],
@@ -368,29 +392,13 @@ def _create_commands(
 
     Ops named in `refused` go straight to the backup, for the reason given there.
     """
-    tensors: dict[str, Tensor] = {}
-
-    def tensor(name: str) -> Tensor:
-        if name not in tensors:
-            value = resolved.constants.get(name)
-            usage = (
-                Usage.CONSTANT
-                if value is not None
-                else Usage.INPUT
-                if name in inputs
-                else Usage.OUTPUT
-                if name in outputs
-                else Usage.NORMAL
-            )
-            tensors[name] = Tensor(resolved.infos[name], usage, value=value)
-        return tensors[name]
-
+    tensors = _Tensors(resolved, inputs, outputs)
     commands: list[Command] = []
     unsupported: list[UnsupportedNode] = []
     for op in resolved.ops:
         meter.check_time(op.type, op.source or op.name)
-        ins = [tensor(name) if name else None for name in op.inputs]
-        outs = [tensor(name) for name in op.outputs if name]
+        ins = [tensors[name] if name else None for name in op.inputs]
+        outs = [tensors[name] for name in op.outputs if name]
         reason = refused.get(op.name)
         try:
             execution = Rejection(reason) if reason else main.on_create(op, ins, outs)

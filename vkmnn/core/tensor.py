@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import field
 
 from vkmnn.errors import PluginError
@@ -95,11 +95,6 @@ class Tensor:
         return self._kind
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the tensor has the form in which it was made."""
-        return self.layout is Layout.NCHW and not self.fp16 and self.codes is None
-
-    @property
     def name(self) -> str:
         """The tensor's name, unique in the plan."""
         return self.info.name
@@ -116,3 +111,14 @@ _set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_codes = (
 _set_shape, _set_settled, _set_kind = (
     vars(Tensor)[name].__set__ for name in ("shape", "_settled", "_kind")
 )
+
+
+def are_plain(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether all tensors have the form in which the plan makes them."""
+    # A loop is faster than all() and a generator, and planning asks for every op.
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.layout is not Layout.NCHW or tensor.fp16 or tensor.codes is not None:
+            return False
+    return True

@@ -20,7 +20,7 @@ from vkmnn.core.backend import (
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, Make, create
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
@@ -156,8 +156,6 @@ class VulkanBackend(TunableBackend):
 
     def on_resize_begin(self, commands: Sequence[Command]) -> list[Command]:
         """Assign layouts, insert conversions, and split whatever is too large to bind."""
-        weight_bytes = _constant_bytes([commands])
-
         read_elsewhere = {
             t.name for c in commands if c.backend != self.type for t in c.inputs if t is not None
         }
@@ -166,7 +164,7 @@ class VulkanBackend(TunableBackend):
             out.name
             for c in commands
             for out in c.outputs
-            if out.name in read_elsewhere or out.usage.value == "output" or out.name not in consumed
+            if out.name in read_elsewhere or out.usage is Usage.OUTPUT or out.name not in consumed
         }
         return assign_layouts(
             commands,
@@ -179,7 +177,7 @@ class VulkanBackend(TunableBackend):
                 self.type,
                 self.on_create,
                 self.device.info,
-                lambda: self.new_encoder(weight_bytes),
+                lambda: self.new_encoder(_constant_bytes([commands])),
             ),
             images=self._images,
         )
@@ -281,11 +279,11 @@ class VulkanBackend(TunableBackend):
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
-                encoder.begin(command.op.name, (*command.inputs, *command.outputs))
+                encoder.begin(command.op.name, self._narrow(command))
                 try:
-                    execution.bind(command.inputs, command.outputs)
                     record = image_record(command)
                     if record:
+                        execution.bind(command.inputs, command.outputs)
                         record(execution, encoder)
                     else:
                         repeats.encode(execution, command.inputs, command.outputs)
@@ -296,6 +294,10 @@ class VulkanBackend(TunableBackend):
                     ) from error
             ends.append(len(encoder.recording.dispatches))
         return encoder.recording, ends
+
+    def _narrow(self, command: Command) -> Sequence[Tensor | None]:
+        """Return the tensors of a command among which some may take 16 bits."""
+        return (*command.inputs, *command.outputs) if self.fp16 else ()
 
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
         """Return the encoder of a plan whose constants take about `weight_bytes`."""

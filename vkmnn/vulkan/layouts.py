@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import NamedTuple
 
 from vkmnn.core.execution import Command, Execution, Layouts
-from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.core.tensor import Tensor, Usage, are_plain
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.records import dataclass
@@ -207,7 +207,7 @@ class _Plan:
         execution = command.execution
         if fp16 or self.images or self.code_readers or not isinstance(execution, VulkanExecution):
             return None
-        return execution.problem if all(t is None or t.is_plain for t in inputs) else None
+        return execution.problem if are_plain(inputs) else None
 
     def add(self, command: Command, read_by_host: frozenset[str], fp16: bool) -> None:
         """Add a command of the backend that negotiates, and the conversions it needs."""
@@ -247,7 +247,7 @@ class _Plan:
             else:
                 out.take_form(*form)
         stays = not plain and command.inputs == inputs
-        if stays and problem is not None and all(out.is_plain for out in command.outputs):
+        if stays and problem is not None and are_plain(command.outputs):
             self.stay_plain.add(problem)
         self.commands.append(command)
         for beside, out in plain:
@@ -271,6 +271,8 @@ def _code_readers(
     commands: Sequence[Command], backend: str, outputs: frozenset[str], divider: Divider | None
 ) -> frozenset[str]:
     """Return the tensors that nothing reads but ops that take codes there."""
+    if not any(_may_take_codes(command.execution) for command in commands):
+        return frozenset()
     found: set[str] = set()
     others = set(outputs)
     for command in commands:
@@ -284,6 +286,11 @@ def _code_readers(
             if tensor is not None:
                 (found if number in numbers else others).add(tensor.name)
     return frozenset(found - others)
+
+
+def _may_take_codes(execution: Execution) -> bool:
+    kind = type(execution)
+    return issubclass(kind, VulkanExecution) and kind.code_inputs is not VulkanExecution.code_inputs
 
 
 def _between(tensor: Tensor, after: Form) -> Form | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.tensor import Tensor, are_plain
 from vkmnn.ir import Op
 from vkmnn.ir.attrs_text import attrs_text
 from vkmnn.records import dataclass
@@ -49,21 +49,23 @@ class Repeats:
     def encode(
         self, execution: VulkanExecution[Any], inputs: Operands, outputs: Sequence[Tensor]
     ) -> None:
-        """Record a bound op, for which the encoder has begun."""
+        """Record an op, for which the encoder has begun, on tensors in their final forms."""
         key, tensors = execution.problem, [*inputs, *outputs]
         if key is None:
+            execution.bind(inputs, outputs)
             execution.on_encode(self._encoder)
             return
-        if not all(t is None or t.is_plain for t in tensors):
+        if not are_plain(tensors):
             key = problem_key(execution.op, inputs, outputs)
-        if key not in self._taped:
-            self._taped[key] = self._tape(execution, tensors)
+        taped = self._taped.get(key)
+        if taped is not None:
+            self._repeat(taped, tensors)
             return
-        taped = self._taped[key]
-        if taped is None:
+        execution.bind(inputs, outputs)
+        if key in self._taped:
             execution.on_encode(self._encoder)
         else:
-            self._repeat(taped, tensors)
+            self._taped[key] = self._tape(execution, tensors)
 
     def _tape(self, execution: VulkanExecution[Any], tensors: Operands) -> Taped | None:
         """Encode an op and return what it recorded; None where more came of it than dispatches."""

@@ -79,7 +79,7 @@ class VulkanBuffer(DriverBuffer):
                 hint="split the tensor, or run a smaller batch",
             )
         self._handles = Handles(device)
-        self._views: dict[tuple[int, int, str], Any] = {}
+        self._views: dict[tuple[int, int, str], int] = {}
         self.host = None
         # Views may outlive the buffer object: the memory belongs to what they refer to.
         self._owner = MappedMemory()
@@ -133,8 +133,9 @@ class VulkanBuffer(DriverBuffer):
                 range=nbytes,
             )
             # Two threads may get here at once: the second's view waits for the buffer's end.
-            view = self._views.setdefault(key, self._handles.create("VkBufferView", info))
-        return address(view)
+            made = address(self._handles.create("VkBufferView", info))
+            view = self._views.setdefault(key, made)
+        return view
 
     def flush(self) -> None:
         if not self.coherent:

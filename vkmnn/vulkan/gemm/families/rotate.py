@@ -34,7 +34,7 @@ from vkmnn.vulkan.gemm.operands import (
     right_operand,
     weight_element,
 )
-from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 
 # Time of a tile by its rows, on llvmpipe with subgroups of eight and of sixteen.
 ROTATE_COST: dict[CpuLanes, dict[kernels.MatmulRotateRows, float]] = {
@@ -131,6 +131,7 @@ class MatMulRotate(MatMulKernel):
         lanes = rotate_lanes(info)
         pays = problem.m > 1 and not target.gpu and info.subgroup_size in lanes
         place = Place.MADE_FOR_IT if pays else Place.SPARE
+        gemm, cores, start = problem.gemm, cores_of(info), class_of(info).start_us
         for by_blocks in (False, True):
             if not by_blocks and not problem.plain:
                 continue
@@ -138,20 +139,24 @@ class MatMulRotate(MatMulKernel):
                 for rows in ROTATE_COST[width]:
                     kernel = cls(rows, width, by_blocks)
                     # What runs with the device's own subgroups comes first.
-                    cost = kernel.predict(problem, target).cost.total + number * OTHER_LANES_US
+                    cost = start + kernel.busy_us(gemm, cores) + number * OTHER_LANES_US
                     yield Bid(kernel, place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
         """Return the time as measured on CPU devices; without what packs the left operand."""
         gemm, info = problem.gemm, target.info
+        us = self.busy_us(gemm, cores_of(info))
+        return Expected(Cost(class_of(info).start_us, arithmetic=us), gemm.work, gemm.work)
+
+    def busy_us(self, gemm: Gemm, cores: int) -> float:
+        """Return the same without the start."""
         panel = 4 * self.lanes
         columns = ceil_div(gemm.columns, panel) * panel * gemm.batches
         rows = ceil_div(gemm.rows, self.rows) * ROTATE_COST[self.lanes][self.rows]
         flops = 2 * rows * columns * gemm.k / ROTATE_FLOPS[self.lanes]
         pays = gemm.rows > 8 and gemm.columns >= PACKING_COLUMNS and gemm.work >= PACKING_WORK
         gain = PACKED if pays else UNPACKED
-        us = flops * (gain if self.by_blocks else 1.0) / cores_of(info)
-        return Expected(Cost(class_of(info).start_us, arithmetic=us), gemm.work, gemm.work)
+        return flops * (gain if self.by_blocks else 1.0) / cores
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return the left operand by rows or by blocks, the right one in panels of the subgroup."""
