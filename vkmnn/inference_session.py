@@ -394,7 +394,7 @@ class InferenceSession:
     def release_model(self) -> None:
         """Let go of the network in the host's memory, weights and mapped files included.
 
-        A file whose weights the device reads where they are mapped stays: it is the device's memory.
+        A file whose weights the device reads where they are mapped stays: it is device memory.
 
         Weights on the device stay, and runs go on at the shapes that have plans (see `prepare`);
         what would need a new plan raises InvalidInputError from then on.

@@ -84,7 +84,7 @@ def find_faults(
 
 
 def packed_bytes(recording: Recording, tensor: Tensor, limit: int) -> int:
-    """Return the bytes that are bound; of constants, a number that exceeds `limit` where they do."""
+    """Return the bytes that are bound; of constants, a number beyond `limit` where they are."""
     packed = recording.packed.get(tensor)
     if packed is None:
         return storage_bytes(tensor)
