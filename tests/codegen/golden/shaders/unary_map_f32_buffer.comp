@@ -139,7 +139,7 @@ vec4 most(vec4 a, vec4 b)
 float erf_small(float x)
 {
     float z = x * x;
-    float p = 7.889095286373049e-05;
+    float p = float(7.889095286373049e-05);
     p = p * z - 0.0008020834065973759;
     p = p * z + 0.005189534742385149;
     p = p * z - 0.026854444295167923;
@@ -153,7 +153,7 @@ float erf_small(float x)
 float erfc_tail(float a, float e)
 {
     float t = 1.0 / (1.0 + 0.5 * a);
-    float p = 0.08089045435190201;
+    float p = float(0.08089045435190201);
     p = p * t - 0.18503837287425995;
     p = p * t + 0.025057289749383926;
     p = p * t + 0.10534482449293137;
