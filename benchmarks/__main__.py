@@ -272,7 +272,7 @@ def llm_command(
     bits: Annotated[int, typer.Option("--bits", help="Of weights: 4, 8, or 32 for floats.")] = 4,
     output: OutputOption = results.DEFAULT,
 ) -> None:
-    """Tokens a second of a LLaMA-like model, 125 M parameters, beside onnxruntime on the CPU."""
+    """Tokens a second of a LLaMA-like model, 125 M parameters, beside onnxruntime and llama.cpp."""
     if bits not in (4, 8, 32):
         raise typer.BadParameter(f"{bits} bits", param_hint="--bits")
     sizes = llm.Sizes(layers=layers, bits=bits)

@@ -1,11 +1,11 @@
-"""`bench llm`: prompts and texts of a LLaMA-like model, beside onnxruntime on the CPU."""
+"""`bench llm`: prompts and texts of a LLaMA-like model, beside onnxruntime and llama.cpp."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +14,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks import llama_cpp
 from vkmnn import llm
+
+LLAMA_CPP = "llama.cpp Vulkan"
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,9 @@ def _model(b: _Builder) -> onnx.ModelProto:
 def measure(
     folder: Path, sizes: Sizes, device: str, prompt: int, tokens: int, rounds: int
 ) -> tuple[list[Rates], str]:
-    """Return the rates of vkmnn and onnxruntime, and the name of the device.
+    """Return the rates of vkmnn, and of onnxruntime and llama.cpp where they are installed.
+
+    Beside them the name of the device.
 
     Args:
         folder: where the model is written.
@@ -171,6 +176,9 @@ def measure(
         other = _onnxruntime(path, sizes, tokens)
         if other is not None:
             engines["onnxruntime CPU"] = other
+        peer = llama_cpp.find(folder, _gguf_shape(sizes)) if sizes.bits == 4 else None
+        if peer is not None:
+            engines[LLAMA_CPP] = lambda ids: Rates(LLAMA_CPP, *peer(len(ids), tokens))
         rng = np.random.default_rng(1)
         found: dict[str, list[Rates]] = {name: [] for name in engines}
         for turn in range(rounds + 1):
@@ -180,6 +188,11 @@ def measure(
                 if turn:  # the first warms up
                     found[name].append(rates)
         return [_median(rates) for rates in found.values()], model.device.name
+
+
+def _gguf_shape(sizes: Sizes) -> llama_cpp.Shape:
+    names = (field.name for field in fields(llama_cpp.Shape))
+    return llama_cpp.Shape(**{name: getattr(sizes, name) for name in names})
 
 
 def _median(rates: Sequence[Rates]) -> Rates:
