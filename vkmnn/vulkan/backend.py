@@ -33,7 +33,7 @@ from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import MAX_KNOWN, VulkanEncoder
-from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
+from vkmnn.vulkan.execution import EXECUTIONS, Problem, VulkanExecution
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
@@ -106,7 +106,7 @@ class VulkanBackend(TunableBackend):
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
         self._forms = Forms()
-        self._alike: dict[Hashable, Mapping[str, Any]] = {}
+        self._problems: dict[Hashable, Problem] = {}
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
@@ -127,16 +127,15 @@ class VulkanBackend(TunableBackend):
                 return Rejection(f"constant '{tensor.name}' holds {value}, outside int32")
         if own is None or not own.repeatable or len(KERNELS):
             return self._create(own, op, inputs, outputs)
-        problem = problem_key(op, inputs, outputs)
-        like = self._alike.get(problem)
-        if like is not None:
-            return own.like(like, op, inputs, outputs)
+        key = problem_key(op, inputs, outputs)
+        problem = self._problems.get(key)
+        if problem is not None:
+            return problem.execution(op, inputs, outputs)
         made = self._create(own, op, inputs, outputs)
         if isinstance(made, VulkanExecution):
-            made.problem = problem
-            if len(self._alike) >= MAX_KNOWN:
-                self._alike.clear()
-            self._alike[problem] = made.kept()
+            if len(self._problems) >= MAX_KNOWN:
+                self._problems.clear()
+            self._problems[key] = made.as_problem()
         return made
 
     def _create(
@@ -263,7 +262,10 @@ class VulkanBackend(TunableBackend):
             OpsRejectedError: the device cannot run some of them.
         """
         recording, ends = self.encode(segments)
-        _reject_faulty(segments, find_faults(recording.dispatches, self.device.info))
+        dispatches, info = recording.dispatches, self.device.info
+        # What is repeated lacks what the first of its kind lacks.
+        if any(find_faults([one for one in dispatches if not one.repeated], info)):
+            _reject_faulty(segments, find_faults(dispatches, info))
         if is_gpu(self.device.info):
             # A CPU device runs dispatches sequentially anyway.
             schedule(recording, ends)

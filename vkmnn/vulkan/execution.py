@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
@@ -15,8 +15,29 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+
+class Problem:
+    """What the executions of ops that are alike have in common; hashed by identity.
+
+    Args:
+        kind: their class.
+        kept: what constructing one has found out, without the op and its tensors.
+    """
+
+    __slots__ = ("_kept", "_kind")
+
+    def __init__(self, kind: type[VulkanExecution[Any]], kept: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._kept = kept
+
+    def execution(
+        self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
+    ) -> VulkanExecution[Any]:
+        """Return what constructing the execution of an op would."""
+        made = self._kind.__new__(self._kind)
+        made.__dict__.update(self._kept)
+        made.op, made.inputs, made.outputs = op, list(inputs), list(outputs)
+        return made
 
 
 class VulkanExecution(Execution[AttrsT]):
@@ -41,9 +62,9 @@ class VulkanExecution(Execution[AttrsT]):
     """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
     and from the shapes, types and forms of the tensors: neither from a constant's content, which
     goes through `VulkanEncoder.constant`, nor from names. Ops that are alike are planned once."""
-    problem: Hashable = None
-    """What is equal for ops that are alike, as their tensors are before they get their forms; None
-    where the execution is not repeatable."""
+    problem: Problem | None = None
+    """The same object for ops that are alike, as their tensors are before they get their forms;
+    None where the execution is not repeatable."""
 
     def __init__(
         self,
@@ -55,24 +76,12 @@ class VulkanExecution(Execution[AttrsT]):
         super().__init__(op, inputs, outputs)
         self.prepare(info)
 
-    def kept(self) -> dict[str, Any]:
-        """Return what construction found out, without the op and its tensors."""
+    def as_problem(self) -> Problem:
+        """Take note of what construction found out, for ops that are alike."""
         own = ("op", "inputs", "outputs")
-        return {name: value for name, value in vars(self).items() if name not in own}
-
-    @classmethod
-    def like(
-        cls,
-        kept: Mapping[str, Any],
-        op: Op[AttrsT],
-        inputs: Sequence[Tensor | None],
-        outputs: Sequence[Tensor],
-    ) -> Self:
-        """Return an execution of an op that is like the one whose `kept` this is."""
-        made = cls.__new__(cls)
-        made.__dict__.update(kept)
-        made.op, made.inputs, made.outputs = op, list(inputs), list(outputs)
-        return made
+        kept = {name: value for name, value in vars(self).items() if name not in own}
+        problem = kept["problem"] = self.problem = Problem(type(self), kept)
+        return problem
 
     def prepare(self, info: DeviceInfo) -> None:
         """Plan what layouts do not change, or raise Rejection; the end of construction.

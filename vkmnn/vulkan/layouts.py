@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from vkmnn.core.tensor import Tensor, Usage, are_plain
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.records import dataclass
-from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.execution import Problem, VulkanExecution
 from vkmnn.vulkan.fp16 import is_float
 from vkmnn.vulkan.images.forms import image_layouts
 from vkmnn.vulkan.images.place import MIN_RANK
@@ -100,7 +100,7 @@ class _Plan:
     constants: dict[str, Tensor] = field(default_factory=dict)
     owner: str = ""
     code_readers: frozenset[str] = frozenset()
-    stay_plain: set[Hashable] = field(default_factory=set)
+    stay_plain: set[Problem] = field(default_factory=set)
 
     def now(self, command: Command) -> list[Tensor | None]:
         """Return the inputs of a command as they are at this point."""
@@ -199,7 +199,7 @@ class _Plan:
 
     def plain_problem(
         self, command: Command, inputs: Sequence[Tensor | None], fp16: bool
-    ) -> Hashable:
+    ) -> Problem | None:
         """Return what the forms of a command follow from, where its inputs are plain; else None.
 
         Whether floats may take 16 bits, or a byte, depends on more than that.

@@ -62,6 +62,7 @@ class Dispatch:
 
     Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` names what
     shader and constants make. `expected` is what its kernel says of its time, where it does.
+    `repeated`: it is that of an op that is alike, for other tensors.
     """
 
     shader: Shader
@@ -73,6 +74,7 @@ class Dispatch:
     step: int
     pipeline: SpecializedShader
     expected: Expected | None = None
+    repeated: bool = False
 
 
 @dataclass(slots=True)

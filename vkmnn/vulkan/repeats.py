@@ -50,11 +50,12 @@ class Repeats:
         self, execution: VulkanExecution[Any], inputs: Operands, outputs: Sequence[Tensor]
     ) -> None:
         """Record an op, for which the encoder has begun, on tensors in their final forms."""
-        key, tensors = execution.problem, [*inputs, *outputs]
-        if key is None:
+        tensors = [*inputs, *outputs]
+        if execution.problem is None:
             execution.bind(inputs, outputs)
             execution.on_encode(self._encoder)
             return
+        key: Hashable = execution.problem
         if not are_plain(tensors):
             key = problem_key(execution.op, inputs, outputs)
         taped = self._taped.get(key)
@@ -120,6 +121,7 @@ class Repeats:
                     len(listed),
                     like.pipeline,
                     like.expected,
+                    repeated=True,
                 )
             )
         for choice in taped.choices:
@@ -130,16 +132,20 @@ class Repeats:
 
 def problem_key(op: Op, inputs: Operands, outputs: Sequence[Tensor]) -> tuple[Hashable, ...]:
     """Return what is equal for ops that are alike."""
-    tensors = [*inputs, *outputs]
-    # Which operands are the same one: x + x binds one tensor twice, and packs a constant once.
-    same = [id(t.value if t.value is not None else t) for t in tensors if t is not None]
+    which = None
+    if len(inputs) > 1:
+        # Which are the same one: x + x binds one tensor twice, and packs a constant once.
+        same = [id(t if t is None or t.value is None else t.value) for t in inputs]
+        if len(set(same)) < len(same):
+            which = tuple([same.index(one) for one in same])
     return (
         op.type,
         attrs_text(op.attrs),
         len(inputs),
         tuple(map(bool, op.outputs)) if len(op.outputs) > 1 else None,
-        None if len(set(same)) == len(same) else tuple([same.index(one) for one in same]),
-        *[t and t.kind for t in tensors],
+        which,
+        *[t and t.kind for t in inputs],
+        *[t.kind for t in outputs],
     )
 
 

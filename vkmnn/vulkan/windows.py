@@ -49,7 +49,7 @@ def window(tensor: Tensor, first: int, count: int, encoder: VulkanEncoder) -> Te
 
 
 def chunk_starts(count: int, allowed: int, unit: int) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of the fewest chunks of at most `allowed`; all but the last are whole units.
+    """Yield (begin, end) of the fewest chunks of at most `allowed`, whole units but for the last.
 
     Raises:
         ValueError: not even one unit fits.
