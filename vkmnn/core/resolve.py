@@ -179,8 +179,9 @@ def _live(ops: list[Op], outputs: set[str]) -> list[Op]:
     needed = set(outputs)
     live: list[Op] = []
     for op in reversed(ops):
-        if any(name in needed for name in op.outputs if name):
+        if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
+            needed.discard("")  # an absent input, which no unnamed output makes
             live.append(op)
     live.reverse()
     return live
