@@ -109,12 +109,12 @@ class Workers:
     where the system has no thread left. The end of a `with` block waits for all work.
 
     Args:
-        count: how many threads there are at most.
+        count: how many threads there are at most; with 0, whoever submits work does it.
         name: how theirs begin.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name) if count else None
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Begin to work, and return what will hold the result."""
@@ -132,15 +132,20 @@ class Workers:
                 mine.set_exception(error)
                 del mine  # else the error, which knows this frame, would know itself
 
+        pool = self._pool
+        if pool is None:
+            run()
+            return future
         try:
-            _uninterrupted(lambda: self._pool.submit(run))
+            _uninterrupted(lambda: pool.submit(run))
         except RuntimeError:
             run()
         return future
 
     def close(self, *, cancel: bool = False) -> None:
         """Wait for all work; with `cancel`, leave out what has not begun."""
-        self._pool.shutdown(cancel_futures=cancel)
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=cancel)
 
     def __enter__(self) -> Self:
         """Return the pool itself."""

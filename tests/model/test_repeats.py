@@ -20,6 +20,7 @@ from vkmnn.opening import Network, OpenDevice, load_network, open_session
 from vkmnn.runtime.device import open_device, open_profile
 from vkmnn.schedule_config import ScheduleConfig
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS
 from vkmnn.vulkan.forecast import PlanningBackend
 from vkmnn.vulkan.recording import Recording
@@ -103,6 +104,18 @@ def test_layers_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.counts["pipelines"] == before["pipelines"]
     for plan in made:
         plan.close()
+
+
+def test_literals_are_uploaded_once() -> None:
+    """What executions make up for their kernels is on the device already when they do it again."""
+    info = open_device("auto").info
+    sources = []
+    for value in (1.0, 1.0, 2.0):
+        encoder = VulkanEncoder(info)
+        tensor = encoder.literal("numbers", np.full(8, value, np.float32))
+        sources.append(encoder.recording.packed[tensor].source)
+    assert sources[0] is sources[1]
+    assert sources[0] is not sources[2]
 
 
 def _sized(info: TensorInfo, length: int) -> TensorInfo:

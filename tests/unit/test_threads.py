@@ -22,6 +22,15 @@ def test_threads_do_the_work() -> None:
     assert all(name.result().startswith("some") for name in names)
 
 
+def test_without_threads_the_caller_works() -> None:
+    with Workers(0, "some") as workers:
+        name = workers.submit(lambda: threading.current_thread().name)
+        assert name.done()
+        with pytest.raises(ZeroDivisionError):
+            workers.submit(lambda: 1 // 0).result()
+    assert name.result() == threading.current_thread().name
+
+
 @pytest.mark.parametrize("kept", [False, True], ids=["refused", "kept"])
 def test_the_caller_works_where_there_is_no_thread(
     monkeypatch: pytest.MonkeyPatch, kept: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol, TypeVar
@@ -50,6 +51,13 @@ FP16_TEXEL_LOADS = TEXEL_LOADS | {"texel_r16f", "texel_rgba16f", "storage_format
 
 # What is remembered of earlier plans: a few hundred different problems, some megabytes.
 MAX_KNOWN = 4096
+
+MAX_SHARED_BYTES = 4096
+"""Literals up to this size are compared with those that plans have in use."""
+
+_literals: weakref.WeakValueDictionary[tuple[str, tuple[int, ...], bytes], Array] = (
+    weakref.WeakValueDictionary()
+)
 
 Load = Literal["buffer", "texel"]
 """How kernels load: the template axis `load`."""
@@ -350,7 +358,8 @@ class VulkanEncoder:
     def literal(self, name: str, array: Array) -> Tensor:
         """Return a constant tensor that holds `array` (float32 or int32) as it is."""
         fp16 = self.fp16 and array.dtype.kind == "f"
-        return self._constant(name, PackedConstant(array, "literal", lambda value: value, fp16))
+        packed = PackedConstant(_shared(array), "literal", lambda value: value, fp16)
+        return self._constant(name, packed)
 
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
@@ -416,6 +425,13 @@ class VulkanEncoder:
         if limits.whole_buffers:
             return None
         return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
+
+
+def _shared(array: Array) -> Array:
+    """Return one array for all small ones that are equal: on the device, it lies once."""
+    if array.nbytes > MAX_SHARED_BYTES:
+        return array
+    return _literals.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
 
 
 def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:

@@ -117,7 +117,7 @@ class ConstantStore:
             return placed
         fresh: dict[_Key, ConstantStorage] = {}
         total = sum(constant.source.nbytes for constant, _ in missing.values())
-        threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 1
+        threads = min(MAX_THREADS, os.cpu_count() or 1) if total > PARALLEL_BYTES else 0
         with Workers(threads, "vkmnn-pack") as workers:
             for batch in _batches(missing.values(), _source_bytes, BATCH_BYTES):
                 packed = [workers.submit(_pack, item, forms) for item in batch]
