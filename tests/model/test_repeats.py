@@ -23,6 +23,7 @@ from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import EXECUTIONS
 from vkmnn.vulkan.forecast import PlanningBackend
+from vkmnn.vulkan.gemm.family import rank_matmul
 from vkmnn.vulkan.recording import Recording
 from vkmnn.vulkan.repeats import Repeats
 
@@ -104,6 +105,22 @@ def test_layers_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.counts["pipelines"] == before["pipelines"]
     for plan in made:
         plan.close()
+
+
+def test_products_are_ranked_once_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another input shape with as many rows asks no family of kernels again."""
+    ranked = []
+
+    def counted(*arguments: Any) -> Any:
+        ranked.append(arguments)
+        return rank_matmul(*arguments)
+
+    monkeypatch.setattr("vkmnn.vulkan.executions.matmul.rank_matmul", counted)
+    monkeypatch.setattr("vkmnn.vulkan.gemm.encode.rank_matmul", counted)
+    model = NETWORKS["gpt2"].build()
+    feeds = [make_feeds(model, size) for size in ((1, 16), (2, 8))]
+    counts = [len(ranked) for _ in _recordings(load_network(model), "lavapipe-26.2", False, feeds)]
+    assert counts[0] == counts[1] > 0
 
 
 def test_literals_are_uploaded_once() -> None:

@@ -16,7 +16,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.encode import encode_matmul
-from vkmnn.vulkan.gemm.family import MatMulKernel, Target, rank_matmul
+from vkmnn.vulkan.gemm.family import MATMUL_FAMILIES, MatMulKernel, Target, rank_matmul
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
@@ -185,9 +185,11 @@ def rowwise_candidates(
     product, target = problem.product, Target.of(encoder)
     # Rows that are filled up with zeros have another mean.
     whole = problem.norm != "STD" or product.k % 4 == 0
-    found: list[MatMulKernel | Stages] = [
-        kernel for kernel in rank_matmul(product, target) if kernel.rowwise and whole
-    ]
+    ranked = encoder.once(
+        ("ranked products", len(MATMUL_FAMILIES), product, target.key),
+        lambda: rank_matmul(product, target),
+    )
+    found: list[MatMulKernel | Stages] = [kernel for kernel in ranked if kernel.rowwise and whole]
     few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
     found.insert(len(found) if few else 0, Stages())
     return found

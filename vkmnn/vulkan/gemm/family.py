@@ -93,8 +93,11 @@ class Target:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """All of it but the device."""
-        return self.fp16, self.texels, self.prefers_texels, self.weight_bytes, self.narrow
+        """All of it but the device; of the weights, whether they are too many for its caches.
+
+        Constants that depend on the input shape change their bytes a little, which decides nothing.
+        """
+        return self.fp16, self.texels, self.prefers_texels, self.cold, self.narrow
 
     @property
     def element_bytes(self) -> int:
