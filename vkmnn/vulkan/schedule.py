@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
@@ -49,12 +49,10 @@ def schedule(recording: Recording, ends: Sequence[int]) -> None:
     for end in ends:
         dispatches = recording.dispatches[first:end]
         waves = order(dispatches, recording, sizes)
-        ordered = [
-            replace(dispatches[number], step=step + place)
-            for place, wave in enumerate(waves)
-            for number in wave
-        ]
-        recording.dispatches[first:end] = ordered
+        recording.dispatches[first:end] = [dispatches[number] for wave in waves for number in wave]
+        for place, wave in enumerate(waves, step):
+            for number in wave:
+                dispatches[number].step = place
         first, step = end, step + len(waves)
 
 
@@ -64,8 +62,8 @@ def order(
     """Return the numbers of the dispatches in waves; one wave each when others take more memory."""
     one_by_one = [[number] for number in range(len(dispatches))]
     nodes = _nodes(dispatches, recording)
-    if nodes is None:
-        return one_by_one
+    if nodes is None or max((node.height for node in nodes), default=0) == len(nodes):
+        return one_by_one  # too much to compare, or a chain in which each waits for the one before
     limit = _peak_alive(one_by_one, nodes, sizes)
     plans = sorted((_runs(nodes), _waves(nodes, sizes, limit)), key=len)
     fits = (waves for waves in plans if _peak_alive(waves, nodes, sizes) <= limit)
@@ -87,13 +85,13 @@ def _nodes(dispatches: Sequence[Dispatch], recording: Recording) -> list[_Node] 
     compared = 0
     for number, dispatch in enumerate(dispatches):
         mine = []
-        node = _Node(
-            frozenset(root for t in dispatch.tensors if (root := recording.root(t)).value is None)
-        )
+        roots: set[Tensor] = set()
+        node = _Node(frozenset())
         for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
             root, start = recording.placement(tensor)
             if root.value is not None:
                 continue
+            roots.add(root)
             end, written = start + storage_bytes(tensor), "w" in binding.access
             for uses in (writes[root], reads[root]) if written else (writes[root],):
                 compared += len(uses)
@@ -103,6 +101,7 @@ def _nodes(dispatches: Sequence[Dispatch], recording: Recording) -> list[_Node] 
             mine.append(((writes if written else reads)[root], (start, end, number)))
         if compared > MAX_COMPARISONS:
             return None
+        node.roots = frozenset(roots)
         for uses, use in mine:
             uses.append(use)
         for other in node.before:

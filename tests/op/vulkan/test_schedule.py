@@ -47,6 +47,15 @@ def test_a_chain_stays():
     assert Recorded(("x", "a"), ("a", "b"), ("b", "y")).waves() == [[0], [1], [2]]
 
 
+def test_a_chain_is_not_searched_for_waves(monkeypatch: pytest.MonkeyPatch):
+    """What waits for what comes right before it has no other order."""
+    monkeypatch.setattr(schedule_module, "_waves", None)
+    recorded = Recorded(("x", "a"), ("a", "b"), ("b", "c"))
+    assert recorded.waves() == [[0], [1], [2]]
+    schedule(recorded.recording, [5])
+    assert [dispatch.step for dispatch in recorded.recording.dispatches] == list(range(5))
+
+
 def test_branches_run_beside_each_other():
     copies = [("x", "a"), ("a", "b"), ("x", "c"), ("c", "d")]
     assert Recorded(*copies).waves() == [[0, 2], [1, 3]]
