@@ -32,6 +32,7 @@ SHORT_BECAUSE = {
     "cached_attention": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
     "conv_coop": "vkmnn/vulkan/gemm/families/coop.py:MAX_TAP_PAIRS",
     "conv_depthwise": f"{CASES}/convolution_shapes.py::convolution_long_windows",
+    "conv_dot": "vkmnn/vulkan/gemm/families/dot.py:MAX_K",
     "conv_gather": f"{CASES}/convolution_shapes.py::convolution_long_windows",
     "conv_rotate": f"{T}convolution.py::test_split_covers_every_tap_once",
     "conv_shared": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",

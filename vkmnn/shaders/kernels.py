@@ -1235,6 +1235,123 @@ def conv_depthwise(
     )
 
 
+ConvDotTile: TypeAlias = Literal[
+    "64x64",
+    "32x32",
+]
+_CONV_DOT = struct.Struct("<I3i3I3i3iIIiiI4IIIIIff")
+
+
+class ConvDotParams(Params):
+    """Push constants of `conv_dot`: 112 bytes.
+
+    Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
+    """
+
+    __slots__ = (
+        "pixels",
+        "in_size",
+        "out_size",
+        "stride",
+        "pad",
+        "k4",
+        "tiles",
+        "in_block",
+        "in_blocks",
+        "out_block",
+        "out_stride",
+        "out_offset",
+        "group_blocks",
+        "group_panels",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        k4: int,
+        tiles: int,
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.stride: Final = stride
+        self.pad: Final = pad
+        self.k4: Final = k4
+        self.tiles: Final = tiles
+        self.in_block: Final = in_block
+        self.in_blocks: Final = in_blocks
+        self.out_block: Final = out_block
+        self.out_stride: Final = out_stride
+        self.out_offset: Final = out_offset
+        self.group_blocks: Final = group_blocks
+        self.group_panels: Final = group_panels
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_DOT.pack(
+                self.pixels,
+                *array(self.in_size, 3),
+                *array(self.out_size, 3),
+                *array(self.stride, 3),
+                *array(self.pad, 3),
+                self.k4,
+                self.tiles,
+                self.in_block,
+                self.in_blocks,
+                self.out_block,
+                *array(self.out_stride, 4),
+                self.out_offset,
+                self.group_blocks,
+                self.group_panels,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_DOT, error) from None
+
+
+def conv_dot(
+    *,
+    tile: ConvDotTile,
+) -> Shader:
+    """Return a variant of `conv_dot`.
+
+    Convolution of codes as implicit GEMM by dot products of four bytes each: pixels are rows,
+    taps times blocks of four input channels the inner axis, and tiles of both operands pass
+    through shared memory as words. Weights are [panel][K / 4][columns of a tile], words of bytes
+    along K. x is bytes less X_SHIFT: pads are the bytes of zero, and `offset` adds, for each
+    channel, what that number makes of all its weights. `taps`: as in conv_shared.
+    """
+    return _find(
+        "conv_dot",
+        {
+            "tile": tile,
+        },
+    )
+
+
 ConvFoldElement: TypeAlias = Literal[
     "f32",
     "f16",
@@ -2506,6 +2623,7 @@ ElementwiseWidth: TypeAlias = Literal[
 ElementwiseElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 ElementwiseLoad: TypeAlias = Literal[
     "buffer",

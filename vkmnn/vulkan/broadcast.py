@@ -122,7 +122,9 @@ def reject_many_axes(inputs: Sequence[Tensor], output: Tensor) -> None:
         )
 
 
-def elementwise_layouts(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> Layouts:
+def elementwise_layouts(
+    inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool, *, blocked: bool = False
+) -> Layouts:
     """Return the orders in which an element-wise op works: all tensors in NC4HW4, or none.
 
     It is NC4HW4 when the largest non-constant operand is in that order already, all of them have
@@ -132,8 +134,15 @@ def elementwise_layouts(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bo
         inputs: the operands.
         output: the result.
         keeps_zero: True when zeros in all operands give zero.
+        blocked: they are NC4HW4 wherever that is possible.
     """
-    if not _is_blocked(inputs, output, keeps_zero):
+    largest = max(
+        (tensor for tensor in inputs if tensor.value is None),
+        key=lambda tensor: prod(tensor.shape),
+        default=output,
+    )
+    wants = blocked or largest.layout is Layout.NC4HW4
+    if not (wants and may_be_blocked(inputs, output, keeps_zero)):
         return [Layout.NCHW] * len(inputs), [Layout.NCHW]
     rank = len(output.shape)
     # One number of a lower rank is the same in either order.
@@ -143,14 +152,13 @@ def elementwise_layouts(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bo
     return wanted, [Layout.NC4HW4]
 
 
-def _is_blocked(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> bool:
+def may_be_blocked(inputs: Sequence[Tensor], output: Tensor, keeps_zero: bool) -> bool:
+    """Return whether an element-wise op can work in NC4HW4; arguments of `elementwise_layouts`."""
     variable = [tensor for tensor in inputs if tensor.value is None]
     rank = len(output.shape)
     if rank < 3 or not variable:
         return False
     if any(len(t.shape) != rank and prod(t.shape) != 1 for t in variable):
-        return False
-    if max(variable, key=lambda tensor: prod(tensor.shape)).layout is not Layout.NC4HW4:
         return False
     if output.shape[1] % 4 == 0:
         return True

@@ -29,6 +29,11 @@ def is_gpu(info: DeviceInfo) -> bool:
     return info.type is not DeviceType.CPU
 
 
+def has_fast_dots(info: DeviceInfo) -> bool:
+    """Return whether the device has instructions for dot products of four signed bytes each."""
+    return "integer_dot_accelerated" in info.features
+
+
 def cpu_lanes(info: DeviceInfo) -> CpuLanes:
     """Return how many invocations a CPU device runs at once: what its small workgroups have."""
     return 16 if info.subgroup_size >= 16 else 8

@@ -108,6 +108,10 @@ class VulkanExecution(Execution[AttrsT]):
         """
         return {}
 
+    def begins_codes(self) -> bool:
+        """Return whether the op may make codes of what are none: others look for some then."""
+        return False
+
     def made_codes(self) -> int | None:
         """Return the shift with which the only output can be made as codes; None for floats.
 

@@ -271,7 +271,7 @@ def _code_readers(
     commands: Sequence[Command], backend: str, outputs: frozenset[str], divider: Divider | None
 ) -> frozenset[str]:
     """Return the tensors that nothing reads but ops that take codes there."""
-    if not any(_may_take_codes(command.execution) for command in commands):
+    if not any(_begins_codes(command.execution) for command in commands):
         return frozenset()
     found: set[str] = set()
     others = set(outputs)
@@ -288,9 +288,8 @@ def _code_readers(
     return frozenset(found - others)
 
 
-def _may_take_codes(execution: Execution) -> bool:
-    kind = type(execution)
-    return issubclass(kind, VulkanExecution) and kind.code_inputs is not VulkanExecution.code_inputs
+def _begins_codes(execution: Execution) -> bool:
+    return isinstance(execution, VulkanExecution) and execution.begins_codes()
 
 
 def _between(tensor: Tensor, after: Form) -> Form | None:

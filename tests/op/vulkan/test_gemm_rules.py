@@ -15,6 +15,7 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.gemm.families.dot import ConvDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.shared import ConvShared
 from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
@@ -268,3 +269,28 @@ def weights_of(problem: ConvProblem) -> Weights:
     tensor = Tensor(TensorInfo("w", DType.FLOAT32, shape), Usage.CONSTANT, value=value)
     assert prod(shape) == value.size
     return Weights(tensor, "plain", lambda plain: plain)
+
+
+DOTS = replace(LARGE_GPU, features=frozenset({"integer_dot", "integer_dot_accelerated"}))
+
+
+@pytest.mark.parametrize("problem", RESNET_50)
+def test_codes_go_to_dot_products_where_these_are_fast(problem: ConvProblem) -> None:
+    ranked = rank_convolution(problem, Target(DOTS, narrow=True, dots=True))
+    assert isinstance(ranked[0], ConvDot)
+
+
+@pytest.mark.parametrize(
+    ("features", "dots", "offered"),
+    [({"integer_dot"}, True, True), (set(), True, False), (DOTS.features, False, False)],
+)
+def test_dot_products_come_late_elsewhere(features: set[str], dots: bool, offered: bool) -> None:
+    info = replace(LARGE_GPU, features=frozenset(features))
+    ranked = rank_convolution(RESNET_50[3], Target(info, narrow=True, dots=dots))
+    assert not isinstance(ranked[0], ConvDot)
+    assert any(isinstance(kernel, ConvDot) for kernel in ranked) == offered
+
+
+def test_dot_products_leave_narrow_layers_alone() -> None:
+    few = convolution(3, 8, 112, 3)
+    assert not isinstance(rank_convolution(few, Target(DOTS, narrow=True, dots=True))[0], ConvDot)

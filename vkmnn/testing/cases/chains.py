@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
-from vkmnn.ir.ops import STEP_KINDS, ElementwiseAttrs, Step
+from vkmnn.ir import Op
+from vkmnn.ir.ops import STEP_KINDS, ElementwiseAttrs, PoolingAttrs, Step
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases
+from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum, quantizer
 from vkmnn.testing.cases.elementwise import has_width
-from vkmnn.testing.cases.shapes import SHAPES, f32, floats
+from vkmnn.testing.cases.shapes import SHAPES, f32, floats, whole
 
 Shape = tuple[int, ...]
 
@@ -69,6 +72,9 @@ def _every_kind(width: int) -> Iterator[Case]:
 @shader_cases("elementwise")
 def elementwise(variant: Variant) -> Iterator[Case]:
     """Every kind on special values; chains as long as the kernel goes; broadcasting."""
+    if variant.element == "c8":
+        yield from _of_codes()
+        return
     steps, width = int(variant.axes["steps"]), int(variant.axes["width"])
     kinds = ["MUL", "SUB", "MUL_ADD", "ADD", "SIGMOID", "MAX", "MUL", "SUB"]
     if steps == 4:
@@ -85,6 +91,36 @@ def elementwise(variant: Variant) -> Iterator[Case]:
                 yield blocked_case("Elementwise", _attrs(chain, len(shapes)), inputs, rtol=2e-6)
     fp16 = [array.astype(np.float16) for array in (floats(3, 4 if width == 4 else 5),) * 2]
     yield op_case("Elementwise", _attrs(kinds[:steps], 2), fp16, rtol=2e-3, atol=2e-3)
+
+
+def _of_codes() -> Iterator[Case]:
+    """Yield chains of codes in bytes, floats among them, to floats and to codes; ties."""
+    sums = (Step("ADD", (0, 1)), Step("MUL_ADD", (3, 2, -1)), Step("MUL", (4, -2)))
+    ends = (Step("ROUND", (5,)), Step("CLIP", (6, -3, -4)))
+    numbers = (0.0, 0.25, -99.0, 120.0)
+    for low, shape in product((-57, 0, -255), ((2, 8, 3, 5), (1, 6, 7), (1, 4, 2, 3, 5))):
+        axes, feeds = len(shape) - 2, {f"in{n}": codes_from(low, *shape, seed=n) for n in (0, 1)}
+        one, constants = as_bytes("in0", "one", shape, low)
+        other, more = as_bytes("in1", "other", shape, low)
+        # Of a pooling's floats, which are channel-blocked, too; multiples of a half.
+        feeds["in2"] = whole(*shape) * np.float32(0.5)
+        floats_beside = Op("Pooling", "beside:op", ["in2"], ["beside"], _pixels(axes))
+        before, known = [one, other, floats_beside], constants | more
+        for steps in (sums, (*sums, *ends)):
+            attrs = ElementwiseAttrs(steps, numbers)
+            chain = Op("Elementwise", "op", ["one", "other", "beside"], ["made"], attrs)
+            yield chain_case([*before, chain], feeds, known)
+            if steps != sums:
+                yield chain_case([*before, chain, maximum("made", "out", axes)], feeds, known)
+        attrs = quantizer(0.75, low, low + 255)
+        rounds = Op("Elementwise", "op", ["beside"], ["made"], attrs)
+        ops = [floats_beside, rounds, maximum("made", "out", axes)]
+        yield chain_case(ops, {"in2": feeds["in2"]}, {})
+
+
+def _pixels(axes: int) -> PoolingAttrs:
+    """Return a pooling that leaves floats alone and makes no codes."""
+    return PoolingAttrs("LP", (1,) * axes, (1,) * axes, (1,) * axes, (0,) * 2 * axes, p=1)
 
 
 def _chain(kinds: list[str], shapes: tuple[Shape, ...]) -> Case:

@@ -251,6 +251,21 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     yield replace(grouped, takes={"winograd": 0})
 
 
+@shader_cases("conv_dot")
+def conv_dot(variant: Variant) -> Iterator[Case]:
+    """Codes of every sign; several tiles and steps, none whole; pads, groups, one to three axes."""
+    rows = int(str(variant.axes["tile"]).split("x")[0])
+    make = Maker()
+    x, w = (2, 7, 9, 5), (38, 7, 3, 2)
+    for low in (-128, -57, -255):
+        yield make.in_bytes(x, w, low, strides=(2, 1), pads=(1, 0, 2, 3), residual=True)
+    yield make.in_bytes((2, 9, rows // 8 + 1, 8), (rows + 6, 9, 3, 5), 0, pads=(2, 0, 3, 4))
+    yield make.in_bytes((1, 131, rows + 3), (rows + 4, 131, 1), -57, residual=True)
+    yield make.in_bytes((3, 16, 4, 3), (2 * rows, 8, 2, 2), -1, pads=(0, 1, 1, 0), group=2)
+    yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), -9, pads=VOLUME["pads"])
+    yield make.in_bytes((1, 3, 19, 28), (6, 3, 1, 1), -255)
+
+
 @shader_cases("conv_coop")
 def conv_coop(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""

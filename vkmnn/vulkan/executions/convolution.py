@@ -158,6 +158,10 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
             return {}
         return {0: code_shift(*self.attrs.taken), 3: None}
 
+    def begins_codes(self) -> bool:
+        """Return whether there are kernels for its weights."""
+        return bool(self.code_inputs())
+
     def made_codes(self) -> int | None:
         """What is rounded and not decoded is codes."""
         attrs = self.attrs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vkmnn.core.execution import Layouts
+from vkmnn.ir import Layout
 from vkmnn.ir.ops import (
     MAX_STEP_INPUTS,
     MAX_STEP_NUMBERS,
@@ -14,8 +15,13 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.broadcast import elementwise_layouts, plan_operands, reject_many_axes
-from vkmnn.vulkan.byte_codes import code_shift, rounding_spec
+from vkmnn.vulkan.broadcast import (
+    elementwise_layouts,
+    may_be_blocked,
+    plan_operands,
+    reject_many_axes,
+)
+from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -63,9 +69,18 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         reject_integers(self.inputs)
 
     def layouts(self) -> Layouts:
-        """Work in the order of the largest operand."""
+        """Work in the order of the largest operand; codes are channel-blocked."""
         zero = keeps_zero(self.attrs, len(self.inputs))
-        return elementwise_layouts(self.operands, self.output, zero)
+        codes = any(tensor.codes is not None for tensor in self.operands)
+        return elementwise_layouts(self.operands, self.output, zero, blocked=codes)
+
+    def code_inputs(self) -> dict[int, int | None]:
+        """Codes of the result's shape, where all operands may be channel-blocked."""
+        zero = keeps_zero(self.attrs, len(self.inputs))
+        if not may_be_blocked(self.operands, self.output, zero):
+            return {}
+        shape = self.output.shape
+        return {n: None for n, t in enumerate(self.inputs) if t is not None and t.shape == shape}
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the operands where results stay in the range of fp16 as easily as they do."""
@@ -77,26 +92,36 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         fp16 = not squares and not codes and all(step.kind in _FP16 for step in steps)
         return self.by_rule(self.fp16_rule if fp16 else Fp16Rule.FULL)
 
+    def begins_codes(self) -> bool:
+        """Return whether it ends with rounding and bounds."""
+        return code_bounds(self.attrs, len(self.inputs)) is not None
+
     def made_codes(self) -> int | None:
-        """What rounds floats in plain order to codes changes the order, too."""
-        ending, x = quantizes(self.attrs), self.operand(0)
-        if ending is None or not is_reordered(x) or x.shape != self.output.shape:
+        """What rounds channel-blocked floats, or plain ones, whose order changes with that."""
+        bounds = code_bounds(self.attrs, len(self.inputs))
+        if bounds is None or any(tensor.fp16 for tensor in self.operands):
             return None
-        return code_shift(ending.low, ending.high)
+        x = self.operand(0)
+        plain = quantizes(self.attrs) is not None and is_reordered(x)
+        reorders = plain and x.shape == self.output.shape
+        if not reorders and self.layouts()[1] != [Layout.NC4HW4]:
+            return None
+        return code_shift(*bounds)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         attrs, output = self.attrs, self.output
-        if output.codes is not None:
-            ending = quantizes(attrs)
-            change_layout(self.operand(0), output, output.shape, encoder, rounding_spec(ending))
+        ending, x = quantizes(attrs), self.operand(0)
+        if output.codes is not None and ending is not None and x.layout is Layout.NCHW:
+            change_layout(x, output, output.shape, encoder, rounding_spec(ending))
             return
         plan, tensors = plan_operands(self.operands, output, encoder)
+        narrow = any(tensor.codes is not None for tensor in (*tensors, output))
         shader = kernels.elementwise(
-            steps=4 if len(attrs.steps) <= 4 else 8,
+            steps=4 if len(attrs.steps) <= 4 and not narrow else 8,
             width=4 if plan.width == 4 else 1,
-            element=encoder.element,
-            load=encoder.load,
+            element="c8" if narrow else encoder.element,
+            load="buffer" if narrow else encoder.load,
         )
         # Operands that are left out still need a buffer and strides; the first one's will do.
         order = [n if n < len(tensors) else 0 for n in range(MAX_STEP_INPUTS)]
@@ -116,6 +141,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         }
         if plan.width == 4:
             spec |= {f"SPLAT{n}": plan.splats[n] for n in range(len(tensors))}
+        spec |= code_spec(**{f"x{n}": tensor for n, tensor in enumerate(tensors)}, y=output)
         for number, step in enumerate(attrs.steps):
             spec |= _step_spec(number, step, len(tensors))
         numbers = np.zeros(MAX_STEP_NUMBERS, np.float32)
@@ -133,6 +159,31 @@ def quantizes(attrs: ElementwiseAttrs) -> CodeMean | None:
     unit, low, high = attrs.numbers
     # Lanes past the last channel stay zero.
     return CodeMean(1.0, unit, low, high) if low <= 0 <= high else None
+
+
+def code_bounds(attrs: ElementwiseAttrs, inputs: int) -> tuple[float, float] | None:
+    """Return the bounds that the steps end with after rounding; None where they end otherwise."""
+    last = attrs.steps[-1]
+    before = _made(attrs, last.values[0], inputs)
+    bounds = [attrs.numbers[-1 - v] if v < 0 else np.nan for v in last.values[1:]]
+    if last.kind == "MIN" and before is not None and before.kind == "SELECT":
+        # Of a comparison that NaN fails: what is above the lower bound, else that.
+        _, above, lowest = before.values
+        if before.values[0] < inputs or lowest >= 0:
+            return None
+        if _made(attrs, before.values[0], inputs) != Step("GREATER", (above, lowest)):
+            return None
+        bounds = [attrs.numbers[-1 - lowest], *bounds]
+        before = _made(attrs, above, inputs)
+    elif last.kind != "CLIP":
+        return None
+    rounds = before is not None and before.kind == "ROUND"
+    return (bounds[0], bounds[1]) if rounds and bounds[0] <= bounds[1] else None
+
+
+def _made(attrs: ElementwiseAttrs, value: int, inputs: int) -> Step | None:
+    """Return the step that makes a value."""
+    return attrs.steps[value - inputs] if value >= inputs else None
 
 
 def _step_spec(number: int, step: Step, inputs: int) -> dict[str, int]:

@@ -193,6 +193,10 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         takes = len(self.outputs) == 1 and len(self.operand(0).shape) >= 3
         return {0: None} if takes and self.attrs.kind in ("MAX", "AVERAGE") else {}
 
+    def begins_codes(self) -> bool:
+        """Return whether means end as codes."""
+        return self.attrs.ending is not None
+
     def made_codes(self) -> int | None:
         """Maxima of codes are codes, and what is rounded and not decoded."""
         ending = self.attrs.ending

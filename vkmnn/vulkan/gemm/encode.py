@@ -33,7 +33,7 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     problem = job.problem
     if 0 in (problem.pixels, problem.channels):
         return
-    target = Target.of(encoder, narrow=job.narrow)
+    target = Target.of(encoder, narrow=job.narrow, dots=job.dots)
     candidates = convolution_kernels(problem, target, encoder)
     kernel = encoder.choose("convolution", _named(problem, target), candidates)
     before = len(encoder.recording.dispatches)
@@ -80,6 +80,8 @@ def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
 
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
     """Return what the tuner calls a problem: other weights are other kernels."""
+    if target.dots:
+        return ("dots", problem)
     return ("narrow", problem) if target.narrow else problem
 
 

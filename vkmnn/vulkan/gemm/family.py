@@ -70,6 +70,7 @@ class Target:
         prefers_texels: they should.
         weight_bytes: of all constants of the network.
         narrow: the weights are bytes.
+        dots: they are signed bytes, and x is codes of a byte: integer dot products multiply them.
     """
 
     info: DeviceInfo
@@ -78,9 +79,10 @@ class Target:
     prefers_texels: bool = False
     weight_bytes: int = 0
     narrow: bool = False
+    dots: bool = False
 
     @classmethod
-    def of(cls, encoder: VulkanEncoder, *, narrow: bool = False) -> Target:
+    def of(cls, encoder: VulkanEncoder, *, narrow: bool = False, dots: bool = False) -> Target:
         """Return what an encoder records for, with weights of bytes or of floats."""
         return cls(
             encoder.info,
@@ -89,6 +91,7 @@ class Target:
             encoder.load == "texel",
             encoder.weight_bytes,
             narrow,
+            dots,
         )
 
     @property
@@ -97,7 +100,8 @@ class Target:
 
         Constants that depend on the input shape change their bytes a little, which decides nothing.
         """
-        return self.fp16, self.texels, self.prefers_texels, self.cold, self.narrow
+        floats = self.fp16, self.texels, self.prefers_texels, self.cold
+        return *floats, self.narrow, self.dots
 
     @property
     def element_bytes(self) -> int:

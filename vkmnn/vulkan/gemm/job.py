@@ -35,6 +35,11 @@ class ConvJob:
         """Whether the weights are bytes."""
         return self.weights.shift is not None
 
+    @property
+    def dots(self) -> bool:
+        """Whether the weights are signed bytes, and x is codes of a byte."""
+        return self.weights.shift == 0 and self.x.codes is not None
+
 
 @dataclass(frozen=True, slots=True)
 class RowNorms:

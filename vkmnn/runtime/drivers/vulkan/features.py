@@ -124,6 +124,8 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
         operations = properties.subgroup.supportedOperations
         features |= {name for bit, name in SUBGROUP_OPERATIONS.items() if operations & bit}
     features |= _texel_features(handle)
+    if "integer_dot" in features and properties.dots.integerDotProduct4x8BitPackedSignedAccelerated:
+        features.add("integer_dot_accelerated")
     if timestamp_bits and limits.timestampPeriod:
         features.add("timestamps")
     # Others would read files through the bus, or refuse memory that they cannot write to.
@@ -216,6 +218,7 @@ class _Properties:
     maintenance3: Any
     driver: Any
     size_control: Any
+    dots: Any
     nvidia: Any
     amd: Any
     arm: Any
@@ -267,6 +270,12 @@ def _properties(handle: Any, version: Version, extensions: frozenset[str]) -> _P
             lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES,
             (1, 3),
             "VK_EXT_subgroup_size_control",
+        ),
+        chained(
+            "VkPhysicalDeviceShaderIntegerDotProductProperties",
+            lib.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES,
+            (1, 3),
+            "VK_KHR_shader_integer_dot_product",
         ),
         *(
             chained(f"VkPhysicalDevice{name}", stype, None, extension)
