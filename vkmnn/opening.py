@@ -241,11 +241,12 @@ def _optimised(
     without: Collection[str] = (),
 ) -> Graph:
     """Return the graph that runs: optimised, or as it is; what the host can fold is folded."""
+    if not optimised:
+        return source.copy()
     from vkmnn.converter.passes import optimize
 
-    passes = None if optimised else ()
-    graph = optimize(source, run_op, passes=passes, meter=meter, without=without)
-    while optimised and on_host and (folded := _folded_on_host(graph)) is not None:
+    graph = optimize(source, run_op, meter=meter, without=without)
+    while on_host and (folded := _folded_on_host(graph)) is not None:
         graph = optimize(folded, run_op, meter=meter, without=without)
     return graph
 

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
+import vkmnn
+from tests.model.networks import NETWORKS
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "vkmnn"
 
@@ -364,6 +367,19 @@ def test_a_face_loads_neither_front_ends_nor_kernels():
     late = ("vkmnn.converter", "vkmnn.host", "vkmnn.vulkan", "vkmnn.shaders", "onnx")
     code = (
         "import sys, vkmnn; vkmnn.InferenceSession, vkmnn.load\n"
+        f"print([name for name in sys.modules if name.startswith({late})])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_model_file_needs_neither_converters_nor_passes(tmp_path: Path):
+    """A file of vkmnn's own holds what they make: sessions open without importing them."""
+    path = tmp_path / "net.vkmnn"
+    vkmnn.convert(NETWORKS["espcn"].build(), path, sizes={"N": 1, "H": 8, "W": 8})
+    late = ("vkmnn.converter.passes", "vkmnn.converter.onnx.", "onnx", "statistics")
+    code = (
+        f"import sys, vkmnn; vkmnn.InferenceSession({str(path)!r})\n"
         f"print([name for name in sys.modules if name.startswith({late})])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

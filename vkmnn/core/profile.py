@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from vkmnn.core.backend import MemoryUse
@@ -170,6 +169,8 @@ def measure(plan: Plan, timed: Plan, feeds: Mapping[str, Array], runs: int) -> P
         feeds: one array per graph input.
         runs: how many runs to measure, after one warm-up run.
     """
+    from statistics import median
+
     walls, overheads = [], []
     plan.execute(feeds)
     for _ in range(runs):
@@ -226,6 +227,8 @@ def measure_host(part: HostPart, values: Mapping[str, object], runs: int, main: 
         runs: how many runs to measure.
         main: the type of the backend that was asked first.
     """
+    from statistics import median
+
     spent = []
     for _ in range(runs):
         part(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
@@ -159,6 +159,17 @@ class Graph:
     planned_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tuned: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     packed: Sequence[PackedForm] = ()
+
+    def copy(self) -> Graph:
+        """Return a graph of its own, which shares the arrays of constants."""
+        return replace(
+            self,
+            inputs=list(self.inputs),
+            outputs=list(self.outputs),
+            ops=[replace(op, inputs=list(op.inputs), outputs=list(op.outputs)) for op in self.ops],
+            constants=dict(self.constants),
+            infos=dict(self.infos),
+        )
 
     def producers(self) -> dict[str, Op]:
         """Map each produced tensor to its op."""

@@ -201,7 +201,9 @@ class VulkanBackend(TunableBackend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
-        used = pipelines_used(recording)
+        # The longest code first: the last to be built is not waited for alone then.
+        found = pipelines_used(recording).items()
+        used = dict(sorted(found, key=lambda one: len(one[1][0].spirv()), reverse=True))
         missing = {name: pair for name, pair in used.items() if name not in self._pipelines}
         if missing:
             # The driver compiles while the constants are packed.

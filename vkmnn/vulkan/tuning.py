@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 from vkmnn.cache_files import locked, read_file, write_file
 from vkmnn.core.backend import Backend, Timing, TunablePlan, TunedChoice, Tuning
@@ -130,6 +129,8 @@ def tune(
     Returns:
         The preferred candidates by choice, with those of before, and what was settled.
     """
+    from statistics import median
+
     table = dict(backend.preferences)
     settled: dict[str, TunedChoice] = {}
     counter = _Counter(progress, time.monotonic() + limit_s)

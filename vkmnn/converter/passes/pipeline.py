@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 
 from vkmnn.budget import Meter, unlimited
@@ -144,14 +143,7 @@ def optimize(
         ModelError: the graph is not valid in a way that only a pass noticed.
         PluginError: a plug-in's pass left a graph that is not valid.
     """
-    result = replace(
-        graph,
-        inputs=list(graph.inputs),
-        outputs=list(graph.outputs),
-        ops=[replace(op, inputs=list(op.inputs), outputs=list(op.outputs)) for op in graph.ops],
-        constants=dict(graph.constants),
-        infos=dict(graph.infos),
-    )
+    result = graph.copy()
     before = len(result.ops)
     own = (default_passes(evaluate), late_passes())
     tables = with_registered(own) if passes is None else (tuple(passes),)
