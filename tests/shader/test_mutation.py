@@ -135,7 +135,9 @@ def test_every_known_equivalent_is_still_a_mutant() -> None:
         "cast_f32_f16_buffer",
         "cast_f32_i32_buffer",
         "cast_i32_i32_buffer",
+        "conv_gather_c8_buffer",
         "matmul_pack_b_f32_buffer",
+        "pool_c8_buffer",
         "pool_index_f32_buffer",
     )
     for variant in [*representatives(), *map(find, (*KERNELS, *others))]:

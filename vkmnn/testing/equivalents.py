@@ -48,7 +48,23 @@ _UNREAD = "an operand that is not there is bound to another one, and no step rea
 _UNUSED = r"OPERANDS > 1u.* → .*> 0u|OPERANDS > 2u.* → .*> 1u| → .*OPERANDS >= "
 _WEAKER = "|".join(f"AXES > {n}u.* → .*AXES > {n - 1}u" for n in range(1, 6)) + "|AXES >= [1-5]u"
 
+_CODED = "sums of codes end in `requantize`, which takes no activation"
+
 EQUIVALENTS: tuple[Equivalent, ...] = (
+    Equivalent("include/residual.glsl.j2", r"HAS_RESIDUAL \|\|", _CODED, "conv_*_c8*"),
+    Equivalent("include/epilogue.glsl.j2", r"residual = vec4\(1\.0\)", _CODED, "conv_*_c8*"),
+    Equivalent(
+        "include/requantize.glsl.j2",
+        r"sum -= residual",
+        "what is summed in two parts is not in bytes",
+        "conv_*_c8*",
+    ),
+    Equivalent("pool.comp.j2", r"log32\(x\).* → ", "codes have no norms", "pool_c8*"),
+    Equivalent(
+        "dynamic_range.comp.j2",
+        r"lessThanEqual|greaterThanEqual",
+        "of two equal numbers, either is the extreme one",
+    ),
     Equivalent("elementwise.comp.j2", _UNUSED, _UNREAD),
     Equivalent("pool_strip.comp.j2", r"clamp\([xy] - 0, 0", "plus or minus nothing"),
     Equivalent(

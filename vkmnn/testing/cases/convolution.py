@@ -100,6 +100,7 @@ class Maker:
         w: Ints,
         *,
         strides: Ints = (),
+        dilations: Ints = (),
         pads: Ints = (),
         group: int = 1,
         residual: bool = False,
@@ -114,7 +115,7 @@ class Maker:
         axes = len(x) - 2
         numbers = "QuantizedConvolution"
         attrs = QuantizedConvolutionAttrs(
-            w[2:], strides or (1,) * axes, (1,) * axes, pads or (0,) * 2 * axes,
+            w[2:], strides or (1,) * axes, dilations or (1,) * axes, pads or (0,) * 2 * axes,
             group, "NOTSET", -90.0, 121.0,
         )  # fmt: skip
         factor = np.resize(np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32), w[0])
@@ -130,26 +131,46 @@ class Maker:
             attrs = replace(attrs, add=CodeSum(0.5, 0.75, 1.25, -20.0, 31.0))
         return op_case(numbers, attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
 
-    def in_bytes(self, x: Ints, w: Ints, low: int, *, residual: bool = False, **more: Any) -> Case:
+    def in_bytes(
+        self,
+        x: Ints,
+        w: Ints,
+        low: int,
+        *,
+        residual: bool = False,
+        floats: str = "",
+        **more: Any,
+    ) -> Case:
         """Return a convolution of codes whose tensors take a byte each.
 
         Codes of x and of the residual begin at `low`, those of y elsewhere; sums meet both bounds.
+        `floats`: "read" for x and residual, "made" for y, which are codes in float32 then.
         """
         case = self.codes(x, w, residual=residual, **more)
         (op,), shape = case.graph.ops, case.graph.outputs[0].dims
         assert isinstance(op.attrs, QuantizedConvolutionAttrs)
-        attrs = replace(op.attrs, low=-101.0, high=99.0, taken=(float(low), low + 255.0))
-        feeds = {"in0": codes_from(low, *x)}
+        attrs = replace(op.attrs, low=-101.0, high=99.0)
+        if floats != "read":
+            attrs = replace(attrs, taken=(float(low), low + 255.0))
+        if floats == "made":
+            attrs = replace(attrs, scale=0.5)
+        # Sums of small numbers stay between the bounds, where every term shows.
+        feeds = {"in0": whole(*x) if floats == "read" else codes_from(low, *x)}
         constants = dict(case.graph.constants)
         ops, inputs = [], list(op.inputs)
         if residual:
             feeds["in3"] = codes_from(low, *shape, seed=1)
-            before, more_constants = as_bytes("in3", "beside", shape, low)
-            constants |= more_constants
-            inputs[3] = "beside"
-            ops.append(before)
-        ops.append(Op(op.type, op.name, inputs, ["sum"], attrs))
-        ops.append(maximum("sum", "out0", len(x) - 2))
+            if floats == "read":
+                feeds["in3"] = whole(*shape, seed=3)
+            else:
+                before, more_constants = as_bytes("in3", "beside", shape, low)
+                constants |= more_constants
+                inputs[3] = "beside"
+                ops.append(before)
+        made = "out0" if floats == "made" else "sum"
+        ops.append(Op(op.type, op.name, inputs, [made], attrs))
+        if made == "sum":
+            ops.append(maximum("sum", "out0", len(x) - 2))
         return chain_case(ops, feeds, constants)
 
     def transposed(
@@ -213,6 +234,11 @@ def _narrow_tiles(make: Maker) -> Iterator[Case]:
     yield make.in_bytes(x, w, -128, strides=(2, 1), pads=(1, 0, 2, 3), residual=True)
     yield make.in_bytes((3, 16, 4, 3), (120, 8, 2, 2), 0, pads=(0, 1, 1, 0), group=2)
     yield make.in_bytes((1, 3, 7, 5), (6, 3, 1, 1), -255, residual=True)
+    yield make.in_bytes(x, w, -40, pads=(1, 0, 2, 3), residual=True, floats="read")
+    yield make.in_bytes(x, w, -77, dilations=(2, 3), residual=True, floats="made")
+    volume, kernel = (2, 5, 5, 4, 7), (3, 5, 2, 3, 2)
+    apart = VOLUME["dilations"]
+    yield make.in_bytes(volume, kernel, -9, pads=VOLUME["pads"], dilations=apart, residual=True)
 
 
 @shader_cases("conv_tile")
@@ -325,6 +351,9 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
         x, w = (2, 7, 9, 5), (7, 1, 3, 2)
         yield make.in_bytes(x, w, -57, pads=(1, 0, 2, 3), group=7, residual=True)
         yield make.in_bytes((1, 5, 4, 7), (5, 1, 2, 2), 0, group=5)
+        yield make.in_bytes(x, w, 5, strides=(3, 2), group=7, residual=True, floats="read")
+        yield make.in_bytes(x, w, -9, dilations=(2, 3), group=7, residual=True, floats="made")
+        yield make.in_bytes((2, 5, 5, 4, 7), (5, 1, 2, 3, 2), 0, group=5, pads=VOLUME["pads"])
         return
     yield make(
         (2, 7, 9, 5),
@@ -408,6 +437,9 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
         x, w = (2, 6, 9, 5), (9, 2, 3, 2)
         yield make.in_bytes(x, w, -57, pads=(1, 0, 2, 3), group=3, residual=True)
         yield make.in_bytes((1, 6, 4, 7), (9, 2, 2, 1), 0, group=3)
+        yield make.in_bytes(x, w, 5, strides=(3, 2), group=3, residual=True, floats="read")
+        yield make.in_bytes(x, w, -9, dilations=(2, 3), group=3, residual=True, floats="made")
+        yield make.in_bytes((2, 2, 5, 4, 7), (6, 1, 2, 3, 2), 0, group=2, pads=VOLUME["pads"])
         return
     yield make(
         (2, 6, 9, 5),

@@ -265,9 +265,19 @@ def dynamic_range(variant: Variant) -> Iterator[Case]:
         x = floats(*shape, scale=3)
         for numbers in (x, np.abs(x) + 1, -np.abs(x) - 1, np.zeros_like(x)):
             yield _range_case(np.asarray(numbers, np.float32))
+        for places in ([0, 1], [-1, -2], [-2, -1]):
+            if x.size > 1:
+                yield _range_case(_with_ends(x, places))
     for shape in ((2, 7, 67, 71),) if several else ((1, 3, 5, 7), (2, 6, 3), (3, 5, 2, 3, 2)):
         for numbers in (floats(*shape, scale=3), np.abs(floats(*shape)) + 1):
             yield blocked_case("DynamicRange", OpAttrs(), [numbers], rtol=0, atol=0)
+
+
+def _with_ends(x: AnyArray, places: list[int]) -> AnyArray:
+    """Return numbers of which the smallest and the largest stand at two places."""
+    made = x.copy()
+    made.reshape(-1)[places] = (-70.0, 90.0)
+    return made
 
 
 def _range_case(x: AnyArray) -> Case:

@@ -165,6 +165,9 @@ def pool(variant: Variant) -> Iterator[Case]:
     if variant.element == "c8":
         for low, window, kind in product((-57, -255), WINDOWS[:3], ("MAX", "AVERAGE")):
             yield from _of_codes(window[0], low, _pooled(window, kind))
+        for window in WINDOWS[:2]:
+            attrs = _pooled(window, "AVERAGE", count_include_pad=True, ceil_mode=True)
+            yield from _of_codes(window[0], -20, attrs)
         return
     yield from pooling_special()
     for window in WINDOWS:

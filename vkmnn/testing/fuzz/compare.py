@@ -134,9 +134,11 @@ def noisy(
         if side == "output" and node.op_type in _WINDOWS:
             noise = max(noise, _FLOAT32.noise)
         wide = array.astype(np.float64)
+        # A zero in float16 may be a number too small for it, which vkmnn keeps in float32.
+        exact = wide == 0 if side == "input" or array.dtype != np.float16 else False
         with np.errstate(all="ignore"):
             errors = draws.uniform(-1, 1, array.shape)
-            wide = wide * (1 + noise * errors) + np.where(wide == 0, 0.0, allowed.smallest) * errors
+            wide = wide * (1 + noise * errors) + np.where(exact, 0.0, allowed.smallest) * errors
             if side == "output":
                 size = 1.0 if node.op_type in _BOUNDED else _range(array)
                 wide = wide + 0.1 * noise * size * draws.uniform(-1, 1, array.shape)
