@@ -275,7 +275,7 @@ def dynamic_range(variant: Variant) -> Iterator[Case]:
 
 def _with_ends(x: AnyArray, places: list[int]) -> AnyArray:
     """Return numbers of which the smallest and the largest stand at two places."""
-    made = x.copy()
+    made: AnyArray = x.copy()
     made.reshape(-1)[places] = (-70.0, 90.0)
     return made
 
