@@ -35,5 +35,7 @@ NONE: dict[str, Any] = {
     ],
 )
 def test_whoever_tells(told: dict[str, Any], count: int) -> None:
-    others = dict.fromkeys(("base", "subgroup", "ids", "maintenance3", "driver", "size_control"))
+    others = dict.fromkeys(
+        ("base", "subgroup", "ids", "maintenance3", "driver", "size_control", "dots")
+    )
     assert _Properties(**others, **{**NONE, **told}).multiprocessors == count
