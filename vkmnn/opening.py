@@ -457,7 +457,12 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
     from vkmnn.runtime import device as devices
 
     try:
-        device = devices.open_device(selector, driver=config.driver, validation=config.validation)
+        device = devices.open_device(
+            selector,
+            driver=config.driver,
+            validation=config.validation,
+            priority=config.power,
+        )
     except DeviceNotFoundError as error:
         if selector != "auto" or config.require_device:
             raise

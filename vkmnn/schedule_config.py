@@ -90,7 +90,8 @@ class ScheduleConfig:
         memory: "low" keeps one plan, "high" as many as there is a use for, within 128; "normal" is
             what `max_plans` says, which comes first in any case.
         power: "high" measures the kernels of new plans, as `tuning="on"`; "low" measures nothing,
-            and has the CPU backend run one op at a time.
+            and has the CPU backend run one op at a time. Either is also the priority of the
+            session's work among all programs, on devices with the feature "queue_priority".
         tuning: what `VKMNN_TUNE` says, for this session; comes before `power`.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """

@@ -27,7 +27,7 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.runtime import environment
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType, Priority
 from vkmnn.runtime.device_profiles import disguised, load_profile
 from vkmnn.runtime.drivers import (
     Driver,
@@ -603,7 +603,7 @@ FLOOR_FEATURES = frozenset(
 ) | {"images"}
 """Supported by every Vulkan 1.1 device (Vulkan specification, "Required Format Support")."""
 
-_DeviceKey = tuple[str, bool, str, frozenset[str], str]
+_DeviceKey = tuple[str, bool, str, frozenset[str], str, str]
 _devices: dict[_DeviceKey, Device] = {}
 _devices_lock = threading.RLock()
 _unwanted: list[Device] = []  # lost, but still somebody's, or not closed to the end
@@ -630,6 +630,7 @@ def open_device(
     *,
     driver: str | None = None,
     validation: bool | None = None,
+    priority: Priority = "normal",
 ) -> Device:
     """Open a device, or return it if it is already open.
 
@@ -638,6 +639,8 @@ def open_device(
             other, software), an index of `enumerate_devices`, a part of the name, or a UUID.
         driver: as for `enumerate_devices`.
         validation: whether to run under the validation layer; `VKMNN_VALIDATION` where None.
+        priority: before or after the work of other programs, on devices with the feature
+            "queue_priority"; each priority is an open device of its own, with its own memory.
 
     Raises:
         DeviceNotFoundError: no device matches; says what was found and what to install.
@@ -649,14 +652,20 @@ def open_device(
     disabled = environment.disabled_features()
     name = driver or environment.driver()
     try:
-        return _open(get_driver(name), selector, validate, disabled)
+        return _open(get_driver(name), selector, validate, disabled, priority)
     except DriverUnavailableError as error:
         raise DeviceNotFoundError(
             f"no device fits '{selector}': {error}", hint=error.hint
         ) from error
 
 
-def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozenset[str]) -> Device:
+def _open(
+    driver: Driver,
+    selector: str | int,
+    validate: bool,
+    disabled: frozenset[str],
+    priority: Priority,
+) -> Device:
     info, reason = select(_listed(driver), selector)
     if "all" in disabled:
         disabled = info.features - FLOOR_FEATURES
@@ -665,9 +674,13 @@ def _open(driver: Driver, selector: str | int, validate: bool, disabled: frozens
     if unknown:
         names = ", ".join(sorted(unknown))
         log.info("left off, since the validation layer is too old for it: %s", names)
-    key = (info.uuid, validate, driver.name, disabled & info.features, info.device_profile)
-    opens = partial(_open_driver, driver, info, validate, disabled)
-    opened = dataclasses.replace(info, features=info.features - disabled)
+    features = info.features - disabled
+    if "queue_priority" not in features:
+        priority = "normal"
+    left_off = disabled & info.features
+    key = (info.uuid, validate, driver.name, left_off, info.device_profile, priority)
+    opens = partial(_open_driver, driver, info, validate, disabled, priority)
+    opened = dataclasses.replace(info, features=features)
     return _shared(key, opened, opens, reason)
 
 
@@ -681,8 +694,9 @@ def open_profile(name: str) -> Device:
 
     driver = ProfileDriver(load_profile(name))
     (info,) = driver.enumerate()
-    opens = partial(_open_driver, driver, info, False, frozenset())
-    return Device(opens(), info, opens, (info.uuid, False, driver.name, frozenset(), name))
+    opens = partial(_open_driver, driver, info, False, frozenset(), "normal")
+    key = (info.uuid, False, driver.name, frozenset[str](), name, "normal")
+    return Device(opens(), info, opens, key)
 
 
 def _shared(
@@ -702,9 +716,13 @@ def _shared(
 
 
 def _open_driver(
-    driver: Driver, info: DeviceInfo, validate: bool, disabled: frozenset[str]
+    driver: Driver,
+    info: DeviceInfo,
+    validate: bool,
+    disabled: frozenset[str],
+    priority: Priority,
 ) -> DriverDevice:
-    opened = driver.open(info, validation=validate, disabled=disabled)
+    opened = driver.open(info, validation=validate, disabled=disabled, priority=priority)
     if not info.device_profile:
         return opened
     return CheckedDevice(opened, dataclasses.replace(info, features=info.features - disabled))

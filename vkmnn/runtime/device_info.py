@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 from vkmnn.records import dataclass
+
+Priority = Literal["low", "normal", "high"]
+"""What the device works on first, among all programs that use it."""
 
 
 class DeviceType(enum.Enum):

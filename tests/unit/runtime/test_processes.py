@@ -98,6 +98,7 @@ def test_importing_opens_nothing() -> None:
     [
         *("tests/driver", "tests/unit/runtime/test_dispatch.py"),
         *("tests/unit/runtime/test_recorder.py", "tests/unit/runtime/test_device.py"),
+        "tests/unit/runtime/test_queue_priority.py",
     ],
 )
 def test_the_same_on_swiftshader(place: str) -> None:

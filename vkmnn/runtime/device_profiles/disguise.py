@@ -11,6 +11,8 @@ from vkmnn.runtime.device_profiles.profile import DeviceProfile
 
 _HOST = MemoryFlag.HOST_VISIBLE | MemoryFlag.HOST_COHERENT | MemoryFlag.HOST_CACHED
 _FAST = {"integer_dot_accelerated": "integer_dot"}
+_KEPT = {"queue_priority"}
+"""Features of the system, which no profile tells."""
 _SIZE_CONTROL = "subgroup_size_control"
 
 
@@ -26,6 +28,7 @@ def disguised(info: DeviceInfo, profile: DeviceProfile) -> DeviceInfo:
     shared_sizes = max(smallest, profile_smallest), min(largest, profile_largest)
     features = info.features & profile.features
     # What is fast is as with the type: the rules see the other device.
+    features |= info.features & _KEPT
     features |= {fast for fast, used in _FAST.items() if used in features} & profile.features
     if shared_sizes[0] > shared_sizes[1]:
         shared_sizes = info.subgroup_size, info.subgroup_size

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from vkmnn.mapped_files import MappedFile
-    from vkmnn.runtime.device_info import DeviceInfo
+    from vkmnn.runtime.device_info import DeviceInfo, Priority
     from vkmnn.runtime.drivers.buffer import DriverBuffer
     from vkmnn.runtime.memory import BufferRange, MemoryKind
     from vkmnn.runtime.shader import Shader
@@ -201,8 +201,19 @@ class Driver(ABC):
         """List devices; raises `DriverUnavailableError` where the driver cannot work."""
 
     @abstractmethod
-    def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> DriverDevice:
-        """Open a device that `enumerate` listed, leaving the features `disabled` switched off."""
+    def open(
+        self,
+        info: DeviceInfo,
+        *,
+        validation: bool,
+        disabled: frozenset[str],
+        priority: Priority = "normal",
+    ) -> DriverDevice:
+        """Open a device that `enumerate` listed, leaving the features `disabled` switched off.
+
+        Another `priority` than the usual one is asked for on devices with the feature
+        "queue_priority" alone.
+        """
 
     def unknown_to_layer(self) -> frozenset[str]:
         """Return the features that the validation layer is too old for: they cannot be validated.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from vkmnn.errors import OutOfDeviceMemoryError
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType, MemoryFlag
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType, MemoryFlag, Priority
 from vkmnn.runtime.device_profiles import DeviceProfile
 from vkmnn.runtime.drivers.base import (
     EMPTY_RANGE_BYTES,
@@ -62,7 +62,12 @@ class ProfileDriver(Driver):
         return [self._info]
 
     def open(
-        self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]
+        self,
+        info: DeviceInfo,
+        *,
+        validation: bool,
+        disabled: frozenset[str],
+        priority: Priority = "normal",
     ) -> PlanningDevice:
         return PlanningDevice(info)
 

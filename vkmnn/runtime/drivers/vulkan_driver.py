@@ -7,7 +7,7 @@ import logging
 import threading
 
 from vkmnn.errors import DeviceError, DeviceNotFoundError
-from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.device_info import DeviceInfo, Priority
 from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
 from vkmnn.runtime.drivers.vulkan.api import LOADER_HINT, address, enumerate_array, lib
 from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
@@ -34,12 +34,19 @@ class VulkanDriver(Driver):
     def enumerate(self) -> list[DeviceInfo]:
         return [device.info for device in self._physical_devices(False)]
 
-    def open(self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]) -> VulkanDevice:
+    def open(
+        self,
+        info: DeviceInfo,
+        *,
+        validation: bool,
+        disabled: frozenset[str],
+        priority: Priority = "normal",
+    ) -> VulkanDevice:
         instance = self._instance(validation)
         for physical in self._physical_devices(validation):
             if (physical.info.uuid, physical.info.driver_uuid) == (info.uuid, info.driver_uuid):
                 shown = dataclasses.replace(physical, info=info)  # as a device profile changes it
-                return VulkanDevice(instance, shown, disabled)
+                return VulkanDevice(instance, shown, disabled, priority)
         raise DeviceNotFoundError(f"{info.name} ({info.uuid}) has gone")
 
     def unknown_to_layer(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from vkmnn.runtime.device_info import DeviceInfo, Limits
+from vkmnn.runtime.device_info import DeviceInfo, Limits, Priority
 from vkmnn.runtime.drivers.base import Driver
 from vkmnn.runtime.drivers.kompute.device import KomputeDevice
 from vkmnn.runtime.drivers.kompute.package import load
@@ -47,7 +47,12 @@ class KomputeDriver(Driver):
         ]
 
     def open(
-        self, info: DeviceInfo, *, validation: bool, disabled: frozenset[str]
+        self,
+        info: DeviceInfo,
+        *,
+        validation: bool,
+        disabled: frozenset[str],
+        priority: Priority = "normal",
     ) -> KomputeDevice:
         device = KomputeDevice(self._kp, info, validation=validation)
         self._opened = [known for known in self._opened if known.manager is not None]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from vkmnn.errors import DeviceLostError
 from vkmnn.mapped_files import MappedFile
+from vkmnn.runtime.device_info import Priority
 from vkmnn.runtime.drivers.base import DriverDevice
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, names, result_error, struct
 from vkmnn.runtime.drivers.vulkan.command import COMMAND_BUFFERS, VulkanRecorder
@@ -54,6 +55,7 @@ class VulkanDevice(DriverDevice):
         instance: Instance,
         physical: PhysicalDevice,
         disabled: frozenset[str],
+        priority: Priority = "normal",
     ) -> None:
         self.instance = instance
         self.validation = instance.validation
@@ -75,7 +77,7 @@ class VulkanDevice(DriverDevice):
         self.handle = NULL
         cell = ffi.new("VkDevice *")
         try:
-            _create_device(physical, disabled, cell)
+            _create_device(physical, disabled, priority, cell)
             self.handle = cell[0]
             queue = ffi.new("VkQueue *")
             lib.vkGetDeviceQueue(self.handle, self.queue_family, 0, queue)
@@ -253,12 +255,44 @@ class VulkanDevice(DriverDevice):
         self._live.clear()
 
 
-def _create_device(physical: PhysicalDevice, disabled: frozenset[str], out: Any) -> None:
+_PRIORITIES = {
+    "low": lib.VK_QUEUE_GLOBAL_PRIORITY_LOW_KHR,
+    "high": lib.VK_QUEUE_GLOBAL_PRIORITY_HIGH_KHR,
+}
+# The second one is SwiftShader's answer.
+_NOT_GRANTED = {lib.VK_ERROR_NOT_PERMITTED_KHR, lib.VK_ERROR_INITIALIZATION_FAILED}
+
+
+def _create_device(
+    physical: PhysicalDevice, disabled: frozenset[str], priority: Priority, out: Any
+) -> None:
+    """Create the device; with the usual priority where the system does not grant the other."""
+    result = _try_create(physical, disabled, _PRIORITIES.get(priority), out)
+    if result in _NOT_GRANTED and priority in _PRIORITIES:
+        name = physical.info.name
+        log.warning("%s: a %s priority is not granted to this process", name, priority)
+        result = _try_create(physical, disabled, None, out)
+    if result < 0:
+        out[0] = NULL
+    check(result, "vkCreateDevice")
+
+
+def _try_create(
+    physical: PhysicalDevice, disabled: frozenset[str], global_priority: int | None, out: Any
+) -> int:
     chain = physical.enable(disabled)
     priority = ffi.new("float[]", [1.0])
+    among_all = NULL
+    if global_priority is not None:
+        among_all = struct(
+            "VkDeviceQueueGlobalPriorityCreateInfoKHR",
+            lib.VK_STRUCTURE_TYPE_DEVICE_QUEUE_GLOBAL_PRIORITY_CREATE_INFO_KHR,
+            globalPriority=global_priority,
+        )
     queue = struct(
         "VkDeviceQueueCreateInfo",
         lib.VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+        pNext=among_all,
         queueFamilyIndex=physical.queue_family,
         queueCount=1,
         pQueuePriorities=priority,
@@ -273,7 +307,4 @@ def _create_device(physical: PhysicalDevice, disabled: frozenset[str], out: Any)
         enabledExtensionCount=len(chain.extensions),
         ppEnabledExtensionNames=extension_array,
     )
-    result = lib.vkCreateDevice(physical.handle, info, NULL, out)
-    if result < 0:
-        out[0] = NULL
-    check(result, "vkCreateDevice")
+    return int(lib.vkCreateDevice(physical.handle, info, NULL, out))

@@ -49,6 +49,8 @@ _IMAGE_USES = 0x1 | 0x2 | 0x4000 | 0x8000  # SAMPLED_IMAGE, STORAGE_IMAGE, TRANS
 
 
 HOST_MEMORY = "VK_EXT_external_memory_host"
+GLOBAL_PRIORITY = ("VK_KHR_global_priority", "VK_EXT_global_priority")
+"""Two names of one extension, the newer one first."""
 
 
 @dataclass(slots=True)
@@ -94,6 +96,8 @@ class PhysicalDevice:
                 extensions += [extension, "VK_KHR_shader_float_controls"]
         if "file_memory" in wanted:
             extensions.append(HOST_MEMORY)
+        if "queue_priority" in wanted:
+            extensions += [name for name in GLOBAL_PRIORITY if name in self.extensions][:1]
         # The specification demands that this one is enabled where it is offered.
         if "VK_KHR_portability_subset" in self.extensions:
             extensions.append("VK_KHR_portability_subset")
@@ -131,6 +135,8 @@ def query(instance: Any, handle: Any, index: int) -> PhysicalDevice | None:
     # Others would read files through the bus, or refuse memory that they cannot write to.
     if HOST_MEMORY in extensions and properties.base.deviceType == _CPU:
         features.add("file_memory")
+    if not extensions.isdisjoint(GLOBAL_PRIORITY):
+        features.add("queue_priority")
     size = properties.subgroup.subgroupSize
     controlled = "subgroup_size_control" in features
     if controlled and not properties.size_control.requiredSubgroupSizeStages & _COMPUTE_STAGE:
