@@ -31,7 +31,7 @@ _BOUNDED = frozenset({
 })  # fmt: skip
 """Differences of numbers near one, which may all be near zero, and their tails."""
 
-_WINDOWS = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow"})
+_SINGLE = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow", "Resize", "Upsample"})
 """Operators whose coefficients onnxruntime holds in float32 even where it computes in float64."""
 
 _SIZED = frozenset({"Resize", "Upsample", "Range"})
@@ -131,7 +131,7 @@ def noisy(
             return array
         allowed = tolerance(array.dtype, precision)
         noise = allowed.noise
-        if side == "output" and node.op_type in _WINDOWS:
+        if side == "output" and node.op_type in _SINGLE:
             noise = max(noise, _FLOAT32.noise)
         wide = array.astype(np.float64)
         # A zero in float16 may be a number too small for it, which vkmnn keeps in float32.
