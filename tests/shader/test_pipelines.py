@@ -24,6 +24,7 @@ for variant, family, _ in BUILTIN.variants():
 TWINS = {
     "attention_rotate": "attention_tile",
     "conv_coop": "conv_tile",
+    "conv_dot": "conv_shared",
     "conv_rotate": "conv_tile",
     "matmul_coop": "matmul_tile",
     "matmul_rotate": "matmul_tile",

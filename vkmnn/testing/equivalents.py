@@ -82,7 +82,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("binary.comp.j2", r"floatBitsToInt\(b\)\) <= 0", "a rest is never its divisor"),
     Equivalent("include/convolution.glsl.j2", r"\? index : [1-9]", _CLAMP),
     Equivalent("binary.comp.j2", r"left >= 0 && rest", "the rest is below the divisor already"),
-    Equivalent("binary.comp.j2", r"exponent - 1 & 3[02]", "subnormal rests may be flushed"),
+    Equivalent("binary.comp.j2", r"exponent - 1 (\||& 3[02])", "subnormal rests may be flushed"),
+    Equivalent(
+        "binary.comp.j2",
+        r"b == 0\.5 && a (> 0|>= 1)\.0",
+        "exponential and logarithm give a root, too, as exactly as is asked for",
+    ),
     Equivalent("select.comp.j2", _WEAKER, _AXIS),
     Equivalent("include/erf.glsl.j2", r"a > 11\.1|a >= 10\.1", "e * p has vanished before"),
     Equivalent(
