@@ -7,6 +7,7 @@ installed.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -81,8 +82,16 @@ def write_gguf(path: Path, shape: Shape) -> None:
     writer.close()
 
 
-def find(folder: Path, shape: Shape) -> Callable[[int, int], tuple[float, float]] | None:
-    """Return what measures (prompt, text) in tokens a second; None where it cannot be done here."""
+def find(
+    folder: Path, shape: Shape, device: int
+) -> Callable[[int, int], tuple[float, float]] | None:
+    """Return what measures (prompt, text) in tokens a second; None where it cannot be done here.
+
+    Args:
+        folder: where the model is written.
+        shape: of the model.
+        device: number of the Vulkan device, as the loader lists them.
+    """
     program = shutil.which(PROGRAM)
     if program is None:
         return None
@@ -94,14 +103,20 @@ def find(folder: Path, shape: Shape) -> Callable[[int, int], tuple[float, float]
 
     def run(prompt: int, tokens: int) -> tuple[float, float]:
         command = [program, "-m", str(path), "-ngl", "99", "-r", "1", "-o", "json"]
+        # Unless it is named, a software device is passed over for llama.cpp's own CPU backend.
+        env = {**os.environ, "GGML_VK_VISIBLE_DEVICES": str(device)}
         done = subprocess.run(
             [*command, "-p", str(prompt), "-n", str(tokens)],
             capture_output=True,
             text=True,
             check=True,
             timeout=SECONDS,
+            env=env,
         )
-        rows = {bool(row["n_gen"]): float(row["avg_ts"]) for row in json.loads(done.stdout)}
+        found = json.loads(done.stdout)
+        if not all(row["gpu_info"] for row in found):
+            raise RuntimeError(f"{PROGRAM} did not use Vulkan device {device}: {done.stderr}")
+        rows = {bool(row["n_gen"]): float(row["avg_ts"]) for row in found}
         return rows[False], rows[True]
 
     return run

@@ -176,7 +176,8 @@ def measure(
         other = _onnxruntime(path, sizes, tokens)
         if other is not None:
             engines["onnxruntime CPU"] = other
-        peer = llama_cpp.find(folder, _gguf_shape(sizes)) if sizes.bits == 4 else None
+        shape, index = _gguf_shape(sizes), model.device.index
+        peer = llama_cpp.find(folder, shape, index) if sizes.bits == 4 else None
         if peer is not None:
             engines[LLAMA_CPP] = lambda ids: Rates(LLAMA_CPP, *peer(len(ids), tokens))
         rng = np.random.default_rng(1)

@@ -14,14 +14,17 @@ from benchmarks import llama_cpp, llm
 SIZES = llm.Sizes(layers=1, width=64, heads=2, kv_heads=1, inner=96, vocabulary=64, positions=64)
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, gpu: str = "a GPU") -> Path:
     """Put a program on the PATH that notes its arguments and gives rates."""
     rows = [
-        {"n_prompt": 8, "n_gen": 0, "avg_ts": 40.5},
-        {"n_prompt": 0, "n_gen": 4, "avg_ts": 12.25},
+        {"n_prompt": 8, "n_gen": 0, "avg_ts": 40.5, "gpu_info": gpu},
+        {"n_prompt": 0, "n_gen": 4, "avg_ts": 12.25, "gpu_info": gpu},
     ]
     program, noted = folder / llama_cpp.PROGRAM, folder / "noted"
-    program.write_text(f"#!/bin/sh\necho \"$@\" >> {noted}\necho '{json.dumps(rows)}'\n", "utf-8")
+    program.write_text(
+        f"#!/bin/sh\necho \"$GGML_VK_VISIBLE_DEVICES $@\" >> {noted}\necho '{json.dumps(rows)}'\n",
+        "utf-8",
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     return noted
@@ -32,19 +35,31 @@ def test_it_takes_part_where_it_is_installed(
 ) -> None:
     shape = llm._gguf_shape(SIZES)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert llama_cpp.find(tmp_path, shape) is None
+    assert llama_cpp.find(tmp_path, shape, 3) is None
     noted = install(tmp_path, monkeypatch)
     monkeypatch.setattr(llama_cpp, "write_gguf", lambda path, shape: path.write_bytes(b""))
-    run = llama_cpp.find(tmp_path, shape)
+    run = llama_cpp.find(tmp_path, shape, 3)
     assert run is not None
     assert run(8, 4) == (40.5, 12.25)
+    assert noted.read_text("utf-8").startswith("3 -m")
     assert "-p 8 -n 4" in noted.read_text("utf-8")
+
+
+def test_its_own_cpu_backend_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, gpu="")
+    monkeypatch.setattr(llama_cpp, "write_gguf", lambda path, shape: path.write_bytes(b""))
+    run = llama_cpp.find(tmp_path, llm._gguf_shape(SIZES), 0)
+    assert run is not None
+    with pytest.raises(RuntimeError, match="did not use Vulkan device 0"):
+        run(8, 4)
 
 
 def test_without_the_package_it_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch)
     monkeypatch.setitem(sys.modules, "gguf", None)
-    assert llama_cpp.find(tmp_path, llm._gguf_shape(SIZES)) is None
+    assert llama_cpp.find(tmp_path, llm._gguf_shape(SIZES), 0) is None
 
 
 def test_every_product_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
