@@ -722,7 +722,9 @@ def _open_driver(
     disabled: frozenset[str],
     priority: Priority,
 ) -> DriverDevice:
-    opened = driver.open(info, validation=validate, disabled=disabled, priority=priority)
+    # Drivers whose devices have no priorities need not know of them.
+    more: dict[str, Priority] = {} if priority == "normal" else {"priority": priority}
+    opened = driver.open(info, validation=validate, disabled=disabled, **more)
     if not info.device_profile:
         return opened
     return CheckedDevice(opened, dataclasses.replace(info, features=info.features - disabled))

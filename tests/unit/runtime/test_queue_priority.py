@@ -100,6 +100,18 @@ def test_without_the_feature_all_share_a_device(
     assert recorder.asked == [None]
 
 
+def test_a_driver_need_not_know_of_priorities(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Simple(VulkanDriver):
+        def open(self, info: Any, *, validation: bool, disabled: frozenset[str]) -> Any:  # type: ignore[override]
+            return super().open(info, validation=validation, disabled=disabled)
+
+    monkeypatch.setattr(drivers, "_loaded", {"vulkan": Simple()})
+    run("normal")
+    assert recorder.asked == [None]
+
+
 @pytest.mark.validation
 def test_a_device_that_has_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of those that the tests run on, SwiftShader, has, though it grants none."""
