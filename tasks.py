@@ -53,6 +53,7 @@ def test(args: Sequence[str]) -> int:
     env = matrix.promises(python, device)
     pytest = [python, "-m", "pytest"]
     if chosen:
+        env |= matrix.second_driver(fetched=False)
         return process.run_loud([*pytest, *chosen], env)
 
     env |= matrix.second_driver()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import tempfile
 import zlib
@@ -45,7 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the tests out of the user's cache folder."""
+    """Keep the tests out of the user's cache folder, and Ctrl-C at work under `nohup`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "VKMNN_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="vkmnn-tests-")
         os.environ["VKMNN_CACHE_DIR"] = folder.name

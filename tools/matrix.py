@@ -28,10 +28,17 @@ def promises(python: Path, device: bool) -> dict[str, str]:
     return {name: "1" for name, promised in here.items() if promised}
 
 
-def second_driver() -> dict[str, str]:
-    """Return the variable that names SwiftShader to the tests that run on it too."""
+def second_driver(fetched: bool = True) -> dict[str, str]:
+    """Return the variable that names SwiftShader to the tests that run on it too.
+
+    Args:
+        fetched: fetch it where it is not here.
+    """
+    driver = drivers.DRIVERS["swiftshader"]
+    if not fetched and driver.find() is None:
+        return {}
     try:
-        place = drivers.DRIVERS["swiftshader"].place()
+        place = driver.place()
     except TaskError as error:
         say(f"without SwiftShader, its tests are skipped: {str(error).splitlines()[0]}")
         return {}

@@ -26,6 +26,7 @@ SHADERS = Path(building.__file__).resolve().parents[1] / "shaders"
 MANIFEST = json.loads((SHADERS / "manifest.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.soak  # and what `tasks.py codegen --check` says
 def test_up_to_date(compiler: Compiler) -> None:
     diff, _ = outputs.check(building.build(SHADERS / "glsl", compiler), SHADERS)
     assert diff == "", diff[:4000]
@@ -55,6 +56,7 @@ def environments(entry: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([claimed, NEWEST]))
 
 
+@pytest.mark.soak
 def test_valid_for_every_target_it_claims() -> None:
     program = shutil.which("spirv-val")
     if program is None:

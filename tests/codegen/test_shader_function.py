@@ -443,6 +443,7 @@ def test_the_page_runs(in_folder: Path, device: str) -> None:
     assert opened.pipeline(names["shaders"]["double_f32"]).params_size == 4
 
 
+@pytest.mark.soak
 @pytest.mark.swiftshader
 def test_the_same_on_swiftshader() -> None:
     if not SWIFTSHADER.is_file():

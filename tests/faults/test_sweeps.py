@@ -48,12 +48,16 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+FEW = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
+"""What may happen to a few calls only."""
+
+
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
-def test_every_call_may_fail(model: Path, fault: Fault) -> None:
-    (row,) = sweep(model, [fault])
+def test_every_call_may_fail(model: Path, fault: Fault, stride: int) -> None:
+    (row,) = sweep(model, [fault], stride=1 if fault in FEW else stride)
     assert row.violations == []
-    few = (Fault.TIMEOUT, Fault.HANG, Fault.NUMPY)
-    assert row.trials > (5 if fault in few else 120)
+    assert row.trials > (5 if fault in FEW else 120 // stride)
     if fault is not Fault.TIMEOUT:  # which is not an error unless it lasts
         assert sum(row.errors.values()) - row.errors["made good"] > row.trials // 2
 
@@ -83,7 +87,13 @@ def test_sessions_that_open_lost_devices_anew(model: Path, fault: Fault) -> None
 
 
 @pytest.mark.parametrize("stride", [97, pytest.param(23, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("fault", [Fault.DEVICE_MEMORY, Fault.LOST, Fault.INTERRUPT])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault.INTERRUPT,
+        *(pytest.param(f, marks=pytest.mark.soak) for f in (Fault.DEVICE_MEMORY, Fault.LOST)),
+    ],
+)
 def test_calls_while_tuning_may_fail(model: Path, fault: Fault, stride: int) -> None:
     (row,) = sweep(model, [fault], tune=True, stride=stride)
     assert row.violations == []

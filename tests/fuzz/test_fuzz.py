@@ -149,6 +149,9 @@ def test_what_onnx_leaves_open():
     assert not _open("GatherND", (2, 3), (2, 1), batch_dims=1)
     assert _open("RotaryEmbedding", (1, 1, 3), (2, 1), (2, 1), num_heads=1)
     assert not _open("RotaryEmbedding", (1, 1, 4), (2, 1), (2, 1), num_heads=2)
+    assert _open("DynamicQuantizeMatMul", (2, 0), (0, 3), (), ())
+    assert not _open("ReduceMean", (0, 3))
+    assert undefined(helper.make_node("ReduceMean", ["x"], ["y"]), [np.zeros((0, 3), np.int32)])
 
 
 @pytest.mark.parametrize(("scale", "is_open"), [(0.6, True), (0.625, False), (1.5, False)])

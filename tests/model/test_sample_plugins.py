@@ -44,7 +44,7 @@ def call(*command: str | Path, folder: Path, packages: Path | None = None) -> st
 
 
 # The first has many tests, and tests/new_op/test_example.py tries it as well.
-MARKS = {"plugin": [pytest.mark.slow]}
+MARKS = {"plugin": [pytest.mark.slow, pytest.mark.soak]}
 
 
 @pytest.mark.parametrize(

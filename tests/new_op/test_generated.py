@@ -19,6 +19,7 @@ LONG = (  # everything at its limit
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # tests/new_op/test_example.py installs one, too
 def test_as_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -> None:
     place = fresh_environment
     said = place.new_op("gate", *GATE, "--plugin", "my-ops")

@@ -48,6 +48,7 @@ def follow(section: str, place: Place) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # tests/new_op/test_example.py installs one, too
 def test_a_package(fresh_environment: Place, drivers: list[dict[str, str]]) -> None:
     place = fresh_environment
     said = follow("Write it", place)

@@ -163,7 +163,7 @@ def test_representatives_are_what_the_device_runs(monkeypatch: pytest.MonkeyPatc
     assert ("matmul_coop" in chosen) == (isinstance(coop, Bench) and not coop.emulated)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [pytest.param(KERNELS[0], marks=pytest.mark.soak), *KERNELS[1:]])
 def test_the_suite_notices_broken_kernels(name: str) -> None:
     """Of twelve mutants, the same ones every time, one may survive."""
     if not enumerate_devices():

@@ -115,6 +115,7 @@ def run(code: str) -> list[int]:
     return [int(word) for word in result.stdout.split()]
 
 
+@pytest.mark.soak
 def test_ctrl_c_may_come_at_any_time() -> None:
     interrupts, lives = run(STORM)
     assert lives > 3

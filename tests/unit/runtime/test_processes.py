@@ -92,6 +92,7 @@ def test_importing_opens_nothing() -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.swiftshader
 @pytest.mark.parametrize(
     "place",

@@ -249,6 +249,11 @@ def _group_query(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return bool((total != rows).any() or (last != rows - 1).any())
 
 
+def _hidden(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Keys and values that are not finite, of which a mask may hide some."""
+    return len(inputs) > 3 and _not_finite(attributes, inputs[1:3])
+
+
 def _range(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return bool((_array(inputs, 2) == 0).any()) or _not_finite(attributes, inputs)
 
@@ -261,9 +266,15 @@ def _grid_sample(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return _array(inputs, 0).dtype != _array(inputs, 1).dtype or _not_finite(attributes, inputs)
 
 
-def _sums_nothing(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
-    """Products of nothing: onnxruntime leaves the bias out."""
-    return not _array(inputs, 0).size
+def _dynamic_product(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Products of nothing, where onnxruntime leaves the bias out; what has no quantised value."""
+    return _not_finite(attributes, inputs) or not _array(inputs, 0).size
+
+
+def _integer_mean(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Nothing, divided by its size."""
+    x = _array(inputs, 0)
+    return _is_integer(x) and not x.size
 
 
 _RULES: Mapping[str, Rule] = {
@@ -280,6 +291,7 @@ _RULES: Mapping[str, Rule] = {
     "GatherND": _gather_nd,
     "MaxPool": _max_pool,
     "AveragePool": _pool,
+    "QLinearAveragePool": _pool,
     "LpPool": _pool,
     "ArgMax": _not_finite,
     "ArgMin": _not_finite,
@@ -297,7 +309,9 @@ _RULES: Mapping[str, Rule] = {
     "RotaryEmbedding": _rotary,
     "Upsample": _not_finite,
     "GridSample": _grid_sample,
-    "DynamicQuantizeMatMul": _sums_nothing,
+    "DynamicQuantizeMatMul": _dynamic_product,
+    "ReduceMean": _integer_mean,
     "GroupQueryAttention": _group_query,
+    "Attention": _hidden,
 }
 """By operator; NaN and infinity where comparisons or interpolation weights of 0 meet them."""
