@@ -67,7 +67,7 @@ def test_it_is_built_installed_and_run(
     assert (packages / package / "__init__.py").is_file()
     shutil.copytree(source / "tests", elsewhere / "tests")
     shown = call(
-        *(sys.executable, "-m", "vkmnn.cli", "ops", "--plugins"),
+        *(sys.executable, "-m", "vkmnn", "ops", "--plugins"),
         folder=elsewhere,
         packages=packages,
     )

@@ -98,7 +98,7 @@ def fresh_environment(tmp_path: Path) -> Place:
     commands = {
         "pip": f'"{sys.executable}" -m pip -q --disable-pip-version-check '
         f'--python "{python}" "$@" {" ".join(offline)}',
-        "vkmnn": f'"{python}" -m vkmnn.cli "$@"',
+        "vkmnn": f'"{python}" -m vkmnn "$@"',
     }
     for name, text in commands.items():
         (scripts / name).write_text(f"#!/bin/sh\nexec {text}\n", "utf-8")

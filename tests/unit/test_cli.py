@@ -134,7 +134,7 @@ def test_log_levels(cli: Cli, monkeypatch: pytest.MonkeyPatch, model: Path) -> N
 
 def test_runs_as_a_module() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "vkmnn.cli", "--version"],
+        [sys.executable, "-m", "vkmnn", "--version"],
         cwd=ROOT,
         capture_output=True,
         check=False,
@@ -385,7 +385,7 @@ def test_info_lists_all_that_nothing_runs(cli: Cli, tmp_path: Path) -> None:
 def shell(command: str, model: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line in a shell; `vkmnn` and `$MODEL` stand for it and a model."""
     return subprocess.run(
-        ["bash", "-c", command.replace("vkmnn", f"{sys.executable} -m vkmnn.cli")],
+        ["bash", "-c", command.replace("vkmnn", f"{sys.executable} -m vkmnn")],
         env={**os.environ, "MODEL": str(model)},
         cwd=ROOT,
         capture_output=True,

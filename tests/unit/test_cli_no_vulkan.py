@@ -71,18 +71,18 @@ def test_a_device_that_is_asked_for_raises(environment: dict[str, str], selector
 
 
 def test_devices_lists_numpy_alone(environment: dict[str, str]) -> None:
-    done = python(environment, "-m", "vkmnn.cli", "devices")
+    done = python(environment, "-m", "vkmnn", "devices")
     assert done.returncode == 0
     assert "CPU (numpy backend)" in done.stdout
     assert '"auto" means cpu: there is no Vulkan device' in done.stdout
     assert "no Vulkan loader: cannot load libvulkan.so.1" in done.stderr
     assert "note: to get one: " in done.stderr
-    answer = json.loads(python(environment, "-m", "vkmnn.cli", "devices", "--json").stdout)
+    answer = json.loads(python(environment, "-m", "vkmnn", "devices", "--json").stdout)
     assert [device["index"] for device in answer["devices"]] == ["cpu"]
 
 
 def test_doctor_says_what_to_install(environment: dict[str, str]) -> None:
-    done = python(environment, "-m", "vkmnn.cli", "doctor")
+    done = python(environment, "-m", "vkmnn", "doctor")
     assert done.returncode == 1
     assert "✗  loader" in done.stdout
     assert "install" in done.stdout
@@ -92,7 +92,7 @@ def test_doctor_says_what_to_install(environment: dict[str, str]) -> None:
 
 def test_run_and_profile_work(environment: dict[str, str]) -> None:
     for command in ("run", "profile"):
-        done = python(environment, "-m", "vkmnn.cli", command, str(MODEL))
+        done = python(environment, "-m", "vkmnn", command, str(MODEL))
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith("digits.onnx on CPU (numpy backend)")
         assert "warning: no Vulkan device" in done.stderr

@@ -1,4 +1,4 @@
-"""Entry point of `python -m vkmnn.cli`."""
+"""Entry point of `python -m vkmnn`, for when the command `vkmnn` is not on the PATH."""
 
 from __future__ import annotations
 
