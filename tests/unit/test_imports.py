@@ -138,6 +138,7 @@ ALLOWED: dict[str, set[str]] = {
         ),
         "serve",
     },
+    "__main__": {"cli"},
 }
 EVERYWHERE = {"records"}  # stands in for a module of the standard library
 PUBLIC_NAMES = "__init__"  # vkmnn/__init__.py gathers the public names, from anywhere but the cli
@@ -291,7 +292,7 @@ def complaint(found: Import) -> str | None:
 
 def test_the_table_has_every_part_and_no_other():
     parts = {part_of(module_name(path)) for path in PACKAGE.rglob("*.py")}
-    assert parts - {PUBLIC_NAMES, "__main__"} == set(ALLOWED)
+    assert parts - {PUBLIC_NAMES} == set(ALLOWED)
 
 
 def test_the_table_allows_nothing_that_nobody_does():
