@@ -165,7 +165,8 @@ BUILT: dict[str, Callable[[], onnx.ModelProto]] = {
 NETWORKS = {
     "squeezenet": (37, 29),
     "resnet50": (59, 55),
-    "mobilenet_v2": (56, 56),
+    # On the last profile, few depthwise convolutions are computed in the projections after them.
+    "mobilenet_v2": (53, 53),
     "unet": (29, 29),
     "yolo": (39, 35),
     "vit_b16": (18, 17),
@@ -230,6 +231,21 @@ def test_whole_transformers(name: str) -> None:
         assert len(attention) == 12
 
 
+# At most as many microseconds in float32 and float16: 0.85 of what PyTorch's graphs took.
+MOBILENET_US: dict[PrecisionName, float] = {"high": 280, "normal": 263}
+
+
+@pytest.mark.parametrize("precision", MOBILENET_US)
+def test_depthwise_layers_lie_inside_projections(precision: PrecisionName) -> None:
+    """One dispatch for the two of each of 17 blocks, one for the expansion before 16 of them."""
+    forecast = planned("mobilenet_v2", "nvidia-h200", precision).forecast
+    kernels = Counter(step.kernel.rpartition("_")[0] for step in forecast.steps)
+    assert sum(count for name, count in kernels.items() if "separable" in name) == 17
+    assert not any("strip" in name or "depthwise" in name for name in kernels)
+    assert len(forecast.steps) <= 39
+    assert forecast.predicted_us <= MOBILENET_US[precision]
+
+
 def test_work_is_shared_out() -> None:
     """A workgroup for each channel block that is pooled; all phases in one dispatch."""
     (pool,) = (
@@ -238,12 +254,6 @@ def test_work_is_shared_out() -> None:
         if "pool_w" in step.kernel
     )
     assert pool.workgroups >= 2048 // 4
-    depthwise = [
-        step.kernel
-        for step in planned("mobilenet_v2", "nvidia-h200").forecast.steps
-        if "depthwise" in step.kernel
-    ]
-    assert not depthwise
     steps = planned("unet", "nvidia-h200").forecast.steps
     phases = Counter(step.op for step in steps if "ConvTranspose" in step.op)
     assert phases

@@ -1679,6 +1679,122 @@ def conv_rotate(
     )
 
 
+ConvSeparableRows: TypeAlias = Literal[
+    4,
+    8,
+]
+ConvSeparableElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_CONV_SEPARABLE = struct.Struct("<II2i2I2i2i2iiIIIffff")
+
+
+class ConvSeparableParams(Params):
+    """Push constants of `conv_separable`: 80 bytes.
+
+    Values: 2 in in_size, 2 in out_size, 2 in stride, 2 in pad, 2 in dilation.
+    """
+
+    __slots__ = (
+        "pixels",
+        "tiles",
+        "in_size",
+        "out_size",
+        "stride",
+        "pad",
+        "dilation",
+        "in_block",
+        "out_block",
+        "inner",
+        "channels",
+        "act_alpha",
+        "act_beta",
+        "inner_alpha",
+        "inner_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        tiles: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        dilation: tuple[int, ...],
+        in_block: int,
+        out_block: int,
+        inner: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+        inner_alpha: float,
+        inner_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.tiles: Final = tiles
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.stride: Final = stride
+        self.pad: Final = pad
+        self.dilation: Final = dilation
+        self.in_block: Final = in_block
+        self.out_block: Final = out_block
+        self.inner: Final = inner
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+        self.inner_alpha: Final = inner_alpha
+        self.inner_beta: Final = inner_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_SEPARABLE.pack(
+                self.pixels,
+                self.tiles,
+                *array(self.in_size, 2),
+                *array(self.out_size, 2),
+                *array(self.stride, 2),
+                *array(self.pad, 2),
+                *array(self.dilation, 2),
+                self.in_block,
+                self.out_block,
+                self.inner,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+                self.inner_alpha,
+                self.inner_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_SEPARABLE, error) from None
+
+
+def conv_separable(
+    *,
+    rows: ConvSeparableRows,
+    element: ConvSeparableElement,
+) -> Shader:
+    """Return a variant of `conv_separable`.
+
+    A convolution of each channel by itself and the product of one tap over all channels that
+    follows it, for GPUs: a workgroup makes the first for the pixels of its tile, a chunk of
+    channels after the other, into shared memory, and multiplies that by the weights of its
+    columns. `rows` pixels of four columns are an invocation's; groups of invocations share the
+    channels of a chunk, and their sums meet in shared memory. Weights are [block][tap] and
+    [panel][channel][columns of a tile]; one spatial axis is missing or of size 1.
+    """
+    return _find(
+        "conv_separable",
+        {
+            "rows": rows,
+            "element": element,
+        },
+    )
+
+
 ConvSharedTile: TypeAlias = Literal[
     "128x128",
     "128x64",

@@ -39,6 +39,7 @@ from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
+from vkmnn.vulkan.pairs import Pairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.recording import Recording, SpecializedShader
 from vkmnn.vulkan.repeats import Repeats, problem_key
@@ -277,14 +278,16 @@ class VulkanBackend(TunableBackend):
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
-        repeats = Repeats(encoder)
+        repeats, pairs = Repeats(encoder), Pairs(segments, encoder)
         ends = []
         for commands in segments:
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
-                encoder.begin(command.op.name, self._narrow(command))
                 try:
+                    if pairs.encode(command):
+                        continue
+                    encoder.begin(command.op.name, self._narrow(command))
                     record = image_record(command)
                     if record:
                         execution.bind(command.inputs, command.outputs)

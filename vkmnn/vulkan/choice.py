@@ -84,13 +84,17 @@ def kernel_name(candidate: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One decision made while the op `op` was encoded."""
+    """One decision made while the op `op` was encoded.
+
+    `beside` names another op whose dispatches depend on it, "" where there is none.
+    """
 
     op: str
     what: str
     problem: Hashable
     candidates: tuple[Any, ...]
     taken: Any
+    beside: str = ""
 
     @property
     def key(self) -> str:

@@ -136,14 +136,17 @@ class VulkanEncoder:
         """Whether the current op works on 16-bit floats."""
         return self._fp16
 
-    def choose(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
-        """Return the candidate to use; list the likely fastest first (see `Chooser`)."""
+    def choose(self, what: str, problem: Hashable, candidates: Sequence[T], beside: str = "") -> T:
+        """Return the candidate to use; list the likely fastest first (see `Chooser`).
+
+        `beside` names another op whose dispatches depend on the choice.
+        """
         if self.fp16 and what not in NOT_TUNED:
             problem = ("fp16", problem)
         taken = self._chooser(what, problem, candidates)
         if len(candidates) > 1:
             self.recording.choices.append(
-                Choice(self.label, what, problem, tuple(candidates), taken)
+                Choice(self.label, what, problem, tuple(candidates), taken, beside)
             )
         return taken
 

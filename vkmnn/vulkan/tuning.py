@@ -143,7 +143,7 @@ def tune(
         trials = [_trial(table, todo, rank) for rank in range(ranks)]
         spent = _measure(backend, make_plan, feeds, runs, trials, counter)
         for key, group in todo.items():
-            ops = [choice.op for choice in group]
+            ops = _ops(group)
             times = [
                 sum(of_op.get(op, 0.0) for op in ops) / len(ops)
                 for of_op in spent[: len(group[0].candidates)]  # fewer where the time was over
@@ -350,6 +350,11 @@ def _gains(before: float, after: float, tick_us: float) -> bool:
     return after <= (1 - MIN_GAIN) * before and before - after >= tick_us
 
 
+def _ops(group: Sequence[Choice]) -> tuple[str, ...]:
+    """Return the ops whose times a choice decides."""
+    return tuple(op for choice in group for op in (choice.op, choice.beside) if op)
+
+
 def _settle(group: list[Choice], times: list[float], tick_us: float) -> TunedChoice:
     choice = group[0]
     best = min(range(len(times)), key=lambda rank: times[rank])
@@ -358,7 +363,7 @@ def _settle(group: list[Choice], times: list[float], tick_us: float) -> TunedCho
     return TunedChoice(
         choice.what,
         repr(choice.problem),
-        tuple(member.op for member in group),
+        _ops(group),
         repr(choice.candidates[0]),
         repr(choice.candidates[best]),
         times[0],

@@ -71,11 +71,12 @@ class DirectConvolution(ConvolutionBase[_Direct]):
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the convolution, rewritten where that is faster."""
-        job = rewrite(self._job(encoder), encoder)
+        job = rewrite(self.job(encoder), encoder)
         if job:
             encode_convolution(job, encoder)
 
-    def _job(self, encoder: VulkanEncoder) -> ConvJob:
+    def job(self, encoder: VulkanEncoder) -> ConvJob:
+        """Return what is to be recorded; tensors have their final layouts."""
         attrs, residual = self.attrs, self.optional(3)
         x, w = self.operand(0), self.operand(1)
         window = conv_window(attrs, x.shape[2:], w.shape[2:])
@@ -119,9 +120,10 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
         """Whether a residual comes in when the sum is complete."""
         return self.attrs.residual != "ADD_BEFORE"
 
-    def _job(self, encoder: VulkanEncoder) -> ConvJob:
+    def job(self, encoder: VulkanEncoder) -> ConvJob:
+        """Return what is to be recorded; tensors have their final layouts."""
         attrs = self.attrs
-        return replace(super()._job(encoder), activation=attrs.activation, join=attrs.residual)
+        return replace(super().job(encoder), activation=attrs.activation, join=attrs.residual)
 
 
 @vulkan_execution("QuantizedConvolution")
@@ -170,8 +172,9 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         ends = attrs.add or attrs
         return code_shift(ends.low, ends.high)
 
-    def _job(self, encoder: VulkanEncoder) -> ConvJob:
-        attrs, job = self.attrs, super()._job(encoder)
+    def job(self, encoder: VulkanEncoder) -> ConvJob:
+        """Return what is to be recorded; tensors have their final layouts."""
+        attrs, job = self.attrs, super().job(encoder)
         requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)
