@@ -6,7 +6,7 @@ Formulas are those of the newest ONNX Conv, ConvTranspose and MaxPool/AveragePoo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Dim
@@ -141,15 +141,16 @@ def _too_large(extent: int, padded: int) -> ShapeError:
 def _resolve(
     spatial: Sequence[int],
     kernel: Sequence[int],
-    attrs: Direct | PoolingAttrs,
+    slides: tuple[Sequence[int], Sequence[int], Sequence[int], str],
     output_size: Callable[[int, int, int, int, int], int],
 ) -> Window:
+    """Return a window of the strides, dilations, pads and automatic padding `slides`."""
     count = len(spatial)
     if not kernel:
         raise ShapeError("the kernel has no axes")
-    pads = conv_padding(spatial, kernel, attrs.strides, attrs.dilations, attrs.pads, attrs.auto_pad)
-    strides = _per_axis(attrs.strides, count, 1, 1, "strides")
-    dilations = _per_axis(attrs.dilations, count, 1, 1, "dilations")
+    pads = conv_padding(spatial, kernel, *slides)
+    strides = _per_axis(slides[0], count, 1, 1, "strides")
+    dilations = _per_axis(slides[1], count, 1, 1, "dilations")
     output = tuple(
         output_size(size, extent, strides[i], pads[i], pads[i + count])
         for i, (size, extent) in enumerate(zip(spatial, _extents(kernel, dilations), strict=True))
@@ -167,7 +168,21 @@ def conv_window(attrs: Direct, spatial: Sequence[int], kernel: Sequence[int]) ->
     """
     if attrs.kernel and tuple(attrs.kernel) != tuple(kernel):
         raise ShapeError(f"attribute kernel {attrs.kernel} is not the weight's {tuple(kernel)}")
-    return _resolve(spatial, kernel, attrs, conv_output_size)
+    slides = tuple(attrs.strides), tuple(attrs.dilations), tuple(attrs.pads)
+    return _conv_window(tuple(spatial), tuple(kernel), *slides, attrs.auto_pad)
+
+
+@lru_cache(maxsize=1024)
+def _conv_window(
+    spatial: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    pads: tuple[int, ...],
+    auto_pad: str,
+) -> Window:
+    """Return the window; kept, as layers have it in common, and each asks twice."""
+    return _resolve(spatial, kernel, (strides, dilations, pads, auto_pad), conv_output_size)
 
 
 def pool_window(attrs: PoolingAttrs, spatial: Sequence[int]) -> Window:
@@ -182,7 +197,8 @@ def pool_window(attrs: PoolingAttrs, spatial: Sequence[int]) -> Window:
     # ceil(size / stride) and VALID's formula leave nothing for ceil_mode to round.
     ceil_mode = attrs.ceil_mode and attrs.auto_pad == "NOTSET"
     output_size = partial(pool_output_size, ceil_mode=ceil_mode)
-    return _resolve(spatial, attrs.kernel, attrs, output_size)
+    slides = attrs.strides, attrs.dilations, attrs.pads, attrs.auto_pad
+    return _resolve(spatial, attrs.kernel, slides, output_size)
 
 
 def deconv_window(

@@ -202,11 +202,12 @@ class VulkanBackend(TunableBackend):
     ) -> list[Segment]:
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
-        # The longest code first: the last to be built is not waited for alone then.
-        found = pipelines_used(recording).items()
-        used = dict(sorted(found, key=lambda one: len(one[1][0].spirv()), reverse=True))
-        missing = {name: pair for name, pair in used.items() if name not in self._pipelines}
-        if missing:
+        used = pipelines_used(recording)
+        new = [one for one in used.items() if one[0] not in self._pipelines]
+        if new:
+            # The longest code first: the last to be built is not waited for alone then.
+            new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
+            missing = dict(new)
             # The driver compiles while the constants are packed.
             with self.device.start_pipelines(missing.values(), warm_up=True) as batch:
                 memory = self.place(recording, list(kept.values()), list(inputs.values()))

@@ -10,9 +10,6 @@ from vkmnn.records import dataclass
 
 T = TypeVar("T")
 
-# How kernels load is a property of the device, not of one op.
-NOT_TUNED = frozenset({"load"})
-
 
 class Chooser(Protocol):
     """Picks one of the kernels that all do the same job on the device at hand."""

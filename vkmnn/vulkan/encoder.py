@@ -22,7 +22,7 @@ from vkmnn.vulkan.checks import (
     Check,
     IndexRange,
 )
-from vkmnn.vulkan.choice import BY_RULE, NOT_TUNED, Choice, Chooser
+from vkmnn.vulkan.choice import BY_RULE, Choice, Chooser
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.recording import (
@@ -94,7 +94,7 @@ class VulkanEncoder:
     """
 
     __slots__ = (
-        *("_chooser", "_fp16", "_label", "_known", "_scratch"),
+        *("_chooser", "_fp16", "_label", "_known", "_load", "_loads", "_scratch"),
         *("info", "recording", "weight_bytes"),
     )
 
@@ -114,6 +114,8 @@ class VulkanEncoder:
         self._known = {} if known is None else known
         self._fp16 = fp16
         self._label = ""
+        self._load: dict[bool, Load] = {}
+        self._loads: dict[bool, tuple[Load, ...]] = {}
         self._scratch = 0
 
     def begin(self, op: str, tensors: Iterable[Tensor | None]) -> None:
@@ -141,7 +143,7 @@ class VulkanEncoder:
 
         `beside` names another op whose dispatches depend on the choice.
         """
-        if self.fp16 and what not in NOT_TUNED:
+        if self._fp16:
             problem = ("fp16", problem)
         taken = self._chooser(what, problem, candidates)
         if len(candidates) > 1:
@@ -166,13 +168,22 @@ class VulkanEncoder:
 
     @property
     def load(self) -> Load:
-        """How kernels load: through texel buffers on CPU devices, where that is much faster."""
-        return self.choose("load", (), self.loads)
+        """How kernels load: through texel buffers on CPU devices, where that is much faster.
+
+        The chooser is asked once, and the tuner never: this is a property of the device.
+        """
+        taken = self._load.get(self._fp16)
+        if taken is None:
+            taken = self._load[self._fp16] = self._chooser("load", (), self.loads)
+        return taken
 
     @property
     def loads(self) -> tuple[Load, ...]:
         """The ways in which kernels can load the data of the current op, fastest first."""
-        return loads_of(self.info, self.fp16)
+        found = self._loads.get(self._fp16)
+        if found is None:
+            found = self._loads[self._fp16] = loads_of(self.info, self._fp16)
+        return found
 
     @property
     def element(self) -> FloatElement:
@@ -292,10 +303,10 @@ class VulkanEncoder:
             )
         )
 
-    def expect(self, expected: Expected | None) -> None:
-        """Note the expected cost of the last dispatch."""
+    def expect(self, predict: Callable[[], Expected | None]) -> None:
+        """Note what predicts the cost of the last dispatch, which few plans are asked for."""
         if self.recording.dispatches:
-            self.recording.dispatches[-1].expected = expected
+            self.recording.dispatches[-1].predict = predict
 
     def dispatch_linear(
         self,

@@ -13,7 +13,6 @@ from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import IndexRange, Status
-from vkmnn.vulkan.choice import NOT_TUNED
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.recording import Dispatch, Recording, Spec, SpecializedShader
 from vkmnn.vulkan.segment import Edges, VulkanSegment
@@ -150,8 +149,6 @@ class PlanRecorder:
         """Return, for each op that had a choice, whether all of it went by the rules."""
         chosen: dict[str, str] = {}
         for choice in self._recording.choices:
-            if choice.what in NOT_TUNED:
-                continue
             tuned = choice.taken != choice.candidates[0] or chosen.get(choice.op) == "tuned"
             chosen[choice.op] = "tuned" if tuned else "rule"
         return chosen

@@ -61,7 +61,7 @@ class Dispatch:
     """One recorded dispatch: tensors in binding order, push constants, workgroup counts.
 
     Dispatches of one `step` may run at once: their tensors share no memory. `pipeline` names what
-    shader and constants make. `expected` is what its kernel says of its time, where it does.
+    shader and constants make. `predict` asks its kernel for its time, where that knows it.
     `repeated`: it is that of an op that is alike, for other tensors.
     """
 
@@ -73,8 +73,13 @@ class Dispatch:
     label: str
     step: int
     pipeline: SpecializedShader
-    expected: Expected | None = None
+    predict: Callable[[], Expected | None] | None = None
     repeated: bool = False
+
+    @property
+    def expected(self) -> Expected | None:
+        """What its kernel says of its time, None where it says nothing."""
+        return self.predict() if self.predict else None
 
 
 @dataclass(slots=True)

@@ -120,7 +120,7 @@ class Repeats:
                     label,
                     len(listed),
                     like.pipeline,
-                    like.expected,
+                    like.predict,
                     repeated=True,
                 )
             )

@@ -21,7 +21,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.pipeline_cache import device_key
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.choice import NOT_TUNED, Choice, kernel_name
+from vkmnn.vulkan.choice import Choice, kernel_name
 
 _log = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ def _next_kind(
     choices: list[Choice], settled: Mapping[str, TunedChoice]
 ) -> dict[str, list[Choice]]:
     """Return the open choices of the first kind that has any, by key."""
-    todo = [c for c in choices if c.key not in settled and c.what not in NOT_TUNED]
+    todo = [c for c in choices if c.key not in settled]
     groups: dict[str, list[Choice]] = defaultdict(list)
     for choice in todo:
         if choice.what == todo[0].what:

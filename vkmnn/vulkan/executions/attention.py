@@ -179,7 +179,9 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         tensors = [q, k, v, mask or q, length or q, output]
         encoder.dispatch(shader, tensors, params, groups, spec)
         if isinstance(kernel, AttentionTile):
-            encoder.expect(Expected(kernel.time(attrs, encoder.info, 2 if encoder.fp16 else 4)))
+            width = 2 if encoder.fp16 else 4
+            info, made = encoder.info, kernel
+            encoder.expect(lambda: Expected(made.time(attrs, info, width)))
 
 
 def _kernels(

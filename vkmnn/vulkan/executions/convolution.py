@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
-from vkmnn.ir import Array, AttrsT, DType, Layout
-from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
+from vkmnn.ir import Activation, Array, AttrsT, DType, Layout
+from vkmnn.ir.ops import NO_ACTIVATION, ConvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.byte_codes import code_shift
@@ -75,8 +75,16 @@ class DirectConvolution(ConvolutionBase[_Direct]):
         if job:
             encode_convolution(job, encoder)
 
+    @abstractmethod
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
+
+    def _direct(
+        self,
+        encoder: VulkanEncoder,
+        activation: Activation = NO_ACTIVATION,
+        join: str = "ADD_BEFORE",
+    ) -> ConvJob:
         attrs, residual = self.attrs, self.optional(3)
         x, w = self.operand(0), self.operand(1)
         window = conv_window(attrs, x.shape[2:], w.shape[2:])
@@ -106,6 +114,8 @@ class DirectConvolution(ConvolutionBase[_Direct]):
             self.output,
             self.optional(2),
             blocked(residual, encoder) if residual is not None else None,
+            activation,
+            join,
         )
 
 
@@ -122,8 +132,7 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
-        attrs = self.attrs
-        return replace(super().job(encoder), activation=attrs.activation, join=attrs.residual)
+        return self._direct(encoder, self.attrs.activation, self.attrs.residual)
 
 
 @vulkan_execution("QuantizedConvolution")
@@ -174,7 +183,7 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
-        attrs, job = self.attrs, super().job(encoder)
+        attrs, job = self.attrs, self._direct(encoder)
         requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)

@@ -251,7 +251,8 @@ def _encode_whole(attrs: PoolingAttrs, x: Tensor, y: Tensor, encoder: VulkanEnco
         results=4,
         shared_bytes=2 * 16 * group.local,
     )
-    encoder.expect(Expected(loop_cost(loop, encoder.info)))
+    info = encoder.info
+    encoder.expect(lambda: Expected(loop_cost(loop, info)))
 
 
 def _encode_passes(
@@ -382,7 +383,8 @@ def _encode_pass(job: _Job, source: Tensor, target: Tensor, encoder: VulkanEncod
         round_bytes=TAPS_A_WAIT * POOL_LOCAL * 4 * (2 if encoder.fp16 else 4),
         results=4 * POOL_LOCAL,
     )
-    encoder.expect(Expected(loop_cost(loop, encoder.info)))
+    info = encoder.info
+    encoder.expect(lambda: Expected(loop_cost(loop, info)))
 
 
 def _encode_indices(

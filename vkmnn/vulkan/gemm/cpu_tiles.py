@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from vkmnn.records import dataclass
@@ -65,12 +66,18 @@ STORE_ROUNDS = {8: 6, 16: 22}
 def tiles_of(
     family: TileFamily, problem: ConvProblem, target: Target
 ) -> list[tuple[float, CpuTile]]:
-    """Return the tiles of a family with the microseconds that each takes."""
-    return [
-        (cpu_cost(problem, tile, target).total, tile)
-        for tile in CPU_TILES[cpu_lanes(target.info)]
-        if tile.family == family
-    ]
+    """Return the tiles of a family with the microseconds that each takes: totals of `cpu_cost`."""
+    info = target.info
+    lanes, cores, start = cpu_lanes(info), cores_of(info), class_of(info).start_us
+    rounds, walks = _walks(lanes, problem.outputs, problem.in_blocks, problem.taps, problem.group)
+    pixels = problem.pixels
+    found = []
+    # Written out, as planning does this for every convolution of a new input shape.
+    for tile, step, work in walks[family]:
+        us = -(-pixels // step) * step * work / tile.speed / 1000 / cores
+        stores = us * STORE_ROUNDS[lanes] / rounds
+        found.append((start + (us - stores) + stores, tile))
+    return found
 
 
 def cpu_tile(family: TileFamily, pixels: int, panel: int, target: Target) -> CpuTile:
@@ -83,8 +90,10 @@ def cpu_tile(family: TileFamily, pixels: int, panel: int, target: Target) -> Cpu
 def cpu_cost(problem: ConvProblem, tile: CpuTile, target: Target) -> Cost:
     """Return the time that a tile takes."""
     lanes = cpu_lanes(target.info)
-    us = _nanoseconds(problem, tile, lanes) / 1000 / cores_of(target.info)
-    stores = us * STORE_ROUNDS[lanes] / _rounds(problem, lanes)
+    rounds = _rounds(problem.taps, problem.in_blocks, lanes)
+    step, work = _walk(tile, lanes, problem.outputs, rounds, problem.group)
+    us = ceil_div(problem.pixels, step) * step * work / tile.speed / 1000 / cores_of(target.info)
+    stores = us * STORE_ROUNDS[lanes] / rounds
     return Cost(class_of(target.info).start_us, arithmetic=us - stores, stores=stores)
 
 
@@ -96,22 +105,42 @@ def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[i
         lanes: the invocations that run at once.
         rotations: subgroup sizes with which rotation kernels run.
     """
+    _, walks = _walks(lanes, problem.outputs, problem.in_blocks, problem.taps, problem.group)
+    pixels = problem.pixels
     return min(
-        _nanoseconds(problem, tile, lanes)
-        for tile in CPU_TILES[lanes]
-        if tile.family != "rotate" or tile.panel in rotations
+        [
+            -(-pixels // step) * step * work / tile.speed
+            for family, tiles in walks.items()
+            for tile, step, work in tiles
+            if family != "rotate" or tile.panel in rotations
+        ]
     )
 
 
-def _nanoseconds(problem: ConvProblem, tile: CpuTile, lanes: CpuLanes) -> float:
-    blocks = ceil_div(problem.outputs, 4)
-    rounds = _rounds(problem, lanes)
+_Walks = dict[TileFamily, list[tuple[CpuTile, int, int]]]
+
+
+@lru_cache(maxsize=1024)
+def _walks(
+    lanes: CpuLanes, outputs: int, in_blocks: int, taps: int, group: int
+) -> tuple[int, _Walks]:
+    """Return the rounds of the loops, and for every tile what follows from all but the pixels.
+
+    That is how many pixels are computed at a time, and the operations that each takes.
+    """
+    rounds = _rounds(taps, in_blocks, lanes)
+    walks: _Walks = {"rotate": [], "tile": [], "channels": []}
+    for tile in CPU_TILES[lanes]:
+        walks[tile.family].append((tile, *_walk(tile, lanes, outputs, rounds, group)))
+    return rounds, walks
+
+
+def _walk(tile: CpuTile, lanes: CpuLanes, outputs: int, rounds: int, group: int) -> tuple[int, int]:
     across = lanes if tile.family == "tile" else 1
-    rows = ceil_div(problem.pixels, tile.pixels * across) * tile.pixels * across
-    columns = ceil_div(blocks, tile.panel) * tile.panel * 4
-    return 8 * rows * columns * rounds * problem.group / tile.speed
+    columns = ceil_div(ceil_div(outputs, 4), tile.panel) * tile.panel * 4
+    return tile.pixels * across, 8 * columns * rounds * group
 
 
-def _rounds(problem: ConvProblem, lanes: CpuLanes) -> int:
+def _rounds(taps: int, in_blocks: int, lanes: CpuLanes) -> int:
     # On lavapipe the loop over channel blocks takes one round more than there are.
-    return problem.taps * (problem.in_blocks + 1) + STORE_ROUNDS[lanes]
+    return taps * (in_blocks + 1) + STORE_ROUNDS[lanes]

@@ -40,12 +40,7 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
-        encoder.expect(
-            encoder.once(
-                ("convolution", kernel, problem, target.key),
-                lambda: kernel.predict(problem, target),
-            )
-        )
+        encoder.expect(lambda: kernel.predict(problem, target))
 
 
 def convolution_kernels(
@@ -71,11 +66,7 @@ def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
-        encoder.expect(
-            encoder.once(
-                ("product", kernel, problem, target.key), lambda: kernel.predict(problem, target)
-            )
-        )
+        encoder.expect(lambda: kernel.predict(problem, target))
 
 
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:

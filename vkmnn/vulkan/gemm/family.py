@@ -10,8 +10,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from functools import cache
 from inspect import isabstract
-from typing import ClassVar, Generic, TypeVar
+from operator import attrgetter
+from typing import Any, ClassVar, Generic, TypeVar
 
 from vkmnn.errors import PluginError, page
 from vkmnn.ir import Array
@@ -28,9 +30,16 @@ from vkmnn.vulkan.gemm.problem import ConvProblem, Grouping, MatMulProblem
 from vkmnn.vulkan.gemm.weights import pack_panels, packed_elements
 
 K = TypeVar("K", covariant=True)
+F = TypeVar("F", bound="ConvKernel | MatMulKernel")
 
 # Kernels of a family that come before the rest where they are to be measured.
 OF_A_FAMILY = 3
+
+
+@cache
+def kernel_of(family: type[F], *fields: Any) -> F:
+    """Return the kernel of a family with these values, the same every time: rankings need many."""
+    return family(*fields)
 
 
 class Place(IntEnum):
@@ -196,8 +205,6 @@ class MatMulKernel(ABC):
         """Record the dispatches."""
 
 
-F = TypeVar("F", ConvKernel, MatMulKernel)
-
 CONV_FAMILIES: Registry[str, type[ConvKernel]] = Registry("kernel family for convolutions")
 MATMUL_FAMILIES: Registry[str, type[MatMulKernel]] = Registry("kernel family for products")
 
@@ -238,28 +245,32 @@ def _check(family: type, base: type, methods: str) -> None:
         )
 
 
+_RANK = attrgetter("place", "cost")
+
+
 def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
-    families = (CONV_FAMILIES[name] for name in CONV_FAMILIES)
-    fitting = (
-        family
-        for family in families
-        if family.grouping == problem.grouping
-        and (family.phased or not problem.phases)
-        and (family.narrow or not target.narrow)
-    )
-    return _ordered(bid for family in fitting for bid in family.rank(problem, target))
+    grouping = problem.grouping
+    bids: list[Bid[ConvKernel]] = []
+    for name in CONV_FAMILIES:
+        family = CONV_FAMILIES[name]
+        if (
+            family.grouping == grouping
+            and (family.phased or not problem.phases)
+            and (family.narrow or not target.narrow)
+        ):
+            bids += family.rank(problem, target)
+    return _ordered(bids)
 
 
 def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
-    families = (MATMUL_FAMILIES[name] for name in MATMUL_FAMILIES)
-    fitting = (
-        family
-        for family in families
-        if problem.dtype in family.dtypes and (family.narrow or not target.narrow)
-    )
-    return _ordered(bid for family in fitting for bid in family.rank(problem, target))
+    bids: list[Bid[MatMulKernel]] = []
+    for name in MATMUL_FAMILIES:
+        family = MATMUL_FAMILIES[name]
+        if problem.dtype in family.dtypes and (family.narrow or not target.narrow):
+            bids += family.rank(problem, target)
+    return _ordered(bids)
 
 
 def spread(ranked: Sequence[F]) -> list[F]:
@@ -276,4 +287,4 @@ def spread(ranked: Sequence[F]) -> list[F]:
 
 
 def _ordered(bids: Iterable[Bid[K]]) -> list[K]:
-    return [bid.kernel for bid in sorted(bids, key=lambda bid: (bid.place, bid.cost))]
+    return [bid.kernel for bid in sorted(bids, key=_RANK)]

@@ -70,8 +70,10 @@ class LoopKernel(ConvKernel):
             )
             self._dispatch(before, encoder)
             job = replace(job, bias=None, residual=before.y)
-        weights = last.weights(job.weights, problem.kernel)
-        self._dispatch(replace(job, problem=last.problem(problem), weights=weights), encoder)
+        if parts:
+            weights = last.weights(job.weights, problem.kernel)
+            job = replace(job, problem=last.problem(problem), weights=weights)
+        self._dispatch(job, encoder)
 
     def _dispatch(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         problem = job.problem

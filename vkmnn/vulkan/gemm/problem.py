@@ -126,20 +126,13 @@ class ConvProblem:
     @property
     def padded(self) -> bool:
         """True when some tap of some pixel lies outside the input."""
-        return any(
-            pad > less or (out - 1) * stride - pad + less + (kernel - 1) * dilation >= size
-            for lack, _ in self.phases or (((0, 0, 0), 0),)
-            for size, out, kernel, stride, dilation, pad, less in zip(
-                self.in_size,
-                self.out_size,
-                self.kernel,
-                self.stride,
-                self.dilation,
-                self.pad,
-                lack,
-                strict=True,
-            )
-        )
+        for lack, _ in self.phases or (((0, 0, 0), 0),):
+            for i, size in enumerate(self.in_size):
+                pad = self.pad[i] - lack[i]
+                reach = (self.kernel[i] - 1) * self.dilation[i]
+                if pad > 0 or (self.out_size[i] - 1) * self.stride[i] - pad + reach >= size:
+                    return True
+        return False
 
     @property
     def weight_groups(self) -> int:

@@ -7,6 +7,7 @@ docs/decisions/gemm-families.md says where the numbers come from.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import inf
 from typing import Any, Literal, cast
 
@@ -76,11 +77,14 @@ class Tile:
 
     def buffers(self, info: DeviceInfo) -> int:
         """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""
-        limits = info.limits
-        if self.invocations > min(limits.max_workgroup_invocations, limits.max_workgroup_size[0]):
+        return self.buffers_in(room_of(info))
+
+    def buffers_in(self, room: tuple[int, int]) -> int:
+        """Return the same for a device of which only `room_of` is known."""
+        invocations, shared = room
+        if self.invocations > invocations:
             return 0
-        fitting = (n for n in (2, 1) if self.shared_bytes(n) <= limits.max_shared_memory)
-        return next(fitting, 0)
+        return next((n for n in (2, 1) if self.shared_bytes(n) <= shared), 0)
 
     def grid(self, gemm: Gemm) -> tuple[int, int]:
         """Return how many tiles there are down and across."""
@@ -101,6 +105,13 @@ class Tile:
         A loop of lavapipe counts the round in which it finds out that it is done.
         """
         return self.steps(k) * (self.depth // self.groups // 4 + 2) + 1
+
+
+def room_of(info: DeviceInfo) -> tuple[int, int]:
+    """Return the most invocations, and bytes of shared memory, that a workgroup may have."""
+    limits = info.limits
+    invocations = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
+    return invocations, limits.max_shared_memory
 
 
 # The largest first; then those whose K is shared by groups of invocations, and by workgroups on
@@ -190,17 +201,27 @@ def timed_shared(
     return [*sorted(offered, key=lambda pair: pair[0]), *spare]
 
 
-def listed_shared(gemm: Gemm, info: DeviceInfo, tiles: Sequence[Tile]) -> list[SharedKernel]:
-    """Return a kernel of every tile that fits the device, and one that splits K, as they come."""
+@lru_cache(maxsize=512)
+def listed_shared(k: int, room: tuple[int, int], *, narrow: bool) -> tuple[SharedKernel, ...]:
+    """Return a kernel of every tile that fits a device, and one that splits K, as they come.
+
+    Kept, as nothing about rows changes it, and devices that emulate shared memory ask every time.
+
+    Args:
+        k: the length of the inner axis.
+        room: what `room_of` says of the device.
+        narrow: list the tiles for few output channels, too.
+    """
     listed: list[SharedKernel] = []
-    for tile in tiles if gemm.k else ():
-        if not tile.buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
+    tiles = (*TILES, *NARROW) if narrow else TILES
+    for tile in tiles if k else ():
+        if not tile.buffers_in(room) or tile.iterations(k) > MAX_LOOP_ROUNDS:
             continue
         listed.append(SharedKernel(tile))
-        parts = used_parts(tile.steps(gemm.k), 3)
+        parts = used_parts(tile.steps(k), 3)
         if tile.groups > 1 and parts > 1:
             listed.append(SharedKernel(tile, parts))
-    return listed
+    return tuple(listed)
 
 
 def shared_cost(

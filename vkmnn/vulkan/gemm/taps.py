@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -52,7 +53,8 @@ def loop_rounds(kernel: Triple, inner: int) -> int:
     return prod(kernel) * (1 + (inner + 1 if inner else 0)) + 1
 
 
-def split_taps(kernel: Triple, inner: int) -> list[Part]:
+@lru_cache(maxsize=512)
+def split_taps(kernel: Triple, inner: int) -> tuple[Part, ...]:
     """Cut a window so that the loops over each part stay under MAX_LOOP_ROUNDS.
 
     Args:
@@ -70,7 +72,7 @@ def split_taps(kernel: Triple, inner: int) -> list[Part]:
         rest = _set(part.count, axis, part.count[axis] - middle)
         yield from cut(Part(_set(part.first, axis, part.first[axis] + middle), rest))
 
-    return list(cut(Part((0, 0, 0), kernel)))
+    return tuple(cut(Part((0, 0, 0), kernel)))
 
 
 def places(phases: Sequence[tuple[Triple, int]]) -> Array:

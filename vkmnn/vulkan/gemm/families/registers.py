@@ -20,6 +20,7 @@ from vkmnn.vulkan.gemm.family import (
     Place,
     Target,
     conv_family,
+    kernel_of,
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
@@ -62,7 +63,7 @@ class ConvTile(LoopKernel):
             for cost, tile in tiles_of("tile", problem, target):
                 pixels = cast(kernels.ConvTilePixels, tile.pixels)
                 blocks = cast(kernels.ConvTileBlocks, tile.panel)
-                yield Bid(cls(pixels, local, blocks), Place.TIMED, cost)
+                yield Bid(kernel_of(cls, pixels, local, blocks), Place.TIMED, cost)
             return
         for pixels, blocks in GPU_TILES:
             kernel = cls(pixels, GPU_LOCAL, blocks)
@@ -121,7 +122,7 @@ class ConvTileChannels(LoopKernel):
         if not target.gpu:
             for cost, tile in tiles_of("channels", problem, target):
                 pixels = cast(kernels.ConvTilePixels, tile.pixels)
-                yield Bid(cls(pixels, tile.panel), Place.TIMED, cost)
+                yield Bid(kernel_of(cls, pixels, tile.panel), Place.TIMED, cost)
             return
         sizes: tuple[kernels.ConvTilePixels, ...] = (4, 1)
         for pixels in sizes:

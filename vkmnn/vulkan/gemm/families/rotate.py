@@ -23,6 +23,7 @@ from vkmnn.vulkan.gemm.family import (
     Place,
     Target,
     conv_family,
+    kernel_of,
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
@@ -72,7 +73,7 @@ class ConvRotate(LoopKernel):
             for cost, tile in tiles_of("rotate", problem, target):
                 if tile.panel in lanes:
                     pixels = cast(kernels.ConvRotateRows, tile.pixels)
-                    yield Bid(cls(pixels, tile.panel), Place.TIMED, cost)
+                    yield Bid(kernel_of(cls, pixels, tile.panel), Place.TIMED, cost)
             return
         for width in lanes:
             for tile in CPU_TILES[width]:
@@ -137,7 +138,7 @@ class MatMulRotate(MatMulKernel):
                 continue
             for number, width in enumerate(lanes):
                 for rows in ROTATE_COST[width]:
-                    kernel = cls(rows, width, by_blocks)
+                    kernel = kernel_of(cls, rows, width, by_blocks)
                     # What runs with the device's own subgroups comes first.
                     cost = start + kernel.busy_us(gemm, cores) + number * OTHER_LANES_US
                     yield Bid(kernel, place, cost)

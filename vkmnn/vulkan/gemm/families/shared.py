@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import prod
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from vkmnn.vulkan.gemm.shared_tiles import (
     SharedKernel,
     Tile,
     listed_shared,
+    room_of,
     shared_cost,
     timed_shared,
 )
@@ -40,22 +41,34 @@ from vkmnn.vulkan.gemm.split import dispatch_tiles
 from vkmnn.vulkan.gemm.taps import places
 from vkmnn.vulkan.spatial import Triple
 
+K = TypeVar("K", covariant=True)
+
 # A table of taps takes 16 bytes per four products of an output: no more than a few megabytes.
 MAX_TAP_BLOCKS = 1 << 18
 
 
-def _timed(gemm: Gemm, target: Target, tiles: Sequence[Tile]) -> list[tuple[float, SharedKernel]]:
-    if not target.gpu:  # nobody asks which is the fastest of what is emulated
-        return list(enumerate(listed_shared(gemm, target.info, tiles)))
-    return timed_shared(gemm, target.info, target.weight_bytes, target.element_bytes, tiles)
+@lru_cache(maxsize=512)
+def _emulated(
+    kind: Callable[[Tile, int], K], k: int, room: tuple[int, int], narrow: bool
+) -> tuple[Bid[K], ...]:
+    """Return what a device is offered that emulates shared memory: nobody asks what is fastest."""
+    listed = listed_shared(k, room, narrow=narrow)
+    made = (kind(kernel.tile, kernel.parts) for kernel in listed)
+    return tuple(Bid(kernel, Place.EMULATED, cost) for cost, kernel in enumerate(made))
+
+
+def _timed(
+    kind: Callable[[Tile, int], K], gemm: Gemm, target: Target, *, narrow: bool
+) -> Iterable[Bid[K]]:
+    if not target.gpu:
+        return _emulated(kind, gemm.k, room_of(target.info), narrow)
+    tiles = (*TILES, *NARROW) if narrow else TILES
+    timed = timed_shared(gemm, target.info, target.weight_bytes, target.element_bytes, tiles)
+    return [Bid(kind(kernel.tile, kernel.parts), Place.TIMED, cost) for cost, kernel in timed]
 
 
 def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
     return shared_cost(kernel, gemm, target.info, target.weight_bytes, target.element_bytes)
-
-
-def _place(target: Target) -> Place:
-    return Place.TIMED if target.gpu else Place.EMULATED
 
 
 @matmul_family
@@ -64,10 +77,9 @@ class MatMulShared(SharedKernel, MatMulKernel):
     """Products by tiles in shared memory."""
 
     @classmethod
-    def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
-        for cost, kernel in _timed(problem.gemm, target, TILES):
-            yield Bid(cls(kernel.tile, kernel.parts), _place(target), cost)
+        return _timed(cls, problem.gemm, target, narrow=False)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
         """Return the time by `shared_tiles`."""
@@ -105,12 +117,10 @@ class ConvShared(SharedKernel, ConvKernel):
     phased = True
 
     @classmethod
-    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
         """Rank by `shared_tiles`, where the table of taps is not too long."""
         gemm = problem.gemm()
-        if gemm.k <= 4 * MAX_TAP_BLOCKS:
-            for cost, kernel in _timed(gemm, target, (*TILES, *NARROW)):
-                yield Bid(cls(kernel.tile, kernel.parts), _place(target), cost)
+        return _timed(cls, gemm, target, narrow=True) if gemm.k <= 4 * MAX_TAP_BLOCKS else ()
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time by `shared_tiles`."""

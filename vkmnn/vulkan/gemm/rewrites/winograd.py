@@ -7,7 +7,7 @@ positions is a group of a convolution of one tap over the tiles.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import inf, prod
 from typing import cast
 
@@ -103,9 +103,9 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     )
     if not ready or not fits or weights.tensor.value is None:
         return 0
-    fitting = [
-        m for m in WEIGHT_MATRIX if _largest(problem, m) <= info.limits.max_storage_buffer_range
-    ]
+    products = {m: gemm_problem(problem, m) for m in WEIGHT_MATRIX}
+    most = info.limits.max_storage_buffer_range
+    fitting = {m: product for m, product in products.items() if _largest(product) <= most}
     if is_gpu(info):
         costs, pays = _gpu_costs(problem, fitting, info), not encoder.fp16
     else:
@@ -117,30 +117,31 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     return encoder.choose("winograd", problem, ranked)
 
 
-def _largest(problem: ConvProblem, m: int) -> int:
+def _largest(product: ConvProblem) -> int:
     """Return the bytes of the larger of the two transformed tensors."""
-    product = gemm_problem(problem, m)
     return product.group * product.pixels * max(product.inputs, product.outputs) * 4
 
 
-def _cpu_costs(problem: ConvProblem, sizes: Sequence[int], lanes: CpuLanes) -> dict[int, float]:
+def _cpu_costs(
+    problem: ConvProblem, products: Mapping[int, ConvProblem], lanes: CpuLanes
+) -> dict[int, float]:
     """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
     costs = {0: min_nanoseconds(problem, lanes, (lanes,))}
-    for m in sizes:
+    for m, product in products.items():
         before, after = TRANSFORM_NS[lanes][m]
-        tiles = problem.batch * prod(_grid(problem, m))
+        tiles = product.pixels
         blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
         transforms = tiles * (before * blocks[0] + after * blocks[1])
-        product = min_nanoseconds(gemm_problem(problem, m), lanes, (lanes,))
-        costs[m] = product + transforms + DISPATCH_NS
+        costs[m] = min_nanoseconds(product, lanes, (lanes,)) + transforms + DISPATCH_NS
     return costs
 
 
-def _gpu_costs(problem: ConvProblem, sizes: Sequence[int], info: DeviceInfo) -> dict[int, float]:
+def _gpu_costs(
+    problem: ConvProblem, products: Mapping[int, ConvProblem], info: DeviceInfo
+) -> dict[int, float]:
     """Return the microseconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
     costs = {0: _product_us(problem.gemm(), info)}
-    for m in sizes:
-        product = gemm_problem(problem, m)
+    for m, product in products.items():
         values = product.group * product.pixels
         # The product reads and writes what the transforms write and read.
         before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
