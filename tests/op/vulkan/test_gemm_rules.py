@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
 from vkmnn.vulkan.gemm.families.dot import ConvDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.shared import ConvShared
@@ -228,6 +230,16 @@ def test_other_families_stay() -> None:
     assert best(depthwise).family in ("depthwise", "strip")
     odd = replace(convolution(6, 6, 56, 3), group=2)
     assert best(odd).family == "gather"
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_times_that_rank_are_those_that_are_predicted(lanes: int) -> None:
+    """What is kept of a layer, whatever its pixels, changes no digit of a time."""
+    target = Target(replace(LARGE_GPU, type=DeviceType.CPU, subgroup_size=lanes))
+    for problem in (*RESNET_50, convolution(7, 5, 13, 3, batch=3), convolution(3, 1, 1, 1)):
+        for family in get_args(TileFamily):
+            for cost, tile in tiles_of(family, problem, target):
+                assert cost == cpu_cost(problem, tile, target).total
 
 
 def test_cpu_devices_keep_their_ranking() -> None:
