@@ -62,8 +62,7 @@ def fuse_rasters(
     if not any(isinstance(op.attrs, RasterAttrs) for op in ops):
         return list(ops)
     stored = _stored(ops, infos, keep)
-    rasters: dict[str, RasterAttrs] = {}
-    sources: dict[str, list[str]] = {}
+    chains = _Chains(stored, meter)
     seen: dict[object, str] = {}
     same: dict[str, str] = {}
     result: list[Op] = []
@@ -77,17 +76,86 @@ def fuse_rasters(
             result.append(made)
             continue
         output = infos[op.outputs[0]]
-        inputs, attrs = _canonical(inputs, attrs)
-        inputs, attrs = _collapse(inputs, attrs, prod(output.dims), rasters, sources, stored, meter)
-        key = (tuple(inputs), attrs, _fill_key(attrs.fill), output.dtype, output.shape)
+        inputs, attrs = chains.collapsed(inputs, attrs, prod(output.dims))
+        key = (tuple(inputs), chains.number(attrs), output.dtype, output.shape)
         if key in seen and output.name not in keep:
             same[output.name] = seen[key]
             continue
         seen.setdefault(key, output.name)
         if len(attrs.regions) < 2 or not attrs.ordered:
-            rasters[output.name], sources[output.name] = attrs, inputs
+            chains.add(output.name, inputs, attrs)
         result.append(Op(op.type, op.name, inputs, op.outputs, attrs, op.source))
     return _without_unread(result, keep)
+
+
+class _Chains:
+    """The Rasters so far that others may read through.
+
+    Layers have the same chains for other tensors, and the same attributes (`RepeatedLowerings`):
+    what became of one chain is what becomes of the others.
+
+    Args:
+        stored: the tensors that exist in memory anyway.
+        meter: asked for time.
+    """
+
+    def __init__(self, stored: AbstractSet[str], meter: Meter) -> None:
+        self._stored = stored
+        self._meter = meter
+        self._rasters: dict[str, RasterAttrs] = {}
+        self._sources: dict[str, list[str]] = {}
+        self._known: dict[object, tuple[list[int], RasterAttrs]] = {}
+        # All attributes that keys name by identity are kept, so that it stays theirs.
+        self._kept: dict[int, tuple[RasterAttrs, int]] = {}
+        self._numbers: dict[object, int] = {}
+
+    def add(self, output: str, inputs: list[str], attrs: RasterAttrs) -> None:
+        """Let others read through the Raster that makes `output`."""
+        self._rasters[output], self._sources[output] = attrs, inputs
+
+    def number(self, attrs: RasterAttrs) -> int:
+        """Return a number that is the same for equal attributes."""
+        kept = self._kept.get(id(attrs))
+        if kept is None:
+            key = attrs, _fill_key(attrs.fill)
+            number = self._numbers.setdefault(key, len(self._numbers))
+            kept = self._kept[id(attrs)] = attrs, number
+        return kept[1]
+
+    def collapsed(
+        self, inputs: list[str], attrs: RasterAttrs, elements: int
+    ) -> tuple[list[str], RasterAttrs]:
+        """Return inputs and attributes of a Raster that reads through those before it."""
+        names: dict[str, int] = {}
+        chain: list[object] = [self.number(attrs), elements]
+        self._describe(inputs, names, chain)
+        key = tuple(chain)
+        known = self._known.get(key)
+        if known is None:
+            own, made = _canonical(inputs, attrs)
+            own, made = _collapse(
+                own, made, elements, self._rasters, self._sources, self._stored, self._meter
+            )
+            self._known[key] = [names[name] for name in own], made
+            return own, made
+        at = list(names)
+        return [at[number] for number in known[0]], known[1]
+
+    def _describe(self, inputs: Sequence[str], names: dict[str, int], chain: list[object]) -> None:
+        """Add to `chain` all that collapsing goes by but the names, which it numbers."""
+        chain.append(len(inputs))
+        for name in inputs:
+            number = names.get(name)
+            if number is not None:
+                chain.append(number)
+                continue
+            names[name] = len(names)
+            attrs = self._rasters.get(name)
+            if attrs is None:
+                chain.append(None)
+            else:
+                chain.append((name in self._stored, self.number(attrs)))
+                self._describe(self._sources[name], names, chain)
 
 
 def _stored(ops: Sequence[Op], infos: Mapping[str, TensorInfo], keep: AbstractSet[str]) -> set[str]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from vkmnn.budget import Meter, unlimited
 from vkmnn.errors import ModelError
-from vkmnn.geometry.registry import lower, may_lower
+from vkmnn.geometry.registry import may_lower
+from vkmnn.geometry.repeated import RepeatedLowerings
 from vkmnn.ir import Array, DType, Op, TensorInfo
 from vkmnn.ir.ops import PadAttrs, RasterAttrs
 
@@ -45,6 +46,7 @@ def lower_graph(
     known = dict(infos)
     contents = dict(constants)
     result: list[Op] = []
+    alike = RepeatedLowerings(meter)
     work = list(reversed(ops))
     while work:
         op = work.pop()
@@ -58,13 +60,8 @@ def lower_graph(
         ]
         longest = _listed_axes(op, [*(info for info in inputs[:1] if info), *outputs])
         meter.check_axis(longest, op.type, op.source or op.name)
-        lowering = lower(
-            op,
-            inputs,
-            outputs,
-            [contents.get(name) if name else None for name in op.inputs],
-            meter,
-        )
+        values = [contents.get(name) if name else None for name in op.inputs]
+        lowering = alike.lower(op, inputs, outputs, values)
         if lowering is None:
             result.append(op)
             continue

@@ -36,9 +36,10 @@ def fuse_views(
     sole = {name: op for op in copies.values() for name in op.inputs if readers[name] == 1}
     result: list[Op] = []
     moved: set[str] = set()
+    known: dict[object, _Read] = {}
     for op in ops:
         if isinstance(op.attrs, StridedAttentionAttrs):
-            op = _read(op, copies, infos)
+            op = _read(op, copies, infos, known)
             after = sole.get(op.outputs[0])
             written = None
             if after is not None and op.outputs[0] not in keep:
@@ -62,22 +63,50 @@ def _region(op: Op, infos: Mapping[str, TensorInfo]) -> Region | None:
     return region if elements and covers([region], elements) else None
 
 
+_Read = tuple[StridedAttentionAttrs, dict[int, int]]
+"""Attributes of an attention, and the inputs that it reads through a Raster, with their origins."""
+
+
 def _read(
-    op: Op[StridedAttentionAttrs], copies: Mapping[str, Op], infos: Mapping[str, TensorInfo]
+    op: Op[StridedAttentionAttrs],
+    copies: Mapping[str, Op[RasterAttrs]],
+    infos: Mapping[str, TensorInfo],
+    known: dict[object, _Read],
 ) -> Op[StridedAttentionAttrs]:
     """Return the attention with queries, keys and values read from where Rasters take them.
+
+    `known` holds what was found for other layers. Keys name attributes by identity, which the ops
+    keep theirs.
+    """
+    read: list[Op[RasterAttrs] | None] = []
+    for name in op.inputs[:3]:
+        copy = copies.get(name)
+        same = copy is not None and infos[copy.inputs[0]].dtype is infos[name].dtype
+        read.append(copy if same else None)
+    key = (id(op.attrs), *[None if copy is None else id(copy.attrs) for copy in read])
+    found = known.get(key)
+    if found is None:
+        regions = [None if copy is None else copy.attrs.regions[0] for copy in read]
+        found = known[key] = _read_regions(op.attrs, regions)
+    attrs, through = found
+    inputs = list(op.inputs)
+    for index, origin in through.items():
+        copy = read[index]
+        assert copy is not None
+        inputs[index] = copy.inputs[origin]
+    return Op(op.type, op.name, inputs, op.outputs, attrs, op.source)
+
+
+def _read_regions(attrs: StridedAttentionAttrs, regions: Sequence[Region | None]) -> _Read:
+    """Return attributes and origins of an attention whose inputs were copied by these regions.
 
     Heads that share keys and values are numbered over two axes, of which the shared have stride 0
     along one (grouped queries: Ainslie et al., GQA, 2023).
     """
-    attrs = op.attrs
-    inputs = list(op.inputs)
-    for index in range(3):
-        copy = copies.get(inputs[index])
-        if copy is None or infos[copy.inputs[0]].dtype is not infos[inputs[index]].dtype:
+    through: dict[int, int] = {}
+    for index, region in enumerate(regions):
+        if region is None:
             continue
-        region = _region(copy, infos)
-        assert region is not None
         for candidate in (attrs, *_groupings(attrs, region)):
             rows, columns = (
                 (attrs.queries, attrs.depth),
@@ -89,9 +118,9 @@ def _read(
                 views = list(candidate.views)
                 views[index] = view
                 attrs = replace(candidate, views=(views[0], views[1], views[2]))
-                inputs[index] = copy.inputs[region.origin]
+                through[index] = region.origin
                 break
-    return replace(op, inputs=inputs, attrs=attrs)
+    return attrs, through
 
 
 def _groupings(attrs: StridedAttentionAttrs, region: Region) -> Iterator[StridedAttentionAttrs]:

@@ -11,6 +11,9 @@ from vkmnn.shape.registry import COMPUTERS, compute_shapes
 _OWN = frozenset(COMPUTERS) - {"Custom"}
 """Op types whose computers read no contents but those that `OP_TYPES` names."""
 
+MAX_CONTENT_BYTES = 256
+"""Contents that decide shapes are lists of a few integers; larger ones are not compared."""
+
 
 class RepeatedShapes:
     """Computes the shapes of one plan."""
@@ -22,17 +25,27 @@ class RepeatedShapes:
         self, op: Op, inputs: Sequence[TensorInfo | None], values: Sequence[Array | None]
     ) -> list[TensorInfo]:
         """Return what `compute_shapes` does; arguments and errors are its own."""
-        if op.type not in _OWN or OP_TYPES[op.type].content:
+        if op.type not in _OWN:
             return compute_shapes(op, inputs, values)
+        told: list[Array | None] = [None] * len(inputs)
+        content: list[object] = []
+        for index in OP_TYPES[op.type].content:
+            value = values[index] if index < len(values) else None
+            if value is not None:
+                if value.nbytes > MAX_CONTENT_BYTES:
+                    return compute_shapes(op, inputs, values)
+                told[index] = value
+                content.append((index, value.dtype.str, value.tobytes()))
         key = (
             op.type,
             attrs_text(op.attrs),
             len(op.outputs),
+            *content,
             *[info and (info.dtype, info.shape) for info in inputs],
         )
         known = self._known.get(key)
         if known is None:
-            made = compute_shapes(op, inputs, [None] * len(inputs))
+            made = compute_shapes(op, inputs, told)
             self._known[key] = [(info.dtype, info.dims) for info in made]
             return made
         return [

@@ -1,0 +1,101 @@
+"""Ops that are alike are lowered once in a plan: networks consist of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from vkmnn.budget import Meter
+from vkmnn.geometry.registry import COMPUTERS, Lowering, lower
+from vkmnn.ir import Array, Op, TensorInfo
+from vkmnn.ir.attrs_text import attrs_text
+
+_OWN = frozenset(COMPUTERS)
+"""Op types whose computers go by nothing but attributes, shapes, types and contents."""
+
+MAX_CONTENT_BYTES = 256
+"""Contents that say where data go are lists of a few integers; larger ones are not compared."""
+
+
+class RepeatedLowerings:
+    """Lowers the ops of one plan; ops that are alike share the attributes of what they become."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._known: dict[Hashable, tuple[Op, Lowering | None]] = {}
+
+    def lower(
+        self,
+        op: Op,
+        inputs: Sequence[TensorInfo | None],
+        outputs: Sequence[TensorInfo],
+        values: Sequence[Array | None],
+    ) -> Lowering | None:
+        """Return what `registry.lower` does; arguments and errors are its own."""
+        key = _key(op, inputs, outputs, values)
+        known = self._known.get(key) if key is not None else None
+        if known is not None:
+            like, made = known
+            return made and _renamed(made, like, op)
+        made = lower(op, inputs, outputs, values, self._meter)
+        if key is not None and (made is None or not made.constants):
+            self._known[key] = op, made
+        return made
+
+
+def _key(
+    op: Op,
+    inputs: Sequence[TensorInfo | None],
+    outputs: Sequence[TensorInfo],
+    values: Sequence[Array | None],
+) -> Hashable:
+    """Return what is equal for ops that are alike; None where that is not known."""
+    if op.type not in _OWN:
+        return None
+    contents: list[Hashable] = []
+    for value in values:
+        if value is None:
+            contents.append(None)
+        elif value.nbytes > MAX_CONTENT_BYTES:
+            return None
+        else:
+            contents.append((value.dtype.str, value.shape, value.tobytes()))
+    names = op.inputs
+    same = tuple([names.index(name) for name in names]) if len(names) > 1 else None
+    return (
+        op.type,
+        attrs_text(op.attrs),
+        same,
+        *contents,
+        *[info and (info.dtype, info.shape) for info in inputs],
+        *[(info.name != "", info.dtype, info.shape) for info in outputs],
+    )
+
+
+def _renamed(lowering: Lowering, like: Op, op: Op) -> Lowering:
+    """Return what `like` became, for an op that is like it."""
+    names = dict(zip((*like.inputs, *like.outputs), (*op.inputs, *op.outputs), strict=True))
+    names[""] = ""
+    length, own = len(like.name), op.name
+
+    def renamed(name: str) -> str:
+        known = names.get(name)
+        if known is None:  # a tensor or an op that lowering has named after the op
+            known = names[name] = own + name[length:]
+        return known
+
+    made = Lowering()
+    for one in lowering.ops:
+        made.ops.append(
+            Op(
+                one.type,
+                own + one.name[length:],
+                [renamed(name) for name in one.inputs],
+                [renamed(name) for name in one.outputs],
+                one.attrs,
+                op.source,
+            )
+        )
+    for name, info in lowering.infos.items():
+        new = renamed(name)
+        made.infos[new] = TensorInfo(new, info.dtype, info.shape)
+    return made
