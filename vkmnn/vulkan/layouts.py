@@ -118,6 +118,11 @@ class _Plan:
         """Return the tensor in a form; layouts of constants are the executions' business."""
         if tensor is None:
             return None
+        if not form.fp16:  # the usual case first: it stays as it is
+            if tensor.value is not None:
+                return tensor
+            if tensor.layout is form.layout and not tensor.fp16 and tensor.codes == form.codes:
+                return tensor
         form = Form(form.layout, form.fp16 and is_float(tensor), form.codes)
         if tensor.value is None:
             return tensor if form == form_of(tensor) else self.convert(tensor, form)
@@ -230,6 +235,8 @@ class _Plan:
         ]
         plain = []
         for index, (out, form) in enumerate(zip(command.outputs, made, strict=True)):
+            if form == PLAIN:
+                continue
             form = Form(form.layout, form.fp16 and is_float(out), form.codes)
             if form == PLAIN:
                 continue

@@ -9,6 +9,7 @@ convolutions of codes make and read take one, four to a word (`Tensor.codes`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,14 @@ import numpy.typing as npt
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import IntegerRangeError
-from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, Array, DType, storage_elements
+from vkmnn.ir import (
+    NARROW_FLOATS,
+    NARROW_INTEGERS,
+    Array,
+    DType,
+    Layout,
+    storage_elements,
+)
 
 ELEMENT_BYTES = 4
 FP16_BYTES = 2
@@ -92,8 +100,13 @@ def element_bytes(tensor: Tensor) -> int:
 
 def storage_bytes(tensor: Tensor) -> int:
     """Return the bytes that the tensor takes on the device: whole vec4s, at least one."""
-    size = storage_elements(tensor.shape, tensor.layout) * element_bytes(tensor)
-    return max(VECTOR_BYTES, -(-size // VECTOR_BYTES) * VECTOR_BYTES)
+    # Planning asks several times per op, hence nothing is called but for other layouts.
+    shape = tensor.shape
+    plain = tensor.layout is Layout.NCHW
+    elements = prod(shape) if plain else storage_elements(shape, tensor.layout)
+    each = FP16_BYTES if tensor.fp16 else ELEMENT_BYTES
+    size = elements * (each if tensor.codes is None else CODE_BYTES)
+    return -(-size // VECTOR_BYTES) * VECTOR_BYTES or VECTOR_BYTES
 
 
 def vec4_count(tensor: Tensor) -> int:

@@ -110,13 +110,15 @@ class ConvCoop(CoopKernel, ConvKernel):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by `coop_tiles`, where the table of taps holds the window."""
+        if not target.fp16:
+            return
         gemm = problem.gemm(VECTOR)
         lacks = [lack for lack, _ in problem.phases] or [(0, 0, 0)]
         reach = [
             (k - 1) * step + max(lack)
             for k, step, *lack in zip(problem.kernel, problem.dilation, *lacks, strict=True)
         ]
-        if not target.fp16 or gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
+        if gemm.k > VECTOR * MAX_TAP_PAIRS or max(reach) >= MAX_TAP:
             return
         place = Place.TIMED if target.gpu else Place.EMULATED
         info, total = target.info, target.weight_bytes

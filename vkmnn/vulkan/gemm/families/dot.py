@@ -43,8 +43,10 @@ class ConvDot(ConvKernel):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Take codes by signed bytes: first where the device has instructions for that."""
+        if not target.dots or "integer_dot" not in target.info.features:
+            return
         gemm = problem.gemm()
-        if not target.dots or "integer_dot" not in target.info.features or gemm.k > MAX_K:
+        if gemm.k > MAX_K:
             return
         worth = gemm.k >= MIN_K and gemm.columns >= MIN_OUTPUTS
         fast = Place.MADE_FOR_IT if worth and has_fast_dots(target.info) else Place.SPARE

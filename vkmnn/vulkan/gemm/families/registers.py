@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
@@ -61,9 +60,7 @@ class ConvTile(LoopKernel):
         if not target.gpu:
             local = cpu_lanes(target.info)
             for cost, tile in tiles_of("tile", problem, target):
-                pixels = cast(kernels.ConvTilePixels, tile.pixels)
-                blocks = cast(kernels.ConvTileBlocks, tile.panel)
-                yield Bid(kernel_of(cls, pixels, local, blocks), Place.TIMED, cost)
+                yield Bid(kernel_of(cls, tile.pixels, local, tile.panel), Place.TIMED, cost)
             return
         for pixels, blocks in GPU_TILES:
             kernel = cls(pixels, GPU_LOCAL, blocks)
@@ -121,8 +118,7 @@ class ConvTileChannels(LoopKernel):
         """Rank by the time that each takes: as measured on CPU devices, predicted on GPUs."""
         if not target.gpu:
             for cost, tile in tiles_of("channels", problem, target):
-                pixels = cast(kernels.ConvTilePixels, tile.pixels)
-                yield Bid(kernel_of(cls, pixels, tile.panel), Place.TIMED, cost)
+                yield Bid(kernel_of(cls, tile.pixels, tile.panel), Place.TIMED, cost)
             return
         sizes: tuple[kernels.ConvTilePixels, ...] = (4, 1)
         for pixels in sizes:

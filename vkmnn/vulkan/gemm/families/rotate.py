@@ -72,8 +72,7 @@ class ConvRotate(LoopKernel):
         if not target.gpu:
             for cost, tile in tiles_of("rotate", problem, target):
                 if tile.panel in lanes:
-                    pixels = cast(kernels.ConvRotateRows, tile.pixels)
-                    yield Bid(kernel_of(cls, pixels, tile.panel), Place.TIMED, cost)
+                    yield Bid(kernel_of(cls, tile.pixels, tile.panel), Place.TIMED, cost)
             return
         for width in lanes:
             for tile in CPU_TILES[width]:
