@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 from rich.table import Table
 
+from benchmarks import planning
 from benchmarks.timing import interleave
 from vkmnn.cli.console import table
 from vkmnn.core.plan import Plan
@@ -191,6 +192,10 @@ def measure(device: Device, rounds: int = 30) -> dict[str, float]:
     lengths = list(shape_costs(device, 12, rounds))
     figures["planning 12 layers for a new length, per op (CPU)"] = median(lengths) * 1e6
     figures["planning 12 layers for a new length, per op (CPU), best"] = min(lengths) * 1e6
+    for name in planning.NETWORKS:
+        further = list(planning.costs(device, name, max(2, rounds // 5)))
+        figures[f"planning {name} for another size, per op (CPU)"] = median(further) * 1e6
+        figures[f"planning {name} for another size, per op (CPU), best"] = min(further) * 1e6
     typical, best = import_cost(min(rounds, 10))
     figures["importing InferenceSession (CPU)"] = typical * 1e6
     figures["importing InferenceSession (CPU), best"] = best * 1e6

@@ -345,8 +345,8 @@ def espcn() -> onnx.ModelProto:
     return net.finish({net.op("Sigmoid", x): ("N", 1, None, None)})
 
 
-def vit() -> onnx.ModelProto:
-    """Two pre-norm layers on 8×8 patches; the positions are resized with the image."""
+def vit(layers: int = 2) -> onnx.ModelProto:
+    """Pre-norm layers on 8×8 patches; the positions are resized with the image."""
     width, heads, base = 24, 3, 4
     size = width // heads
     net = Net("vit")
@@ -369,7 +369,7 @@ def vit() -> onnx.ModelProto:
     x = net.op("Transpose", net.op("Reshape", x, net.ints(0, width, -1)), perm=[0, 2, 1])
     token = net.op("Expand", net.weight(1, 1, width), net.op("Concat", n, net.ints(1, 1), axis=0))
     x = net.op("Concat", token, x, axis=1)
-    for _ in range(2):
+    for _ in range(layers):
         packed = net.linear(net.layer_norm(x, width), width, 3 * width)
         packed = net.op("Reshape", packed, net.ints(0, 0, 3, heads, size))
         packed = net.op("Transpose", packed, perm=[2, 0, 3, 1, 4])
@@ -385,8 +385,8 @@ def vit() -> onnx.ModelProto:
     return net.finish({net.op("Gemm", x, weight, net.near_zero(10), transB=1): ("N", 10)})
 
 
-def bert() -> onnx.ModelProto:
-    """Two post-norm layers, padding masked, everything spelled out (Devlin et al. 2018)."""
+def bert(layers: int = 2) -> onnx.ModelProto:
+    """Post-norm layers, padding masked, everything spelled out (Devlin et al. 2018)."""
     width, heads = 24, 3
     size = width // heads
     net = Net("bert", opset=13)
@@ -402,7 +402,7 @@ def bert() -> onnx.ModelProto:
     shown = net.op("Cast", net.op("Unsqueeze", visible, net.ints(1, 2)), to=TensorProto.FLOAT)
     hidden = net.op("Sub", net.constant(1.0), shown)
     mask = net.op("Mul", hidden, net.constant(np.finfo(np.float32).min))
-    for _ in range(2):
+    for _ in range(layers):
         q, k, v = (net.heads(net.linear(x, width, width), heads, size) for _ in range(3))
         y = net.attend(q, k, v, size, lambda scores: net.op("Add", scores, mask))
         x = net.spelled_layer_norm(net.op("Add", net.linear(y, width, width), x), width)
@@ -414,8 +414,8 @@ def bert() -> onnx.ModelProto:
     return net.finish({x: ("N", "L", width), pooled: ("N", width)})
 
 
-def gpt2() -> onnx.ModelProto:
-    """Two pre-norm layers with causal attention and a tied language head (Radford et al. 2019)."""
+def gpt2(layers: int = 2) -> onnx.ModelProto:
+    """Pre-norm layers with causal attention and a tied language head (Radford et al. 2019)."""
     width, heads = 24, 3
     size = width // heads
     net = Net("gpt2", opset=14)
@@ -430,7 +430,7 @@ def gpt2() -> onnx.ModelProto:
     ones = net.op("Expand", net.constant(1.0), square)
     visible = net.op("Cast", net.op("Trilu", ones, upper=0), to=TensorProto.BOOL)
     lowest = net.constant(np.finfo(np.float32).min)
-    for _ in range(2):
+    for _ in range(layers):
         packed = net.linear(net.spelled_layer_norm(x, width), width, 3 * width)
         parts = net.ops("Split", 3, packed, net.ints(width, width, width), axis=2)
         q, k, v = (net.heads(part, heads, size) for part in parts)

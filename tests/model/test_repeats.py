@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import planning
 from benchmarks.overhead import layers
 from tests.model.networks import NETWORKS, Net, make_feeds
 from vkmnn.core.plan import Plan
 from vkmnn.core.tensor import Tensor
 from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.geometry.fuse import _Chains
 from vkmnn.ir import Array, TensorInfo
 from vkmnn.opening import Network, OpenDevice, load_network, open_session
 from vkmnn.runtime.device import open_device, open_profile
@@ -31,9 +33,18 @@ DEVICES = (("lavapipe-26.2", False), ("nvidia-h200", False), ("nvidia-h200", Tru
 
 
 def plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every op be planned on its own."""
+    """Let every op be planned on its own: its shapes, what it is lowered to, what it records."""
     for kind in EXECUTIONS.values():
         monkeypatch.setattr(kind, "repeatable", False)
+    monkeypatch.setattr("vkmnn.shape.repeated._OWN", frozenset())
+    monkeypatch.setattr("vkmnn.geometry.repeated._OWN", frozenset())
+    describe = _Chains._describe
+
+    def described(self: Any, inputs: Any, names: Any, chain: list[object]) -> None:
+        describe(self, inputs, names, chain)
+        chain.append(object())  # so that no chain is like another
+
+    monkeypatch.setattr(_Chains, "_describe", described)
 
 
 @pytest.mark.parametrize(("profile", "fp16"), DEVICES)
@@ -48,6 +59,18 @@ def test_plans_are_the_same(
     for given, recording in zip(feeds, repeated, strict=True):
         (alone,) = _recordings(load_network(model), profile, fp16, [given])
         assert recording == alone
+
+
+@pytest.mark.parametrize("name", planning.NETWORKS)
+def test_further_sizes_are_planned_as_the_first(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a session keeps from one input shape to the next changes no plan of many layers."""
+    build, sizes = planning.NETWORKS[name]
+    model = build()
+    feeds = [make_feeds(model, size) for size in sizes[:3]]
+    kept = list(_recordings(load_network(model), "lavapipe-26.2", False, feeds))
+    plan_alone(monkeypatch)
+    (alone,) = _recordings(load_network(model), "lavapipe-26.2", False, feeds[2:])
+    assert kept[2] == alone
 
 
 def test_operands_that_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
