@@ -96,10 +96,13 @@ def create(
         The execution, which knows its provider and who rejected the op before; a Rejection with all
         reasons; None where there is no kernel.
     """
+    if not len(KERNELS):
+        try:
+            return own(op, inputs, outputs, *details) if own else None
+        except Rejection as rejection:
+            return Rejection(rejection.reason)
     builtin = None if own is None else Kernel(backend, op.kernel, own)
-    found = [builtin] if builtin else []
-    if len(KERNELS):
-        found = kernels_of(backend, op.kernel, deciding_dtype(inputs, outputs), builtin)
+    found = kernels_of(backend, op.kernel, deciding_dtype(inputs, outputs), builtin)
     reasons: list[str] = []
     for kernel in found:
         try:

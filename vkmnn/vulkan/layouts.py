@@ -37,6 +37,7 @@ class Form(NamedTuple):
 
 
 PLAIN = Form(Layout.NCHW, False)
+_WIDE = {layout: Form(layout, False) for layout in Layout}
 
 
 def assign_layouts(
@@ -330,7 +331,7 @@ def _forms(
     execution.bind(seen, command.outputs)
     layouts = in_images or execution.layouts()
     if not fp16:
-        return [Form(x, False) for x in layouts[0]], [Form(y, False) for y in layouts[1]]
+        return [_WIDE[x] for x in layouts[0]], [_WIDE[y] for y in layouts[1]]
     assert isinstance(execution, VulkanExecution)
     narrow = execution.fp16_operands()
     wanted, made = (list(map(Form, *pair)) for pair in zip(layouts, narrow, strict=True))

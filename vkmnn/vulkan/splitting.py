@@ -78,7 +78,7 @@ class Divider:
         """Return whether no tensor can take enough bytes, in whatever form, for a cut."""
         limit = self.info.limits.max_storage_buffer_range // SUSPECT // VECTOR_BYTES
         # An element takes a whole vector at most: where it is the only channel of a block.
-        return not any(t is not None and prod(t.shape) > limit for t in tensors)
+        return max([prod(t.shape) for t in tensors if t is not None], default=0) <= limit
 
     def divide(
         self, command: Command, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
