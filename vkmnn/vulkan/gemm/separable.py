@@ -210,7 +210,8 @@ class SeparableKernel:
         dispatch_tiles(
             shader, tensors, params, spec, encoder, tiles=tiles, parts=1, part_elements=0
         )
-        encoder.expect(self.predict(problem, Target.of(encoder)))
+        target = Target.of(encoder)
+        encoder.expect(lambda: self.predict(problem, target))
 
     def _sizes(self, problem: ConvProblem) -> dict[str, int | bool]:
         """Return the constants of the window and of the tiles."""
