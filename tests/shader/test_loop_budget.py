@@ -75,6 +75,7 @@ SHORT_BECAUSE = {
     "pool_whole": f"{EXECUTIONS}/pooling.py:MAX_WHOLE",
     "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
     "top_k_rank": f"{CASES}/along_axis.py::largest_and_smallest",
+    "winograd_out": "vkmnn/vulkan/gemm/rewrites/whole_numbers.py:MAX_PARTS",
 }
 
 

@@ -7181,6 +7181,7 @@ WinogradInM: TypeAlias = Literal[
 WinogradInElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 _WINOGRAD_IN = struct.Struct("<I2I2i2i")
 
@@ -7231,7 +7232,8 @@ def winograd_in(
     """Return a variant of `winograd_in`.
 
     Transforms the input of a Winograd convolution F(m, 3): an invocation takes one tile of one
-    channel block. Results are [position][block][tile], the input of one product per position.
+    channel block. Results are [position][block][tile], the input of one product per position. Of
+    codes, less CENTER, they are whole numbers, for exact products.
     """
     return _find(
         "winograd_in",
@@ -7249,6 +7251,7 @@ WinogradOutM: TypeAlias = Literal[
 WinogradOutElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 _WINOGRAD_OUT = struct.Struct("<I2I2IIff")
 
@@ -7307,7 +7310,8 @@ def winograd_out(
     """Return a variant of `winograd_out`.
 
     Transforms the products of a Winograd convolution F(m, 3) into its output: an invocation makes
-    m x m pixels of one channel block.
+    m x m pixels of one channel block. Products of codes are whole numbers, in PARTS whose sum may
+    take 32 bits.
     """
     return _find(
         "winograd_out",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count, islice, product
+from math import inf
 from typing import Any, TypedDict
 
 import numpy as np
@@ -106,22 +107,27 @@ class Maker:
         residual: bool = False,
         wide: bool = False,
         shift: int = 0,
+        large: bool = False,
+        taken: tuple[float, float] = (-inf, inf),
     ) -> Case:
         """Return a convolution of codes; many of the sums end between two of them.
 
         Weights are bytes, the outermost among them, plus `shift`, or with `wide` more than
-        bytes hold.
+        bytes hold; with `large`, they are all as large as can be.
         """
         axes = len(x) - 2
         numbers = "QuantizedConvolution"
         attrs = QuantizedConvolutionAttrs(
             w[2:], strides or (1,) * axes, dilations or (1,) * axes, pads or (0,) * 2 * axes,
-            group, "NOTSET", -90.0, 121.0,
+            group, "NOTSET", -90.0, 121.0, taken=taken,
         )  # fmt: skip
         factor = np.resize(np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32), w[0])
         weights = whole(*w, seed=1, low=-3, high=3).astype(np.int16 if wide else np.int8)
         weights.reshape(-1)[::7] = 200 if wide else 127
         weights.reshape(-1)[3::11] = -129 if wide else -128
+        if large:
+            weights = np.where(weights < 0, -128, 127).astype(np.int8)
+            factor /= 4096
         if shift:
             weights = weights + np.int16(shift)
         inputs: list[AnyArray | None] = [whole(*x), weights, whole(w[0], seed=2), None, factor]
@@ -468,7 +474,33 @@ def conv_weight(variant: Variant) -> Iterator[Case]:
     yield make((2, 6, 4, 3), (9, 2, 2, 1), group=3, constant=False)
 
 
+def _whole_winograd(variant: Variant) -> Iterator[Case]:
+    """Codes of every sign, bytes and floats; sums in one part and in several."""
+    make = Maker()
+    around = (1, 1, 1, 1)
+
+    def cases() -> Iterator[Case]:
+        x, w = (2, 7, 9, 5), (6, 7, 3, 3)
+        for low in (-128, -255, 0):
+            yield make.in_bytes(x, w, low, pads=(1, 0, 2, 3), residual=True)
+        yield make.in_bytes((1, 3, 7, 14), (5, 3, 3, 3), -9, pads=around, floats="made")
+        yield make.in_bytes((3, 9, 10, 6), (12, 9, 3, 3), -57)
+        yield make.in_bytes((1, 20, 5, 6), (5, 20, 3, 3), -100, pads=around, large=True)
+        yield make.in_bytes((2, 36, 4, 7), (9, 36, 3, 3), 0, pads=around, large=True, residual=True)
+        yield make.codes(x, w, pads=around, residual=True, wide=True, taken=(-99.0, 42.0))
+        yield make.in_bytes((1, 1, 1, 1), (2, 1, 3, 3), -1, pads=(2, 1, 0, 1))
+        for size, begin in product(range(5, 9), range(2)):
+            x, w = (1, 3, size, size + 1), (4, 3, 3, 3)
+            yield make.in_bytes(x, w, -3, pads=(begin, 1 - begin, 3, 3))
+
+    for case in cases():
+        yield replace(case, takes={"winograd": variant.axes["m"]})
+
+
 def _winograd(variant: Variant, turns: Sequence[Activation] = CLAMPS) -> Iterator[Case]:
+    if variant.element == "c8":
+        yield from _whole_winograd(variant)
+        return
     make = Maker(turns)
     # F(4, 3) has thirds in its weights.
     tolerance = 4e-4 if variant.axes["m"] == 4 else 0.0
@@ -514,4 +546,5 @@ def winograd_in(variant: Variant) -> Iterator[Case]:
 @shader_cases("winograd_out")
 def winograd_out(variant: Variant) -> Iterator[Case]:
     """Whole and broken tiles on every side; all kinds of activations."""
-    return chain(_winograd(variant), islice(_winograd(variant, SMOOTH), 2))
+    smooth = () if variant.element == "c8" else islice(_winograd(variant, SMOOTH), 2)
+    return chain(_winograd(variant), smooth)

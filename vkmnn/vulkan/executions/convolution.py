@@ -184,7 +184,9 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
         attrs, job = self.attrs, self._direct(encoder)
-        requantize = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
+        requantize = Requantize(
+            self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale, attrs.taken
+        )
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)
         if weights.tensor.value is None:

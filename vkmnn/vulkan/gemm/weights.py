@@ -36,6 +36,10 @@ class Weights:
         key = f"{self.key}:{key}"
         return replace(self, key=key, view=lambda plain: view(before(plain)))
 
+    def as_floats(self, key: str, view: Callable[[Array], Array]) -> Weights:
+        """Return what `view` makes of the weights: floats, whatever these are."""
+        return replace(self.seen_as(key, view), shift=None)
+
     def packed(
         self, form: str, pack: Callable[[Array], Array], encoder: VulkanEncoder, elements: int = 0
     ) -> Tensor:

@@ -7,6 +7,7 @@ from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.rewrites.dense import as_dense
 from vkmnn.vulkan.gemm.rewrites.fold import fold_taps
 from vkmnn.vulkan.gemm.rewrites.winograd import by_winograd
+from vkmnn.vulkan.gemm.rewrites.winograd_codes import by_whole_winograd
 
 EXACT_REWRITES = (as_dense, fold_taps)
 """They only move elements: sums of codes stay exact."""
@@ -14,10 +15,13 @@ EXACT_REWRITES = (as_dense, fold_taps)
 REWRITES = (*EXACT_REWRITES, by_winograd)
 """In this order; each returns the convolution that remains, None where it has recorded all."""
 
+CODE_REWRITES = (*EXACT_REWRITES, by_whole_winograd)
+"""The same for codes."""
+
 
 def rewrite(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     """Record what rewrites need, and return the convolution that remains, if one does."""
     rest: ConvJob | None = job
-    for step in EXACT_REWRITES if job.requantize else REWRITES:
+    for step in CODE_REWRITES if job.requantize else REWRITES:
         rest = step(rest, encoder) if rest else None
     return rest

@@ -8,6 +8,7 @@ positions is a group of a convolution of one tap over the tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, prod
 from typing import cast
 
@@ -17,7 +18,8 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.activation import epilogue_of, residual_spec
+from vkmnn.vulkan.activation import Epilogue, epilogue_of, residual_spec
+from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
@@ -61,13 +63,17 @@ TRANSFORM_PAIRS = 512
 
 def gemm_problem(problem: ConvProblem, m: int) -> ConvProblem:
     """Return the products of F(m, 3) as a grouped convolution of one tap over all tiles."""
-    tiles = problem.batch * prod(_grid(problem, m))
-    blocks = ceil_div(problem.outputs, 4)
+    return product_problem(problem, m, (m + 2) ** 2, problem.in_blocks)
+
+
+def product_problem(problem: ConvProblem, m: int, groups: int, blocks: int) -> ConvProblem:
+    """Return `groups` products of `blocks` blocks of input channels, over all tiles of F(m, 3)."""
+    tiles = problem.batch * prod(tile_grid(problem, m))
     return ConvProblem(
         batch=1,
-        group=(m + 2) ** 2,
-        inputs=ceil_div(problem.inputs, 4) * 4,
-        outputs=blocks * 4,
+        group=groups,
+        inputs=blocks * 4,
+        outputs=ceil_div(problem.outputs, 4) * 4,
         in_size=(1, 1, tiles),
         out_size=(1, 1, tiles),
         kernel=(1, 1, 1),
@@ -80,9 +86,23 @@ def gemm_problem(problem: ConvProblem, m: int) -> ConvProblem:
     )
 
 
-def _grid(problem: ConvProblem, m: int) -> tuple[int, int]:
+def tile_grid(problem: ConvProblem, m: int) -> tuple[int, int]:
+    """Return the rows and columns of tiles of m x m results."""
     _, height, width = problem.out_size
     return ceil_div(height, m), ceil_div(width, m)
+
+
+def has_filters(problem: ConvProblem, weights: Weights) -> bool:
+    """Return whether all windows are constants of 3 x 3, without steps and groups."""
+    return (
+        problem.group == 1
+        and problem.kernel == (1, 3, 3)
+        and problem.stride == problem.dilation == (1, 1, 1)
+        and problem.in_size[0] == problem.out_size[0] == 1
+        and problem.pad[0] == 0
+        and 0 not in (*problem.in_size, problem.pixels, problem.channels)
+        and weights.tensor.value is not None
+    )
 
 
 def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder) -> int:
@@ -92,16 +112,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     dispatches more cost more than the products that they save. There, float16 has faster kernels.
     """
     info = encoder.info
-    ready = "texel" in encoder.loads
-    fits = (
-        problem.group == 1
-        and problem.kernel == (1, 3, 3)
-        and problem.stride == problem.dilation == (1, 1, 1)
-        and problem.in_size[0] == problem.out_size[0] == 1
-        and problem.pad[0] == 0
-        and 0 not in (*problem.in_size, problem.pixels, problem.channels)
-    )
-    if not ready or not fits or weights.tensor.value is None:
+    if "texel" not in encoder.loads or not has_filters(problem, weights):
         return 0
     products = {m: gemm_problem(problem, m) for m in WEIGHT_MATRIX}
     most = info.limits.max_storage_buffer_range
@@ -178,61 +189,71 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
         return job
     problem = job.problem
     positions = (m + 2) ** 2
-    tiles = problem.batch * prod(_grid(problem, m))
+    tiles = problem.batch * prod(tile_grid(problem, m))
     out_blocks = ceil_div(problem.outputs, 4)
     before = encoder.scratch(positions * problem.in_blocks * tiles * 4, full=True)
     after = encoder.scratch(positions * out_blocks * tiles * 4, full=True)
-    _transform_input(job, m, before, encoder)
+    transform_input(job, m, before, encoder)
     # Transforms multiply by up to 100: float32 between them, whatever the tensors are.
     with encoder.in_full():
         transformed = job.weights.seen_as(f"winograd{m}", lambda w: transform_weights(w, m))
         encode_convolution(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
-    _transform_output(job, m, after, encoder)
+    epilogue = epilogue_of(job.activation)
+    spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
+    zeros = bias_tensor(job.bias, problem.channels, encoder)
+    transform_output(job, m, (after, zeros), replace(epilogue, spec=spec), encoder.element, encoder)
     return None
 
 
-def _transform_input(job: ConvJob, m: int, before: Tensor, encoder: VulkanEncoder) -> None:
+def transform_input(
+    job: ConvJob, m: int, before: Tensor, encoder: VulkanEncoder, center: float | None = None
+) -> None:
+    """Record the dispatch that makes `before`: in whole numbers, of codes less their center."""
     problem = job.problem
     params = kernels.WinogradInParams(
         batch=problem.batch,
-        grid=_grid(problem, m),
+        grid=tile_grid(problem, m),
         in_size=problem.in_size[1:],
         pad=problem.pad[1:],
     )
-    shader = kernels.winograd_in(m=cast(kernels.WinogradInM, m), element=encoder.element)
-    groups, spec = _workgroups(problem, m, problem.in_blocks, encoder)
+    element: kernels.WinogradInElement = encoder.element
+    groups, spec = tile_workgroups(problem, m, problem.in_blocks, encoder)
+    if center is not None:
+        element, spec = "c8", {**spec, **code_spec(x=job.x), "CENTER": center}
+    shader = kernels.winograd_in(m=cast(kernels.WinogradInM, m), element=element)
     encoder.dispatch(shader, [job.x, before], params, groups, spec)
 
 
-def _transform_output(job: ConvJob, m: int, after: Tensor, encoder: VulkanEncoder) -> None:
+def transform_output(
+    job: ConvJob,
+    m: int,
+    read: tuple[Tensor, Tensor],
+    epilogue: Epilogue,
+    element: kernels.WinogradOutElement,
+    encoder: VulkanEncoder,
+) -> None:
+    """Record the dispatch that makes y of products and bias; `epilogue` says how sums end."""
     problem = job.problem
-    zeros = bias_tensor(job.bias, problem.channels, encoder)
-    epilogue = epilogue_of(job.activation)
     params = kernels.WinogradOutParams(
         batch=problem.batch,
-        grid=_grid(problem, m),
+        grid=tile_grid(problem, m),
         out_size=problem.out_size[1:],
         channels=problem.channels,
         act_alpha=epilogue.alpha,
         act_beta=epilogue.beta,
     )
-    shader = kernels.winograd_out(m=cast(kernels.WinogradOutM, m), element=encoder.element)
-    groups, spec = _workgroups(problem, m, ceil_div(problem.outputs, 4), encoder)
-    encoder.dispatch(
-        shader,
-        [after, zeros, job.residual or zeros, job.y],
-        params,
-        groups,
-        {**epilogue.spec, **residual_spec(job.residual, job.join), **spec},
-    )
+    shader = kernels.winograd_out(m=cast(kernels.WinogradOutM, m), element=element)
+    groups, spec = tile_workgroups(problem, m, ceil_div(problem.outputs, 4), encoder)
+    tensors = [*read, job.residual or read[1], job.y]
+    encoder.dispatch(shader, tensors, params, groups, {**epilogue.spec, **spec})
 
 
-def _workgroups(
+def tile_workgroups(
     problem: ConvProblem, m: int, blocks: int, encoder: VulkanEncoder
-) -> tuple[tuple[int, int, int], dict[str, int]]:
+) -> tuple[tuple[int, int, int], dict[str, float]]:
     """Return the workgroups of an invocation per tile and channel block, and their size."""
     info = encoder.info
     local = GPU_LOCAL if is_gpu(info) else cpu_lanes(info)
-    groups = ceil_div(problem.batch * prod(_grid(problem, m)), local)
+    groups = ceil_div(problem.batch * prod(tile_grid(problem, m)), local)
     folds = ceil_div(groups, info.limits.max_workgroup_count[0])
     return (ceil_div(groups, folds), blocks, folds), {"local_size_x": local}

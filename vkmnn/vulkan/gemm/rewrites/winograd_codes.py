@@ -1,0 +1,157 @@
+"""Winograd's minimal filtering of codes, in whole numbers: the sums that a convolution defines.
+
+Transformed codes and weights are whole numbers: G stands without its divisors, which the last
+transform takes back as shifts. Products and their sums are exact in float32 up to 2^24; so many
+input channels make one sum as are proven to stay below, and what they make adds up in 32 bits.
+
+F(2, 3) has the points 0, 1 and -1. F(4, 3) has i and -i besides, where 2 and -2 would take numbers
+too large for such sums: 46 real products make 16 results (Meng and Brothers, "Efficient Winograd
+Convolution via Integer Arithmetic", 2019).
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite, prod
+
+import numpy as np
+
+from vkmnn.ir import Array
+from vkmnn.vulkan.activation import residual_spec
+from vkmnn.vulkan.byte_codes import code_spec
+from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
+from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.rewrites.whole_numbers import (
+    FORMS,
+    Bounds,
+    fewest_parts,
+    transform_whole,
+)
+from vkmnn.vulkan.gemm.rewrites.winograd import (
+    DISPATCH_NS,
+    has_filters,
+    product_problem,
+    tile_grid,
+    transform_input,
+    transform_output,
+)
+
+# Nanoseconds of one core for a tile of a channel block, (input, output), measured on lavapipe, by
+# the invocations that run at once; and what each further part of the sums adds to the latter.
+TRANSFORM_NS = {
+    8: {2: (95.0, 51.0), 4: (261.0, 205.0)},
+    16: {2: (320.0, 95.0), 4: (820.0, 500.0)},
+}
+PART = 1.0
+# Transformed weights take seven times the memory and more: worth it for a clear gain only.
+MIN_GAIN = 1.1
+# Output channels whose weights are looked at first.
+FEW = 8
+
+
+def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
+    """Record the three dispatches where that is chosen; return the convolution where it is not."""
+    ranked = rank_whole(job, encoder)
+    m = encoder.choose("winograd", ("codes", job.problem), ranked) if ranked else 0
+    parts = _parts(job, m, encoder, job.problem.outputs) if m else 0
+    if not parts:
+        return job
+    problem, requantize = job.problem, job.requantize
+    assert requantize is not None
+    product = _product(problem, m, parts)
+    tiles = product.pixels
+    before = encoder.scratch(len(FORMS[m].data) * problem.in_blocks * tiles * 4, full=True)
+    after = encoder.scratch(product.group * product.outputs * tiles, full=True)
+    center = Bounds(*requantize.taken).center
+    transform_input(job, m, before, encoder, center)
+    weights = job.weights.as_floats(
+        f"whole{m}x{parts}", lambda w: transform_whole(w, FORMS[m], parts)
+    )
+    with encoder.in_full():
+        encode_convolution(ConvJob(product, weights, before, after), encoder)
+    epilogue = requantize.epilogue_with(
+        {
+            **residual_spec(job.residual, job.join),
+            **code_spec(residual=job.residual, y=job.y),
+            "PARTS": parts,
+        }
+    )
+    missing = f"{weights.tensor.name}:{center}", center * _sums(job)
+    bias = requantize.pack(job.bias, problem.channels, encoder, missing)
+    transform_output(job, m, (after, bias), epilogue, "c8", encoder)
+    return None
+
+
+def _sums(job: ConvJob) -> Array:
+    """Return the sum of each output channel's weights."""
+    value = job.weights.tensor.value
+    assert value is not None
+    w = job.weights.view(value)
+    sums: Array = w.reshape(len(w), -1).sum(1, dtype=np.int64)
+    return sums
+
+
+def _product(problem: ConvProblem, m: int, parts: int) -> ConvProblem:
+    groups = len(FORMS[m].data) * parts
+    return product_problem(problem, m, groups, problem.in_blocks // parts)
+
+
+def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
+    """Return the m of F(m, 3) and 0 for a direct convolution, the expected fastest first.
+
+    On GPUs there is nothing to choose: they have dot products.
+    """
+    info, problem = encoder.info, job.problem
+    lanes = cpu_lanes(info)
+    ready = not is_gpu(info) and encoder.load == "texel" and lanes in rotate_lanes(info)
+    taken = job.requantize.taken if job.requantize else (-inf, inf)
+    if not ready or not has_filters(problem, job.weights) or not all(map(isfinite, taken)):
+        return []
+    costs = {0: min_nanoseconds(problem, lanes, (lanes,)) / MIN_GAIN}
+    costs |= {m: _nanoseconds(problem, m, 1, lanes) for m in FORMS}
+    # Counting parts takes all weights: only where they decide, after a few have shown their least.
+    steps = {m: [FEW, problem.outputs] for m in FORMS}
+    while left := steps.get(first := min(costs, key=costs.__getitem__)):
+        parts = _parts(job, first, encoder, left.pop(0))
+        room = info.limits.max_storage_buffer_range
+        fits = parts and _largest(problem, first, parts) <= room
+        costs[first] = _nanoseconds(problem, first, parts, lanes) if fits else inf
+    return sorted(costs, key=costs.__getitem__)
+
+
+def _parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> int:
+    """Return into how many parts of the input channels sums are cut, 0 where none is exact.
+
+    Of so many of the output channels.
+    """
+    assert job.requantize is not None
+    weights, taken = job.weights, job.requantize.taken
+    value = weights.tensor.value
+    assert value is not None
+    least = _parts(job, m, encoder, FEW) if outputs > FEW else 1
+
+    def find() -> int:
+        w = weights.view(value)[:outputs]
+        return fewest_parts(w, FORMS[m], Bounds(*taken), least) if least else 0
+
+    return encoder.once(("winograd", weights.tensor.name, weights.key, m, taken, outputs), find)
+
+
+def _largest(problem: ConvProblem, m: int, parts: int) -> int:
+    """Return the bytes of the larger of the two transformed tensors."""
+    product = _product(problem, m, parts)
+    return product.group * product.pixels * max(product.inputs, product.outputs) * 4
+
+
+def _nanoseconds(problem: ConvProblem, m: int, parts: int, lanes: CpuLanes) -> float:
+    """Return what F(m, 3) takes on one core."""
+    before, after = TRANSFORM_NS[lanes][m]
+    tiles = problem.batch * prod(tile_grid(problem, m))
+    blocks = problem.in_blocks, ceil_div(problem.outputs, 4)
+    after *= 1 + PART * (parts - 1)
+    transforms = tiles * (before * blocks[0] + after * blocks[1])
+    product = min_nanoseconds(_product(problem, m, parts), lanes, (lanes,))
+    return product + transforms + DISPATCH_NS
