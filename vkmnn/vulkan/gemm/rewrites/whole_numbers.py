@@ -118,7 +118,7 @@ def fewest_parts(w: Array, form: Form, bounds: Bounds, least: int = 1) -> int:
         w: whole numbers [O, C, 1, 3, 3].
         form: of the transforms.
         bounds: of the codes.
-        least: so many at least, as some of the output channels show.
+        least: the least number, which some of the output channels have shown.
 
     Returns:
         A divisor of the blocks of four input channels; 0 where none is enough.

@@ -1,8 +1,8 @@
 """Winograd's minimal filtering of codes, in whole numbers: the sums that a convolution defines.
 
 Transformed codes and weights are whole numbers: G stands without its divisors, which the last
-transform takes back as shifts. Products and their sums are exact in float32 up to 2^24; so many
-input channels make one sum as are proven to stay below, and what they make adds up in 32 bits.
+transform takes back as shifts. Products and their sums are exact in float32 up to 2^24: where all
+input channels might reach more, each part of them makes a sum, and these add up in 32 bits.
 
 F(2, 3) has the points 0, 1 and -1. F(4, 3) has i and -i besides, where 2 and -2 would take numbers
 too large for such sums: 46 real products make 16 results (Meng and Brothers, "Efficient Winograd
@@ -125,7 +125,7 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
 def _parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> int:
     """Return into how many parts of the input channels sums are cut, 0 where none is exact.
 
-    Of so many of the output channels.
+    Only the first `outputs` output channels are looked at.
     """
     assert job.requantize is not None
     weights, taken = job.weights, job.requantize.taken
