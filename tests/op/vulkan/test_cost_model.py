@@ -38,6 +38,8 @@ T32X64 = CoopTile(32, 64, 128, 16, 32, 2)
 T32X128 = CoopTile(32, 128, 64, 32, 32)
 T64K2S64 = CoopTile(64, 64, 64, 32, 32, 2)
 T64W16 = CoopTile(64, 64, 64, 32, 16)
+# Built since the times were taken.
+NOT_MEASURED = frozenset({CoopTile(32, 48, 128, 32, 48, 4)})
 
 Measured = tuple[float, CoopTile, int]
 # Rows, columns, K: microseconds in a chain of dependent dispatches, tile and parts; with weights
@@ -97,7 +99,8 @@ def test_the_measured_best_is_first_or_nearly(
 ) -> None:
     us, tile, parts = measured
     best = chain_us(CoopKernel(tile, parts), shape, weight_bytes)
-    first = rank_coop(Gemm(*shape), COOPMAT_GPU, weight_bytes)[0]
+    ranked = rank_coop(Gemm(*shape), COOPMAT_GPU, weight_bytes)
+    first = next(kernel for kernel in ranked if kernel.tile not in NOT_MEASURED)
     taken = chain_us(first, shape, weight_bytes)
     assert best <= (1 + WITHIN) * taken, "another tile is said to be faster than the fastest"
     built = {tile for same in TILES for tile in same}

@@ -126,9 +126,10 @@ class CoopTile:
     @property
     def part_elements(self) -> int:
         """Numbers that a workgroup leaves of a tile that is shared; room for idle invocations."""
-        return max(
-            self.rows * self.columns, 4 * self.invocations * (self.sub_rows // self.matrix.m)
-        )
+        bands = self.sub_rows // self.matrix.m
+        lines = max(1, self.invocations // (self.columns // 4))
+        items = bands * ceil_div(self.rows, bands * lines)
+        return max(self.rows * self.columns, 4 * self.invocations * items)
 
     def fits(self, info: DeviceInfo) -> bool:
         """Return whether a device has the memory and the invocations."""
@@ -161,6 +162,8 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(64, 128, 64, 32, 64),),
     (CoopTile(64, 64, 64, 32, 32), CoopTile(64, 64, 128, 32, 32, 2)),
     (CoopTile(64, 32, 128, 32, 32, 4),),
+    # For a few hundred columns of which 32 at a time leave a third wave of workgroups.
+    (CoopTile(32, 48, 128, 32, 48, 4),),
     (CoopTile(32, 32, 128, 16, 16, 2), CoopTile(32, 32, 256, 32, 32, 8)),
     # For a short K.
     (CoopTile(32, 32, 64, 16, 16), CoopTile(32, 32, 32, 16, 16)),
