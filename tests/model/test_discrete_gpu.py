@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import vkmnn
-from tests.model.networks import NETWORKS, make_feeds
+from tests.model.networks import NETWORKS, Net, make_feeds
 from tests.model.oracle import assert_agree, open_oracle
 from tests.model.test_light import FOLDER, QUICK, with_random_weights
 from vkmnn.runtime import device as devices
@@ -97,6 +97,39 @@ def test_light_network(name: str, discrete: bool):
         x = np.random.default_rng(1).standard_normal(info.shape, dtype=np.float32)
         results = opened.run(None, {info.name: x})
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
+
+
+@pytest.mark.parametrize("precision", LIMITS)
+def test_inverted_residuals(precision: str, discrete: bool, monkeypatch: pytest.MonkeyPatch):
+    """Depthwise convolutions inside the projections after them, in a network with all around it."""
+    net = Net("blocks")
+    x, channels = net.input("x", ("N", 16, 14, 14)), 16
+    for outputs, kernel, stride in ((16, 3, 1), (24, 3, 2), (24, 5, 1), (37, 5, 2)):
+        hidden = 6 * channels
+        y = net.op("HardSwish", net.conv_norm(x, channels, hidden, 1))
+        y = net.relu(net.conv_norm(y, hidden, hidden, kernel, stride, group=hidden))
+        y = net.conv_norm(y, hidden, outputs, 1)
+        x = net.op("Add", x, y) if (stride, outputs) == (1, channels) else y
+        channels = outputs
+    model = net.finish({x: ("N", 37, 4, 4)})
+    taken: list[str] = []
+    encode = backend.VulkanBackend.encode
+
+    def noted(self: backend.VulkanBackend, segments: Any) -> Any:
+        recording, ends = encode(self, segments)
+        taken.extend(dispatch.shader.name for dispatch in recording.dispatches)
+        return recording, ends
+
+    monkeypatch.setattr(backend.VulkanBackend, "encode", noted)
+    oracle = open_oracle(model)
+    with session(model, discrete, precision) as opened:
+        for images in (1, 3):
+            random = np.random.default_rng(images)
+            feeds = {"x": random.standard_normal((images, 16, 14, 14), dtype=np.float32)}
+            for _ in range(2):
+                assert_agree(opened.run(None, feeds), oracle.run(None, feeds), LIMITS[precision])
+            assert sum("separable" in name for name in taken) >= 3
+            taken.clear()
 
 
 # At most, with branches that run side by side; in the order of the network it takes more. Devices
