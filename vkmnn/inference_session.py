@@ -388,7 +388,7 @@ class InferenceSession:
         return self._session.core.counters()
 
     def trim(self) -> None:
-        """Free device memory that only makes later runs faster: plans of other shapes, staging."""
+        """Free what makes later runs faster: plans of other shapes, staging, idle pipelines."""
         self._session.core.trim()
 
     def release_model(self) -> None:

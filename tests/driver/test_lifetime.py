@@ -53,6 +53,28 @@ def test_nothing_leaks(device: Device, scale: Shader) -> None:
         assert device.stats() == before
 
 
+def test_pipelines_that_nothing_uses_are_built_again(
+    device: Device, scale: Shader, driver: str
+) -> None:
+    if driver == "kompute":
+        pytest.skip("kp makes pipelines of its own for every recording")
+    places = Places(device, 2, 64, MemoryKind.DEVICE)
+    commands = scaling(device, scale, places, [(0, 1)])
+    count, live = device.counts["pipelines"], device.stats()["pipelines"]
+    device.trim()
+    device.pipeline(scale)
+    assert device.counts["pipelines"] == count
+    assert device.stats()["pipelines"] <= live
+    commands.run()
+    commands.destroy()
+    del commands
+    device.trim()
+    gc.collect()
+    assert device.stats().get("pipelines", 0) < live
+    scaling(device, scale, places, [(0, 1)]).run()
+    assert device.counts["pipelines"] == count + 1
+
+
 def test_destroyed_things_are_refused(device: Device, scale: Shader) -> None:
     places = Places(device, 2, 64, MemoryKind.DEVICE)
     commands = scaling(device, scale, places, STEPS)

@@ -352,7 +352,7 @@ class Session:
         return self._main.measured()
 
     def trim(self) -> None:
-        """Free the memory of all plans but the latest, and the staging memory."""
+        """Free the memory of all plans but the latest, staging memory, and unused pipelines."""
         self._call(self._trim)
 
     def _trim(self) -> None:

@@ -170,7 +170,7 @@ def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
         inner: the copy that wrote the tensor which the view reads.
 
     Returns:
-        None when they cannot be reached by one stride per axis, the last being 1.
+        None when they cannot be reached by one stride per axis, none negative and the last 1.
     """
     weights = row_major(size)
     outer = Region(View(view.offset, (*view.strides, 1)), View(0, weights), tuple(size))
@@ -181,7 +181,7 @@ def _through(view: View, size: Sequence[int], inner: Region) -> View | None:
     strides: list[int] = []
     for count, weight in zip(size, weights, strict=True):
         stride = _stride(part, count, weight)
-        if stride is None:
+        if stride is None or stride < 0:  # kernels count upwards
             return None
         strides.append(stride)
     if size[-1] > 1 and strides[-1] != 1:

@@ -42,6 +42,7 @@ from vkmnn.runtime.limit_checker import CheckedDevice
 from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline, SpecValues, complete_spec, missing
 from vkmnn.runtime.pipeline_cache import PipelineCacheFile
+from vkmnn.runtime.pipeline_store import PipelineKey, PipelineStore, key_of
 from vkmnn.runtime.prune import specialized_spirv
 from vkmnn.runtime.recorder import REBUILD_HINT, CommandRecorder
 from vkmnn.runtime.selection import select
@@ -65,8 +66,6 @@ _STAGING_BYTES = 16 << 20
 _MAX_COMPILE_THREADS = 16
 _EXIT_WAIT_S = 10.0
 _NO_SPEC: Mapping[str, int | float | bool] = {}
-
-PipelineKey = tuple["Shader", tuple[int | float | bool, ...]]
 
 
 class Device:
@@ -94,7 +93,7 @@ class Device:
         self.info = info
         self.validation = driver_device.validation
         self.timeout_s = environment.timeout_s()
-        self._pipelines: dict[PipelineKey, Future[Pipeline]] = {}
+        self._pipelines = PipelineStore()
         self._lock = threading.RLock()
         self._staging_lock = threading.RLock()
         self._staging: dict[MemoryKind, Buffer] = {}
@@ -200,7 +199,8 @@ class Device:
     def pipeline(self, shader: Shader, spec: SpecValues = _NO_SPEC) -> Pipeline:
         """Return the pipeline of a shader with some specialization constants set.
 
-        It is built on first use and kept; constants not in `spec` keep their defaults.
+        It is built on first use, and kept as `PipelineStore` says; constants not in `spec` keep
+        their defaults.
 
         Raises:
             ShaderError: the device cannot run the shader, or the driver refuses it.
@@ -208,30 +208,31 @@ class Device:
         """
         self.raise_unusable()
         values = complete_spec(shader, spec)
-        key = _key(shader, values)
+        key = key_of(shader, values)
         with self.gate.visit():
             made: Future[Pipeline] = PatientFuture()
             try:
-                with self._lock:
-                    future = self._pipelines.setdefault(key, made)
+                future = self._pipelines.claim(key, made)
                 if future is made:
-                    made.set_result(self._build(shader, values))
+                    made.set_result(self._build(key, values))
             except BaseException as error:
-                with self._lock:
-                    if self._pipelines.get(key) is made:
-                        del self._pipelines[key]
+                self._pipelines.give_up(key, made)
                 # Ctrl-C in one thread is not an error for the threads waiting on it.
                 made.set_exception(error if isinstance(error, Exception) else _interrupted())
                 raise
             return future.result()
 
-    def _build(self, shader: Shader, values: SpecValues) -> Pipeline:
+    def _build(self, key: PipelineKey, values: SpecValues) -> Pipeline:
         self.raise_unusable()
+        shader, alive = key[0], self._pipelines.alive(key)
+        if alive is not None:
+            return Pipeline(shader, values, alive, self.info.limits)
         reason = missing(shader, self.info, values)
         if reason:
             raise ShaderError(reason, hint="choose a variant that the device supports")
         self.counts["pipelines"] += 1
         made = self.driver_device.create_pipeline(shader, specialized_spirv(shader, values), values)
+        self._pipelines.keep(key, made)
         self.raise_messages()
         return Pipeline(shader, values, made, self.info.limits)
 
@@ -260,7 +261,7 @@ class Device:
         """
         pairs = list(wanted)
         new = sum(
-            _key(shader, complete_spec(shader, spec)) not in self._pipelines
+            key_of(shader, complete_spec(shader, spec)) not in self._pipelines
             for shader, spec in pairs
         )
         threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, new)
@@ -363,12 +364,13 @@ class Device:
             commands.run()
 
     def trim(self) -> None:
-        """Free the staging memory; the next copy allocates it again."""
+        """Free the staging memory and the pipelines that nothing uses, until they are needed."""
         with self.gate.visit(), self._staging_lock:
             self.raise_unusable()
             for buffer in self._staging.values():
                 buffer.destroy()
             self._staging.clear()
+        self._pipelines.clear()
 
     def wait_idle(self) -> None:
         """Wait until the device is idle."""
@@ -755,10 +757,6 @@ def _unique(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
                 first.driver_name,
             )
     return list(found.values())
-
-
-def _key(shader: Shader, values: SpecValues) -> tuple[Shader, tuple[int | float | bool, ...]]:
-    return shader, tuple(values.values())
 
 
 def retire_unwanted() -> None:

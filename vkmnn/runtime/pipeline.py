@@ -36,8 +36,8 @@ class Slot(NamedTuple):
 class Pipeline:
     """A shader with its specialization constants fixed, ready to be dispatched.
 
-    Made by `Device.pipeline`, which also keeps it: pipelines live as long as the device. `warm`
-    says that `Device.warm_up` has been there.
+    Made by `Device.pipeline`; `PipelineStore` says how long it is kept. `warm` says that
+    `Device.warm_up` has been there.
     """
 
     __slots__ = (

@@ -27,6 +27,7 @@ from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
+from vkmnn.runtime.pipeline_store import KEPT_PIPELINES
 from vkmnn.vulkan import executions, images
 from vkmnn.vulkan.bindable import Fault, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
@@ -203,6 +204,8 @@ class VulkanBackend(TunableBackend):
         """Collect dispatches, place tensors, record one command buffer per segment."""
         recording, ends = self.encode_in_order(segments)
         used = pipelines_used(recording)
+        if len(self._pipelines) > KEPT_PIPELINES:
+            self._pipelines = {}
         new = [one for one in used.items() if one[0] not in self._pipelines]
         if new:
             # The longest code first: the last to be built is not waited for alone then.
@@ -222,8 +225,9 @@ class VulkanBackend(TunableBackend):
             memory.activation_bytes,
             memory.activation_lower_bound,
         )
+        pipelines = {name: self._pipelines[name] for name in used}
         recorder = PlanRecorder(
-            self.device, recording, memory, self._pipelines, self._timestamps, self._apart
+            self.device, recording, memory, pipelines, self._timestamps, self._apart
         )
         result: list[Segment] = []
         uploaded: set[str] = set()
@@ -440,7 +444,8 @@ class VulkanBackend(TunableBackend):
         return dict(self.device.counts)
 
     def trim(self) -> None:
-        """Free the device's staging memory."""
+        """Free the device's staging memory, and pipelines that no plan uses."""
+        self._pipelines = {}
         self.device.trim()
 
     def use(self) -> AbstractContextManager[None]:

@@ -21,6 +21,7 @@ from vkmnn.ir import Activation, Array, DType, OpAttrs
 from vkmnn.ir import ops as o
 from vkmnn.runtime import Device
 from vkmnn.runtime.memory import Buffer, MemoryKind
+from vkmnn.runtime.pipeline_store import PipelineStore
 from vkmnn.testing.case import Case, blocked_case, op_case
 from vkmnn.testing.runner import compare
 from vkmnn.vulkan.backend import VulkanBackend
@@ -39,7 +40,7 @@ def limited(limit: int = LIMIT, *, texels: bool = False, groups: int = 65535) ->
     )
     kept = frozenset(name for name in info.features if texels or "texel" not in name)
     result.info = dataclasses.replace(info, limits=limits, features=kept)
-    result._pipelines = {}  # they know the limits of their device
+    result._pipelines = PipelineStore()  # they know the limits of their device
     return result
 
 

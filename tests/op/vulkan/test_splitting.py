@@ -14,6 +14,7 @@ from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AxisAttrs, MatMulAttrs
 from vkmnn.runtime import Device
+from vkmnn.runtime.pipeline_store import PipelineStore
 from vkmnn.vulkan.backend import VulkanBackend
 
 LIMIT = 16 << 10
@@ -23,7 +24,7 @@ LIMIT = 16 << 10
 def small() -> Device:
     """The device, as if it bound no more than 16 KiB and had no texel buffers."""
     result = copy.copy(device())
-    result._pipelines = {}  # they know the limits of their device
+    result._pipelines = PipelineStore()  # they know the limits of their device
     info = result.info
     result.info = dataclasses.replace(
         info,

@@ -97,6 +97,16 @@ def test_columns_that_do_not_lie_together_are_copied(network: type[Network]) -> 
     assert types(ops) == ["Raster", "StridedAttention", "Raster"]
 
 
+def test_rows_in_reverse_order_are_copied(network: type[Network]) -> None:
+    net = network()
+    q = net.add(floats(BATCH, LENGTH, DEPTH))
+    ends = [ints(net, number) for number in (-1, -LENGTH - 1, 1, -1)]
+    (k,) = net.op("Slice", OpAttrs(), [q, *ends])
+    (y,) = net.op("Attention", ATTENTION, [q, k, q])
+    _, ops = net.run([y])
+    assert types(ops) == ["Raster", "StridedAttention"]
+
+
 def test_a_copy_with_other_readers_stays(network: type[Network]) -> None:
     net = network()
     q = heads(net, net.add(floats(BATCH, LENGTH, HEADS * DEPTH)))

@@ -1,0 +1,74 @@
+"""The pipelines of a device: those used last, and those that something still uses."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Future
+from threading import Lock
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from vkmnn.runtime.pipeline import Pipeline, SpecValues
+
+if TYPE_CHECKING:
+    from vkmnn.runtime.drivers.base import DriverPipeline
+    from vkmnn.runtime.shader import Shader
+
+PipelineKey = tuple["Shader", tuple[int | float | bool, ...]]
+
+KEPT_PIPELINES = 256
+"""How many are kept for whoever asks next. Mesa's software device takes some 2 MB for one."""
+
+
+def key_of(shader: Shader, values: SpecValues) -> PipelineKey:
+    """Return what tells pipelines apart, for constants that are complete."""
+    return shader, tuple(values.values())
+
+
+class PipelineStore:
+    """Pipelines by shader and specialization constants.
+
+    Recorded commands keep the driver's pipelines that they run; the others are kept as long as
+    they are among the last `KEPT_PIPELINES` that were asked for. Of one key, there is never more
+    than one driver's pipeline.
+    """
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[PipelineKey, Future[Pipeline]] = OrderedDict()
+        self._alive: WeakValueDictionary[PipelineKey, DriverPipeline] = WeakValueDictionary()
+        self._lock = Lock()
+
+    def __contains__(self, key: PipelineKey) -> bool:
+        return key in self._recent or key in self._alive
+
+    def claim(self, key: PipelineKey, made: Future[Pipeline]) -> Future[Pipeline]:
+        """Return the future of a pipeline; it is `made` if the caller has to settle it."""
+        dropped = []
+        with self._lock:
+            future = self._recent.setdefault(key, made)
+            self._recent.move_to_end(key)
+            while len(self._recent) > KEPT_PIPELINES and next(iter(self._recent.values())).done():
+                dropped.append(self._recent.popitem(last=False))
+        dropped.clear()  # not under the lock: nobody knows what a driver does meanwhile
+        return future
+
+    def alive(self, key: PipelineKey) -> DriverPipeline | None:
+        """Return the driver's pipeline, if something still uses it."""
+        return self._alive.get(key)
+
+    def keep(self, key: PipelineKey, pipeline: DriverPipeline) -> None:
+        """Know a pipeline that has been built for as long as it is used."""
+        self._alive[key] = pipeline
+
+    def give_up(self, key: PipelineKey, made: Future[Pipeline]) -> None:
+        """Forget a pipeline that could not be built."""
+        with self._lock:
+            if self._recent.get(key) is made:
+                del self._recent[key]
+
+    def clear(self) -> None:
+        """Let go of all that nothing uses."""
+        with self._lock:
+            dropped = self._recent
+            self._recent = OrderedDict((k, v) for k, v in dropped.items() if not v.done())
+        dropped.clear()
