@@ -12,7 +12,7 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import cpu_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
+from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family, kernel_of
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.loops import GPU_LOCAL, LoopKernel
 from vkmnn.vulkan.gemm.operands import conv_element
@@ -100,7 +100,7 @@ class ConvDepthwise(SingleKernel):
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Rank by time on GPUs; several pixels come first elsewhere."""
         for number, pixels in enumerate(DEPTHWISE_PIXELS):
-            kernel = cls(pixels, _local(target))
+            kernel = kernel_of(cls, pixels, _local(target))
             yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 1.0 + number))
 
     def call(self, job: ConvJob, encoder: VulkanEncoder) -> ShaderCall:
@@ -126,7 +126,7 @@ class ConvStrip(SingleKernel):
         if not _is_usual(problem):
             return
         for pixels in (8,) if target.prefers_texels else STRIPS:
-            kernel = cls(pixels, _local(target))
+            kernel = kernel_of(cls, pixels, _local(target))
             yield Bid(kernel, Place.TIMED, kernel.cost(problem, target, 0.0))
 
     def waits(self, problem: ConvProblem) -> int:
@@ -168,7 +168,7 @@ class ConvGather(SingleKernel):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
         """Offer the only kernel that there is."""
-        yield Bid(cls(1, _local(target)), Place.MADE_FOR_IT)
+        yield Bid(kernel_of(cls, 1, _local(target)), Place.MADE_FOR_IT)
 
     def inner_rounds(self, problem: ConvProblem) -> int:
         """Return the input channels of a group."""
