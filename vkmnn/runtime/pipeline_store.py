@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PipelineKey = tuple["Shader", tuple[int | float | bool, ...]]
 
-KEPT_PIPELINES = 256
+KEPT_PIPELINES = 128
 """How many are kept for whoever asks next. Mesa's software device takes some 2 MB for one."""
 
 

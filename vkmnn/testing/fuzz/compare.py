@@ -127,8 +127,13 @@ def noisy(
     prefer: str = RUNTIME,
     trials: int = TRIALS[0],
 ) -> list[dict[str, AnyArray]]:
-    """Return all tensors of a model, several times, with small errors at every node that rounds."""
+    """Return all tensors of a model, several times, with small errors at every node that rounds.
+
+    One time in four, numbers go to the nearest of a coarse grid: what is equal but for rounding is
+    equal there.
+    """
     draws = np.random.default_rng(0)
+    gridded = False
 
     def change(node: onnx.NodeProto, side: str, array: AnyArray) -> AnyArray:
         if array.dtype.kind != "f" or node.op_type in EXACT_OPS or not array.size:
@@ -140,6 +145,8 @@ def noisy(
         if side == "output" and node.op_type in _SINGLE:
             noise = max(noise, _FLOAT32.noise)
         wide = array.astype(np.float64)
+        if gridded:
+            return np.asarray(_on_grid(wide, noise).astype(array.dtype))
         # A zero in float16 may be a number too small for it, which vkmnn keeps in float32.
         exact = wide == 0 if side == "input" or array.dtype != np.float16 else False
         with np.errstate(all="ignore"):
@@ -154,12 +161,20 @@ def noisy(
             return np.asarray(wide.astype(array.dtype))
 
     found = []
-    for _ in range(trials):
+    for number in range(trials):
+        gridded = number % 4 == 3
         try:
             found.append(oracle.evaluate(model, feeds, prefer, change))
         except OracleError:  # an index that depends on a float left its range
             continue
     return found
+
+
+def _on_grid(array: AnyArray, noise: float) -> AnyArray:
+    """Round to as many binary digits as leave an error of `noise`."""
+    fraction, exponent = np.frexp(array)
+    step = 2.0 ** np.floor(np.log2(2 * noise))
+    return np.asarray(np.ldexp(np.round(fraction / step) * step, exponent))
 
 
 def _magnitude(array: AnyArray) -> AnyArray:
