@@ -148,7 +148,7 @@ class CheckedDevice(DriverDevice):
 class CheckedPipeline(DriverPipeline):
     """A pipeline and the shader that it was made of."""
 
-    __slots__ = ("inner", "shader")
+    __slots__ = ("__weakref__", "inner", "shader")
 
     def __init__(self, inner: DriverPipeline, shader: Shader) -> None:
         self.inner = inner
