@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.core.backend import Backend
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Graph, Op, TensorInfo
@@ -142,6 +143,22 @@ def test_software_devices_keep_two_dispatches() -> None:
     asked, shaders = run(case, None)
     assert asked == 1
     assert not any("separable" in name for name in shaders)
+
+
+def test_the_tuner_counts_the_time_of_both() -> None:
+    """Two dispatches of two ops against one of the second op."""
+    case = Maker()((1, 8, 5, 7), (3, 3), 8, pads=SAME)
+    backend = VulkanBackend(device(), tuning="off")
+
+    def plan(on: Backend) -> Plan:
+        return Plan(case.graph, case.infos, {}, on, CpuBackend(), run_op)
+
+    result = backend.tune(plan, case.feeds, 2, None)
+    backend.close()
+    (choice,) = (one for one in result.choices if one.what == "separable")
+    assert set(choice.ops) == {"depthwise", "projection"}
+    assert choice.rule == repr(Apart())
+    assert choice.rule_us > 0
 
 
 # --- the choice -----------------------------------------------------------------------------------
