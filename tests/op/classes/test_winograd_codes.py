@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from vkmnn import InferenceSession
+from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import winograd_codes
 from vkmnn.vulkan.gemm.rewrites.whole_numbers import (
     EXACT,
@@ -22,8 +28,15 @@ from vkmnn.vulkan.gemm.rewrites.whole_numbers import (
     fewest_parts,
     transform_whole,
 )
+from vkmnn.vulkan.gemm.weights import Weights
 
 Array = npt.NDArray[Any]
+
+PROBLEM = ConvProblem(
+    batch=1, group=1, inputs=64, outputs=16, in_size=(1, 8, 8), out_size=(1, 6, 6),
+    kernel=(1, 3, 3), stride=(1, 1, 1), dilation=(1, 1, 1), pad=(0, 0, 0),
+    out_strides=(36, 36, 6, 1), out_offset=0, out_block=36,
+)  # fmt: skip
 
 # x, outputs, pads (top, left, bottom, right)
 SHAPES = [
@@ -195,3 +208,23 @@ def test_sums_beyond_32_bits_are_left() -> None:
     w = np.full((1, 512, 1, 3, 3), 127, np.int8)
     assert fewest_parts(w, FORMS[2], Bounds(0, 255)) == 0
     assert fewest_parts(w[:, :64], FORMS[2], Bounds(0, 255)) > 1
+
+
+def test_other_weights_of_a_name_are_counted_anew() -> None:
+    """Weights may follow from shapes: a later plan has others of the same name."""
+    devices = enumerate_devices()
+    if not devices:
+        pytest.skip("no Vulkan device")
+    encoder = VulkanEncoder(devices[0])
+    counts = []
+    for size in (1, 127):
+        value = np.full((16, 64, 3, 3), size, np.int8)
+        tensor = Tensor(TensorInfo("w", DType.INT8, value.shape), Usage.CONSTANT, value=value)
+        weights = Weights(tensor, "bytes", lambda w: w.reshape(*w.shape[:2], 1, 3, 3))
+        factor = Tensor(TensorInfo("f", DType.FLOAT32, (16,)))
+        ends = Requantize(factor, -128.0, 127.0, taken=(-128.0, 127.0))
+        x = Tensor(TensorInfo("x", DType.FLOAT32, (1, 64, 8, 8)))
+        job = ConvJob(PROBLEM, weights, x, x, requantize=ends)
+        counts.append(winograd_codes.count_parts(job, 4, encoder, 16))
+    assert counts[0] == 1
+    assert counts[1] > 1

@@ -12,6 +12,7 @@ Convolution via Integer Arithmetic", 2019).
 from __future__ import annotations
 
 from math import inf, isfinite, prod
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def by_whole_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     """Record the three dispatches where that is chosen; return the convolution where it is not."""
     ranked = rank_whole(job, encoder)
     m = encoder.choose("winograd", ("codes", job.problem), ranked) if ranked else 0
-    parts = _parts(job, m, encoder, job.problem.outputs) if m else 0
+    parts = count_parts(job, m, encoder, job.problem.outputs) if m else 0
     if not parts:
         return job
     problem, requantize = job.problem, job.requantize
@@ -115,14 +116,14 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
     # Counting parts takes all weights: only where they decide, after a few have shown their least.
     steps = {m: [FEW, problem.outputs] for m in FORMS}
     while left := steps.get(first := min(costs, key=costs.__getitem__)):
-        parts = _parts(job, first, encoder, left.pop(0))
+        parts = count_parts(job, first, encoder, left.pop(0))
         room = info.limits.max_storage_buffer_range
         fits = parts and _largest(problem, first, parts) <= room
         costs[first] = _nanoseconds(problem, first, parts, lanes) if fits else inf
     return sorted(costs, key=costs.__getitem__)
 
 
-def _parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> int:
+def count_parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> int:
     """Return into how many parts of the input channels sums are cut, 0 where none is exact.
 
     Only the first `outputs` output channels are looked at.
@@ -131,13 +132,16 @@ def _parts(job: ConvJob, m: int, encoder: VulkanEncoder, outputs: int) -> int:
     weights, taken = job.weights, job.requantize.taken
     value = weights.tensor.value
     assert value is not None
-    least = _parts(job, m, encoder, FEW) if outputs > FEW else 1
+    least = count_parts(job, m, encoder, FEW) if outputs > FEW else 1
 
-    def find() -> int:
+    def find() -> tuple[ReferenceType[Array], int]:
         w = weights.view(value)[:outputs]
-        return fewest_parts(w, FORMS[m], Bounds(*taken), least) if least else 0
+        return ref(value), fewest_parts(w, FORMS[m], Bounds(*taken), least) if least else 0
 
-    return encoder.once(("winograd", weights.tensor.name, weights.key, m, taken, outputs), find)
+    # Names are not enough: weights may follow from shapes, and be others in the next plan.
+    key = ("winograd", weights.key, job.problem.inputs, id(value), m, taken, outputs)
+    counted, parts = encoder.once(key, find)
+    return parts if counted() is value else find()[1]
 
 
 def _largest(problem: ConvProblem, m: int, parts: int) -> int:
