@@ -266,6 +266,11 @@ def _grid_sample(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return _array(inputs, 0).dtype != _array(inputs, 1).dtype or _not_finite(attributes, inputs)
 
 
+def _scaled_product(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """Scales of other columns than there are: onnxruntime takes the first of them."""
+    return _array(inputs, 3).size not in (1, _array(inputs, 1).shape[-1])
+
+
 def _dynamic_product(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     """Products of nothing, where onnxruntime leaves the bias out; what has no quantised value."""
     return _not_finite(attributes, inputs) or not _array(inputs, 0).size
@@ -310,6 +315,7 @@ _RULES: Mapping[str, Rule] = {
     "Upsample": _not_finite,
     "GridSample": _grid_sample,
     "DynamicQuantizeMatMul": _dynamic_product,
+    "MatMulIntegerToFloat": _scaled_product,
     "ReduceMean": _integer_mean,
     "GroupQueryAttention": _group_query,
     "Attention": _hidden,
