@@ -473,7 +473,11 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
     has_fp16 = "storage16" in device.info.features
     precision = _precision(config, has_fp16, device.info.name)
     backend = VulkanBackend(
-        device, config.progress, fp16=precision == "normal", tuning=config.tuning_effort
+        device,
+        config.progress,
+        fp16=precision == "normal",
+        tuning=config.tuning_effort,
+        spacious=config.memory == "high",
     )
     return OpenDevice(backend, device.info, precision)
 

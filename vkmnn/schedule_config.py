@@ -88,7 +88,9 @@ class ScheduleConfig:
         threads: how many ops the CPU backend may run at once, where none waits for another; numpy's
             own threads are its own matter.
         memory: "low" keeps one plan, "high" as many as there is a use for, within 128; "normal" is
-            what `max_plans` says, which comes first in any case.
+            what `max_plans` says, which comes first in any case. On "high", CPU devices also
+            compute 3 × 3 convolutions of codes by Winograd's way, for which weights take several
+            times the memory.
         power: "high" measures the kernels of new plans, as `tuning="on"`; "low" measures nothing,
             and has the CPU backend run one op at a time. Either is also the priority of the
             session's work among all programs, on devices with the feature "queue_priority".

@@ -75,6 +75,7 @@ class VulkanBackend(TunableBackend):
             because its operands come from the host; for testing kernels.
         tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
         storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
+        spacious: kernels may take several times the memory where that makes them faster.
     """
 
     type = "VULKAN"
@@ -91,8 +92,10 @@ class VulkanBackend(TunableBackend):
         fp16_inputs: bool = False,
         tuning: str | None = None,
         storage: str | None = None,
+        spacious: bool = False,
     ) -> None:
         self.device = device
+        self._spacious = spacious
         self.fp16 = fp16
         self._fp16_inputs = fp16_inputs
         self.choices: list[Choice] = []
@@ -314,7 +317,11 @@ class VulkanBackend(TunableBackend):
     def new_encoder(self, weight_bytes: int) -> VulkanEncoder:
         """Return the encoder of a plan whose constants take about `weight_bytes`."""
         return VulkanEncoder(
-            self.device.info, self._chooser, weight_bytes=weight_bytes, known=self._known
+            self.device.info,
+            self._chooser,
+            weight_bytes=weight_bytes,
+            known=self._known,
+            spacious=self._spacious,
         )
 
     def place(
@@ -358,6 +365,7 @@ class VulkanBackend(TunableBackend):
             self._fp16_inputs,
             self._mode,
             self._storage,
+            self._spacious,
         )
         made._forms = self._forms
         return made

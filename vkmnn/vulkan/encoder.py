@@ -86,16 +86,17 @@ class VulkanEncoder:
         fp16: the current op works on 16-bit floats; see `begin`.
         weight_bytes: approximate device memory of all constants of the plan.
         known: what `once` has found out for earlier plans on the same device.
+        spacious: kernels may take several times the memory where that makes them faster.
 
     Attributes:
         info: the device.
-        weight_bytes: as above.
+        weight_bytes, spacious: as above.
         recording: everything recorded so far.
     """
 
     __slots__ = (
         *("_chooser", "_fp16", "_label", "_known", "_load", "_loads", "_scratch"),
-        *("info", "recording", "weight_bytes"),
+        *("info", "recording", "spacious", "weight_bytes"),
     )
 
     def __init__(
@@ -106,8 +107,10 @@ class VulkanEncoder:
         fp16: bool = False,
         weight_bytes: int = 0,
         known: dict[Hashable, Any] | None = None,
+        spacious: bool = False,
     ) -> None:
         self.info = info
+        self.spacious = spacious
         self.weight_bytes = weight_bytes
         self.recording = Recording()
         self._chooser = chooser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from vkmnn import InferenceSession
+from vkmnn import InferenceSession, ScheduleConfig
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
+from vkmnn.opening import open_model
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.schedule_config import Level
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.job import ConvJob
@@ -63,9 +66,12 @@ def m(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
         pytest.skip("for CPU devices")
     size: int = request.param
     rank = winograd_codes.rank_whole
-    monkeypatch.setattr(
-        winograd_codes, "rank_whole", lambda job, encoder: [size] if rank(job, encoder) else []
-    )
+
+    def always(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
+        encoder.spacious = True
+        return [size] if rank(job, encoder) else []
+
+    monkeypatch.setattr(winograd_codes, "rank_whole", always)
     return size
 
 
@@ -228,3 +234,18 @@ def test_other_weights_of_a_name_are_counted_anew() -> None:
         counts.append(winograd_codes.count_parts(job, 4, encoder, 16))
     assert counts[0] == 1
     assert counts[1] > 1
+
+
+@pytest.mark.parametrize("memory", ["normal", "high"])
+def test_it_takes_memory_only_where_that_is_allowed(memory: Level) -> None:
+    devices = enumerate_devices()
+    if not devices or any(map(is_gpu, devices)):
+        pytest.skip("for CPU devices")
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (1, 64, 28, 28)).astype(np.uint8)
+    w = rng.integers(-20, 21, (64, 64, 3, 3)).astype(np.int8)
+    made = model(x, w, numbers_for(w, np.uint8, (128, 128), True), pads=[1] * 4)
+    _, opened = open_model(made, ScheduleConfig(memory=memory))
+    with closing(opened.core) as session:
+        used = {entry.kernel.split("_")[0] for entry in session.profile({"x": x}, 1)}
+    assert ("winograd" in used) == (memory == "high")

@@ -103,9 +103,12 @@ def _product(problem: ConvProblem, m: int, parts: int) -> ConvProblem:
 def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
     """Return the m of F(m, 3) and 0 for a direct convolution, the expected fastest first.
 
-    On GPUs there is nothing to choose: they have dot products.
+    On GPUs there is nothing to choose: they have dot products. Elsewhere it takes memory that a
+    network of codes is there to save, and somebody who has allowed for it.
     """
     info, problem = encoder.info, job.problem
+    if not encoder.spacious:
+        return []
     lanes = cpu_lanes(info)
     ready = not is_gpu(info) and encoder.load == "texel" and lanes in rotate_lanes(info)
     taken = job.requantize.taken if job.requantize else (-inf, inf)
