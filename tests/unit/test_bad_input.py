@@ -417,3 +417,26 @@ def test_a_tensor_that_is_not_there_cannot_be_saved(device: str) -> None:
     net = vkmnn.Interpreter.from_model(make_model())
     config = vkmnn.ScheduleConfig(device=device, save_tensors=("gone",))
     refuse(InvalidInputError, lambda: net.create_session(config), "gone")
+
+
+@pytest.mark.parametrize("op", ["ReduceMean", "Softmax", "Concat"])
+def test_an_axis_that_is_not_there_between_transposes(op: str) -> None:
+    """The axis may not be looked up before its size is checked."""
+    axis: dict[str, object] = {"axes": [7]} if op == "ReduceMean" else {"axis": 7}
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
+        helper.make_node(op, ["b", "b"][: 1 + (op == "Concat")], ["c"], name="off", **axis),
+        helper.make_node("Transpose", ["c"], ["d"], perm=[0, 2, 1]),
+        helper.make_node("Abs", ["d"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(VkmnnError, match="off") as caught, vkmnn.InferenceSession(model) as session:
+        session.run(None, {"x": np.zeros((2, 3, 4), np.float32)})
+    assert not caught.value.unexpected

@@ -73,28 +73,36 @@ def _settings(op: Op, index: GraphIndex) -> dict[int, Array] | None:
     return known if len(known) == len(arrays) else None
 
 
+def _has(perm: Perm, *axes: int) -> bool:
+    """Tell whether there are such axes; where there are not, the op's shape will say so."""
+    return all(-len(perm) <= axis < len(perm) for axis in axes)
+
+
 def _concat(op: Op[AxisAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
     found = {place: index.constant(name) for place, name in enumerate(op.inputs)}
     arrays = {place: array for place, array in found.items() if array is not None}
-    if any(array.ndim != len(perm) for array in arrays.values()):
+    if any(array.ndim != len(perm) for array in arrays.values()) or not _has(perm, op.attrs.axis):
         return None
     moved = {place: array.transpose(inverse(perm)) for place, array in arrays.items()}
     return _Moved(AxisAttrs(perm[op.attrs.axis]), moved)
 
 
 def _softmax(op: Op[SoftmaxAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
-    return None if op.attrs.flatten else _Moved(replace(op.attrs, axis=perm[op.attrs.axis]))
+    if op.attrs.flatten or not _has(perm, op.attrs.axis):
+        return None
+    return _Moved(replace(op.attrs, axis=perm[op.attrs.axis]))
 
 
 def _split(op: Op[SplitAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
     sizes = _settings(op, index)
-    attrs = replace(op.attrs, axis=perm[op.attrs.axis])
-    return None if sizes is None else _Moved(attrs, sizes)
+    if sizes is None or not _has(perm, op.attrs.axis):
+        return None
+    return _Moved(replace(op.attrs, axis=perm[op.attrs.axis]), sizes)
 
 
 def _reduction(op: Op[ReductionAttrs], perm: Perm, index: GraphIndex) -> _Moved | None:
     axes = index.ints(op.inputs[1]) if any(op.inputs[1:2]) else ()
-    if not axes:
+    if not axes or not _has(perm, *axes):
         return None  # all axes, or none
     moved = [perm[axis] for axis in axes]
     kept = [axis for axis in perm if axis not in moved]
@@ -108,6 +116,8 @@ def _interp(op: Op[InterpAttrs], perm: Perm, index: GraphIndex) -> _Moved | None
     if arrays is None:
         return None
     if op.attrs.axes:
+        if not _has(perm, *op.attrs.axes):
+            return None
         axes = tuple(perm[axis] for axis in op.attrs.axes)
         return _Moved(replace(op.attrs, axes=axes), arrays)
     if any(array.shape != (len(perm),) for array in arrays.values()):  # a region has twice as many
