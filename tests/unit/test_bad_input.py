@@ -419,7 +419,7 @@ def test_a_tensor_that_is_not_there_cannot_be_saved(device: str) -> None:
     refuse(InvalidInputError, lambda: net.create_session(config), "gone")
 
 
-@pytest.mark.parametrize("op", ["ReduceMean", "Softmax", "Concat"])
+@pytest.mark.parametrize("op", ["ReduceMean", "Softmax", "Concat", "Split"])
 def test_an_axis_that_is_not_there_between_transposes(op: str) -> None:
     """The axis may not be looked up before its size is checked."""
     axis: dict[str, object] = {"axes": [7]} if op == "ReduceMean" else {"axis": 7}

@@ -10,7 +10,15 @@ import numpy as np
 from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Dim, Op
-from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, BlockAttrs, CastAttrs, ReshapeAttrs, TransposeAttrs
+from vkmnn.ir.ops import (
+    AxisAttrs,
+    BinaryAttrs,
+    BlockAttrs,
+    CastAttrs,
+    ReshapeAttrs,
+    SplitAttrs,
+    TransposeAttrs,
+)
 
 _TO_THE_END = 2**31 - 1
 """Slice ends from here on mean "to the end": exporters write the largest int32 or int64."""
@@ -73,12 +81,15 @@ def _cast(op: Op[CastAttrs], index: GraphIndex) -> str | NoMatch:
     return NoMatch("the dtype changes, or is not known")
 
 
-def _single(op: Op, index: GraphIndex) -> str | NoMatch:
-    if op.type == "Concat" and len(op.inputs) == 1:
-        return op.inputs[0]
-    if op.type == "Split" and len(op.outputs) == 1:
-        return op.inputs[0]
-    return NoMatch("more than one part")
+def _single(op: Op[AxisAttrs | SplitAttrs], index: GraphIndex) -> str | NoMatch:
+    if len(op.inputs if op.type == "Concat" else op.outputs) != 1:
+        return NoMatch("more than one part")
+    shape, axis = index.shape(op.inputs[0]), op.attrs.axis
+    if shape is not None and not -len(shape) <= axis < len(shape):
+        return NoMatch("there is no such axis")
+    if any(op.inputs[1:]) and (not shape or index.ints(op.inputs[1]) != (shape[axis],)):
+        return NoMatch("its part may be another one")
+    return op.inputs[0]
 
 
 def _slice(op: Op, index: GraphIndex) -> str | NoMatch:
