@@ -62,6 +62,8 @@ class TensorInfo:
                 return cast("tuple[int, ...]", shape)
         except TypeError:
             pass
+        if shape is not None and all(isinstance(dim, int) for dim in shape):
+            return cast("tuple[int, ...]", shape)  # probes are ints that add up to others
         raise ModelError(f"tensor '{self.name}' has no static shape: {self.shape}")
 
 
