@@ -308,7 +308,9 @@ def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> d
     monkeypatch.setattr(vulkan, "ensure_validation", lambda: has["validation"])
     monkeypatch.setattr(vulkan, "ensure_spirv_val", lambda: has["spirv_val"])
     icd = {"VKMNN_SWIFTSHADER_ICD": "/icd.json"}
-    monkeypatch.setattr(matrix, "second_driver", lambda: icd if has["swiftshader"] else {})
+    monkeypatch.setattr(
+        matrix, "second_driver", lambda fetched=True: icd if has["swiftshader"] else {}
+    )
     monkeypatch.setattr(kompute, "is_installed", lambda python: has["kompute"])
     monkeypatch.setattr(kompute, "ensure", lambda python: has["kompute"])
     return has

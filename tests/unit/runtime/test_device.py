@@ -185,11 +185,11 @@ def test_pipelines_are_made_in_parallel_and_once(device: Device, make_shader: Ma
     )
     seen: list[tuple[int, int]] = []
     wanted = [(shader, {"n": i % 5}) for i in range(20)]
-    before = device.stats().get("pipelines", 0)
+    before = device.counts["pipelines"]
     made = device.create_pipelines(wanted, lambda done, total: seen.append((done, total)))
     assert seen == [(i, 20) for i in range(1, 21)]
     assert [pipeline.spec["n"] for pipeline in made] == [i % 5 for i in range(20)]
-    assert device.stats()["pipelines"] == before + 5
+    assert device.counts["pipelines"] == before + 5
     assert device.create_pipelines([]) == []
     assert device.create_pipelines(wanted[:1]) == made[:1]
 
