@@ -63,7 +63,14 @@ class GuardedBackend(VulkanBackend):
         fp16: bool = False,
         storage: str = "buffer",
     ) -> None:
-        super().__init__(device, chooser=chooser, fp16=fp16, fp16_inputs=fp16, storage=storage)
+        super().__init__(
+            device,
+            chooser=chooser,
+            fp16=fp16,
+            fp16_inputs=fp16,
+            storage=storage,
+            spacious=True,  # kernels that take much memory are tested, too
+        )
         self._replaced = replaced
         self._written: list[Tensor] = []
         self._variable: list[Tensor] = []

@@ -95,7 +95,12 @@ class VariantResult:
 def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
     """Return the names of the variants that a case would dispatch; nothing runs."""
     backend = _DryBackend(
-        device, chooser=picker, fp16=case.fp16, fp16_inputs=case.fp16, storage=case.storage
+        device,
+        chooser=picker,
+        fp16=case.fp16,
+        fp16_inputs=case.fp16,
+        storage=case.storage,
+        spacious=True,
     )
     backend.shaders = set()
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)

@@ -105,6 +105,7 @@ def _batch(batch: Sequence[_Ready]) -> list[list[float]]:
                 fp16=case.fp16,
                 fp16_inputs=case.fp16,
                 storage=case.storage,
+                spacious=True,
             ).timed()
             stack.callback(backend.close)
             plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
