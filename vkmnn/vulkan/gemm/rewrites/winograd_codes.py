@@ -103,17 +103,19 @@ def _product(problem: ConvProblem, m: int, parts: int) -> ConvProblem:
 def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
     """Return the m of F(m, 3) and 0 for a direct convolution, the expected fastest first.
 
-    On GPUs there is nothing to choose: they have dot products. Elsewhere it takes memory that a
-    network of codes is there to save, and somebody who has allowed for it.
+    It takes memory that a network of codes is there to save, and somebody who has allowed for it.
+    GPUs have dot products, and only devices that rotate have been measured: elsewhere the direct
+    one comes first.
     """
     info, problem = encoder.info, job.problem
     if not encoder.spacious:
         return []
     lanes = cpu_lanes(info)
-    ready = not is_gpu(info) and encoder.load == "texel" and lanes in rotate_lanes(info)
     taken = job.requantize.taken if job.requantize else (-inf, inf)
-    if not ready or not has_filters(problem, job.weights) or not all(map(isfinite, taken)):
+    if not has_filters(problem, job.weights) or not all(map(isfinite, taken)):
         return []
+    if is_gpu(info) or encoder.load != "texel" or lanes not in rotate_lanes(info):
+        return [0, *FORMS]
     costs = {0: min_nanoseconds(problem, lanes, (lanes,)) / MIN_GAIN}
     costs |= {m: _nanoseconds(problem, m, 1, lanes) for m in FORMS}
     # Counting parts takes all weights: only where they decide, after a few have shown their least.
