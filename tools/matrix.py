@@ -99,6 +99,7 @@ def _run_one(name: str, short: bool, more: Sequence[str]) -> Report:
     place = driver.place()
     if place.root:
         return _run_inside(name, place.root, by_kompute, short, more)
+    vulkan.ensure_loader()
     python = environment.prepare("test")
     if by_kompute and not kompute.is_installed(python):
         kompute.install(python)

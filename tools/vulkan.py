@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tools import apt
-from tools.process import say
+from tools.process import CannotError, say
 
 PATIENCE_S = 300  # a loaded machine is slow
 VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
@@ -120,6 +120,16 @@ def ensure_vulkan() -> bool:
             say(f"{variable}={os.environ[variable]} decides which drivers are seen")
     say(f"to get one:  {vulkan_hint()}")
     return False
+
+
+def ensure_loader() -> None:
+    """Find the Vulkan loader, or install it: a driver that is fetched beside the system needs it.
+
+    Raises:
+        CannotError: there is none, and none can be installed.
+    """
+    if not probe_vulkan()["loader"] and not apt.install(["libvulkan1"]):
+        raise CannotError(f"no Vulkan loader; to get one:  {vulkan_hint()}")
 
 
 def ensure_validation() -> bool:
