@@ -136,6 +136,36 @@ def test_models_built_on_a_disputed_shape_are_no_failures(oracle: Oracle):
         assert check(Case(model, (feeds,)), Options(device="cpu"), oracle).kind == fits
 
 
+@pytest.mark.parametrize(
+    ("op", "inputs", "expected"),
+    [
+        ("MatMulInteger", "xw", 255 * 127 * 4),
+        ("ConvInteger", "xw", 255 * 127 * 4),
+        ("QLinearConv", "x10w10t0", 130),
+        ("DynamicQuantizeMatMul", "fw1", 255 * 127 * 4),
+    ],
+)
+def test_sums_of_large_codes_do_not_saturate(op: str, inputs: str, expected: float, oracle: Oracle):
+    """Without VNNI, onnxruntime adds pairs of products of uint8 and int8 in 16 bits."""
+    shape = (1, 4, 1, 1) if "Conv" in op else (1, 4)
+    x = np.full(shape, 255, np.uint8)
+    arrays = {
+        "x": x,
+        "f": x.astype(np.float32),
+        "w": np.full(shape if "Conv" in op else (4, 1), 127, np.int8),
+        "1": np.float32(1),
+        "t": np.float32(1000),
+    }
+    given = [
+        np.zeros((), np.int8 if i == 5 else np.uint8) if c == "0" else np.asarray(arrays[c])
+        for i, c in enumerate(inputs)
+    ]
+    domain = "com.microsoft" if op.startswith("Dynamic") else ""
+    node = helper.make_node(op, [f"x{i}" for i in range(len(given))], ["y"], domain=domain)
+    found = oracle.node(node, {"": 21, "com.microsoft": 1}, given)[0]
+    assert found.ravel().tolist() == pytest.approx([expected])
+
+
 def _open(op: str, *shapes: tuple[int, ...], **attributes: object) -> bool:
     node = helper.make_node(op, [f"x{i}" for i in range(len(shapes))], ["y"], **attributes)
     return undefined(node, [np.zeros(shape, np.float32) for shape in shapes])

@@ -283,6 +283,22 @@ def test_nothing_is_installed_where_a_device_is(tasks, monkeypatch):
     assert vulkan.ensure_vulkan()
 
 
+@pytest.mark.parametrize(("loader", "installed"), [(True, []), (False, ["libvulkan1"])])
+def test_loader_is_installed_where_none_is(tasks, monkeypatch, loader, installed):
+    seen: list[str] = []
+    monkeypatch.setattr(vulkan, "probe_vulkan", lambda: {**found(), "loader": loader})
+    monkeypatch.setattr(apt, "install", lambda names: seen.extend(names) or True)
+    vulkan.ensure_loader()
+    assert seen == installed
+
+
+def test_missing_loader_says_what_to_do(tasks, monkeypatch):
+    monkeypatch.setattr(vulkan, "probe_vulkan", lambda: {**found(), "loader": False})
+    monkeypatch.setattr(apt, "install", lambda names: False)
+    with pytest.raises(CannotError, match="loader"):
+        vulkan.ensure_loader()
+
+
 def test_missing_driver_says_what_to_do(tasks, monkeypatch, capsys):
     monkeypatch.setattr(vulkan, "probe_vulkan", found)
     monkeypatch.setattr(apt, "install", lambda names: False)

@@ -21,6 +21,7 @@ from vkmnn.converter.onnx.branches import reads
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
 from vkmnn.testing.fuzz.disputes import reason_of, without_rounding
+from vkmnn.testing.fuzz.unsigned import with_unsigned_weights
 
 RUNTIME = "onnxruntime"
 REFERENCE = "onnx reference"
@@ -108,19 +109,23 @@ class Oracle:
         """
         if prefer == REFERENCE:
             node = without_rounding(node)
-        present = [array for array in inputs if array is not None]
         makers = {RUNTIME: _runtime_run, REFERENCE: _reference_run}
         second = REFERENCE if prefer == RUNTIME else RUNTIME
-        key = (
-            node.SerializeToString(deterministic=True),
-            tuple(sorted(opsets.items())),
-            tuple((array.dtype.str, array.shape) for array in present),
-        )
         for name in (prefer, second):
+            asked, arrays = (
+                with_unsigned_weights(node, inputs) if name == RUNTIME else (node, inputs)
+            )
+            present = [array for array in arrays if array is not None]
+            key = (
+                name,
+                asked.SerializeToString(deterministic=True),
+                tuple(sorted(opsets.items())),
+                tuple((array.dtype.str, array.shape) for array in present),
+            )
             try:
-                run = self._kept.get((name, key)) or makers[name](node, opsets, present)
-                self._kept[name, key] = run
-                self._kept.move_to_end((name, key))
+                run = self._kept.get(key) or makers[name](asked, opsets, present)
+                self._kept[key] = run
+                self._kept.move_to_end(key)
                 if len(self._kept) > _KEPT_SESSIONS:
                     self._kept.popitem(last=False)
                 return run(present)

@@ -1,0 +1,60 @@
+"""Weights of 8 bits in the form that onnxruntime multiplies exactly on every processor: unsigned.
+
+Without VNNI, its kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which saturate
+("When and why do I need to try U8U8?" in onnxruntime's page on quantisation). Weights and zero
+points that are both greater by 128 have the same differences, so that all sums stay what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from vkmnn.ir import Array
+
+_PLACES = {
+    "MatMulInteger": (0, 1, 3),
+    "ConvInteger": (0, 1, 3),
+    "QLinearMatMul": (0, 3, 5),
+    "QLinearConv": (0, 3, 5),
+    "QGemm": (0, 3, 5),
+    "DynamicQuantizeMatMul": (0, 1, 3),
+    "MatMulIntegerToFloat": (0, 1, 5),
+    "QAttention": (0, 1, 7),
+}
+"""Operator -> the positions of what is multiplied, of its weights and of their zero points."""
+_ZERO_POINT = "zero point of unsigned weights"
+
+
+def with_unsigned_weights(
+    node: onnx.NodeProto, inputs: Sequence[Array | None]
+) -> tuple[onnx.NodeProto, Sequence[Array | None]]:
+    """Return a node with uint8 weights that gives the same, and its inputs.
+
+    Nodes without int8 weights, and those that multiply them by int8, come back as they are.
+    """
+    if node.op_type not in _PLACES:
+        return node, inputs
+    x, weights, zero_point = _PLACES[node.op_type]
+    multiplied, signed = inputs[x], inputs[weights]
+    if signed is None or signed.dtype != np.int8 or multiplied is None:
+        return node, inputs
+    if multiplied.dtype == np.int8:
+        return node, inputs
+    same = onnx.NodeProto()
+    same.CopyFrom(node)
+    arrays = list(inputs)
+    while len(same.input) <= zero_point:
+        same.input.append("")
+        arrays.append(None)
+    zero = arrays[zero_point]
+    same.input[zero_point] = same.input[zero_point] or _ZERO_POINT
+    arrays[weights] = _raised(signed)
+    arrays[zero_point] = _raised(np.zeros((), np.int8) if zero is None else zero)
+    return same, arrays
+
+
+def _raised(codes: Array) -> Array:
+    return np.asarray(codes.astype(np.int16) + 128).astype(np.uint8)
