@@ -12,6 +12,7 @@ from vkmnn.cpu_fallback import (
     convolution,
     custom,
     erf,
+    fourier,
     gathering,
     generation,
     matmul,
@@ -25,6 +26,7 @@ from vkmnn.cpu_fallback import (
     resizing,
     rotary,
     unary,
+    unfolding,
 )
 from vkmnn.cpu_fallback.backend import CpuBackend
 from vkmnn.cpu_fallback.registry import (
@@ -45,6 +47,7 @@ __all__ = [
     "cpu_execution",
     "custom",
     "erf",
+    "fourier",
     "gathering",
     "generation",
     "has_execution",
@@ -61,4 +64,5 @@ __all__ = [
     "rotary",
     "run_op",
     "unary",
+    "unfolding",
 ]

@@ -10,7 +10,14 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, require
 from vkmnn.cpu_fallback.unary import activate, unary
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, DType, Op
-from vkmnn.ir.ops import COMPARISON_KINDS, BinaryAttrs, CastAttrs, ElementwiseAttrs, ScaleAttrs
+from vkmnn.ir.ops import (
+    COMPARISON_KINDS,
+    BinaryAttrs,
+    BitCastAttrs,
+    CastAttrs,
+    ElementwiseAttrs,
+    ScaleAttrs,
+)
 
 
 def truncated_division(a: AnyArray, b: AnyArray) -> AnyArray:
@@ -158,6 +165,11 @@ def _power_of_two(x: AnyArray, saturate: bool, mode: str) -> AnyArray:
 def _cast(op: Op[CastAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
     return [cast(required(inputs, 0), attrs.to, attrs.saturate, attrs.round_mode)]
+
+
+@cpu_execution("BitCast")
+def _bit_cast(op: Op[BitCastAttrs], inputs: Inputs) -> list[AnyArray]:
+    return [np.ascontiguousarray(x := required(inputs, 0)).view(op.attrs.to.numpy).reshape(x.shape)]
 
 
 @cpu_execution("Scale")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from vkmnn.geometry import (
     attention,
     einsum,
+    fourier,
     gathering,
     generation,
     movement,
@@ -13,6 +14,7 @@ from vkmnn.geometry import (
     reduction,
     reshaping,
     triangle,
+    unfolding,
 )
 from vkmnn.geometry.fuse import fuse_rasters, view_source
 from vkmnn.geometry.lowering import lower_graph
@@ -24,6 +26,7 @@ __all__ = [
     "Lowering",
     "attention",
     "einsum",
+    "fourier",
     "fuse_rasters",
     "fuse_views",
     "gathering",
@@ -38,5 +41,6 @@ __all__ = [
     "reduction",
     "reshaping",
     "triangle",
+    "unfolding",
     "view_source",
 ]

@@ -37,7 +37,7 @@ _SHARED = frozenset({*range(1, 14)})
 # What onnxruntime does otherwise than the specification says, by operator of ONNX's own domain.
 _DEVIANT: Mapping[str, str] = {
     "Dropout": "it draws other random numbers for a seed",
-    "MaxUnpool": "it counts indices in the smaller shape where output_shape is given",
+    "MaxUnpool": "it counts indices in output_shape, onnx in the shape that follows without it",
 }
 
 

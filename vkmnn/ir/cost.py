@@ -44,6 +44,12 @@ def _extents(kernel: Shape, dilations: Shape) -> list[int]:
     return [(size - 1) * dilation + 1 for size, dilation in pairs]
 
 
+def fourier_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
+    """Count what a fast transform takes along the longest axis."""
+    length = max((*_dims(inputs, 0), *output, 2))
+    return 5 * max(_size(inputs[0]), prod(output)) * length.bit_length()
+
+
 # --- convolution ---------------------------------------------------------------------------------
 
 

@@ -450,6 +450,14 @@ class CastAttrs(OpAttrs):
     round_mode: str = "up"
 
 
+@op_type("BitCast", flops=0, host=COPY)
+@dataclass(frozen=True, slots=True)
+class BitCastAttrs(OpAttrs):
+    """y = the numbers of type `to` whose bits are those of x (ONNX BitCast)."""
+
+    to: DType
+
+
 @op_type("Reduction", inputs=(1, 2), content=(1,), flops=per_input(1), host=SUMS)
 @dataclass(frozen=True, slots=True)
 class ReductionAttrs(OpAttrs):
@@ -596,6 +604,50 @@ class CumSumAttrs(OpAttrs):
 
     exclusive: bool = False
     reverse: bool = False
+
+
+@op_type("Col2Im", inputs=3, content=(1, 2), flops=per_input(1))
+@dataclass(frozen=True, slots=True)
+class Col2ImAttrs(OpAttrs):
+    """An image [N, C, *image] of blocks [N, C · elements, blocks], added where they meet.
+
+    Sizes of image and blocks are inputs 1 and 2 (content); without attributes steps are 1, pads 0
+    (ONNX Col2Im).
+    """
+
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+
+
+@op_type(
+    "DFT",
+    inputs=(2, 3),
+    content=(1, 2),
+    flops=cost.fourier_flops,
+    host=HostWork(numbers_of(inputs=4, outputs=4)),
+)
+@dataclass(frozen=True, slots=True)
+class DFTAttrs(OpAttrs):
+    """Fourier transform along the axis that input 1 (content) gives, as in ONNX DFT.
+
+    Its length is input 2 (content), or follows from the axis. The last axis holds the 1 or 2 parts
+    of each number. Inverse and onesided, half of the elements are given, and the results are real.
+    """
+
+    inverse: bool = False
+    onesided: bool = False
+
+
+@op_type("MelWeightMatrix", inputs=5, content=(0, 1, 2, 3, 4), flops=4)
+@dataclass(frozen=True, slots=True)
+class MelWeightMatrixAttrs(OpAttrs):
+    """Weights [spectrogram bins, mel bins] of ONNX MelWeightMatrix.
+
+    Inputs, all content: mel bins, length of the transform, sample rate, lower and upper edge.
+    """
+
+    dtype: DType = DType.FLOAT32
 
 
 @op_type("Rotary", inputs=3, flops=3, host=ROWS)

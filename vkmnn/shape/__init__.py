@@ -9,6 +9,7 @@ from vkmnn.shape import (
     custom,
     einsum,
     elementwise,
+    fourier,
     gathering,
     generation,
     matmul,
@@ -22,6 +23,7 @@ from vkmnn.shape import (
     resizing,
     rotary,
     slicing,
+    unfolding,
 )
 from vkmnn.shape.counting import flops
 from vkmnn.shape.registry import (
@@ -46,6 +48,7 @@ __all__ = [
     "einsum",
     "elementwise",
     "flops",
+    "fourier",
     "gathering",
     "generation",
     "info_bytes",
@@ -63,6 +66,7 @@ __all__ = [
     "rotary",
     "size_computer",
     "slicing",
+    "unfolding",
     "working_bytes",
     "working_seconds",
 ]

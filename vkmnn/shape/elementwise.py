@@ -13,6 +13,7 @@ from vkmnn.ir.ops import (
     STEP_KINDS,
     UNARY_KINDS,
     BinaryAttrs,
+    BitCastAttrs,
     CastAttrs,
     ElementwiseAttrs,
     UnaryAttrs,
@@ -167,6 +168,11 @@ def _select_values(op: Op, facts: Facts) -> NamedShape | None:
 
 @shape_rule("Cast", exact=True)
 def _cast(op: Op[CastAttrs], facts: Facts) -> list[Found]:
+    return [(op.attrs.to, facts.shape(op))]
+
+
+@shape_rule("BitCast", exact=True)
+def _bit_cast(op: Op[BitCastAttrs], facts: Facts) -> list[Found]:
     return [(op.attrs.to, facts.shape(op))]
 
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Array, DType, Op
-from vkmnn.ir.ops import ConstantOfShapeAttrs, ShapeAttrs
+from vkmnn.ir.ops import ConstantOfShapeAttrs, MelWeightMatrixAttrs, ShapeAttrs
 from vkmnn.shape.common import (
     Infos,
     Outputs,
     Values,
     content_of,
     int_list,
+    int_scalar,
     same_dtype,
 )
 from vkmnn.shape.registry import size_computer
@@ -92,6 +93,22 @@ def _named_range(op: Op, facts: Facts) -> list[Found]:
     if not start or not limit or delta != (1,):
         return [(dtype, (None,))]
     return [(dtype, (facts.algebra.clipped(facts.algebra.subtract(limit[0], start[0])),))]
+
+
+@size_computer("MelWeightMatrix")
+def _mel_weight_matrix(op: Op[MelWeightMatrixAttrs], inputs: Infos, values: Values) -> Outputs:
+    bins = int_scalar(values, 0, "the number of mel bins")
+    length = int_scalar(values, 1, "the length of the transform")
+    if bins < 0 or length < 0:
+        raise ShapeError(f"{bins} mel bins of a transform of length {length}")
+    return [(op.attrs.dtype, (length // 2 + 1, bins))]
+
+
+@shape_rule("MelWeightMatrix")
+def _named_mel_weight_matrix(op: Op[MelWeightMatrixAttrs], facts: Facts) -> list[Found]:
+    (bins,), (length,) = (facts.values(op, place) or (None,) for place in (0, 1))
+    rows = facts.algebra.add(facts.algebra.floor_divide(length, 2), 1)
+    return [(op.attrs.dtype, (rows, bins))]
 
 
 @size_computer("ConstantOfShape")

@@ -85,6 +85,19 @@ def test_unique(shape: tuple[int, ...], kind: str, in_order: int) -> None:
     agree(model("Unique", feeds[0], 4, {}, sorted=in_order), *feeds)
 
 
+@pytest.mark.parametrize("in_order", [0, 1])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((40, 2), 0), ((3, 50), 1), ((2, 2, 30), -1), ((20, 2, 3), 0), ((0, 3), 0)]
+)
+def test_unique_slices(shape: tuple[int, ...], axis: int, in_order: int) -> None:
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.integers(0, most, shape).astype(np.float32)} for most in (1, 2, 9)]
+    proto = model("Unique", feeds[0], 4, {}, sorted=in_order, axis=axis)
+    sizes = [None if place == axis % len(shape) else size for place, size in enumerate(shape)]
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes))
+    agree(proto, *feeds)
+
+
 def test_what_follows_takes_the_size() -> None:
     """A network goes on with what a condition keeps."""
     nodes = [

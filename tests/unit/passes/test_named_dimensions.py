@@ -16,7 +16,7 @@ from vkmnn.shape import size_computer
 
 # What follows is a matrix product of floats, whose last size is a constant's.
 INTEGERS = {"ArgMax", "ArgMin", "NonMaxSuppression", "Shape", "Size", "Range"}
-NO_CONSTANT_SIZE = {"DeformColumns", "Det", "DynamicRange"}
+NO_CONSTANT_SIZE = {"DeformColumns", "Det", "DynamicRange", "MelWeightMatrix"}
 
 
 @dataclass(frozen=True, slots=True)

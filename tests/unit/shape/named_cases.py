@@ -104,6 +104,16 @@ CASES = [
     case("DynamicRange", X, out=[(), ()]),
     case("Det", Given(("N", "L", 3, 3)), out=("N", "L")),
     case("CumProd", X, one(1), out=SAME),
+    case("BitCast", Given(SAME, DType.INT32), out=SAME, to=DType.FLOAT32),
+    case("Col2Im", Given(("N", 18, 36)), ints(7, 8), ints(2, 3), out=("N", 3, 7, 8)),
+    case("DFT", Given(("N", "L", 2)), one(1), out=("N", "L", 2)),
+    case("DFT", Given(("N", "L", 1)), one(-2), one(16), out=("N", 9, 2), onesided=True),
+    case(
+        "MelWeightMatrix",
+        *(one(value) for value in (4, 16, 8000)),
+        *(Given((), DType.FLOAT32, np.float32(edge)) for edge in (0, 4000)),
+        out=(9, 4),
+    ),
     case(
         "LinearAttention",
         Given(("N", "L", 24)),

@@ -473,7 +473,7 @@ class GraphBuilder:
         Raises:
             UnsupportedCaseError: the condition is not known.
         """
-        value = self._folded(node.proto.input[0])
+        value = self.folded(node.proto.input[0])
         if value is None:
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
         if value.size != 1:
@@ -501,7 +501,7 @@ class GraphBuilder:
         Raises:
             UnsupportedCaseError: it is not known, too large, or 0, or the body is for the host.
         """
-        known = Known(self._folded, self.info, self.constant, node.opsets)
+        known = Known(self.folded, self.info, self.constant, node.opsets)
         made = unroll(node.proto, node.name, known, self._tensors, self._ops)
         if made is None:
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
@@ -536,7 +536,7 @@ class GraphBuilder:
         self.read_tensors.update(name for inner in nodes for name in reads(inner.proto))
         return nodes
 
-    def _folded(self, name: str) -> Array | None:
+    def folded(self, name: str) -> Array | None:
         """Return the value of a tensor that follows from constants and known sizes, else None."""
         value = self.graph.constants.get(name)
         if value is not None or self._evaluate is None:

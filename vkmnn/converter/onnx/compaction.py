@@ -6,6 +6,8 @@ all. How many there are is read by the host; what follows is planned for that si
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from vkmnn.converter.onnx.node import NodeContext
@@ -23,8 +25,12 @@ from vkmnn.ir.ops import (
     ScatterNDAttrs,
     ShapeAttrs,
     TopKAttrs,
+    TransposeAttrs,
     UnaryAttrs,
 )
+
+_MAX_COLUMNS = 32
+"""Slices of more elements are not sorted: each takes a dispatch or two."""
 
 
 def _binary(node: NodeContext, kind: str, a: str, b: str) -> str:
@@ -119,13 +125,10 @@ def _compress(node: NodeContext) -> None:
 def _unique(node: NodeContext) -> None:
     """Sort, keep what differs from what stands before it, and number the groups."""
     x = node.input(0)
-    if node.has("axis") and node.rank(x) != 1:
-        raise node.unsupported("slices of more than one element are not sorted")
-    if node.dtype(x) is DType.BOOL:
-        raise node.unsupported("bools are not sorted")
-    flat = _flat(node, x)
-    size = _size(node, flat)
-    ordered, origins = _sorted(node, flat, size)
+    axis = node.axis("axis", 0, node.rank(x)) if node.has("axis") else None
+    rows = _rows(node, x, axis)
+    size = node.emit("Shape", [rows], ShapeAttrs(0, 1))
+    ordered, origins = _sorted_rows(node, rows, size)
     is_first = _differs(node, ordered, size)
     groups = node.emit(
         "CumSum", [_cast(node, is_first, DType.INT32), node.constant(np.int64(0))], CumSumAttrs()
@@ -133,20 +136,62 @@ def _unique(node: NodeContext) -> None:
     groups = _binary(node, "SUB", _cast(node, groups, DType.INT64), node.ints_constant([1]))
     starts = kept_places(node, is_first)
     number = _size(node, starts)
-    values = node.emit("Gather", [ordered, starts], AxisAttrs(0))
     firsts = node.emit("Gather", [origins, starts], AxisAttrs(0))
     inverse = _spread(node, size, origins, groups)
     ends = _slice(node, starts, node.ints_constant([1]), node.ints_constant([2**31 - 1]))
     ends = node.emit("Concat", [ends, size], AxisAttrs(0))
     # Of nothing there are no groups, but one end.
     ends = _slice(node, ends, node.ints_constant([0]), number)
-    counts = _binary(node, "SUB", ends, starts)
-    results = [values, firsts, inverse, counts]
+    results = [firsts, inverse, _binary(node, "SUB", ends, starts)]
     if not node.bool("sorted", True):
         results = _as_they_come(node, results, number)
-    for result, output in zip(results, node.outputs, strict=False):
+    source = _flat(node, x) if axis is None else x
+    values = node.emit("Gather", [source, results[0]], AxisAttrs(axis or 0))
+    for result, output in zip([values, *results], node.outputs, strict=False):
         if output:
             node.emit("Identity", [result], None, [output])
+
+
+def _rows(node: NodeContext, x: str, axis: int | None) -> str:
+    """Return what is compared: a vector, or a matrix with a row for each slice along the axis."""
+    if node.dtype(x) is DType.BOOL:
+        x = _cast(node, x, DType.INT32)
+    rank = node.rank(x)
+    if axis is None or rank == 1:
+        return _flat(node, x)
+    shape = node.shape(x)
+    sizes = [size for place, size in enumerate(shape) if place != axis]
+    width = prod(size for size in sizes if isinstance(size, int))
+    if not all(isinstance(size, int) for size in sizes) or not 0 < width <= _MAX_COLUMNS:
+        raise node.unsupported(f"slices are sorted where they have 1 to {_MAX_COLUMNS} elements")
+    if axis:
+        perm = (axis, *(place for place in range(rank) if place != axis))
+        x = node.emit("Transpose", [x], TransposeAttrs(perm))
+    return node.emit("Reshape", [x, node.ints_constant([-1, width])], ReshapeAttrs())
+
+
+def _sorted_rows(node: NodeContext, rows: str, size: str) -> tuple[str, str]:
+    """Return rows in rising order, and where they were: sorted by the last column first.
+
+    Equal elements stay in order, so that what earlier columns say counts for more.
+    """
+    if node.rank(rows) == 1:
+        return _sorted(node, rows, size)
+    order = ""
+    for column in range(_columns(node, rows) - 1, -1, -1):
+        place = node.constant(np.int64(column))
+        keys = node.emit("Gather", [rows, place], AxisAttrs(1))
+        if order:
+            keys = node.emit("Gather", [keys, order], AxisAttrs(0))
+        _, moved = _sorted(node, keys, size)
+        order = node.emit("Gather", [order, moved], AxisAttrs(0)) if order else moved
+    return node.emit("Gather", [rows, order], AxisAttrs(0)), order
+
+
+def _columns(node: NodeContext, rows: str) -> int:
+    (_, width) = node.shape(rows)
+    assert isinstance(width, int)  # `_rows` has made it
+    return width
 
 
 def _sorted(node: NodeContext, vector: str, count: str) -> tuple[str, str]:
@@ -158,7 +203,7 @@ def _sorted(node: NodeContext, vector: str, count: str) -> tuple[str, str]:
 
 
 def _differs(node: NodeContext, ordered: str, size: str) -> str:
-    """Say for each element of a sorted vector whether it is the first of its kind."""
+    """Say for each element of a sorted vector, or row, whether it is the first of its kind."""
     zero, one = node.ints_constant([0]), node.ints_constant([1])
     later = _slice(node, ordered, one, node.ints_constant([2**31 - 1]))
     earlier = _slice(node, ordered, zero, node.ints_constant([-1]))
@@ -167,15 +212,19 @@ def _differs(node: NodeContext, ordered: str, size: str) -> str:
         nothing = [node.emit("UnaryOp", [v], UnaryAttrs("ISNAN")) for v in (later, earlier)]
         same = _binary(node, "OR", same, _binary(node, "AND", *nothing))
     differs = node.emit("UnaryOp", [same], UnaryAttrs("NOT"))
+    if node.rank(ordered) > 1:  # one column that differs is enough
+        flags = _cast(node, differs, DType.INT32)
+        most = ReductionAttrs("MAX", keepdims=False)
+        flags = node.emit("Reduction", [flags, node.ints_constant([1])], most)
+        differs = _cast(node, flags, DType.BOOL)
     differs = node.emit("Concat", [node.constant(np.array([True])), differs], AxisAttrs(0))
     return _slice(node, differs, zero, size)
 
 
 def _as_they_come(node: NodeContext, results: list[str], number: str) -> list[str]:
     """Bring groups into the order of their first elements."""
-    values, firsts, inverse, counts = results
+    firsts, inverse, counts = results
     _, order = _sorted(node, firsts, number)
-    moved = [node.emit("Gather", [one, order], AxisAttrs(0)) for one in (values, firsts, counts)]
+    firsts, counts = (node.emit("Gather", [one, order], AxisAttrs(0)) for one in (firsts, counts))
     rank_of = _spread(node, number, order, _numbers(node, number))
-    inverse = node.emit("Gather", [rank_of, inverse], AxisAttrs(0))
-    return [moved[0], moved[1], inverse, moved[2]]
+    return [firsts, node.emit("Gather", [rank_of, inverse], AxisAttrs(0)), counts]

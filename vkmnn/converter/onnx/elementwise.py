@@ -10,8 +10,8 @@ from vkmnn.converter.onnx.coded import as_floats
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.converter.onnx.types import DTYPES, type_name
-from vkmnn.ir import DType
-from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConstantOfShapeAttrs, ShapeAttrs
+from vkmnn.ir import NARROW_INTEGERS, DType
+from vkmnn.ir.ops import BinaryAttrs, BitCastAttrs, CastAttrs, ConstantOfShapeAttrs, ShapeAttrs
 
 # ONNX operator → (BinaryOp kind, first opset with numpy broadcasting or of the operator).
 _BINARY: Mapping[str, tuple[str, int]] = {
@@ -34,6 +34,9 @@ _BINARY: Mapping[str, tuple[str, int]] = {
 
 _WHOLE_EXPONENTS = 64
 """Below this, exponents of integers fit every type; beyond, powers leave all types anyway."""
+
+_PACKED = {*NARROW_INTEGERS, DType.FLOAT4E2M1}
+"""Types of which a byte holds several."""
 
 _VARIADIC: Mapping[str, str] = {"Sum": "ADD", "Max": "MAX", "Min": "MIN"}
 
@@ -131,6 +134,28 @@ def _finish_cast(node: NodeContext, to: DType) -> None:
         node.finish("Identity", [floats])
     else:
         node.finish("Cast", node.inputs[:1], _cast_attrs(node, to))
+
+
+@converter("BitCast", since=26)
+def _bit_cast(node: NodeContext) -> None:
+    """Cast between integers as wide, which wraps; else let words count as others."""
+    code = node.int("to")
+    source, to = node.dtype(node.input(0)), DTYPES.get(code)
+    if to is None or (source is not to and {source, to} & _PACKED):
+        raise node.unsupported(f"bits of {source.value} as {type_name(code)}")
+    if source is to:
+        node.finish("Identity", node.inputs)
+    elif source.is_float or to.is_float:
+        x = node.input(0)
+        if source is DType.UINT32:  # words of the device are signed
+            x = node.emit("Cast", [x], CastAttrs(DType.INT32))
+        if to is DType.UINT32:
+            x = node.emit("BitCast", [x], BitCastAttrs(DType.INT32))
+            node.finish("Cast", [x], CastAttrs(to))
+        else:
+            node.finish("BitCast", [x], BitCastAttrs(to))
+    else:
+        node.finish("Cast", node.inputs, CastAttrs(to))
 
 
 def _cast_attrs(node: NodeContext, to: DType) -> CastAttrs:

@@ -17,6 +17,8 @@ from vkmnn.ir.ops import (
     GatherNDAttrs,
     GridSampleAttrs,
     OpAttrs,
+    PadAttrs,
+    ReductionAttrs,
     ReshapeAttrs,
     ScatterElementsAttrs,
     ScatterNDAttrs,
@@ -114,8 +116,6 @@ def _tensor_scatter(node: NodeContext) -> None:
 def _max_unpool(node: NodeContext) -> None:
     """Write each maximum where it came from; indices count in the flat result."""
     x, index = node.inputs[:2]
-    if node.input(2):
-        raise node.unsupported("output_shape is given; engines disagree about indices then")
     kernel = node.ints("kernel_shape")
     count = len(kernel)
     strides = node.ints("strides", (1,) * count)
@@ -126,6 +126,9 @@ def _max_unpool(node: NodeContext) -> None:
     sizes = node.emit("BinaryOp", [sizes, node.ints_constant(extra)], BinaryAttrs("ADD"))
     lead = node.emit("Shape", [x], ShapeAttrs(0, 2))
     shape = node.emit("Concat", [lead, sizes], AxisAttrs(0))
+    given = node.input(2)
+    if given:
+        shape = given if _is_of_pool(node, index) else _counted_in(node, shape, given)
     zeros = node.emit("ConstantOfShape", [shape], ConstantOfShapeAttrs(0.0, node.dtype(x)))
     flat = node.ints_constant([-1])
     rows = node.ints_constant([-1, 1])
@@ -133,4 +136,30 @@ def _max_unpool(node: NodeContext) -> None:
     values = node.emit("Reshape", [x, flat], ReshapeAttrs())
     index = node.emit("Reshape", [index, rows], ReshapeAttrs())
     filled = node.emit("ScatterND", [zeros, index, values], ScatterNDAttrs())
-    node.finish("Reshape", [filled, shape], ReshapeAttrs())
+    result = node.emit("Reshape", [filled, shape], ReshapeAttrs())
+    if given and given != shape:
+        room = node.emit("BinaryOp", [given, shape], BinaryAttrs("SUB"))
+        before = node.ints_constant([0] * (2 + count))
+        pads_after = node.emit("Concat", [before, room], AxisAttrs(0))
+        result = node.emit("Pad", [result, pads_after], PadAttrs())
+    node.finish("Identity", [result])
+
+
+def _is_of_pool(node: NodeContext, index: str) -> bool:
+    """Whether indices are a MaxPool's: they count in its input, which output_shape tells of."""
+    maker = node.maker(index)
+    return maker is not None and maker.type == "Pooling"
+
+
+def _counted_in(node: NodeContext, inferred: str, given: str) -> str:
+    """Return the shape that indices of unknown origin count in where output_shape is given.
+
+    As in onnx's own tests, that is the inferred shape, and the result has zeros after it; but
+    output_shape where that is smaller along some axis.
+    """
+    fits = node.emit("BinaryOp", [given, inferred], BinaryAttrs("GREATER_EQUAL"))
+    fits = node.emit("Cast", [fits], CastAttrs(DType.INT64))
+    fits = node.emit("Reduction", [fits], ReductionAttrs("MIN", keepdims=True))
+    less = node.emit("BinaryOp", [inferred, given], BinaryAttrs("SUB"))
+    less = node.emit("BinaryOp", [less, fits], BinaryAttrs("MUL"))
+    return node.emit("BinaryOp", [given, less], BinaryAttrs("ADD"))

@@ -16,7 +16,15 @@ _FLOAT, _BFLOAT16 = 1, 16  # TensorProto.DataType
 
 MOVING = frozenset(
     {
-        *("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear", "Identity", "Constant"),
+        *(
+            "BitCast",
+            "Cast",
+            "CastLike",
+            "QuantizeLinear",
+            "DequantizeLinear",
+            "Identity",
+            "Constant",
+        ),
         *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice"),
         *("Expand", "Tile", "Gather", "GatherElements", "GatherND", "DepthToSpace"),
         *("SpaceToDepth", "Where", "Shape", "Size", "Compress", "ReverseSequence"),

@@ -81,6 +81,8 @@ class Building(Protocol):
 
     def new_tensor(self, name: str) -> str: ...
 
+    def folded(self, name: str) -> Array | None: ...
+
     def set_constant(self, name: str, array: Array) -> None: ...
 
     def info(self, name: str) -> TensorInfo | None: ...
@@ -376,6 +378,10 @@ class NodeContext:
     def const_value(self, tensor: str) -> Array | None:
         """Return the value of a tensor when it is a constant."""
         return self._builder.graph.constants.get(tensor)
+
+    def known_value(self, tensor: str) -> Array | None:
+        """Return the value of a tensor that follows from constants and sizes, else None."""
+        return self._builder.folded(tensor) if tensor else None
 
     def set_constant(self, array: Array) -> None:
         """Make output 0 a constant."""

@@ -65,6 +65,10 @@ def _is_flat(node: onnx.NodeProto, inputs: Inputs) -> bool:
     return inputs[1] is not None and inputs[1].size != 2
 
 
+def _has_output_shape(node: onnx.NodeProto, inputs: Inputs) -> bool:
+    return len(node.input) > 2
+
+
 def _is_tied(node: onnx.NodeProto, inputs: Inputs) -> bool:
     x, scales = inputs[0], inputs[min(2, len(inputs) - 1)]
     nearest = not any(a.name == "mode" and a.s != b"nearest" for a in node.attribute)
@@ -126,6 +130,11 @@ DISPUTES: tuple[Dispute, ...] = (
         "Col2Im",
         "onnxruntime mistakes the places of blocks unless images have two axes",
         _is_flat,
+    ),
+    Dispute(
+        "MaxUnpool",
+        "onnxruntime counts indices in output_shape; onnx's tests in the shape that follows",
+        _has_output_shape,
     ),
     Dispute(
         "InstanceNormalization",

@@ -1,13 +1,14 @@
-"""Cast between element types."""
+"""Cast and BitCast between element types."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from vkmnn.core.execution import Layouts
+from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import NARROW_FLOATS, NARROW_INTEGERS, DType, storage_elements
-from vkmnn.ir.ops import CastAttrs
+from vkmnn.ir.ops import BitCastAttrs, CastAttrs
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -65,6 +66,24 @@ class CastExecution(VulkanExecution[CastAttrs]):
         elements = storage_elements(output.shape, output.layout)
         params = kernels.CastParams(count=count, elements=elements, check=check)
         encoder.dispatch_linear(shader, tensors, params, count, spec)
+
+
+@vulkan_execution("BitCast")
+class BitCastExecution(VulkanExecution[BitCastAttrs]):
+    """A view: floats and integers of 32 bits lie in words alike."""
+
+    fp16_rule = Fp16Rule.FULL
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse what lies in words of more bits than it has."""
+        types = {self.operand(0).dtype, self.attrs.to}
+        if not types <= {DType.FLOAT32, DType.INT32}:
+            names = ", ".join(sorted(dtype.value for dtype in types))
+            raise Rejection(f"{names}: on the device they have other bits")
+
+    def on_encode(self, encoder: VulkanEncoder) -> None:
+        """Record the view."""
+        encoder.alias(self.output, self.operand(0))
 
 
 def _format(attrs: CastAttrs) -> dict[str, int | bool]:

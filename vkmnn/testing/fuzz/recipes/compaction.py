@@ -39,7 +39,7 @@ def _unique(s: Sketch, op: str) -> None:
     # What is not sorted the reference evaluator gets wrong, and onnxruntime takes few types.
     dtype = s.choose("float32", "int64", *(() if in_order == 0 else ("int32", "int16")))
     x = _fixed(s, dtype, shape, -3, s.choose(3, 30))
-    axis = 0 if len(shape) == 1 and s.chance(0.4) else None
+    axis = s.axis(len(shape)) if (len(shape) == 1 or in_order != 0) and s.chance(0.5) else None
     s.node(op, [x], s.choose(1, 2, 4), axis=axis, sorted=in_order)
 
 
@@ -65,4 +65,6 @@ def _max_unpool(s: Sketch, op: str) -> None:
     x = s.parameter(s.draws.permutation(int(np.prod(shape))).reshape(shape), "float32", 0.2)
     windows: dict[str, Any] = {"kernel_shape": extents, "strides": extents}
     values, places = s.node("MaxPool", [x], 2, **windows)
-    s.one(op, values, places, **windows)
+    # What MaxPool tells are places in its input.
+    given = s.parameter(shape) if s.chance(0.4) else None
+    s.one(op, values, places, given, **windows)

@@ -207,6 +207,17 @@ def _cast(s: Sketch, op: str) -> None:
     s.one(op, _castable(s, source, target), to=_code(target))
 
 
+@recipe("BitCast")
+def _bit_cast(s: Sketch, op: str) -> None:
+    group = s.choose(
+        ("float32", "int32", "uint32"), ("float16", "int16", "uint16"), ("int8", "uint8")
+    )
+    source, target = s.one_of(group), s.one_of(group)
+    low = 0 if source.startswith("uint") or target.startswith("uint") else -100
+    x = s.pick(source, spread=Spread(low, 100, special=False))
+    s.one(op, x, to=_code(target))
+
+
 @recipe("CastLike")
 def _cast_like(s: Sketch, op: str) -> None:
     source, target = s.dtype(op), s.dtype(op)

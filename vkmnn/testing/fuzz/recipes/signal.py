@@ -1,4 +1,4 @@
-"""Fourier transforms, blocks of images."""
+"""Fourier transforms, weights of the mel scale, blocks of images."""
 
 from __future__ import annotations
 
@@ -31,8 +31,17 @@ def _stft(s: Sketch, op: str) -> None:
     length, step = s.size(13) + 1, s.size(5)
     x = s.pick("float32", [s.choose(1, 2), length + s.size(29), 1], spread=UNIT)
     window = s.weight("float32", [length], UNIT) if s.chance(0.6) else None
-    frame = s.parameter(length)
+    frame = s.parameter(length) if window is None or s.chance(0.6) else None
     s.one(op, x, s.parameter(step), window, frame, onesided=s.choose(None, 0, 1))
+
+
+@recipe("MelWeightMatrix")
+def _mel_weight_matrix(s: Sketch, op: str) -> None:
+    length, rate = 2 * s.size(61) + 8, s.choose(8000, 16_000, 22_050)
+    low = s.choose(0.0, 20.0, 125.0)
+    counts = [s.parameter(number, s.choose("int32", "int64")) for number in (s.size(29), length)]
+    edges = [s.parameter(edge, "float32") for edge in (low, rate * s.choose(0.25, 0.5))]
+    s.one(op, *counts, s.parameter(rate), *edges, output_datatype=s.choose(None, 1, 10))
 
 
 @recipe("Col2Im")
@@ -48,6 +57,6 @@ def _col2im(s: Sketch, op: str) -> None:
         (image[i] + pads[i] + pads[axes + i] - reach[i]) // strides[i] + 1 for i in range(axes)
     ]
     shape = [s.choose(1, 2), s.choose(1, 3) * int(np.prod(kernel)), int(np.prod(blocks))]
-    sizes = [s.parameter(values, constant=1.0) for values in (image, kernel)]
+    sizes = [s.parameter(values) for values in (image, kernel)]
     x = s.pick("float32", shape, spread=FINITE)
     s.one(op, x, *sizes, pads=pads, strides=strides, dilations=dilations)
