@@ -18,7 +18,9 @@ _TARGET = 9
 """Upsample has its scales as an input from here on, and nothing has become different since 7."""
 
 _RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_OF_OPSET_1 = frozenset({"GlobalLpPool", "LpPool", "Pad", "Split"})
+_COMPARISONS = frozenset({"And", "Equal", "Greater", "Less", "Or", "Xor"})
+_OF_OPSET_1 = frozenset({"Cast", "GlobalLpPool", "LpPool", "Pad", "Split", "Tile"})
+_DROPPED = frozenset({"broadcast", "output_sequence"})
 _ASIDE = "vkmnn.as_it_is"
 
 
@@ -51,6 +53,7 @@ def upgraded(file: ModelFile) -> ModelFile:
     try:
         changed = with_shapes(changed)
         _align_operands(changed.graph)
+        _renew_tiles(changed.graph)
         _set_aside(changed)
         converted = version_converter.convert_version(changed, _TARGET)
         _put_back(converted)
@@ -63,7 +66,7 @@ def upgraded(file: ModelFile) -> ModelFile:
 def _set_aside(model: onnx.ModelProto) -> None:
     """Put operators for which onnx's converter has no rule into a domain that it skips."""
     first = any(one.version == 1 for one in model.opset_import if not normal_domain(one.domain))
-    kinds = _RECURRENT | _OF_OPSET_1 if first else _RECURRENT
+    kinds = _RECURRENT | _COMPARISONS | (_OF_OPSET_1 if first else frozenset())
     nodes = [node for node in model.graph.node if node.op_type in kinds and not node.domain]
     for node in nodes:
         node.domain = _ASIDE
@@ -74,15 +77,15 @@ def _set_aside(model: onnx.ModelProto) -> None:
 def _put_back(model: onnx.ModelProto) -> None:
     """Make what was set aside operators of opset 7.
 
-    Recurrent ones say in their outputs alone what is made; `paddings` became `pads`, and the order
-    of a norm an integer.
+    Recurrent ones say in their outputs alone what is made, and operands always broadcast;
+    `paddings` became `pads`, and the order of a norm an integer.
     """
     from onnx import helper
 
     for node in model.graph.node:
         if node.domain == _ASIDE:
             node.domain = ""
-            kept = [one for one in node.attribute if one.name != "output_sequence"]
+            kept = [one for one in node.attribute if one.name not in _DROPPED]
             for one in kept:
                 if one.name == "paddings":
                     one.name = "pads"
@@ -125,6 +128,36 @@ def _align_operands(graph: onnx.GraphProto) -> None:
             kept = [one for one in node.attribute if one.name != "axis"]
             del node.attribute[:]
             node.attribute.extend(kept)
+        nodes.append(node)
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _renew_tiles(graph: onnx.GraphProto) -> None:
+    """Write how often Tile of opset 1 repeats an axis as later opsets have it: for every axis.
+
+    Raises:
+        ValueError: the rank, or how often, is not known.
+    """
+    from onnx import helper, numpy_helper
+
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            tensors[node.output[0]] = node.attribute[0].t
+    values = {value.name: value for value in (*graph.input, *graph.value_info)}
+    nodes = []
+    for number, node in enumerate(graph.node):
+        if node.op_type == "Tile" and len(node.input) == 3:
+            x, count, axis = node.input
+            if x not in values or count not in tensors or axis not in tensors:
+                raise ValueError(f"how often '{x}' is repeated is not known")
+            repeats = [1] * len(values[x].type.tensor_type.shape.dim)
+            place = int(numpy_helper.to_array(tensors[axis]).item())
+            repeats[place] = int(numpy_helper.to_array(tensors[count]).item())
+            tensor = helper.make_tensor("", 7, [len(repeats)], repeats)
+            node.input[1:] = [f"{x}/repeats_{number}"]
+            nodes.append(helper.make_node("Constant", [], node.input[1:], value=tensor))
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
