@@ -13,9 +13,12 @@ from vkmnn.core.chained import DRAWS, SHARPNESS, TOP_K, TOP_P, Drawing
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
 from vkmnn.errors import VkmnnError
+from vkmnn.ir import Array
 
 QUEUE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
+
+_NOTHING: dict[str, Array] = {}  # is what the host feeds
 
 
 class Follower:
@@ -57,10 +60,34 @@ class Follower:
         """Steps that have been submitted, and whose token has not been taken."""
         return len(self._queue)
 
-    def begin(self, token: int, rows: int, drawing: Drawing | None) -> None:
+    def step(self, token: int, rows: int, wanted: int, drawing: Drawing | None) -> int:
+        """Run a token after `rows` rows; return the one that the device chose.
+
+        Args:
+            token: the one to run.
+            rows: how many rows the caches hold.
+            wanted: how many steps to have queued, this one included.
+            drawing: how to draw; None takes the likeliest.
+        """
+        if self._after != (token, rows) or self._drawing is not drawing:
+            self._begin(token, rows, drawing)
+        queue = self._queue
+        while len(queue) < wanted:
+            turn = self._turn
+            self._begun.add(turn)
+            self._segments[turn].begin(_NOTHING)
+            queue.append(turn)
+            self._turn = (turn + 1) % len(self._segments)
+        self._after = (-1, -1)
+        start = time.thread_time()
+        turn = self._finish()
+        self.waited += time.thread_time() - start
+        chosen = self._tokens[(turn + 1) % len(self._tokens)].storage.integer()
+        self._after = (chosen, rows + 1)
+        return chosen
+
+    def _begin(self, token: int, rows: int, drawing: Drawing | None) -> None:
         """Make this token the next one to be run, with `rows` rows in the caches."""
-        if self._after == (token, rows) and self._drawing is drawing:
-            return
         self.forget()
         if drawing is not None and self._drawing is not drawing:
             self._set(drawing)
@@ -82,23 +109,6 @@ class Follower:
             (TOP_P, drawing.top_p),
         ):
             self._settings[name].copy_from(np.array([value], np.float32))
-
-    def submit(self) -> None:
-        """Queue one more step."""
-        self._begun.add(self._turn)
-        self._segments[self._turn].begin({})
-        self._queue.append(self._turn)
-        self._turn = (self._turn + 1) % len(self._segments)
-
-    def take(self, rows: int) -> int:
-        """Wait for the oldest step; return the token that it chose, to be run after `rows` rows."""
-        self._after = (-1, -1)
-        start = time.thread_time()
-        turn = self._finish()
-        self.waited += time.thread_time() - start
-        token = self._tokens[(turn + 1) % len(self._tokens)].storage.integer()
-        self._after = (token, rows)
-        return token
 
     def _finish(self) -> int:
         """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""

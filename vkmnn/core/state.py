@@ -97,6 +97,8 @@ class State:
         self._rows: dict[tuple[object, ...], int] = {}
         self._loops: dict[tuple[object, ...], _Loop] = {}
         self._followers: dict[int, Follower] = {}  # by how many tokens they draw from
+        self._last: Follower | None = None  # the one that may go on, and how it draws
+        self._drawing: Drawing | None = None
         self._follows = True
         self._in_place = (
             program.backend.records and program.whole is not None and not program.whole.content
@@ -434,23 +436,22 @@ class State:
         Raises:
             InvalidInputError: the state is closed, or full.
         """
-        if self.closed:
-            raise InvalidInputError("the state has been closed", hint="make a new one")
-        follower = self._follower_of(following, drawing)
-        if follower is None:
-            return None
-        follower.begin(token, self.length, drawing)
-        wanted = min(1 + ahead, QUEUE, self._room - self.length)
-        while follower.queued < wanted:
-            follower.submit()
+        follower, length = self._last, self.length
+        if follower is None or drawing is not self._drawing or length >= self._room:
+            follower = self._follower_of(following, drawing)
+            if follower is None:
+                return None
+            self._last, self._drawing = follower, drawing
         before = follower.waited
-        chosen = follower.take(self.length + 1)
+        chosen = follower.step(token, length, min(1 + ahead, QUEUE, self._room - length), drawing)
         self.waited += follower.waited - before
-        self.length += 1
+        self.length = length + 1
         return chosen
 
     def _follower_of(self, following: Following, drawing: Drawing | None) -> Follower | None:
         """Return recordings with room for one more row; None if there cannot be any."""
+        if self.closed:
+            raise InvalidInputError("the state has been closed", hint="make a new one")
         if drawing is not None and not following.vocabulary:
             return None
         candidates = 0 if drawing is None else drawing.candidates(following.vocabulary)
@@ -484,6 +485,7 @@ class State:
 
     def _settle(self) -> None:
         """Wait for steps that were queued: nobody asked for them."""
+        self._last = None
         for follower in self._followers.values():
             follower.forget()
 
@@ -659,6 +661,7 @@ class State:
         for follower in self._followers.values():
             follower.close()
         self._followers.clear()
+        self._last = None
 
     def _drop(self) -> None:
         self._close_loops()

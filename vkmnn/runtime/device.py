@@ -488,6 +488,8 @@ class Device:
 
     def raise_unusable(self) -> None:
         """Raise if the device is closed or lost."""
+        if os.getpid() == self._process and self._lost is None and not self._closed:
+            return  # looked at several times a token
         if self.inherited:
             raise InvalidInputError(
                 "the device belongs to the parent process",

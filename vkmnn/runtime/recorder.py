@@ -364,7 +364,7 @@ class CommandBuffer:
     It keeps the buffers and pipelines that it uses alive. Freed by `destroy`, at the end of a
     `with` block, or when nothing refers to it. Threads may share it: runs exclude each other.
     `marks_ns` are times of the last `run`, by the clock of `time.perf_counter_ns`: before the
-    submission, after it, after the wait.
+    submission, after it, after the wait. `inside`: callers visit the device's gate already.
     """
 
     def __init__(
@@ -390,6 +390,7 @@ class CommandBuffer:
         self._in_flight = False
         self._has_run = False
         self.marks_ns = (0, 0, 0)
+        self.inside = False
         self._lock = threading.RLock()
 
     def run(self, timeout_s: float | None = None) -> None:
@@ -426,7 +427,7 @@ class CommandBuffer:
             DeviceLostError: the device does not work any more.
         """
         self.device.raise_unusable()  # a forked child may find the lock taken for ever
-        with self.device.gate.visit(), self._lock:
+        with self._lock if self.inside else self.device.gate.visit(), self._lock:
             if self._in_flight:
                 raise InvalidInputError("the command buffer is in flight", hint="call wait() first")
             self._submit()
@@ -466,7 +467,7 @@ class CommandBuffer:
             DeviceLostError: the device was lost, or did not finish in time.
         """
         self.device.raise_unusable()
-        with self.device.gate.visit(), self._lock:
+        with self._lock if self.inside else self.device.gate.visit(), self._lock:
             self._wait(timeout_s)
 
     def _wait(self, timeout_s: float | None) -> None:

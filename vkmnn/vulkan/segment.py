@@ -79,6 +79,8 @@ class VulkanSegment(Segment):
         self._ranges = edges.ranges
         self._status = edges.status
         self._command = command
+        if command is not None:
+            command.inside = True  # sessions visit the gate
         self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in edges.uploads]
         self._downloads = [(tensor, at, _view(tensor, at)) for tensor, at in edges.downloads]
         self._written, self._read_back = self._uploads, self._downloads
