@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 import vkmnn
 from tests.llm import tiny
 from tests.llm.oracle import greedy
+from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
 
 MOST = 5
@@ -106,3 +108,33 @@ def test_dispatches_of_a_layer_of_plain_operators(family: str, style: str, tmp_p
         tokens = model.generate(PROMPT, 30).tokens
     assert tokens == greedy(folder / "onnx" / "model.onnx", PROMPT, 30)[: len(tokens)]
     assert (counts[1] - counts[0]) / 2 <= MOST
+
+
+@pytest.mark.parametrize(("codes", "most"), [(True, MOST), (False, 8)])
+def test_dispatches_of_a_layer_of_few_rows(codes: bool, most: int, tmp_path: Path) -> None:
+    """A run that checks guesses: caches are appended and attended to by one dispatch, too."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    counts = []
+    for layers in (1, 3):
+        folder = _folder(tmp_path / f"{layers}", replace(tiny.LLAMA, layers=layers), codes)
+        with vkmnn.llm.load(folder, capacity=100) as model:
+            text = Sequence(model._decoder)
+            alone = [text.extend([token])[-1] for token in PROMPT[:4]][-1]
+            for _ in range(2):  # the first time, it is planned
+                text.truncate(0)
+                text.extend(PROMPT[:1])
+                for name in model._decoder.caches:
+                    memory = text._state.memory(name)
+                    array = memory.numpy()
+                    array[:, :, 1:] = np.nan
+                    memory.copy_from(array)
+                before = model.counters()
+                logits = text.extend(PROMPT[1:4], 3)
+                after = model.counters()
+            counts.append(after["commands"] - before["commands"])
+            for name in ("plans", "recordings", "allocations"):
+                assert after[name] == before[name], name
+            np.testing.assert_allclose(logits[-1], alone, rtol=1e-3, atol=1e-4)
+            text.close()
+    assert (counts[1] - counts[0]) / 2 <= most

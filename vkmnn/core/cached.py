@@ -1,4 +1,4 @@
-"""Steps of one row on a cache as one op: rotary embedding, append and attention."""
+"""Steps of a few rows on a cache as one op: rotary embedding, append and attention."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 from vkmnn.ir import Op, TensorInfo
-from vkmnn.ir.ops import AppendAttrs, AttentionAttrs, CachedAttentionAttrs, RotaryAttrs
+from vkmnn.ir.ops import (
+    AppendAttrs,
+    AttentionAttrs,
+    CachedAttentionAttrs,
+    RotaryAttrs,
+    SplitAttrs,
+    TransposeAttrs,
+)
 from vkmnn.records import dataclass
 
 ROW_AXIS = 2
 MAX_DEPTH = 256
 """Elements of a row of a cache: kernels keep one row at hand."""
+MAX_ROWS = 8
+"""Rows of a step: each reads the caches by itself, so with more, tiles of queries are faster."""
+
+_HEADS_FIRST = TransposeAttrs((0, 2, 1, 3))
 
 
 def fused(
     ops: Sequence[Op], infos: Mapping[str, TensorInfo], total: str, outputs: set[str]
 ) -> list[Op]:
-    """Return the ops with CachedAttention in place of what it does, where queries have one row.
+    """Return the ops with CachedAttention in place of what it does, where there are few rows.
 
     Args:
         ops: in order.
@@ -49,6 +60,7 @@ class _Finder:
         self._makers: dict[str, Op[Any]] = {name: op for op in ops for name in op.outputs if name}
         self._readers = Counter(name for op in ops for name in op.inputs if name)
         self._readers.update(outputs)
+        self._next = {name: op for op in ops for name in op.inputs if name}
         self._infos, self._total = infos, total
 
     def step(self, op: Op[Any]) -> _Step | None:
@@ -58,7 +70,8 @@ class _Finder:
         attrs, mask = op.attrs, op.inputs[3]
         assert isinstance(attrs, AttentionAttrs)
         query = self._dims(op.inputs[0])
-        if len(query) != 4 or query[2] != 1 or attrs.causal or not self._fits_mask(mask, op):
+        few = len(query) == 4 and 1 <= query[2] <= MAX_ROWS
+        if not few or attrs.causal or not self._fits_mask(mask, op):
             return None
         keys, values = (self._appended(name, query) for name in op.inputs[1:3])
         if keys is None or values is None or keys[0].inputs[2] != values[0].inputs[2]:
@@ -81,10 +94,51 @@ class _Finder:
         if any(size % 4 or not 0 < size <= MAX_DEPTH for size in self._widths(k, v)):
             return None
         caches = [append_k.inputs[0], append_v.inputs[0]]
+        y = op.outputs[0]
+        if query[2] > 1:  # of one row, transposes and cuts copy nothing
+            layout, (q, k, v), y, more = self._layout(q, k, v, y)
+            lowered, gone = replace(lowered, layout=layout), [*gone, *more]
         inputs = [q, k, v, *tables, *caches, append_k.inputs[2], *([mask] if mask else [])]
-        results = [op.outputs[0], append_k.outputs[0], append_v.outputs[0]]
+        results = [y, append_k.outputs[0], append_v.outputs[0]]
         made = Op("CachedAttention", op.name, inputs, results, lowered, op.source)
         return _Step(made, tuple(gone))
+
+    def _layout(
+        self, q: str, k: str, v: str, y: str
+    ) -> tuple[str, tuple[str, str, str], str, list[Op[Any]]]:
+        """Return the layout that does without copies, operands and result in it, and what goes."""
+        turned = [self._transposed(name) for name in (q, k, v)]
+        after = self._next.get(y)
+        if after is None or not self._turns_heads(after) or not self._once(y) or None in turned:
+            return "", (q, k, v), y, []
+        gone = [after, *(one for one in turned if one is not None)]
+        rows = tuple(one.inputs[0] for one in turned if one is not None)
+        cuts = [self._makers.get(name) for name in rows]
+        split = self._makers.get(cuts[0].inputs[0]) if cuts[0] is not None else None
+        if split is not None and self._packs(split, cuts):
+            return "packed", (split.inputs[0], "", ""), after.outputs[0], gone
+        return "rows", (rows[0], rows[1], rows[2]), after.outputs[0], gone
+
+    def _transposed(self, name: str) -> Op[Any] | None:
+        op = self._makers.get(name)
+        return op if op is not None and self._turns_heads(op) and self._once(name) else None
+
+    def _turns_heads(self, op: Op[Any]) -> bool:
+        return op.type == "Transpose" and op.attrs == _HEADS_FIRST
+
+    def _packs(self, split: Op[Any], cuts: list[Op[Any] | None]) -> bool:
+        """Tell whether reshaped parts of a Split are its queries, keys and values, in order."""
+        if split.type != "Split" or len(self._dims(split.inputs[0])) != 3:
+            return False
+        assert isinstance(split.attrs, SplitAttrs)
+        parts = [
+            cut.inputs[0]
+            for cut in cuts
+            if cut is not None
+            and cut.type == "Reshape"
+            and self._dims(cut.outputs[0])[:2] == self._dims(split.inputs[0])[:2]
+        ]
+        return split.attrs.axis in (-1, 2) and parts == list(split.outputs)
 
     def _dims(self, name: str) -> tuple[int, ...]:
         return self._infos[name].dims
@@ -134,7 +188,7 @@ class _Finder:
         if op is None or op.type != "Append" or op.attrs != AppendAttrs(ROW_AXIS):
             return None
         new = self._dims(op.inputs[1])
-        if len(dims) != 4 or len(new) != 4 or new[2] != 1 or dims[:2] != query[:2]:
+        if len(dims) != 4 or len(new) != 4 or new[2] != query[2] or dims[:2] != query[:2]:
             return None
         alone = all(self._once(one.outputs[0]) for one in (op, *repeats))
         return [op, *repeats] if alone else None

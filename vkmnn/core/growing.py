@@ -375,7 +375,9 @@ class _Rewriter:
         for name in outputs:
             if name in self.shorter:
                 raise CannotGrowError(f"the output '{name}' is a number of rows")
-        ops = fused(_live(self.ops, {*outputs, *grown}), self.infos, TOTAL, set(outputs))
+        wanted = {*outputs, *grown}
+        ops = fused(_live(self.ops, wanted), self.infos, TOTAL, set(outputs))
+        ops = _live(ops, wanted)  # what cut queries, keys and values apart
         read = {name for op in ops for name in op.inputs} | set(outputs)
         constants = {name: self.values[name] for name in read if name in self.values}
         constants.update({name: self.constants[name] for name in read if name in self.constants})

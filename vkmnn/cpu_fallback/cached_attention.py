@@ -12,7 +12,7 @@ from vkmnn.ir.ops import AppendAttrs, AttentionAttrs, CachedAttentionAttrs, Rota
 @cpu_execution("CachedAttention")
 def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
-    q, k, v = (required(inputs, index) for index in range(3))
+    q, k, v = _apart(attrs, inputs)
     held = int(required(inputs, 7).reshape(()))
     if attrs.width:
         turn = Op("Rotary", op.name, ["x", "c", "s"], ["y"],
@@ -28,5 +28,21 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Inputs) -> list[AnyA
     keys, values = (np.repeat(cache, shared, axis=1) for cache in caches)
     attend = Op("Attention", op.name, ["q", "k", "v", "m", "n"], ["y"],
                 AttentionAttrs(attrs.scale, False, attrs.zero_fully_masked))  # fmt: skip
-    (y,) = run_op(attend, [q, keys, values, optional(inputs, 8), length + 1])
-    return [y, *caches]
+    (y,) = run_op(attend, [q, keys, values, optional(inputs, 8), length + q.shape[2]])
+    return [np.ascontiguousarray(y.swapaxes(1, 2)) if attrs.layout else y, *caches]
+
+
+def _apart(attrs: CachedAttentionAttrs, inputs: Inputs) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return queries, keys and values with heads before rows."""
+    q = required(inputs, 0)
+    if attrs.layout == "packed":
+        heads_of_keys, _, depth = required(inputs, 5).shape[1:]
+        keys, values = heads_of_keys * depth, heads_of_keys * required(inputs, 6).shape[3]
+        parts = np.split(q, [q.shape[2] - keys - values, q.shape[2] - values], axis=2)
+        shape = (*q.shape[:2], heads_of_keys, -1)
+        q, k, v = parts[0].reshape(*q.shape[:2], -1, depth), *(x.reshape(shape) for x in parts[1:])
+    else:
+        k, v = required(inputs, 1), required(inputs, 2)
+    if attrs.layout:
+        q, k, v = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
+    return q, k, v

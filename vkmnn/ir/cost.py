@@ -182,7 +182,7 @@ def attention_numbers(attrs: Any, inputs: Inputs, outputs: Outputs) -> int:
 def cached_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:
     """Count as `attention_flops`, for a cache that is full."""
     rows, depth = _dims(inputs, 5)[-2:]
-    return prod(output) * 2 * rows + prod(_dims(inputs, 0)[:-1]) * rows * (2 * depth + 5)
+    return prod(output) * 2 * rows + prod(output[:-1]) * rows * (2 * depth + 5)
 
 
 def strided_attention_flops(attrs: Any, inputs: Inputs, output: Shape) -> int:

@@ -936,20 +936,24 @@ class AttentionAttrs(OpAttrs):
 @op_type("CachedAttention", inputs=(8, 9), flops=cost.cached_attention_flops, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class CachedAttentionAttrs(OpAttrs):
-    """One row of queries on a cache, to which its keys and values are added first.
+    """A few rows of queries on a cache, to which their keys and values are added first.
 
-    Inputs: q [B, H, 1, D], k [B, G, 1, D], v [B, G, 1, E], H a multiple of G; cosines and sines as
+    Inputs: q [B, H, R, D], k [B, G, R, D], v [B, G, R, E], H a multiple of G; cosines and sines as
     of Rotary, absent where `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; how
-    many rows they hold, one integer; a mask that broadcasts to [B, H, 1, C], added to the scores.
+    many rows they hold, one integer; a mask that broadcasts to [B, H, R, C], added to the scores.
     q and k are turned (Rotary), k and v appended (Append), then attended (Attention) by as many
-    keys as there are. Outputs: y [B, H, 1, E], and the caches. On a device these are written where
+    keys as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written where
     they lie, so nobody else may read them.
+
+    With `layout` "rows", q, k, v and y are [B, R, H or G, …]. With "packed", q is
+    [B, R, H·D + G·D + G·E], all three side by side, k and v are absent, and y is [B, R, H, E].
     """
 
     scale: float
     width: int = 0
     interleaved: bool = False
     zero_fully_masked: bool = False
+    layout: str = ""
 
 
 ATTENTION_AXES = 3

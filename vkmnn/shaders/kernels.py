@@ -778,11 +778,11 @@ CachedAttentionLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIf")
+_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIfIIIIIIII")
 
 
 class CachedAttentionParams(Params):
-    """Push constants of `cached_attention`: 52 bytes."""
+    """Push constants of `cached_attention`: 84 bytes."""
 
     __slots__ = (
         "heads",
@@ -798,6 +798,14 @@ class CachedAttentionParams(Params):
         "lanes_log2",
         "scores",
         "scale",
+        "rows",
+        "table_row",
+        "mask_row",
+        "q_row",
+        "k_row",
+        "v_row",
+        "k_start",
+        "v_start",
     )
 
     def __init__(
@@ -816,6 +824,14 @@ class CachedAttentionParams(Params):
         lanes_log2: int,
         scores: int,
         scale: float,
+        rows: int,
+        table_row: int,
+        mask_row: int,
+        q_row: int,
+        k_row: int,
+        v_row: int,
+        k_start: int,
+        v_start: int,
     ) -> None:
         self.heads: Final = heads
         self.shared_by: Final = shared_by
@@ -830,6 +846,14 @@ class CachedAttentionParams(Params):
         self.lanes_log2: Final = lanes_log2
         self.scores: Final = scores
         self.scale: Final = scale
+        self.rows: Final = rows
+        self.table_row: Final = table_row
+        self.mask_row: Final = mask_row
+        self.q_row: Final = q_row
+        self.k_row: Final = k_row
+        self.v_row: Final = v_row
+        self.k_start: Final = k_start
+        self.v_start: Final = v_start
 
     def pack(self) -> bytes:
         try:
@@ -847,6 +871,14 @@ class CachedAttentionParams(Params):
                 self.lanes_log2,
                 self.scores,
                 self.scale,
+                self.rows,
+                self.table_row,
+                self.mask_row,
+                self.q_row,
+                self.k_row,
+                self.v_row,
+                self.k_start,
+                self.v_start,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _CACHED_ATTENTION, error) from None
@@ -859,12 +891,14 @@ def cached_attention(
 ) -> Shader:
     """Return a variant of `cached_attention`.
 
-    A row of queries on a cache: a workgroup turns the query of one head and the new key (Rotary),
-    and attends to the rows of the cache and to the new one, with a softmax that is corrected as
-    its maximum grows. The first head of those that share keys writes the new row to the cache;
-    nobody reads it there. Sizes and starts count elements; rows of the cache are whole vec4s, 64
-    of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are added to the
-    scores.
+    A few rows of queries on a cache: a workgroup turns the query of one head and row and the new
+    keys (Rotary), and attends to the rows of the cache and to the new ones, with a softmax that
+    is corrected as its maximum grows. The first head of those that share keys writes the new row
+    to the cache; nobody reads it there. Sizes and starts count elements; rows of the cache are
+    whole vec4s, 64 of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are
+    added to the scores. SEVERAL: there is more than one row. BY_ROW: the heads of a row lie side
+    by side; where queries, keys and values are one tensor, keys and values begin at k_start and
+    v_start.
     """
     return _find(
         "cached_attention",

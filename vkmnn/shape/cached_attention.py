@@ -23,11 +23,11 @@ from vkmnn.shape.symbolic.rules import shape_rule
 
 @size_computer("CachedAttention")
 def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Values) -> Outputs:
-    q, k, v = (shape_of(inputs, index) for index in range(3))
+    q, k, v = _heads_first(op.attrs, inputs)
     keys, cached = shape_of(inputs, 5), shape_of(inputs, 6)
-    if not len(q) == len(k) == len(v) == len(keys) == 4 or q[2] != 1 or not k[1] or q[1] % k[1]:
+    if not len(q) == len(k) == len(v) == len(keys) == 4 or not k[1] or q[1] % k[1]:
         raise ShapeError(f"queries {q} and keys {k} are not rows of heads that share")
-    if k != (q[0], k[1], 1, q[3]) or v[:3] != k[:3]:
+    if k != (q[0], k[1], *q[2:]) or v[:3] != k[:3]:
         raise ShapeError(f"keys {k} and values {v} do not fit the queries {q}")
     check_shape(inputs, 5, (*k[:2], keys[2], k[3]), "cache of keys")
     check_shape(inputs, 6, (*k[:2], keys[2], v[3]), "cache of values")
@@ -36,20 +36,38 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
         raise ShapeError(f"{width} columns of {q} cannot be turned")
     for index in (3, 4) if width else ():
         table = shape_of(inputs, index)
-        rows = ((1, 1, 1), (q[0], 1, 1))
+        rows = ((1, 1, q[2]), (q[0], 1, q[2]))
         if len(table) != 4 or table[:3] not in rows or table[3] not in (width, width // 2):
             raise ShapeError(f"the table {table} does not fit {width} columns of {q}")
     if width and shape_of(inputs, 3) != shape_of(inputs, 4):
         raise ShapeError("cosines and sines have different shapes")
     if has_input(inputs, 8):
         check_broadcastable_to(shape_of(inputs, 8), (*q[:3], keys[2]), "mask")
-    dtype = same_dtype(inputs, 0, 1, 2, 5, 6)
-    return [(dtype, (*q[:3], v[3])), (dtype, keys), (dtype_of(inputs, 6), cached)]
+    given = (0, 5, 6) if op.attrs.layout == "packed" else (0, 1, 2, 5, 6)
+    dtype = same_dtype(inputs, *given)
+    y = (q[0], q[2], q[1], v[3]) if op.attrs.layout else (*q[:3], v[3])
+    return [(dtype, y), (dtype, keys), (dtype_of(inputs, 6), cached)]
+
+
+def _heads_first(attrs: CachedAttentionAttrs, inputs: Infos) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of queries, keys and values as they are with `layout` ""."""
+    if attrs.layout != "packed":
+        found = (shape_of(inputs, place) for place in range(3))
+        return tuple((x[0], x[2], x[1], x[3]) if attrs.layout else x for x in found)
+    q, keys, cached = (shape_of(inputs, place) for place in (0, 5, 6))
+    if len(q) != 3 or len(keys) != 4 or len(cached) != 4 or not keys[3]:
+        raise ShapeError(f"{q} cannot be queries, keys and values for a cache {keys}")
+    heads, rest = divmod(q[2] - keys[1] * (keys[3] + cached[3]), keys[3])
+    if rest or heads < 1:
+        raise ShapeError(f"{q} cannot be queries, keys and values for a cache {keys}")
+    rows = (q[0], heads, q[1], keys[3])
+    return rows, (q[0], keys[1], q[1], keys[3]), (q[0], keys[1], q[1], cached[3])
 
 
 @shape_rule("CachedAttention")
 def _named_cached_attention(op: Op[CachedAttentionAttrs], facts: Facts) -> list[Found]:
-    q, v = facts.shape(op), facts.shape(op, 2)
+    q, cached = facts.shape(op), facts.shape(op, 6)
     dtype = facts.dtype(op)
-    y = None if q is None or v is None else (*q[:3], v[3])
+    known = q is not None and cached is not None and op.attrs.layout != "packed"
+    y = (*q[:3], cached[3]) if known and q and cached else None
     return [(dtype, y), (dtype, facts.shape(op, 5)), (dtype, facts.shape(op, 6))]

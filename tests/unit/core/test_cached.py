@@ -88,8 +88,9 @@ class Step:
 
 @pytest.mark.parametrize("shared", [1, 2, 3])
 @pytest.mark.parametrize("turns", ["qk", ""])
-def test_a_step_is_one_op_with_the_same_results(shared: int, turns: str) -> None:
-    step = Step(shared=shared, turns=turns)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_step_is_one_op_with_the_same_results(shared: int, turns: str, rows: int) -> None:
+    step = Step(shared=shared, turns=turns, rows=rows)
     ops = step.fused()
     assert [op.type for op in ops] == ["CachedAttention"]
     want, got = step.run(step.ops), step.run(ops)
@@ -98,7 +99,7 @@ def test_a_step_is_one_op_with_the_same_results(shared: int, turns: str) -> None
 
 
 @pytest.mark.parametrize(
-    "how", [{"rows": 2}, {"turns": "q"}, {"turns": "k"}, {"depth": 6}, {"causal": True}]
+    "how", [{"rows": 9}, {"turns": "q"}, {"turns": "k"}, {"depth": 6}, {"causal": True}]
 )
 def test_other_steps_stay(how: dict[str, Any]) -> None:
     step = Step(**how)

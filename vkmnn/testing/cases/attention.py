@@ -119,43 +119,57 @@ def rotary(variant: Variant) -> Iterator[Case]:
             yield op_case("Rotary", attrs, [floats(*shape), *tables])
 
 
-# Images, heads, heads of keys, capacity, rows that are held, elements, columns, columns that turn.
+# Images, heads, heads of keys, capacity, rows that are held, new rows, elements, columns, columns
+# that turn, and the layout.
 _CACHED = (
-    (1, 4, 2, 7, 3, 8, 8, 8),
-    (2, 3, 1, 130, 129, 20, 12, 16),
-    (1, 2, 2, 66, 65, 64, 64, 64),
-    (2, 2, 1, 5, 0, 4, 4, 0),
-    (1, 1, 1, 200, 128, 256, 256, 130),
-    (3, 6, 2, 70, 64, 12, 4, 6),
+    (1, 4, 2, 7, 3, 1, 8, 8, 8, ""),
+    (2, 3, 1, 130, 129, 1, 20, 12, 16, ""),
+    (1, 2, 2, 66, 65, 1, 64, 64, 64, ""),
+    (2, 2, 1, 5, 0, 1, 4, 4, 0, ""),
+    (1, 1, 1, 200, 128, 1, 256, 256, 130, ""),
+    (3, 6, 2, 70, 64, 1, 12, 4, 6, ""),
+    (2, 4, 2, 80, 70, 5, 12, 8, 6, "packed"),
+    (2, 3, 1, 70, 64, 3, 16, 20, 16, "rows"),
+    (2, 2, 1, 9, 1, 8, 4, 8, 4, ""),
+    (1, 2, 2, 4, 0, 2, 72, 68, 0, "packed"),
 )
 
 
 @shader_cases("cached_attention")
 def cached_attention(variant: Variant) -> Iterator[Case]:
     """Empty, broken and full blocks of rows, tables and masks of all kinds; the rest is poison."""
-    for number, (images, heads, shared, capacity, held, depth, columns, width) in enumerate(
-        _CACHED
-    ):
+    for number, (
+        images, heads, shared, capacity, held, rows, depth, columns, width, layout
+    ) in enumerate(_CACHED):  # fmt: skip
         own = images if number % 2 else 1
         pairs = width // 2 if number % 3 else width
-        tables = [floats(own, 1, 1, pairs, seed=seed) if width else None for seed in (3, 4)]
+        tables = [floats(own, 1, rows, pairs, seed=seed) if width else None for seed in (3, 4)]
         caches = [floats(images, shared, capacity, size, seed=size) for size in (depth, columns)]
         for cache in caches:
             cache[:, :, held:] = np.nan
-        masks = (None, (images, heads, 1, capacity), (capacity,), (images, 1, 1, capacity))
+        masks = (None, (images, heads, rows, capacity), (capacity,), (images, 1, rows, capacity))
         shape = masks[number % 4]
         mask = None if shape is None else floats(*shape, seed=6)
         if mask is not None:
-            mask[..., held + 1 :] = np.nan
+            mask[..., held + rows :] = np.nan
             mask[..., : held // 2] = -np.inf
-        inputs = [
-            floats(images, heads, 1, depth),
-            floats(images, shared, 1, depth, seed=1),
-            floats(images, shared, 1, columns, seed=2),
-            *tables,
-            *caches,
-            np.array([held], np.int64),
-            mask,
+        new = [
+            floats(images, count, rows, size, seed=seed)
+            for seed, (count, size) in enumerate(
+                ((heads, depth), (shared, depth), (shared, columns))
+            )
         ]
-        attrs = CachedAttentionAttrs(0.5, width, number % 2 == 1, number % 2 == 0)
+        attrs = CachedAttentionAttrs(0.5, width, number % 2 == 1, number % 2 == 0, layout)
+        inputs = [*_laid_out(new, layout), *tables, *caches, np.array([held], np.int64), mask]
         yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)
+
+
+def _laid_out(new: list[AnyArray], layout: str) -> list[AnyArray | None]:
+    """Return queries, keys and values as a layout has them."""
+    if not layout:
+        return list(new)
+    rows = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in new]
+    if layout == "rows":
+        return list(rows)
+    flat = [x.reshape(*x.shape[:2], -1) for x in rows]
+    return [np.concatenate(flat, axis=2), None, None]

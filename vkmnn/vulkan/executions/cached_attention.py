@@ -1,9 +1,11 @@
-"""CachedAttention: rotary embedding, append and attention of one row in one dispatch."""
+"""CachedAttention: rotary embedding, append and attention of a few rows in one dispatch."""
 
 from __future__ import annotations
 
 from vkmnn.core.execution import Rejection
+from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import CachedAttentionAttrs
+from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
@@ -18,21 +20,39 @@ KEYS = 64
 COSINES, SINES, MASK = 3, 4, 8
 
 
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    images: int
+    heads: int
+    groups: int
+    rows: int
+    capacity: int
+    depth: int
+    columns: int
+
+
 @vulkan_execution("CachedAttention")
 class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
-    """A workgroup for every head."""
+    """A workgroup for every head and row."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse integers, rows that are not whole vec4s, and too many of them."""
         reject_integers([tensor for place, tensor in enumerate(self.inputs) if place != 7])
-        depth, columns = self.operand(0).shape[3], self.operand(2).shape[3]
-        if not fits(depth, columns):
-            raise Rejection(f"rows of {depth} and {columns} elements")
-        steps = depth // 4 + KEYS // 4 + (1 << _log2(columns // 4)) + 1
-        if ceil_div(self.operand(5).shape[2], KEYS) * steps > MAX_LOOP_ROUNDS:
-            raise Rejection(f"a cache of {self.operand(5).shape[2]} rows")
-        if max(self.operand(0).shape[:2]) > min(info.limits.max_workgroup_count[:2]):
-            raise Rejection(f"{self.operand(0).shape[:2]} workgroups")
+        sizes = self._sizes()
+        if not fits(sizes.depth, sizes.columns):
+            raise Rejection(f"rows of {sizes.depth} and {sizes.columns} elements")
+        steps = sizes.depth // 4 + KEYS // 4 + (1 << _log2(sizes.columns // 4)) + 1
+        if (ceil_div(sizes.capacity, KEYS) + sizes.rows) * steps > MAX_LOOP_ROUNDS:
+            raise Rejection(f"a cache of {sizes.capacity} rows")
+        groups = (sizes.heads, sizes.images, sizes.rows)
+        if any(n > most for n, most in zip(groups, info.limits.max_workgroup_count, strict=True)):
+            raise Rejection(f"{groups} workgroups")
+
+    def _sizes(self) -> _Sizes:
+        layout, y = self.attrs.layout, self.outputs[0].shape
+        heads, rows = (y[2], y[1]) if layout else (y[1], y[2])
+        _, groups, capacity, depth = self.operand(5).shape
+        return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow what is new; caches and mask are float32."""
@@ -43,46 +63,72 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch; the caches are written where they lie."""
-        attrs = self.attrs
-        q, k, v = (self.operand(place) for place in range(3))
+        attrs, sizes = self.attrs, self._sizes()
+        packed = attrs.layout == "packed"
+        q = self.operand(0)
+        k, v = (q, q) if packed else (self.operand(1), self.operand(2))
         keys, cached, length = (self.operand(place) for place in (5, 6, 7))
         cosines, sines, mask = (self.optional(place) for place in (COSINES, SINES, MASK))
         y, new_keys, new_values = self.outputs
         encoder.alias(new_keys, keys)
         encoder.alias(new_values, cached)
-        images, heads, _, depth = q.shape
         if 0 in q.shape or 0 in keys.shape:
             return
-        table = cosines.shape[3] if cosines is not None else 0
-        columns = v.shape[3]
-        seen = (1,) * 4 if mask is None else (*(1,) * (4 - len(mask.shape)), *mask.shape)
-        params = kernels.CachedAttentionParams(
-            heads=heads,
-            shared_by=heads // k.shape[1],
-            capacity=keys.shape[2],
-            depth=depth,
-            columns=columns,
-            width=attrs.width,
-            table=table,
-            table_image=table if cosines is not None and cosines.shape[0] > 1 else 0,
-            mask_image=seen[1] * seen[3] if seen[0] > 1 else 0,
-            mask_head=seen[3] if seen[1] > 1 else 0,
-            lanes_log2=_log2(columns // 4),
-            scores=KEYS,
-            scale=attrs.scale,
-        )
         spec = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
-            "PAIRS": table != attrs.width,
+            "PAIRS": cosines is not None and cosines.shape[3] != attrs.width,
             "MASK": mask is not None,
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
+            "SEVERAL": sizes.rows > 1,
+            "BY_ROW": bool(attrs.layout),
         }
         shader = kernels.cached_attention(element=encoder.element, load=encoder.load)
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
         encoder.dispatch(
-            shader, [*tensors, y, new_keys, new_values], params, (heads, images, 1), spec
+            shader,
+            [*tensors, y, new_keys, new_values],
+            self._params(sizes, cosines, mask),
+            (sizes.heads, sizes.images, sizes.rows),
+            spec,
+        )
+
+    def _params(
+        self, sizes: _Sizes, cosines: Tensor | None, mask: Tensor | None
+    ) -> kernels.CachedAttentionParams:
+        attrs, depth, columns = self.attrs, sizes.depth, sizes.columns
+        table = cosines.shape if cosines is not None else (1, 1, 1, 0)
+        seen = (1,) * 4 if mask is None else (*(1,) * (4 - len(mask.shape)), *mask.shape)
+        q_row, k_row, v_row = depth, depth, columns
+        if attrs.layout:
+            q_row, k_row, v_row = sizes.heads * depth, sizes.groups * depth, sizes.groups * columns
+        k_start, v_start = 0, 0
+        if attrs.layout == "packed":
+            k_start, v_start = q_row, q_row + k_row
+            q_row = k_row = v_row = v_start + v_row
+        return kernels.CachedAttentionParams(
+            heads=sizes.heads,
+            shared_by=sizes.heads // sizes.groups,
+            capacity=sizes.capacity,
+            depth=depth,
+            columns=columns,
+            width=attrs.width,
+            table=table[3],
+            table_image=table[2] * table[3] if table[0] > 1 else 0,
+            mask_image=seen[1] * seen[2] * seen[3] if seen[0] > 1 else 0,
+            mask_head=seen[2] * seen[3] if seen[1] > 1 else 0,
+            lanes_log2=_log2(columns // 4),
+            scores=KEYS,
+            scale=attrs.scale,
+            rows=sizes.rows,
+            table_row=table[3] if table[2] > 1 else 0,
+            mask_row=seen[3] if seen[2] > 1 else 0,
+            q_row=q_row,
+            k_row=k_row,
+            v_row=v_row,
+            k_start=k_start,
+            v_start=v_start,
         )
 
 
