@@ -15,6 +15,7 @@ from vkmnn.testing import mutation
 from vkmnn.testing.emulation import bench_for
 from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.gemm.coop_tiles import CoopKernel, has_coopmat
+from vkmnn.vulkan.gemm.normed import NormedCoop
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +38,7 @@ def coopmat(validation: bool) -> Iterator[None]:
     ) -> Any:
         # Rules of CPU devices leave them last.
         for candidate in candidates:
-            if isinstance(candidate, CoopKernel):
+            if isinstance(candidate, (CoopKernel, NormedCoop)):
                 return candidate
         return by_rule(self, what, problem, candidates)
 

@@ -210,13 +210,13 @@ def test_plans(name: str, profile: str) -> None:
 
 # Tokens, whether norms come first, and at most as many microseconds in float32 and float16.
 # PyTorch's graphs took 3,060 and 720 for one, 2,050 and 740 for the other.
-TWELVE_LAYERS = {"bert_base": (128, False, 1_280, 612), "gpt2": (64, True, 1_120, 600)}
+TWELVE_LAYERS = {"bert_base": (128, False, 1_280, 525), "gpt2": (64, True, 1_120, 490)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWELVE_LAYERS)
 def test_whole_transformers(name: str) -> None:
-    """Seven dispatches a layer, each a level of its own."""
+    """Seven dispatches a layer, each a level of its own; in float16 five, products normalise."""
     tokens, before, *limits = TWELVE_LAYERS[name]
     columns = 50_257 if before else 768
     built = transformer(name, tokens, 768, 12, before=before, columns=columns, layers=12)
@@ -224,7 +224,7 @@ def test_whole_transformers(name: str) -> None:
     precisions: tuple[PrecisionName, ...] = ("high", "normal")
     for precision, limit in zip(precisions, limits, strict=True):
         forecast = plan_for(model, "nvidia-h200", precision, x, places=False).forecast
-        assert forecast.levels <= 7 * 12 + 4
+        assert forecast.levels <= {"high": 7, "normal": 5}[precision] * 12 + 5
         assert forecast.padded_work <= MAX_PADDED
         assert forecast.predicted_us <= limit
         attention = [step for step in forecast.steps if "attention" in step.kernel]

@@ -4037,11 +4037,11 @@ MatmulCoopAligned: TypeAlias = Literal[
     4,
     1,
 ]
-_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3IfffIII")
+_MATMUL_COOP = struct.Struct("<IIIIIII2I3I3IfffIIIff")
 
 
 class MatmulCoopParams(Params):
-    """Push constants of `matmul_coop`: 84 bytes.
+    """Push constants of `matmul_coop`: 92 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -4063,6 +4063,8 @@ class MatmulCoopParams(Params):
         "tiles",
         "steps",
         "parts",
+        "epsilon",
+        "mean",
     )
 
     def __init__(
@@ -4084,6 +4086,8 @@ class MatmulCoopParams(Params):
         tiles: int,
         steps: int,
         parts: int,
+        epsilon: float,
+        mean: float,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -4101,6 +4105,8 @@ class MatmulCoopParams(Params):
         self.tiles: Final = tiles
         self.steps: Final = steps
         self.parts: Final = parts
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
 
     def pack(self) -> bytes:
         try:
@@ -4121,6 +4127,8 @@ class MatmulCoopParams(Params):
                 self.tiles,
                 self.steps,
                 self.parts,
+                self.epsilon,
+                self.mean,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_COOP, error) from None
@@ -4137,7 +4145,8 @@ def matmul_coop(
 
     Matrix product of float16 operands by cooperative matrices, summed in float32. Both operands
     are rows of uvec4s along k, eight elements each, which the strides of `a` and `b` count.
-    split: several workgroups share a tile, each a part of K.
+    split: several workgroups share a tile, each a part of K. Where one sees the whole of it, it
+    may normalise the rows of `a`: see include/moments.glsl.j2.
     """
     return _find(
         "matmul_coop",

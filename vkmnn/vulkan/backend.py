@@ -40,6 +40,7 @@ from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
+from vkmnn.vulkan.normed_pairs import NormedPairs
 from vkmnn.vulkan.pairs import Pairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
 from vkmnn.vulkan.recording import Recording, SpecializedShader
@@ -287,13 +288,14 @@ class VulkanBackend(TunableBackend):
         """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
         repeats, pairs = Repeats(encoder), Pairs(segments, encoder)
+        normed = NormedPairs(segments if self.fp16 else (), encoder)
         ends = []
         for commands in segments:
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
                 try:
-                    if pairs.encode(command):
+                    if pairs.encode(command) or normed.encode(command):
                         continue
                     encoder.begin(command.op.name, self._narrow(command))
                     record = image_record(command)

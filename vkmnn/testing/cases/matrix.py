@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import Maker
+from vkmnn.testing.cases.normed import normed_tiles
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
 Shape = tuple[int, ...]
@@ -274,6 +275,7 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     yield _coop((3, 5, long - 5), (3, long - 5, n), MatMulAttrs(activation=clamp), constant=[1])
     yield _coop((1, long), (long, small), MatMulAttrs(activation=clamp), constant=[0])
     yield _coop((1, 1), (1, small), MatMulAttrs(activation=clamp))
+    yield from normed_tiles(rows, n, step)
     if rows == 16:
         # Whole steps, another activation, no bias.
         smooth = MatMulAttrs(activation=SMOOTH[0])

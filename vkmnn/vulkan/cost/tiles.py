@@ -49,6 +49,8 @@ class Tiling:
         weight_bytes: the right operand of the whole product.
         matrices: multiplied by cooperative matrices.
         efficiency: the part of the rate in float32 that results an invocation reach.
+        lane_flops: of a step, in float32 beside the matrices.
+        closing: how often more invocations wait for one another, after the last step.
     """
 
     tiles: int
@@ -67,6 +69,8 @@ class Tiling:
     weight_bytes: float
     matrices: bool = False
     efficiency: float = 1.0
+    lane_flops: float = 0.0
+    closing: int = 0
 
     @property
     def workgroups(self) -> int:
@@ -119,12 +123,13 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     if not tiling.matrices:
         lanes = min(1.0, at_once * tiling.invocations / FULL_INVOCATIONS)
         rate = device.core_flops * tiling.efficiency * lanes
-    work = max(tiling.flops / rate, tiling.staged_bytes / device.shared_bytes)
+    arithmetic = tiling.flops / rate + tiling.lane_flops / device.core_flops
+    work = max(arithmetic, tiling.staged_bytes / device.shared_bytes)
     split = 0.0
     if tiling.parts > 1:
         part_bytes = 4.0 * tiling.results * (tiling.parts + 1)
         split = device.split_us + device.part_us * tiling.parts + part_bytes / device.part_bytes
-    latency = waves * tiling.steps * step
+    latency = waves * (tiling.steps + tiling.closing) * step
     grouped = 1 + device.group_part * (tiling.groups - 1)
     stores = busiest * tiling.results * grouped / device.core_results
     streaming = tiling.weight_bytes / device.stream_bytes if streamed else 0.0

@@ -18,6 +18,7 @@ from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.encode import encode_matmul
 from vkmnn.vulkan.gemm.family import MATMUL_FAMILIES, MatMulKernel, Target, rank_matmul
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
+from vkmnn.vulkan.gemm.normed import Apart, NormedCoop, NormedProblem, candidates_of
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
@@ -50,9 +51,10 @@ class ProductExecution(VulkanExecution[_Product]):
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the product."""
         if 0 not in self.output.shape:
-            encode_matmul(self._job(encoder), encoder)
+            encode_matmul(self.job(encoder), encoder)
 
-    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
+    def job(self, encoder: VulkanEncoder) -> MatMulJob:
+        """Return what is to be recorded."""
         attrs, sizes, a, b = self.attrs, self._sizes, self.operand(0), self.operand(1)
         transposed_a = attrs.transpose_a and len(a.shape) > 1
         transposed_b = attrs.transpose_b and len(b.shape) > 1
@@ -91,10 +93,11 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
         if kernel_dtype(self.operand(0).dtype) == "i32" and not plain:
             raise Rejection("scale or activation of an integer product")
 
-    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
+    def job(self, encoder: VulkanEncoder) -> MatMulJob:
+        """Return what is to be recorded."""
         attrs = self.attrs
         return replace(
-            super()._job(encoder),
+            super().job(encoder),
             alpha=attrs.alpha,
             activation=attrs.activation,
             join=attrs.residual,
@@ -117,8 +120,9 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
 
-    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
-        attrs, job = self.attrs, super()._job(encoder)
+    def job(self, encoder: VulkanEncoder) -> MatMulJob:
+        """Return what is to be recorded."""
+        attrs, job = self.attrs, super().job(encoder)
         end = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
         bias = end.pack(self.optional(2), job.problem.n, encoder)
         shift = shift_of(job.b)
@@ -156,21 +160,25 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
         """Record the product."""
         if 0 in self.output.shape:
             return
-        attrs, job = self.attrs, self._job(encoder)
+        attrs, job = self.attrs, self.job(encoder)
         problem = RowwiseProblem(job.problem, attrs.norm, attrs.gated)
         kernel = encoder.choose("rowwise", problem, rowwise_candidates(problem, encoder))
         if isinstance(kernel, Stages):
             encode_stages(job, encoder)
-        else:
-            kernel.record(job, encoder)
+            return
+        kernel.record(job, encoder)
+        if isinstance(kernel, NormedCoop):
+            fused, target = NormedProblem(job.problem, attrs.norm == "STD"), Target.of(encoder)
+            encoder.expect(lambda: kernel.predict(fused, target))
 
-    def _job(self, encoder: VulkanEncoder) -> MatMulJob:
+    def job(self, encoder: VulkanEncoder) -> MatMulJob:
+        """Return what is to be recorded."""
         attrs = self.attrs
         norms = None
         if attrs.norm != "NONE":
             norms = RowNorms(attrs.epsilon, centered=attrs.norm == "STD")
         return replace(
-            super()._job(encoder),
+            super().job(encoder),
             activation=attrs.activation,
             join=attrs.residual,
             norms=norms,
@@ -180,7 +188,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
 
 def rowwise_candidates(
     problem: RowwiseProblem, encoder: VulkanEncoder
-) -> list[MatMulKernel | Stages]:
+) -> list[MatMulKernel | NormedCoop | Stages]:
     """Return what can compute a product, the likely fastest first."""
     product, target = problem.product, Target.of(encoder)
     # Rows that are filled up with zeros have another mean.
@@ -189,10 +197,16 @@ def rowwise_candidates(
         ("ranked products", len(MATMUL_FAMILIES), product, target.key),
         lambda: rank_matmul(product, target),
     )
-    found: list[MatMulKernel | Stages] = [kernel for kernel in ranked if kernel.rowwise and whole]
+    found: list[MatMulKernel | NormedCoop | Stages]
+    found = [kernel for kernel in ranked if kernel.rowwise and whole]
     few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
     found.insert(len(found) if few else 0, Stages())
-    return found
+    if problem.norm == "NONE" or problem.gated:
+        return found
+    fused = candidates_of(NormedProblem(product, problem.norm == "STD"), target, encoder)
+    kernels = [kernel for kernel in fused if isinstance(kernel, NormedCoop)]
+    first = fused[:1] != [Apart()] and not few
+    return [*kernels, *found] if first else [*found, *kernels]
 
 
 def matmul_problem(

@@ -152,6 +152,9 @@ class CoopTile:
         return ceil_div(k, self.step)
 
 
+# Of adding up an element and its square, instructions counted twice, as multiply-adds are.
+MOMENT_FLOPS = 6.5
+
 MAX_SHARED = 49_152
 MAX_SHARED_SMALL = 32_768
 
@@ -283,8 +286,20 @@ def coop_cost(
     gemm: Gemm,
     info: DeviceInfo,
     weight_bytes: int = 0,
+    *,
+    normed: bool = False,
+    keeps: bool = False,
 ) -> Cost:
-    """Return the time that a kernel is expected to take; arguments as of `rank_coop`."""
+    """Return the time that a kernel is expected to take; other arguments as of `rank_coop`.
+
+    Args:
+        kernel: a tile.
+        gemm: what to compute.
+        info: the device.
+        weight_bytes: of all constants of the network.
+        normed: the kernel normalises the rows of the left operand.
+        keeps: and stores them.
+    """
     tile = kernel.tile
     # Every subgroup reads its rows and columns of a step from shared memory.
     reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
@@ -304,5 +319,7 @@ def coop_cost(
         buffers=tile.buffers,
         weight_bytes=2 * gemm.columns * gemm.k * gemm.batches,
         matrices=True,
+        lane_flops=MOMENT_FLOPS * tile.rows * tile.step if normed else 0.0,
+        closing=normed + keeps,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

@@ -12,6 +12,7 @@ from vkmnn.vulkan.gemm.family import (
     MATMUL_FAMILIES,
     ConvKernel,
     F,
+    MatMulKernel,
     Target,
     rank_convolution,
     rank_matmul,
@@ -57,16 +58,23 @@ def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
     target = Target.of(encoder, narrow=job.narrow)
     problem = job.problem
-    candidates = encoder.once(
-        ("products", len(MATMUL_FAMILIES), problem, target.key),
-        lambda: _ordered(rank_matmul(problem, target), target),
-    )
+    candidates = matmul_kernels(problem, target, encoder)
     kernel = encoder.choose("matmul", _named(problem, target), candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
         encoder.expect(lambda: kernel.predict(problem, target))
+
+
+def matmul_kernels(
+    problem: MatMulProblem, target: Target, encoder: VulkanEncoder
+) -> list[MatMulKernel]:
+    """Return the kernels that can solve a problem, in the order in which they are offered."""
+    return encoder.once(
+        ("products", len(MATMUL_FAMILIES), problem, target.key),
+        lambda: _ordered(rank_matmul(problem, target), target),
+    )
 
 
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:

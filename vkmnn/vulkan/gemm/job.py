@@ -43,10 +43,17 @@ class ConvJob:
 
 @dataclass(frozen=True, slots=True)
 class RowNorms:
-    """What a kernel does to rows of the left operand: `centered` ones lose their mean first."""
+    """What a kernel does to rows of the left operand: `centered` ones lose their mean first.
+
+    `gain` and `shift` are constants, one number for each column of the rows, and `rows` is where
+    normalised rows are a result as well: these three are for `gemm/normed.py` alone.
+    """
 
     epsilon: float
     centered: bool = False
+    gain: Tensor | None = None
+    shift: Tensor | None = None
+    rows: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,13 @@ def lies_by_rows(tensor: Tensor, rows: int, k: int, across: bool) -> bool:
 
 
 def rows_of(
-    tensor: Tensor, rows: int, k: int, across: bool, matrices: int, encoder: VulkanEncoder
+    tensor: Tensor,
+    rows: int,
+    k: int,
+    across: bool,
+    matrices: int,
+    encoder: VulkanEncoder,
+    gain: Tensor | None = None,
 ) -> Operand:
     """Return matrices as rows along k of whole uvec4s of float16, packed unless they lie so.
 
@@ -145,17 +151,25 @@ def rows_of(
         across: neighbours along k lie `rows` apart, not side by side.
         matrices: how many matrices the tensor holds.
         encoder: takes the packing.
+        gain: a constant of `k` numbers, by which a constant is multiplied.
     """
     k8 = ceil_div(k, EIGHT)
 
     def pack(array: Array) -> Array:
         plain = array.reshape(matrices, *((k, rows) if across else (rows, k)))
         ordered = plain.swapaxes(1, 2) if across else plain
+        if gain is not None:
+            assert gain.value is not None
+            ordered = ordered * gain.value.reshape(k).astype(np.float32)
         return np.pad(ordered, ((0, 0), (0, 0), (0, -k % EIGHT))) if k % EIGHT else ordered
 
     if tensor.value is not None:
-        words = matrices * rows * k8 * EIGHT
-        packed = encoder.constant(tensor, f"coop:{rows}:{k}:{across}", pack, words=words)
+        key = f"coop:{rows}:{k}:{across}"
+        if gain is None:
+            words = matrices * rows * k8 * EIGHT
+            packed = encoder.constant(tensor, key, pack, words=words)
+        else:  # not in files: the key would have to change with the gain
+            packed = encoder.constant(tensor, f"{key}:{gain.name}", pack)
     elif lies_by_rows(tensor, rows, k, across):
         packed = tensor
     else:

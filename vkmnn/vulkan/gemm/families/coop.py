@@ -27,6 +27,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.norm_binding import NormBinding
 from vkmnn.vulkan.gemm.operands import Operand, rows_of
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
@@ -65,11 +66,12 @@ class MatMulCoop(CoopKernel, MatMulKernel):
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
         """Return both operands as rows along k."""
-        problem = job.problem
+        problem, across = job.problem, not job.transposed_b
         matrices = problem.matrices
+        gain = job.norms.gain if job.norms else None
         return (
             rows_of(job.a, problem.m, problem.k, job.transposed_a, matrices[0], encoder),
-            rows_of(job.b, problem.n, problem.k, not job.transposed_b, matrices[1], encoder),
+            rows_of(job.b, problem.n, problem.k, across, matrices[1], encoder, gain),
         )
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
@@ -84,13 +86,15 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         )
         k8 = ceil_div(gemm.k, VECTOR)
         walk = self.walk(gemm)
-        sizes = bound.sizes | {"k4": k8 * VECTOR // 4} | walk
+        norms = NormBinding.of(job, bound, encoder)
+        sizes = bound.sizes | {"k4": k8 * VECTOR // 4} | walk | norms.sizes
         dispatch_tiles(
             shader,
-            bound.tensors,
+            bound.tensors if self.split else [*bound.tensors, *norms.tensors],
             kernels.MatmulCoopParams(**sizes),
             {
                 **bound.spec,
+                **norms.spec,
                 "TAIL": k8 * VECTOR % self.tile.step != 0,
             },
             encoder,

@@ -1,0 +1,178 @@
+"""A normalisation and the product after it, in one dispatch: pairs, and the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.device_infos import COOPMAT_GPU
+from tests.op.vulkan.harness import device
+from vkmnn.core.plan import Plan
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.ir import Op, TensorInfo
+from vkmnn.ir.ops import UnaryAttrs
+from vkmnn.runtime.device import Device, open_profile
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.testing import mutation
+from vkmnn.testing.case import Case
+from vkmnn.testing.cases.normed import normed_case
+from vkmnn.testing.emulation import bench_for
+from vkmnn.testing.runner import compare
+from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.normed import Apart, NormedCoop, NormedProblem, candidates_of
+from vkmnn.vulkan.gemm.problem import MatMulProblem
+
+
+@pytest.fixture(scope="module")
+def matrices() -> Device:
+    """Return a device with cooperative matrices, its own or emulated."""
+    bench = bench_for(mutation.find("matmul_coop_16x32w16x32k4_128_0_4"), device())
+    if isinstance(bench, str):
+        pytest.skip(bench)
+    return bench.device
+
+
+class Taking:
+    """A chooser that takes one kernel for both if it can; notes what there was to choose."""
+
+    def __init__(self) -> None:
+        self.problems: list[NormedProblem] = []
+
+    def __call__(self, what: str, problem: Hashable, candidates: Sequence[Any]) -> Any:
+        """Return the smallest tile: it takes the shortest time to compile."""
+        if what != "normed":
+            return candidates[0]
+        self.problems.append(cast("Any", problem)[1])
+        return next(one for one in candidates if isinstance(one, NormedCoop) and one.tile.rows < 32)
+
+
+def run(case: Case, on: Device) -> tuple[list[NormedProblem], list[str]]:
+    """Compare a case with numpy; return the pairs that were found, and the kernels."""
+    chooser, shaders = Taking(), list[str]()
+    backend = VulkanBackend(on, chooser=chooser, fp16=True, fp16_inputs=True)
+    encode = backend.encode
+
+    def noted(segments: Any) -> Any:
+        recording, ends = encode(segments)
+        shaders.extend(dispatch.shader.name for dispatch in recording.dispatches)
+        return recording, ends
+
+    cast("Any", backend).encode = noted
+    case = replace(case, fp16=True)
+    plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
+    try:
+        results = plan.execute(case.feeds)
+    finally:
+        plan.close()
+        backend.close()
+    for info, want in zip(case.graph.outputs, case.expected(), strict=True):
+        compare(results[info.name], want, case)
+    return chooser.problems, shaders
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("number", range(4))
+def test_one_dispatch_does_both(number: int, keeps: bool, matrices: Device) -> None:
+    case = normed_case((2, 9), 72, 35 + number, keeps=keeps, number=number, rms=number == 3)
+    problems, shaders = run(case, matrices)
+    assert [problem.keeps for problem in problems] == [keeps]
+    assert not any("norm" in name for name in shaders)
+    assert sum("matmul" in name for name in shaders) == 1
+
+
+def test_rows_far_from_zero(matrices: Device) -> None:
+    """Their means cancel against sums of the very weights, as float16 holds them."""
+    run(normed_case((3,), 64, 40, mean=40.0), matrices)
+
+
+def test_rows_that_hardly_deviate_stay_finite(matrices: Device) -> None:
+    case = normed_case((3,), 64, 40, keeps=False)
+    run(replace(case, feeds={**case.feeds, "x": np.full((3, 64), 3.7, np.float32)}), matrices)
+
+
+def changed(case: Case, *ops: Op, outputs: Sequence[str] = ("out",), **constants: Any) -> Case:
+    """Return a case with other ops and constants."""
+    known: dict[str, Any] = {**case.feeds, **case.graph.constants, **constants}
+    for op in ops:
+        known[op.outputs[0]] = run_op(op, [known.get(name) for name in op.inputs])[0]
+    infos = [TensorInfo(name, case.graph.outputs[0].dtype, known[name].shape) for name in outputs]
+    graph = replace(
+        case.graph,
+        ops=list(ops),
+        outputs=infos,
+        constants={**case.graph.constants, **constants},
+    )
+    return replace(case, graph=graph)
+
+
+REFUSED = ("broken vectors", "read before", "scaled", "all axes", "weights beyond float16")
+
+
+def refused() -> dict[str, Case]:
+    plain = normed_case((5,), 16, 8, keeps=False, extra=False)
+    norm, product = plain.graph.ops
+    early = Op("UnaryOp", "early", ["normed"], ["rows"], UnaryAttrs("NEG"))
+    return {
+        "broken vectors": normed_case((5,), 12, 8),
+        "read before": changed(plain, norm, early, product, outputs=("rows", "out")),
+        "scaled": changed(plain, norm, replace(product, attrs=replace(product.attrs, alpha=2.0))),
+        "all axes": changed(plain, replace(norm, attrs=replace(norm.attrs, axis=0)), product),
+        "weights beyond float16": changed(
+            plain, norm, product, w=np.full((16, 8), 6e4, np.float32)
+        ),
+    }
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_stays_apart(what: str, matrices: Device) -> None:
+    problems, shaders = run(refused()[what], matrices)
+    assert problems == []
+    assert any("norm" in name for name in shaders)
+
+
+def first(problem: NormedProblem, info: DeviceInfo, *, fp16: bool = True) -> Any:
+    encoder = VulkanEncoder(info)
+    found = candidates_of(problem, Target(info, fp16=fp16), encoder)
+    return found[0] if found else None
+
+
+def product(m: int, n: int, k: int, **more: Any) -> MatMulProblem:
+    return MatMulProblem((), (), (), m, n, k, **more)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(197, 2304), (128, 3072), (64, 2304), (64, 3072)])
+def test_layers_of_transformers(rows: int, columns: int, keeps: bool) -> None:
+    problem = NormedProblem(product(rows, columns, 768), True, keeps)
+    assert isinstance(first(problem, open_profile("nvidia-h200").info), NormedCoop)
+
+
+def test_large_products_stay_apart() -> None:
+    """A dispatch more is little, and what the rows cost is much."""
+    large = NormedProblem(product(4096, 16_384, 4096), True)
+    assert first(large, open_profile("nvidia-h200").info) == Apart()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        product(64, 64, 12),
+        product(64, 64, 64, constant=False),
+        MatMulProblem((2,), (True,), (True,), 64, 64, 64),
+        product(0, 64, 64),
+    ],
+)
+def test_what_no_kernel_takes(odd: MatMulProblem) -> None:
+    assert first(NormedProblem(odd, True), COOPMAT_GPU) is None
+
+
+def test_only_matrices_of_float16() -> None:
+    problem = NormedProblem(product(64, 64, 64), True)
+    assert first(problem, COOPMAT_GPU, fp16=False) is None
+    assert first(problem, replace(COOPMAT_GPU, cooperative_matrices=())) is None

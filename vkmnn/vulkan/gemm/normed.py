@@ -1,0 +1,126 @@
+"""A normalisation and the product after it, in one dispatch of cooperative matrices.
+
+The kernel adds up rows and their squares while it stages them, and normalises its sums at the end.
+docs/decisions/normed-products.md says when, and what that does to the results.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from vkmnn.records import dataclass
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.cost.tiles import weighed_us
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.coop_tiles import (
+    TILES_OF,
+    VECTOR,
+    CoopKernel,
+    CoopTile,
+    coop_cost,
+    matrix_of,
+)
+from vkmnn.vulkan.gemm.encode import matmul_kernels
+from vkmnn.vulkan.gemm.families.coop import MatMulCoop
+from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.job import MatMulJob
+from vkmnn.vulkan.gemm.problem import MatMulProblem
+
+# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
+MARGIN = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class NormedProblem:
+    """A product of normalised rows; `keeps`: they are a result of it, too."""
+
+    product: MatMulProblem
+    centered: bool
+    keeps: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a kernel: one matrix of constants, and rows of whole vectors."""
+        product = self.product
+        return (
+            product.constant
+            and not product.batch
+            and product.dtype == "f32"
+            and product.k % VECTOR == 0
+            and 0 not in (product.m, product.n, product.k)
+        )
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Two dispatches."""
+
+
+@dataclass(frozen=True)
+class NormedCoop:
+    """One dispatch; every workgroup sees the whole K."""
+
+    tile: CoopTile
+    family: ClassVar[str] = "coop"
+
+    def predict(self, problem: NormedProblem, target: Target) -> Expected:
+        """Return the time that it is expected to take."""
+        gemm = problem.product.gemm
+        cost = coop_cost(
+            CoopKernel(self.tile),
+            gemm,
+            target.info,
+            target.weight_bytes,
+            normed=True,
+            keeps=problem.keeps,
+        )
+        return Expected(cost, gemm.work, self.tile.done(gemm))
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch of a job with `norms`."""
+        MatMulCoop(self.tile).record(job, encoder)
+
+
+Candidate = NormedCoop | Apart
+
+
+def normed_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
+    """Return the kernels for both, the likely fastest first."""
+    matrix = matrix_of(target.info)
+    if matrix is None or not target.fp16 or not problem.fits:
+        return []
+    timed: list[tuple[float, NormedCoop]] = []
+    for tile in (tile for same in TILES_OF[matrix] for tile in same):
+        if tile.fits(target.info):
+            kernel = NormedCoop(tile)
+            expected = kernel.predict(problem, target)
+            us = weighed_us(expected.cost.total, expected.done, expected.needed)
+            timed.append((us, kernel))
+    return [kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])]
+
+
+def candidates_of(
+    problem: NormedProblem, target: Target, encoder: VulkanEncoder
+) -> list[Candidate]:
+    """Return the ways to compute both, the likely fastest first; empty where there is but one."""
+
+    def find() -> list[Candidate]:
+        kernels = normed_kernels(problem, target)
+        if not kernels:
+            return []
+        us = kernels[0].predict(problem, target).cost.total
+        faster = target.gpu and MARGIN * us < _apart_us(problem, target, encoder)
+        return [*kernels, Apart()] if faster else [Apart(), *kernels]
+
+    return encoder.once(("normed", problem, target.key), find)
+
+
+def _apart_us(problem: NormedProblem, target: Target, encoder: VulkanEncoder) -> float:
+    """Return what a normalisation, the gap after it and the product are expected to take."""
+    product = problem.product
+    rows = pass_cost(2 * target.element_bytes * product.m * product.k, target.info, product.m)
+    expected = matmul_kernels(product, target, encoder)[0].predict(product, target)
+    alone = expected.cost.total if expected else 0.0
+    return rows.total + class_of(target.info).gap_us + alone
