@@ -126,7 +126,7 @@ def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Inputs) -> list[AnyArr
     sums = _convolve(attrs, x, w).astype(np.float64)
     sums = _add_bias(sums, required(inputs, 2).astype(np.float64))
     each = required(inputs, 4).astype(np.float32).reshape(-1, *(1,) * (sums.ndim - 2))
-    codes = requantized(sums, each, optional(inputs, 3), attrs)
+    codes = requantized(sums, each, optional(inputs, 3), attrs, optional(inputs, 5))
     return [codes.astype(dtype, copy=False)]
 
 

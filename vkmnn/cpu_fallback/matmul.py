@@ -22,7 +22,7 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.requantize import requantized
+from vkmnn.cpu_fallback.requantize import attend_codes, requantized
 from vkmnn.cpu_fallback.unary import finish, gated
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import (
@@ -102,7 +102,8 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
     sums = np.matmul(a.astype(np.float64), b.astype(np.float64))
     bias = optional(inputs, 2)
     sums = sums if bias is None else sums + bias
-    return [requantized(sums, required(inputs, 4), optional(inputs, 3), attrs)]
+    ends = optional(inputs, 5), optional(inputs, 6)
+    return [requantized(sums, required(inputs, 4), optional(inputs, 3), attrs, *ends)]
 
 
 @cpu_execution("Einsum")
@@ -162,6 +163,8 @@ def _attend(
     attrs: AttentionAttrs | StridedAttentionAttrs,
     length: AnyArray | None,
 ) -> AnyArray:
+    if attrs.codes is not None:
+        return attend_codes(q, k, v, attrs.scale, attrs.codes)
     if length is not None:
         there = max(1, min(int(length.reshape(())), k.shape[-2]))
         k, v = k[..., :there, :], v[..., :there, :]

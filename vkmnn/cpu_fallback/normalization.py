@@ -15,6 +15,7 @@ from vkmnn.cpu_fallback.registry import (
     required,
     widen,
 )
+from vkmnn.cpu_fallback.requantize import decoded, mean_of_codes
 from vkmnn.cpu_fallback.unary import activate
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
@@ -40,7 +41,7 @@ def _normalise(
 @cpu_execution("LayerNorm")
 def _layer_norm(op: Op[LayerNormAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
-    x = required(inputs, 0)
+    x = decoded(required(inputs, 0), attrs.of_input)
     axes = tuple(range(normalize_axis(attrs.axis, x.ndim), x.ndim))
     result, mean, inverse = _normalise(widen(x), axes, attrs.epsilon, rms=attrs.rms)
     scale, bias = optional(inputs, 1), optional(inputs, 2)
@@ -48,7 +49,10 @@ def _layer_norm(op: Op[LayerNormAttrs], inputs: Inputs) -> list[AnyArray]:
         result = result * widen(scale)
     if bias is not None:
         result = result + widen(bias)
-    return [result.astype(x.dtype), mean.astype(np.float32), inverse.astype(np.float32)]
+    result = result.astype(x.dtype)
+    if attrs.ending:
+        result = mean_of_codes(result, attrs.ending)
+    return [result, mean.astype(np.float32), inverse.astype(np.float32)]
 
 
 @cpu_execution("GroupNorm")

@@ -16,6 +16,7 @@ from vkmnn.cpu_fallback.registry import (
     required,
     widen,
 )
+from vkmnn.cpu_fallback.requantize import decoded, mean_of_codes
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import (
@@ -121,12 +122,13 @@ def softmax(x: AnyArray, axes: Axes, *, log: bool = False) -> AnyArray:
 @cpu_execution("Softmax")
 def _softmax(op: Op[SoftmaxAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
-    x = required(inputs, 0)
+    x = decoded(required(inputs, 0), attrs.of_input)
     if attrs.flatten:
         axes = tuple(range(flatten_axis(attrs.axis, x.ndim), x.ndim))
     else:
         axes = (normalize_axis(attrs.axis, x.ndim),)
-    return [softmax(widen(x), axes, log=attrs.log).astype(x.dtype, copy=False)]
+    result = softmax(widen(x), axes, log=attrs.log).astype(x.dtype, copy=False)
+    return [mean_of_codes(result, attrs.ending) if attrs.ending else result]
 
 
 def _arg_reduce(op: Op[ArgReduceAttrs], x: AnyArray, *, largest: bool) -> AnyArray:

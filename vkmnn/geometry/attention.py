@@ -58,6 +58,7 @@ def _attention(ctx: GeometryContext[AttentionAttrs]) -> None:
         scale=attrs.scale,
         causal=attrs.causal,
         zero_fully_masked=attrs.zero_fully_masked,
+        codes=attrs.codes,
     )
     names = [tensor.name for tensor in tensors]
     length = ctx.optional_input(4)

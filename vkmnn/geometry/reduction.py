@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -132,5 +133,5 @@ def _softmax(ctx: GeometryContext[SoftmaxAttrs]) -> None:
     flat = (prod(source.dims[:axis]), prod(source.dims[axis:]))
     rows, result = ctx.temp(source.dtype, flat), ctx.temp(source.dtype, flat)
     emit_copy(ctx, source, rows)
-    ctx.emit("Softmax", [rows.name], SoftmaxAttrs(1, attrs.log), result)
+    ctx.emit("Softmax", [rows.name], replace(attrs, axis=1, flatten=False), result)
     emit_copy(ctx, result, ctx.outputs[0])

@@ -191,9 +191,24 @@ class CodeSum:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class CodeMean:
+    """What makes codes of means of codes: y = clip(rint((mean · of_x) / unit), low, high) · scale.
+
+    All arithmetic is float32, in this order; `of_x` is the scale of x, `unit` that of y. Softmax
+    and LayerNorm end so, too; NaN becomes `low`.
+    """
+
+    of_x: float
+    unit: float
+    low: float
+    high: float
+    scale: float = 1.0
+
+
 @op_type(
     "QuantizedConvolution",
-    inputs=(5, 5),
+    inputs=(5, 6),
     flops=cost.convolution_flops,
     host=HostWork(cost.convolution_numbers, cost.convolution_steps, 3e-10, blas=True),
 )
@@ -206,6 +221,8 @@ class QuantizedConvolutionAttrs(OpAttrs):
     it is rounded to float32 once, and the product with the factor half to even. A residual is codes
     too, and joins as `add` says; without that, it is a part of the sum. The result is multiplied
     by `scale`. `taken`: bounds of x, where they are known. Window and group: `ConvolutionAttrs`.
+    Input 5, a table, may say what becomes of codes before a residual joins late; its first number
+    is for the code `first`.
     """
 
     kernel: tuple[int, ...]
@@ -219,6 +236,7 @@ class QuantizedConvolutionAttrs(OpAttrs):
     add: CodeSum | None = None
     scale: float = 1.0
     taken: tuple[float, float] = (-inf, inf)
+    first: int = 0
 
 
 @op_type(
@@ -304,7 +322,7 @@ class NormedMatMulAttrs(OpAttrs):
 
 @op_type(
     "QuantizedMatMul",
-    inputs=(5, 5),
+    inputs=(5, 7),
     flops=cost.matmul_flops,
     host=HostWork(cost.matmul_numbers, flop_s=1e-10, blas=True),
 )
@@ -313,7 +331,10 @@ class QuantizedMatMulAttrs(OpAttrs):
     """A product of codes: y = clip(rint((a @ b + bias) · factor), low, high) · scale.
 
     Inputs: a, b (whole numbers; int8 and int16 if constant), bias [N] or absent, residual, factor
-    [N] or [1]; all else is as with `QuantizedConvolution`, and operands are those of `MatMul`.
+    [N] or [1], table; all else is as with `QuantizedConvolution`, and operands are those of
+    `MatMul`. Input 6, constant [7, N], rounds codes a second time, before the table: its rows are
+    low, high, of_x, offset, unit, made_low and made_high, and a code c becomes
+    clip(rint((clip(c, low, high) · of_x + offset) / unit), made_low, made_high).
     """
 
     transpose_a: bool
@@ -322,6 +343,7 @@ class QuantizedMatMulAttrs(OpAttrs):
     high: float
     add: CodeSum | None = None
     scale: float = 1.0
+    first: int = 0
 
 
 @op_type(
@@ -471,11 +493,16 @@ class ReductionAttrs(OpAttrs):
 @op_type("Softmax", flops=5, host=ROWS)
 @dataclass(frozen=True, slots=True)
 class SoftmaxAttrs(OpAttrs):
-    """Softmax over `axis`, or over all axes from it on when `flatten` (ONNX before opset 13)."""
+    """Softmax over `axis`, or over all axes from it on when `flatten` (ONNX before opset 13).
+
+    x is multiplied by `of_input` first, the scale of its codes; `ending` makes codes of the result.
+    """
 
     axis: int = -1
     log: bool = False
     flatten: bool = False
+    of_input: float = 1.0
+    ending: CodeMean | None = None
 
 
 @op_type("ArgMax", "ArgMin", flops=per_input(1), host=HostWork(numbers_of(inputs=1)))
@@ -671,12 +698,15 @@ class LayerNormAttrs(OpAttrs):
 
     With `rms` the mean is not subtracted. scale and bias broadcast to the normalised axes.
     Outputs: y, and
-    optionally mean and inverse standard deviation (ONNX LayerNormalization).
+    optionally mean and inverse standard deviation (ONNX LayerNormalization). x is multiplied by
+    `of_input` first, the scale of its codes; `ending` makes codes of y.
     """
 
     axis: int = -1
     epsilon: float = 1e-5
     rms: bool = False
+    of_input: float = 1.0
+    ending: CodeMean | None = None
 
 
 @op_type("GroupNorm", inputs=(1, 3), flops=8, host=ROWS)
@@ -709,20 +739,6 @@ class LRNAttrs(OpAttrs):
     alpha: float = 1e-4
     beta: float = 0.75
     bias: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CodeMean:
-    """What makes codes of means of codes: y = clip(rint((mean · of_x) / unit), low, high) · scale.
-
-    All arithmetic is float32, in this order; `of_x` is the scale of x, `unit` that of y.
-    """
-
-    of_x: float
-    unit: float
-    low: float
-    high: float
-    scale: float = 1.0
 
 
 @op_type(
@@ -910,6 +926,23 @@ class EinsumAttrs(OpAttrs):
     equation: str
 
 
+@dataclass(frozen=True, slots=True)
+class CodeAttention:
+    """How attention of codes rounds, in float32 and half to even.
+
+    s = clip(rint((q · k) · scale), low, low + len(table) - 1); x = table[s - low]; p =
+    clip(rint(softmax(x) / unit), *weights); y = clip(rint((p · v) · factor), *made) · decoded.
+    """
+
+    low: float
+    table: tuple[float, ...]
+    unit: float
+    weights: tuple[float, float]
+    factor: float
+    made: tuple[float, float]
+    decoded: float = 1.0
+
+
 @op_type(
     "Attention",
     inputs=(3, 4),
@@ -926,11 +959,15 @@ class AttentionAttrs(OpAttrs):
 
     With `causal`, query i sees keys 0..i only. With `zero_fully_masked`, a query whose keys are all
     masked gets zeros (ONNX Attention 24); without it, the softmax over -inf alone gives NaN.
+
+    With `codes`, operands are codes, sums exact, and `scale` makes codes of scores; there is no
+    mask, and no fifth input.
     """
 
     scale: float
     causal: bool = False
     zero_fully_masked: bool = True
+    codes: CodeAttention | None = None
 
 
 @op_type("CachedAttention", inputs=(8, 9), flops=cost.cached_attention_flops, host=SCATTERED)
@@ -987,6 +1024,7 @@ class StridedAttentionAttrs(OpAttrs):
     scale: float
     causal: bool = False
     zero_fully_masked: bool = True
+    codes: CodeAttention | None = None
 
 
 RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -381,6 +381,129 @@ def arg_reduce(
     )
 
 
+AttentionCodesAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_ATTENTION_CODES = struct.Struct("<2IIIIIfI3III3III3II3II3II")
+
+
+class AttentionCodesParams(Params):
+    """Push constants of `attention_codes`: 120 bytes.
+
+    Values: 2 in batch_size, 3 in q_batch, 3 in k_batch, 3 in v_batch, 3 in mask_batch, 3 in
+    y_batch.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "queries",
+        "keys",
+        "depth",
+        "width",
+        "scale",
+        "q_start",
+        "q_batch",
+        "q_row",
+        "k_start",
+        "k_batch",
+        "k_row",
+        "v_start",
+        "v_batch",
+        "v_row",
+        "mask_batch",
+        "mask_row",
+        "y_batch",
+        "y_row",
+    )
+
+    def __init__(
+        self,
+        *,
+        batch_size: tuple[int, ...],
+        queries: int,
+        keys: int,
+        depth: int,
+        width: int,
+        scale: float,
+        q_start: int,
+        q_batch: tuple[int, ...],
+        q_row: int,
+        k_start: int,
+        k_batch: tuple[int, ...],
+        k_row: int,
+        v_start: int,
+        v_batch: tuple[int, ...],
+        v_row: int,
+        mask_batch: tuple[int, ...],
+        mask_row: int,
+        y_batch: tuple[int, ...],
+        y_row: int,
+    ) -> None:
+        self.batch_size: Final = batch_size
+        self.queries: Final = queries
+        self.keys: Final = keys
+        self.depth: Final = depth
+        self.width: Final = width
+        self.scale: Final = scale
+        self.q_start: Final = q_start
+        self.q_batch: Final = q_batch
+        self.q_row: Final = q_row
+        self.k_start: Final = k_start
+        self.k_batch: Final = k_batch
+        self.k_row: Final = k_row
+        self.v_start: Final = v_start
+        self.v_batch: Final = v_batch
+        self.v_row: Final = v_row
+        self.mask_batch: Final = mask_batch
+        self.mask_row: Final = mask_row
+        self.y_batch: Final = y_batch
+        self.y_row: Final = y_row
+
+    def pack(self) -> bytes:
+        try:
+            return _ATTENTION_CODES.pack(
+                *array(self.batch_size, 2),
+                self.queries,
+                self.keys,
+                self.depth,
+                self.width,
+                self.scale,
+                self.q_start,
+                *array(self.q_batch, 3),
+                self.q_row,
+                self.k_start,
+                *array(self.k_batch, 3),
+                self.k_row,
+                self.v_start,
+                *array(self.v_batch, 3),
+                self.v_row,
+                *array(self.mask_batch, 3),
+                self.mask_row,
+                *array(self.y_batch, 3),
+                self.y_row,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ATTENTION_CODES, error) from None
+
+
+def attention_codes(
+    *,
+    aligned: AttentionCodesAligned,
+) -> Shader:
+    """Return a variant of `attention_codes`.
+
+    Attention of codes for any device: a workgroup makes one query. Its scores lie in shared
+    memory, as products of queries and keys first, then as exponentials, then as codes.
+    """
+    return _find(
+        "attention_codes",
+        {
+            "aligned": aligned,
+        },
+    )
+
+
 AttentionRotateRows: TypeAlias = Literal[
     8,
     16,
@@ -397,6 +520,7 @@ AttentionRotateAligned: TypeAlias = Literal[
 AttentionRotateElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 _ATTENTION_ROTATE = struct.Struct("<2IIIIIfI3III3III3II3II3II")
 
@@ -513,7 +637,8 @@ def attention_rotate(
     queries of up to 64 columns, 4 * lanes keys at a time, with a softmax that is corrected as its
     maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022, FlashAttention). A lane loads the
     vec4s of its own queries and of its own four keys; the others' queries reach it by a rotation
-    of the subgroup.
+    of the subgroup. Of codes (`c8`, in floats), scores and softmax are rounded: what all keys add
+    up to is found first, then scores are computed once more.
     """
     return _find(
         "attention_rotate",
@@ -5138,7 +5263,7 @@ def norm_rows(
     the row in registers; HOLD 0 reads a longer row three times. Form aligned: rows are whole
     vec4s, scale and bias too. Form rows: a row may start and end inside a vec4, and these
     elements are stored one by one. Form channels: so, too, with factors per channel and an
-    activation, and without HOLD.
+    activation, and without HOLD. OF_INPUT is what x is multiplied by: the scale of its codes.
     """
     return _find(
         "norm_rows",
@@ -6809,7 +6934,7 @@ def softmax_rows(
     Softmax, or its logarithm, of plain rows; a workgroup makes one row. With HOLD, the vec4s of
     an invocation, it keeps the row in registers; HOLD 0 reads a longer row three times. Rows of
     sizes that 4 does not divide (aligned 1) start and end inside a vec4: these elements are
-    stored one by one.
+    stored one by one. OF_INPUT is what x is multiplied by: the scale of its codes.
     """
     return _find(
         "softmax_rows",

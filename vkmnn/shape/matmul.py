@@ -79,7 +79,9 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Infos, values: Values) -> O
     check_shape(inputs, 3, output, "residual")
     # Constant codes may be bytes.
     whole = dtype_of(inputs, 1) in (DType.INT8, DType.INT16)
-    floats = (0, 2, 3, 4) if whole else (0, 1, 2, 3, 4)
+    floats = (0, 2, 3, 4, 5, 6) if whole else (0, 1, 2, 3, 4, 5, 6)
+    if has_input(inputs, 6):
+        check_shape(inputs, 6, (7, *output[-1:]), "second rounding")
     return [(same_dtype(inputs, *floats), output)]
 
 

@@ -10,7 +10,8 @@ from math import isfinite
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir.ops import CodeMean
+from vkmnn.ir import Array
+from vkmnn.ir.ops import CodeMean, LayerNormAttrs, SoftmaxAttrs
 
 _BYTE = np.iinfo(np.int8)
 
@@ -28,6 +29,13 @@ def code_shift(low: float, high: float) -> int | None:
     return int(max(high - _BYTE.max, 0) + min(low - _BYTE.min, 0))
 
 
+def shift_of_codes(values: Array | None) -> int | None:
+    """Return the same for the whole numbers of an array; None where it has others, too."""
+    if values is None or not np.array_equal(values, np.rint(values)):
+        return None
+    return code_shift(float(values.min(initial=0)), float(values.max(initial=0)))
+
+
 def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
     """Return the constants that tell a kernel which of its tensors hold codes, by their names."""
     spec: dict[str, int | bool] = {}
@@ -35,6 +43,11 @@ def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
         if tensor is not None and tensor.codes is not None:
             spec |= {f"{name.upper()}_CODES": True, f"{name.upper()}_SHIFT": tensor.codes}
     return spec
+
+
+def reads_or_makes_codes(attrs: SoftmaxAttrs | LayerNormAttrs) -> bool:
+    """Return whether a normalisation multiplies codes by their scale, or ends with codes."""
+    return attrs.of_input != 1.0 or attrs.ending is not None
 
 
 def rounding_spec(ending: CodeMean | None) -> dict[str, float | bool]:

@@ -261,7 +261,7 @@ def _matmul(
         own = b_rank - 2 if attrs.transpose_b else b_rank - 1
         factor = inputs[4] if len(inputs) > 4 else None
         each = factor is not None and prod(factor.shape) > 1
-        reads = [None, own, 0, rank - 1, 0 if each else None]
+        reads = [None, own, 0, rank - 1, 0 if each else None, None, 1]
         gates = b.shape[own] // max(1, outputs[0].shape[-1])
         unit = COLUMNS // max(1, gates)
         cuts.append(cut_along(op, inputs, outputs, reads, rank - 1, unit=unit))

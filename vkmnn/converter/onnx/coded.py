@@ -255,14 +255,31 @@ def behind_clamps(node: NodeContext, x: str) -> Clamped:
     return Clamped(x, low, high)
 
 
+_LARGE = 1e30
+"""Constants below this are added to what codes stand for without a thought of infinity."""
+
+
+def _is_number(node: NodeContext, x: str) -> bool:
+    """True for what codes stand for, and for constants, also in codes."""
+    if decoded(node, x) is not None:
+        return True
+    constants = fixed(node, x)
+    values = node.const_value(x)
+    if constants is not None:
+        values = np.asarray(constants.scale)
+    if values is None or values.dtype != np.float32:
+        return False
+    return bool((np.abs(values) < _LARGE).all())
+
+
 def is_finite(node: NodeContext, x: str) -> bool:
-    """True for sums and products of what codes stand for, which are never NaN."""
+    """True for sums and products of what codes stand for, and of constants: they are not NaN."""
     if decoded(node, x) is not None:
         return True
     op = node.maker(x)
     if op is None or not isinstance(op.attrs, BinaryAttrs) or op.attrs.kind not in ("ADD", "MUL"):
         return False
-    return all(decoded(node, name) is not None for name in op.inputs)
+    return all(_is_number(node, name) for name in op.inputs)
 
 
 def averaged(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.code_rows import has_codes
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
@@ -206,7 +207,7 @@ class FuseNorm(PatternPass["Op[LayerNormAttrs]"]):
         if _operand(op, _GAIN):
             return NoMatch("it normalises rows already")
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
-        if norm is None or not norm.attrs.rms or any(norm.outputs[1:]):
+        if norm is None or not norm.attrs.rms or any(norm.outputs[1:]) or has_codes(norm):
             return NoMatch("no root mean square before")
         gain = index.constant(_operand(norm, 1))
         if gain is None or gain.shape != (op.attrs.depth,) or any(norm.inputs[2:]):

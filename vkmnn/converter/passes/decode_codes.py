@@ -11,18 +11,22 @@ from vkmnn.ir import DType
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
     BinaryAttrs,
+    LayerNormAttrs,
     PoolingAttrs,
     QuantizedConvolutionAttrs,
     QuantizedMatMulAttrs,
+    SoftmaxAttrs,
 )
 from vkmnn.records import dataclass
+
+_Rows = LayerNormAttrs | SoftmaxAttrs
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
     producer: Op
     shaped: Op | None
-    attrs: QuantizedConvolutionAttrs | QuantizedMatMulAttrs | PoolingAttrs
+    attrs: QuantizedConvolutionAttrs | QuantizedMatMulAttrs | PoolingAttrs | _Rows
 
 
 class DecodeCodes(PatternPass[_Match]):
@@ -42,7 +46,7 @@ class DecodeCodes(PatternPass[_Match]):
         shaped = index.producer_of_type(parts[0], "Flatten", "Reshape", "Squeeze")
         codes = shaped.inputs[0] if shaped else parts[0]
         producer = index.producer_of_type(
-            codes, "QuantizedConvolution", "QuantizedMatMul", "Pooling"
+            codes, "QuantizedConvolution", "QuantizedMatMul", "Pooling", "LayerNorm", "Softmax"
         )
         if producer is None:
             return NoMatch("no codes before")
@@ -66,12 +70,19 @@ class DecodeCodes(PatternPass[_Match]):
         index.replace(op, *ops)
 
 
-_Attrs = TypeVar("_Attrs", QuantizedConvolutionAttrs, QuantizedMatMulAttrs, PoolingAttrs)
+_Attrs = TypeVar(
+    "_Attrs",
+    QuantizedConvolutionAttrs,
+    QuantizedMatMulAttrs,
+    PoolingAttrs,
+    LayerNormAttrs,
+    SoftmaxAttrs,
+)
 
 
 def _scaled(attrs: _Attrs, scale: float) -> _Attrs | None:
     """Return what multiplies codes by a scale; None where they are none, or multiplied already."""
-    if not isinstance(attrs, PoolingAttrs):
+    if isinstance(attrs, QuantizedConvolutionAttrs | QuantizedMatMulAttrs):
         return replace(attrs, scale=scale) if attrs.scale == 1.0 else None
     ending = attrs.ending
     if ending is None or ending.scale != 1.0:

@@ -14,10 +14,10 @@ from vkmnn.converter.passes.affine import (
     channel_vector,
     read_affine,
 )
-from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
-from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs
+from vkmnn.ir.ops import GroupNormAttrs, LayerNormAttrs, UnaryAttrs
 from vkmnn.records import dataclass
 
 
@@ -64,6 +64,8 @@ class FoldNormAffine(PatternPass[_Match]):
             return NoMatch("no normalisation before")
         if not index.read_once(value) or any(producer.outputs[1:]):
             return NoMatch("the value before is used elsewhere")
+        if _is_rounded(op, index):
+            return NoMatch("it is rounded then, which its own division decides")
         attrs, shape = producer.attrs, index.shape(producer.inputs[0])
         fit = _fit(attrs, index, producer.inputs[0])
         if shape is None or fit is None:
@@ -106,6 +108,14 @@ class FoldNormAffine(PatternPass[_Match]):
             inputs.pop()
         outputs, source = list(op.outputs), merged_source((producer, op))
         index.replace(op, Op(producer.type, producer.name, inputs, outputs, match.attrs, source))
+
+
+def _is_rounded(op: Op, index: GraphIndex) -> bool:
+    """True for steps of a scale that become codes."""
+    if binary_parts(op, "DIV") is None:
+        return False
+    readers = index.readers(op.outputs[0])
+    return any(isinstance(one.attrs, UnaryAttrs) and one.attrs.kind == "ROUND" for one in readers)
 
 
 def _fit(attrs: LayerNormAttrs | GroupNormAttrs, index: GraphIndex, value: str) -> Fit | None:

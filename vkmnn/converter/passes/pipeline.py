@@ -16,7 +16,11 @@ from vkmnn.converter.passes.base import IndexedPass, Pass
 from vkmnn.converter.passes.causal import DetectCausalMasks
 from vkmnn.converter.passes.chain import FuseChains
 from vkmnn.converter.passes.clamp import MergeClamps
+from vkmnn.converter.passes.code_attention import FuseCodeAttention
+from vkmnn.converter.passes.code_offset import FuseCodeOffset
+from vkmnn.converter.passes.code_rows import DecodeRows, RoundRows
 from vkmnn.converter.passes.code_sum import FuseCodeSum
+from vkmnn.converter.passes.code_table import FuseCodeTable
 from vkmnn.converter.passes.codes import FuseGate, FuseNorm, MergeCodes
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
@@ -30,6 +34,7 @@ from vkmnn.converter.passes.layer_norm import FuseLayerNorm
 from vkmnn.converter.passes.matmul_reshape import UnwrapMatMul
 from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScale
 from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
+from vkmnn.converter.passes.merge_code_products import MergeCodeProducts
 from vkmnn.converter.passes.merge_matmul import MergeMatMul
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
 from vkmnn.converter.passes.refine_shapes import RefineShapes
@@ -79,6 +84,8 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         MoveTransposes(),
         MergeClamps(),
         FuseCodeSum(),
+        FuseCodeOffset(),
+        FuseCodeTable(evaluate),
         FuseElementwise(),
         SimplifySoftplus(),
         FuseLayerNorm(),
@@ -106,7 +113,11 @@ def late_passes() -> tuple[Pass, ...]:
     """
     return (
         FuseLateResidual(),
+        RoundRows(),
+        DecodeRows(),
         DecodeCodes(),
+        FuseCodeAttention(),
+        MergeCodeProducts(),
         FuseChains(),
         FuseGate(),
         FuseNorm(),

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.code_rows import has_codes
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
@@ -128,7 +129,7 @@ class FuseFloatNorm(PatternPass["Op[LayerNormAttrs]"]):
 
     def match(self, op: Op[Any], index: GraphIndex) -> Op[LayerNormAttrs] | NoMatch:
         norm = index.producer_of_type(op.inputs[0], "LayerNorm")
-        if norm is None or any(norm.outputs[1:]):
+        if norm is None or any(norm.outputs[1:]) or has_codes(norm):
             return NoMatch("no normalisation before")
         readers = index.readers(norm.outputs[0])
         if index.is_output(norm.outputs[0]) or len(readers) > MAX_READERS:

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import AttentionAttrs, CachedAttentionAttrs, LinearAttentionAttrs, RotaryAttrs
+from vkmnn.ir.ops import (
+    AttentionAttrs,
+    CachedAttentionAttrs,
+    CodeAttention,
+    LinearAttentionAttrs,
+    RotaryAttrs,
+)
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import floats, whole
 
@@ -67,10 +73,34 @@ def _counted(operands: list[AnyArray | None], mask: AnyArray | None, keys: int) 
     return op_case("Attention", AttentionAttrs(0.5), [*poisoned, mask, length])
 
 
+def _of_codes(variant: Variant) -> Iterator[Case]:
+    """Yield attention of codes: probabilities that are one, half or nothing show every rounding."""
+    for batch, heads, queries, keys, depth, width in _SIZES[int(variant.axes["aligned"])]:
+        operands: list[AnyArray | None] = [
+            whole(batch, heads, queries, depth),
+            whole(batch, heads, keys, depth, seed=1),
+            whole(batch, heads, keys, width, seed=2),
+        ]
+        # Far from one another but for two that are the same.
+        table = tuple(float(300 * (code // 2)) for code in range(81))
+        for made, decoded in ((0.375, 1.0), (0.03125, 0.5)):
+            codes = CodeAttention(
+                -40.0, table, 2.0**-7, (-3.0, 97.0), made, (-90.0, 100.0), decoded
+            )
+            attrs = AttentionAttrs(0.25, zero_fully_masked=False, codes=codes)
+            yield op_case("Attention", attrs, operands, rtol=0, atol=0)
+
+
 @shader_cases("attention_rotate")
 def attention_rotate(variant: Variant) -> Iterator[Case]:
     """Broken tiles, masks per key and per query, triangles, queries that see nothing."""
-    return _cases(variant)
+    return _of_codes(variant) if variant.element == "c8" else _cases(variant)
+
+
+@shader_cases("attention_codes")
+def attention_codes(variant: Variant) -> Iterator[Case]:
+    """Broken vec4s, more keys and columns than invocations."""
+    return _of_codes(variant)
 
 
 @shader_cases("attention_tile")

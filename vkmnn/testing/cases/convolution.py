@@ -108,12 +108,14 @@ class Maker:
         wide: bool = False,
         shift: int = 0,
         large: bool = False,
+        table: bool = False,
         taken: tuple[float, float] = (-inf, inf),
     ) -> Case:
         """Return a convolution of codes; many of the sums end between two of them.
 
         Weights are bytes, the outermost among them, plus `shift`, or with `wide` more than
-        bytes hold; with `large`, they are all as large as can be.
+        bytes hold; with `large`, they are all as large as can be. With `table`, codes are looked
+        up.
         """
         axes = len(x) - 2
         numbers = "QuantizedConvolution"
@@ -135,7 +137,11 @@ class Maker:
             shape = op_case(numbers, attrs, inputs).graph.outputs[0].dims
             inputs[3] = whole(*shape, seed=3)
             attrs = replace(attrs, add=CodeSum(0.5, 0.75, 1.25, -20.0, 31.0))
-        return op_case(numbers, attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
+        if table:
+            inputs.append((np.arange(212) * 7 % 83 - 41).astype(np.float32))
+            attrs = replace(attrs, first=-90)
+        constant = [1, 2, 4, 5] if table else [1, 2, 4]
+        return op_case(numbers, attrs, inputs, constant=constant, rtol=0, atol=0)
 
     def in_bytes(
         self,
@@ -155,7 +161,7 @@ class Maker:
         case = self.codes(x, w, residual=residual, **more)
         (op,), shape = case.graph.ops, case.graph.outputs[0].dims
         assert isinstance(op.attrs, QuantizedConvolutionAttrs)
-        attrs = replace(op.attrs, low=-101.0, high=99.0)
+        attrs = replace(op.attrs, low=-101.0, high=99.0, first=-90)
         if floats != "read":
             attrs = replace(attrs, taken=(float(low), low + 255.0))
         if floats == "made":
@@ -237,6 +243,8 @@ def _narrow_tiles(make: Maker) -> Iterator[Case]:
     yield make.codes((1, 1, 1, 1), (2, 1, 1, 1))
     yield make.codes((0, 7, 5, 5), (4, 7, 3, 3))
     yield make.codes((1, 13, 1, 3), (269, 13, 1, 1), residual=True, shift=-5)
+    yield make.codes((1, 13, 1, 3), (269, 13, 1, 1), residual=True, table=True)
+    yield make.in_bytes((1, 3, 7, 5), (6, 3, 1, 1), -255, table=True)
     yield make.in_bytes(x, w, -128, strides=(2, 1), pads=(1, 0, 2, 3), residual=True)
     yield make.in_bytes((3, 16, 4, 3), (120, 8, 2, 2), 0, pads=(0, 1, 1, 0), group=2)
     yield make.in_bytes((1, 3, 7, 5), (6, 3, 1, 1), -255, residual=True)
@@ -292,7 +300,7 @@ def conv_dot(variant: Variant) -> Iterator[Case]:
     for low in (-128, -57, -255):
         yield make.in_bytes(x, w, low, strides=(2, 1), pads=(1, 0, 2, 3), residual=True)
     yield make.in_bytes((2, 9, rows // 8 + 1, 8), (rows + 6, 9, 3, 5), 0, pads=(2, 0, 3, 4))
-    yield make.in_bytes((1, 131, rows + 3), (rows + 4, 131, 1), -57, residual=True)
+    yield make.in_bytes((1, 131, rows + 3), (rows + 4, 131, 1), -57, residual=True, table=True)
     yield make.in_bytes((3, 16, 4, 3), (2 * rows, 8, 2, 2), -1, pads=(0, 1, 1, 0), group=2)
     yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), -9, pads=VOLUME["pads"])
     yield make.in_bytes((1, 3, 19, 28), (6, 3, 1, 1), -255)
@@ -356,7 +364,7 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
     if variant.narrow:
         x, w = (2, 7, 9, 5), (7, 1, 3, 2)
         yield make.in_bytes(x, w, -57, pads=(1, 0, 2, 3), group=7, residual=True)
-        yield make.in_bytes((1, 5, 4, 7), (5, 1, 2, 2), 0, group=5)
+        yield make.in_bytes((1, 5, 4, 7), (5, 1, 2, 2), 0, group=5, table=True)
         yield make.in_bytes(x, w, 5, strides=(3, 2), group=7, residual=True, floats="read")
         yield make.in_bytes(x, w, -9, dilations=(2, 3), group=7, residual=True, floats="made")
         yield make.in_bytes((2, 5, 5, 4, 7), (5, 1, 2, 3, 2), 0, group=5, pads=VOLUME["pads"])
@@ -403,7 +411,9 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
         yield make.codes((0, 3, 7, 7), (3, *w), strides=strides, group=3)
         x = (2, 7, 6, 9)
         yield make.in_bytes(x, (7, *w), -57, strides=strides, pads=around, group=7, residual=True)
-        yield make.in_bytes((1, 5, 7, 8), (5, *w), 0, strides=strides, pads=around, group=5)
+        yield make.in_bytes(
+            (1, 5, 7, 8), (5, *w), 0, strides=strides, pads=around, group=5, table=True
+        )
         return
     for x, pads in (
         ((2, 7, 6, 9), (1, 0, 2, 3)),

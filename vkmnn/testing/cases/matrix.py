@@ -126,6 +126,25 @@ def _codes(pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False) -> Ite
             inputs[3] = whole(*np.matmul(left, right).shape, seed=3)
             attrs = replace(attrs, add=CodeSum(0.5, 0.75, 1.25, -20.0, 31.0))
         yield op_case("QuantizedMatMul", attrs, inputs, constant=[1, 2, 4], rtol=0, atol=0)
+        # Rounded a second time by column, then looked up.
+        inputs += [_table(71, whole_numbers=number > 0), _again(columns)]
+        changed = replace(attrs, first=-30)
+        yield op_case("QuantizedMatMul", changed, inputs, constant=[1, 2, 4, 5, 6], rtol=0, atol=0)
+
+
+def _table(entries: int, *, whole_numbers: bool) -> AnyArray:
+    """Return a table whose neighbours differ."""
+    table = (np.arange(entries) * 7 % 23 - 11).astype(np.float32)
+    return table if whole_numbers else table + np.float32(0.25)
+
+
+def _again(columns: int) -> AnyArray:
+    """Return how codes are rounded a second time, by column: low, high, …, made_low, made_high."""
+    number = np.arange(columns, dtype=np.float32)
+    low, high, of_x = -60 - number % 3, 70 + number % 5, 0.5 + number % 2 / 4
+    offset, unit = number % 7 - 3, number % 3 + 1
+    rows: list[AnyArray] = [low, high, of_x, offset, unit, -30 + number % 4, 40 - number % 4]
+    return np.stack(rows).astype(np.float32)
 
 
 # Rows (a shape), depth and columns of products that normalise rows and gate columns: two results

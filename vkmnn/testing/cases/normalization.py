@@ -9,10 +9,10 @@ import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import ACTIVATION_KINDS, GroupNormAttrs, LayerNormAttrs
+from vkmnn.ir.ops import ACTIVATION_KINDS, CodeMean, GroupNormAttrs, LayerNormAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.rows import in_groups, in_row_groups, taking
-from vkmnn.testing.cases.shapes import floats
+from vkmnn.testing.cases.shapes import floats, whole
 
 _EPSILON = 0.125
 # Row sizes: what invocations hold in registers, up to all they can hold, and more than that.
@@ -187,6 +187,19 @@ def layer_norm_special() -> Iterator[Case]:
     yield _layer_norm(LayerNormAttrs(), [x])
     halves = [floats(3, 40).astype(np.float16), floats(40).astype(np.float16)]
     yield _layer_norm(LayerNormAttrs(), halves, outputs=3, rtol=2e-3, atol=1e-3)
+
+
+@op_cases
+def layer_norm_of_codes() -> Iterator[Case]:
+    """Codes in, codes out, beside statistics; rows that start anywhere in a vec4, and NaN."""
+    for size, rms in product((5, 64, 197), (False, True)):
+        x, scale, bias = whole(6, size), floats(size, seed=1), floats(size, seed=2)
+        x[4, 2] = np.nan
+        for ending in (None, CodeMean(1.0, 0.03125, -70.0, 50.0, 0.5)):
+            attrs = LayerNormAttrs(-1, 1e-5, rms, 0.125, ending)
+            atol = 0.5 if ending else 2e-6
+            yield _layer_norm(attrs, [x, scale, bias], constant=(1, 2), atol=atol)
+            yield _layer_norm(attrs, [x], outputs=3, atol=atol)
 
 
 @op_cases

@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import SoftmaxAttrs
+from vkmnn.ir.ops import CodeMean, SoftmaxAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.rows import LINES, in_groups, in_row_groups, taking
-from vkmnn.testing.cases.shapes import floats
+from vkmnn.testing.cases.shapes import floats, whole
 
 # Row sizes: what invocations hold in registers, up to all they can hold, and more than that. Few of
 # them, since each number of registers is a pipeline of its own.
@@ -98,6 +98,13 @@ def _row_cases(variant: Variant) -> Iterator[Case]:
         yield _case(floats(*shape), axis, False)
     yield _case(floats(3, 4, 5 if aligned == 1 else 4), 1, False, flatten=True)
     yield _case(floats(5, 20 + aligned).astype(np.float16), 1, False)
+    # Codes in, codes out: rows of two numbers, whose exponentials tell no order of summation.
+    x = np.where(whole(7, 64 if aligned == 4 else 63) > 0, np.float32(0), np.float32(-250))
+    x[:, 5] = 0
+    x[3], x[5, :2] = -np.inf, np.nan
+    for ending in (CodeMean(1.0, 2.0**-7, -3.0, 90.0), CodeMean(1.0, 2.0**-9, -7.0, 31.0, 0.5)):
+        attrs = SoftmaxAttrs(1, of_input=0.5, ending=ending)
+        yield op_case("Softmax", attrs, [x], rtol=0, atol=ending.scale)
 
 
 @shader_cases("softmax_columns")

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
+import numpy as np
+
 from vkmnn.core.execution import Rejection
+from vkmnn.core.tensor import Tensor
 from vkmnn.ir import View
-from vkmnn.ir.ops import StridedAttentionAttrs
+from vkmnn.ir.ops import CodeAttention, StridedAttentionAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
@@ -26,6 +29,7 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     8: (16, 8),
     16: (32, 16),
 }
+MAX_CODED_KEYS = 1024  # whose scores lie in shared memory
 MASK, LENGTH = 3, 4  # numbers of inputs
 TILE_GROUPS: tuple[kernels.AttentionTileGroups, ...] = (1, 2, 4)
 TILE_INVOCATIONS = 128  # of a group
@@ -98,14 +102,30 @@ class AttentionRotate:
 
     rows: kernels.AttentionRotateRows
     lanes: CpuLanes
+    codes: bool = False
     family = "rotate"
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.attention_rotate(
-            rows=self.rows, lanes=self.lanes, aligned=aligned, element=encoder.element
+            rows=self.rows,
+            lanes=self.lanes,
+            aligned=aligned,
+            element="c8" if self.codes else encoder.element,
         )
         return shader, kernels.AttentionRotateParams
+
+
+@dataclass(frozen=True)
+class AttentionCodes:
+    """A workgroup computes a query of codes, and holds its scores in shared memory."""
+
+    rows: int = 1
+    family = "codes"
+
+    def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
+        """Return what to dispatch."""
+        return kernels.attention_codes(aligned=aligned), kernels.AttentionCodesParams
 
 
 @vulkan_execution("StridedAttention")
@@ -120,6 +140,8 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         attrs = self.attrs
         if attrs.depth == 0:
             raise Rejection("the queries have no elements")
+        if attrs.codes is not None and attrs.keys > MAX_CODED_KEYS:
+            raise Rejection(f"codes of {attrs.keys} keys")
         vectors = ceil_div(attrs.depth, 4)
         steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
         steps *= ceil_div(attrs.keys, KEYS)
@@ -128,7 +150,8 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
 
     def fp16_operands(self) -> Fp16Operands:
         """Take fp16, except for the mask: the value that hides a key may lie beyond its range."""
-        return self.by_rule(self.fp16_rule, wide=MASK)
+        rule = Fp16Rule.FULL if self.attrs.codes else self.fp16_rule
+        return self.by_rule(rule, wide=MASK)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
@@ -176,7 +199,10 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             ceil_div(attrs.width, COLUMNS),
         )
         # A binding that the specialization leaves out still needs a buffer; any will do.
-        tensors = [q, k, v, mask or q, length or q, output]
+        seen_by = _rounding(attrs.codes, encoder) if attrs.codes else mask or q
+        tensors = [q, k, v, seen_by, length or q, output]
+        if isinstance(kernel, AttentionCodes):
+            groups = (*groups[:2], 1)
         encoder.dispatch(shader, tensors, params, groups, spec)
         if isinstance(kernel, AttentionTile):
             width = 2 if encoder.fp16 else 4
@@ -184,10 +210,20 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             encoder.expect(lambda: Expected(made.time(attrs, info, width)))
 
 
+def _rounding(codes: CodeAttention, encoder: VulkanEncoder) -> Tensor:
+    """Return what kernels of codes bind in place of a mask (`include/attention_codes.glsl.j2`)."""
+    high = codes.low + len(codes.table) - 1
+    numbers = (codes.low, high, codes.unit, *codes.weights, codes.factor, *codes.made)
+    packed = np.array([*numbers, codes.decoded, *codes.table], np.float32)
+    return encoder.literal(f"attention:{codes}", packed)
+
+
 def _kernels(
     attrs: StridedAttentionAttrs, encoder: VulkanEncoder
-) -> list[AttentionTile | AttentionRotate]:
+) -> list[AttentionTile | AttentionRotate | AttentionCodes]:
     """Return the kernels that can do it, the likely fastest first."""
+    if attrs.codes:
+        return _code_kernels(attrs, encoder)
     info = encoder.info
     fp16 = encoder.fp16
     every = (AttentionTile(groups=groups) for groups in TILE_GROUPS)
@@ -202,6 +238,19 @@ def _kernels(
         sizes = rows if attrs.queries > rows[1] else rows[::-1]
         rotations += [AttentionRotate(size, lanes) for size in sizes]
     return [*tiles, *rotations] if is_gpu(info) else [*rotations, *tiles]
+
+
+def _code_kernels(
+    attrs: StridedAttentionAttrs, encoder: VulkanEncoder
+) -> list[AttentionTile | AttentionRotate | AttentionCodes]:
+    """Return the kernels of codes that can do it, the likely fastest first."""
+    rotations: list[AttentionTile | AttentionRotate | AttentionCodes] = []
+    if "texel" in encoder.loads and 8 in rotate_lanes(encoder.info):
+        rows = ROTATE_ROWS[8]
+        sizes = rows if attrs.queries > rows[1] else rows[::-1]
+        rotations += [AttentionRotate(size, 8, codes=True) for size in sizes]
+    gpu = is_gpu(encoder.info)
+    return [AttentionCodes(), *rotations] if gpu else [*rotations, AttentionCodes()]
 
 
 def _aligned(depth: int, width: int, views: Sequence[View]) -> Literal[1, 4]:

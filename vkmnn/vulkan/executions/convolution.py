@@ -14,7 +14,7 @@ from vkmnn.ir import Activation, Array, AttrsT, DType, Layout
 from vkmnn.ir.ops import NO_ACTIVATION, ConvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
-from vkmnn.vulkan.byte_codes import code_shift
+from vkmnn.vulkan.byte_codes import code_shift, shift_of_codes
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -150,14 +150,14 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse biases and factors that are computed, too."""
         super().prepare(info)
-        for index in (2, 4):
-            if self.operand(index).value is None:
-                raise Rejection(f"'{self.operand(index).name}' is not constant")
+        for tensor in (self.operand(2), self.operand(4), self.optional(5)):
+            if tensor is not None and tensor.value is None:
+                raise Rejection(f"'{tensor.name}' is not constant")
 
     def layouts(self) -> Layouts:
         """The factors stay plain, too."""
         (wanted, made) = super().layouts()
-        return [*wanted, Layout.NCHW], made
+        return [*wanted, Layout.NCHW, Layout.NCHW][: len(self.inputs)], made
 
     def code_inputs(self) -> dict[int, int | None]:
         """Kernels that read bytes of weights read codes, and residuals in codes.
@@ -178,6 +178,9 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         attrs = self.attrs
         if not self.code_inputs() or attrs.scale != 1.0:
             return None
+        table = self.optional(5)
+        if table is not None and attrs.add is None:
+            return shift_of_codes(table.value)
         ends = attrs.add or attrs
         return code_shift(ends.low, ends.high)
 
@@ -185,7 +188,14 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         """Return what is to be recorded; tensors have their final layouts."""
         attrs, job = self.attrs, self._direct(encoder)
         requantize = Requantize(
-            self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale, attrs.taken
+            self.operand(4),
+            attrs.low,
+            attrs.high,
+            attrs.add,
+            attrs.scale,
+            attrs.taken,
+            self.optional(5),
+            attrs.first,
         )
         weights, view = job.weights, job.weights.view
         shift = shift_of(weights.tensor)

@@ -12,10 +12,11 @@ from vkmnn.ir import Array
 from vkmnn.ir.ops import LayerNormAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
+from vkmnn.vulkan.byte_codes import reads_or_makes_codes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
-from vkmnn.vulkan.rows.norm import Factor, RowNorm, encode_row_norm
+from vkmnn.vulkan.rows.norm import MAX_ROW, Factor, RowNorm, encode_row_norm
 
 
 @vulkan_execution("LayerNorm")
@@ -29,6 +30,8 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
         """Refuse computed factors that broadcast within a row."""
         x = self.operand(0)
         self._size = size = prod(x.shape[normalize_axis(self.attrs.axis, len(x.shape)) :])
+        if reads_or_makes_codes(self.attrs) and size > MAX_ROW:
+            raise Rejection(f"codes, in rows of {size} elements")
         for what, factor in zip(("scale", "bias"), self.inputs[1:], strict=False):
             if factor is None or factor.value is not None:
                 continue
@@ -39,7 +42,8 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the input; mean and deviation are float32."""
-        wanted, made = self.by_rule(self.fp16_rule)
+        codes = reads_or_makes_codes(self.attrs)
+        wanted, made = self.by_rule(Fp16Rule.FULL if codes else self.fp16_rule)
         y = self.result(0)
         return wanted, [fp16 and out is y for fp16, out in zip(made, self.outputs, strict=True)]
 
@@ -57,6 +61,8 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
             bias=_factor(self.optional(2), x, size, encoder),
             mean=self.result(1),
             deviation=self.result(2),
+            of_input=attrs.of_input,
+            ending=attrs.ending,
         )
         y = self.result(0) or encoder.scratch(prod(x.shape))
         encode_row_norm(norm, x, y, encoder)

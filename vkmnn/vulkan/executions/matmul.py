@@ -116,14 +116,23 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         b = self.operand(1)
         if kernel_dtype(b.dtype) != "f32" and shift_of(b) is None:
             raise Rejection(f"'{b.name}' is {b.dtype.value}, and bytes do not hold its numbers")
-        for tensor in (self.optional(2), self.operand(4)):
+        for tensor in (self.optional(2), self.operand(4), self.optional(5), self.optional(6)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
         """Return what is to be recorded."""
         attrs, job = self.attrs, super().job(encoder)
-        end = Requantize(self.operand(4), attrs.low, attrs.high, attrs.add, attrs.scale)
+        end = Requantize(
+            self.operand(4),
+            attrs.low,
+            attrs.high,
+            attrs.add,
+            attrs.scale,
+            table=self.optional(5),
+            first=attrs.first,
+            again=self.optional(6),
+        )
         bias = end.pack(self.optional(2), job.problem.n, encoder)
         shift = shift_of(job.b)
         return replace(job, bias=bias, join=end.join, requantize=end, shift=shift)

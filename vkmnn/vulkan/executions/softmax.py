@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import SoftmaxAttrs
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.common import normalize_axis
 from vkmnn.shape.reduction import flatten_axis
+from vkmnn.vulkan.byte_codes import reads_or_makes_codes, rounding_spec
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
-from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.rows.reduction import (
     MAX_HOLD,
     MIN_ROW,
@@ -39,30 +42,50 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
     fp16_rule = Fp16Rule.FOLLOWS
     repeatable = True
 
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse codes of what is not a row, or of long ones."""
+        if reads_or_makes_codes(self.attrs) and not _are_rows(self._line()):
+            raise Rejection("codes, of lines that are not rows")
+
+    def fp16_operands(self) -> Fp16Operands:
+        """Follow the input; codes are float32."""
+        return self.by_rule(Fp16Rule.FULL if reads_or_makes_codes(self.attrs) else self.fp16_rule)
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
         attrs, x, y = self.attrs, self.operand(0), self.output
         if 0 in x.shape:
             return
-        rank = len(x.shape)
+        line = self._line()
+        way = encoder.choose("softmax", line, _ways(attrs, line))
+        _WAYS[way](attrs, x, y, line, encoder)
+
+    def _line(self) -> Line:
+        attrs, shape = self.attrs, self.operand(0).shape
+        rank = len(shape)
         if attrs.flatten:
-            line = line_of(x.shape, flatten_axis(attrs.axis, rank), rank - 1)
-        else:
-            axis = normalize_axis(attrs.axis, rank)
-            line = line_of(x.shape, axis, axis)
-        way = encoder.choose("softmax", line, _ways(line))
-        _WAYS[way](attrs.log, x, y, line, encoder)
+            return line_of(shape, flatten_axis(attrs.axis, rank), rank - 1)
+        axis = normalize_axis(attrs.axis, rank)
+        return line_of(shape, axis, axis)
 
 
-def _ways(line: Line) -> list[str]:
+def _are_rows(line: Line) -> bool:
+    return line.inner == 1 and line.size <= MAX_ROW
+
+
+def _ways(attrs: SoftmaxAttrs, line: Line) -> list[str]:
     """Return what computes the softmax of such lines, the fastest first."""
-    rows = ["rows"] if line.inner == 1 and line.size <= MAX_ROW else []
+    rows = ["rows"] if _are_rows(line) else []
+    if reads_or_makes_codes(attrs):
+        return rows
     columns = ["columns"] if line.size <= MAX_COLUMN else []
     first, second = (rows, columns) if line.size >= MIN_ROW else (columns, rows)
     return [*first, *second, "stages"]
 
 
-def _encode_rows(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
+def _encode_rows(
+    attrs: SoftmaxAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
+) -> None:
     group = row_group(line.outer, line.size, encoder)
     aligned = 4 if line.size % 4 == 0 else 1
     vectors = line.size // 4 if aligned == 4 else (line.size + 2) // 4 + 1
@@ -76,23 +99,29 @@ def _encode_rows(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEnc
     spec: dict[str, int | float | bool] = {
         "local_size_x": group.local,
         "HOLD": hold if hold <= MAX_HOLD[group.lanes] else 0,
-        "LOG": log,
+        "LOG": attrs.log,
+        "OF_INPUT": attrs.of_input,
+        **rounding_spec(attrs.ending),
     }
     tensors = [x, y] if aligned == 4 else [x, y, y]
     encoder.dispatch(shader, tensors, params, row_grid(line.outer, encoder), spec)
 
 
-def _encode_columns(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
+def _encode_columns(
+    attrs: SoftmaxAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
+) -> None:
     count = line.columns // line.width
     shader = kernels.softmax_columns(width=line.width, element=encoder.element, load=encoder.load)
     params = kernels.SoftmaxColumnsParams(
         columns=count, size=line.size, inner=line.inner // line.width
     )
-    spec = {"LOG": log, **column_local(count, encoder)}
+    spec = {"LOG": attrs.log, **column_local(count, encoder)}
     encoder.dispatch_linear(shader, [x, y], params, count, spec)
 
 
-def _encode_stages(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder) -> None:
+def _encode_stages(
+    attrs: SoftmaxAttrs, x: Tensor, y: Tensor, line: Line, encoder: VulkanEncoder
+) -> None:
     """Record maximum, sum of exponentials and quotient as passes of their own."""
     peak, total = (encoder.scratch(line.columns, full=True) for _ in range(2))
     encode_reduction(Reduction("MAX"), x, peak, line, encoder)
@@ -101,10 +130,10 @@ def _encode_stages(log: bool, x: Tensor, y: Tensor, line: Line, encoder: VulkanE
     count = line.columns * line.size
     params = kernels.SoftmaxApplyParams(count=count, size=line.size, inner=line.inner)
     shader = kernels.softmax_apply(element=encoder.element, load=encoder.load)
-    encoder.dispatch_linear(shader, [x, peak, total, y], params, count, {"LOG": log})
+    encoder.dispatch_linear(shader, [x, peak, total, y], params, count, {"LOG": attrs.log})
 
 
-_WAYS: dict[str, Callable[[bool, Tensor, Tensor, Line, VulkanEncoder], None]] = {
+_WAYS: dict[str, Callable[[SoftmaxAttrs, Tensor, Tensor, Line, VulkanEncoder], None]] = {
     "rows": _encode_rows,
     "columns": _encode_columns,
     "stages": _encode_stages,

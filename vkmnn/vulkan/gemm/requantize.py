@@ -16,13 +16,15 @@ from vkmnn.vulkan.activation import Epilogue
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 SPEC = {"ACTIVATION": kernels.Activation.REQUANTIZE.value}
+_UNIT = 4  # the row of a second rounding that is divided by
 
 
 @dataclass(frozen=True, slots=True)
 class Requantize:
     """What sums are multiplied by, by channel; the bounds of codes; what a residual does.
 
-    `taken`: bounds of the codes that are multiplied.
+    `taken`: bounds of the codes that are multiplied. `table`: what becomes of codes from `first`
+    on; `again`: how they are rounded a second time (`QuantizedMatMulAttrs`).
     """
 
     factor: Tensor
@@ -31,15 +33,23 @@ class Requantize:
     add: CodeSum | None = None
     scale: float = 1.0
     taken: tuple[float, float] = (-inf, inf)
+    table: Tensor | None = None
+    first: int = 0
+    again: Tensor | None = None
 
     @property
     def epilogue(self) -> Epilogue:
         """Return what the kernels are given in place of an activation."""
-        return Epilogue(self.low, self.high, SPEC)
+        return self.epilogue_with({})
 
     def epilogue_with(self, spec: Mapping[str, int]) -> Epilogue:
         """Return the same with further constants."""
-        return Epilogue(self.low, self.high, {**SPEC, **spec})
+        more: dict[str, int] = {}
+        if self.table is not None:
+            more["TABLE"] = len(_value(self.table))
+        if self.again is not None:
+            more["AGAIN"] = True
+        return Epilogue(self.low, self.high, {**SPEC, **more, **spec})
 
     @property
     def join(self) -> str:
@@ -53,24 +63,45 @@ class Requantize:
         encoder: VulkanEncoder,
         more: tuple[str, Array] | None = None,
     ) -> Tensor:
-        """Return what kernels bind as the bias: that, the factors, and what adds a residual.
+        """Return what kernels bind as the bias: that, the factors, and what comes after rounding.
 
-        Biases and factors fill whole vec4s; then come the scales, and the bounds of a sum. `more`
-        is added to the biases, whole numbers with a name.
+        Biases and factors fill whole vec4s; then come the scales, and the bounds of a sum, with the
+        first code of the table; what rounds again, by channel; the table, a vec4 for each number.
+        `more` is added to the biases, whole numbers with a name.
         """
-        factor = self.factor
-        assert factor.value is not None
         width = ceil_div(channels, 4) * 4
         packed = np.zeros((2 * width + 8,), np.float32)
         for values in (bias.value if bias else None, more[1] if more else None):
             if values is not None:
                 packed[:channels] += values.astype(np.float32)
-        packed[width : width + channels] = factor.value.reshape(-1)
-        packed[2 * width + 6] = self.scale
+        packed[width : width + channels] = _value(self.factor).reshape(-1)
+        packed[2 * width + 6 :] = self.scale, self.first
         if self.add:
             packed[2 * width :][:3] = self.add.of_x, self.add.of_residual, self.add.unit
             packed[2 * width + 4 :][:2] = self.add.low, self.add.high
-        name = f"{factor.name}:{bias.name if bias else ''}:{self.add}:{self.scale}:{channels}"
+        parts = [packed, *self._after(width, channels)]
+        name = f"{self.factor.name}:{bias.name if bias else ''}:{self.add}:{self.scale}:{channels}"
+        for tensor in (self.table, self.again):
+            name += f":{tensor.name}:{self.first}" if tensor is not None else ""
         if more is not None:
             name += f":{more[0]}"
-        return encoder.literal(name, packed)
+        return encoder.literal(name, np.concatenate(parts))
+
+    def _after(self, width: int, channels: int) -> list[Array]:
+        """Return what comes after the numbers."""
+        parts: list[Array] = []
+        if self.again is not None:
+            rows = np.zeros((7, width), np.float32)
+            rows[_UNIT] = 1.0
+            rows[:, :channels] = _value(self.again)
+            parts.append(rows.reshape(-1))
+        if self.table is not None:
+            entries = np.zeros((len(_value(self.table)), 4), np.float32)
+            entries[:, 0] = _value(self.table)
+            parts.append(entries.reshape(-1))
+        return parts
+
+
+def _value(tensor: Tensor) -> Array:
+    assert tensor.value is not None
+    return tensor.value

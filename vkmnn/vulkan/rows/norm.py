@@ -6,10 +6,11 @@ from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
-from vkmnn.ir.ops import NO_ACTIVATION
+from vkmnn.ir.ops import NO_ACTIVATION, CodeMean
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
+from vkmnn.vulkan.byte_codes import rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.rows.reduction import (
@@ -53,7 +54,8 @@ class RowNorm:
     """y = act((x - mean) / sqrt(variance + epsilon) · scale + bias) over rows of `size` elements.
 
     With `rms` nothing is subtracted. `mean` and `deviation` (the inverse of the standard deviation)
-    take one word per row. `activation` needs `channels`.
+    take one word per row. `activation` needs `channels`. x is multiplied by `of_input` first, and
+    `ending` makes codes of y: both take rows of up to `MAX_ROW`.
     """
 
     rows: int
@@ -66,6 +68,8 @@ class RowNorm:
     mean: Tensor | None = None
     deviation: Tensor | None = None
     activation: Activation = NO_ACTIVATION
+    of_input: float = 1.0
+    ending: CodeMean | None = None
 
     @property
     def form(self) -> Literal["rows", "channels"]:
@@ -76,6 +80,8 @@ class RowNorm:
 def encode_row_norm(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
     """Record one dispatch, or for long rows the statistics in stages and then the result."""
     ways = ["rows", "stages"] if norm.size <= MAX_ROW else ["stages"]
+    if norm.of_input != 1.0 or norm.ending:
+        ways = ["rows"]
     way = encoder.choose("row norm", (norm.rows, norm.size, norm.form), ways)
     (_encode_rows if way == "rows" else _encode_stages)(norm, x, y, encoder)
 
@@ -115,6 +121,8 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
         "STATISTICS": norm.mean is not None or norm.deviation is not None,
         "HAS_SCALE": norm.scale is not None,
         "HAS_BIAS": norm.bias is not None,
+        "OF_INPUT": norm.of_input,
+        **rounding_spec(norm.ending),
     }
     if form == "channels":
         spec |= activation_spec(norm.activation)

@@ -1,0 +1,182 @@
+"""Transformers that onnxruntime's tools quantised, all operators of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+
+from vkmnn import InferenceSession
+
+
+class Encoder:
+    """A transformer of layers that normalise first, with GELU and attention spelled out.
+
+    `scaled`: scores are multiplied by a number of their own, not queries.
+    """
+
+    def __init__(self, tokens: int, width: int, heads: int, *, scaled: bool = True) -> None:
+        self.tokens, self.width, self.heads, self.scaled = tokens, width, heads, scaled
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self._rng = np.random.default_rng(0)
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{op}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
+        return name
+
+    def vector(self, size: int, around: float) -> str:
+        return self.constant((around + 0.1 * self._rng.standard_normal(size)).astype(np.float32))
+
+    def normalised(self, x: str) -> str:
+        factors = self.vector(self.width, 1), self.vector(self.width, 0)
+        return self.add("LayerNormalization", x, *factors, axis=-1)
+
+    def linear(self, x: str, taken: int, made: int) -> str:
+        w = self._rng.standard_normal((taken, made)) / np.sqrt(taken)
+        product = self.add("MatMul", x, self.constant(w.astype(np.float32)))
+        return self.add("Add", product, self.vector(made, 0))
+
+    def attended(self, x: str) -> str:
+        size = self.width // self.heads
+        apart = self.constant(np.array([0, self.tokens, self.heads, size]))
+        q, k, v = (
+            self.add("Transpose", self.add("Reshape", x, apart), perm=perm)
+            for x, perm in zip(
+                (self.linear(x, self.width, self.width) for _ in range(3)),
+                ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)),
+                strict=True,
+            )
+        )
+        factor = self.constant(np.float32(size**-0.5))
+        if self.scaled:
+            scores = self.add("Mul", self.add("MatMul", q, k), factor)
+        else:
+            scores = self.add("MatMul", self.add("Mul", q, factor), k)
+        made = self.add("MatMul", self.add("Softmax", scores, axis=-1), v)
+        together = self.constant(np.array([0, self.tokens, self.width]))
+        made = self.add("Reshape", self.add("Transpose", made, perm=[0, 2, 1, 3]), together)
+        return self.linear(made, self.width, self.width)
+
+    def fed_forward(self, x: str) -> str:
+        y = self.linear(x, self.width, 3 * self.width)
+        error = self.add("Erf", self.add("Div", y, self.constant(np.float32(2**0.5))))
+        gate = self.add("Add", error, self.constant(np.float32(1)))
+        y = self.add("Mul", self.add("Mul", y, gate), self.constant(np.float32(0.5)))
+        return self.linear(y, 3 * self.width, self.width)
+
+    def model(self, layers: int) -> onnx.ModelProto:
+        x = "x"
+        for _ in range(layers):
+            x = self.add("Add", x, self.attended(self.normalised(x)))
+            x = self.add("Add", x, self.fed_forward(self.normalised(x)))
+        y, shape = self.normalised(x), [2, self.tokens, self.width]
+        graph = helper.make_graph(
+            self.nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(y, TensorProto.FLOAT, shape)],
+            self.constants,
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def feeds(model: onnx.ModelProto, seed: int) -> dict[str, Any]:
+    shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
+    return {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]
+    """A few random sequences."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._left: Iterator[Any] = iter([feeds(model, seed) for seed in range(4)])
+
+    def get_next(self) -> Any:
+        return next(self._left, None)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "per channel": {"activation_type": QuantType.QUInt8, "per_channel": True},
+    "per tensor": {"activation_type": QuantType.QInt8},
+}
+
+
+def quantised(model: onnx.ModelProto, way: str, folder: Path) -> onnx.ModelProto:
+    made = folder / "quantised.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(model), folder / "float.onnx")
+    options = {"quant_format": QuantFormat.QDQ, "weight_type": QuantType.QInt8, **WAYS[way]}
+    quantize_static(folder / "float.onnx", made, Samples(model), **options)
+    return onnx.load(made)
+
+
+def ran(model: onnx.ModelProto, device: str) -> tuple[Any, Counter[str], int]:
+    """Return the result, the ops by their type, and the dispatches, copies and fills of a run."""
+    with InferenceSession(model, device) as session:
+        (result,) = session.run(None, feeds(model, 9))
+        before = session.counters().get("commands", 0)
+        session.run(None, feeds(model, 9))
+        types = Counter(op.type for op in session.placement())
+        return result, types, session.counters().get("commands", 0) - before
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("tokens", "width", "heads"), [(8, 32, 2), (13, 30, 3)])
+def test_chains_of_codes_are_parts_of_other_ops(
+    tokens: int, width: int, heads: int, way: str, scaled: bool, tmp_path: Path
+) -> None:
+    model = Encoder(tokens, width, heads, scaled=scaled).model(1)
+    made = quantised(model, way, tmp_path)
+    got, types, commands = ran(made, "auto")
+    on_host, _, _ = ran(made, "cpu")
+    # As floats, so that no processor's way to add up bytes comes in.
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, feeds(made, 9))
+    unit = np.diff(np.unique(want)).min()
+    for other in (on_host, want):
+        # Softmax and LayerNorm are sums of floats: now and then one is rounded the other way.
+        assert np.abs(got - other).max() <= 2.01 * unit
+        assert (got == other).mean() >= 0.97
+    # Queries, keys and values; attention; its projection; two products; three normalisations.
+    assert types["QuantizedMatMul"] == 4
+    assert types["LayerNorm"] == 3
+    assert types["StridedAttention"] == 1
+    # Codes of the input; of queries times a number.
+    assert types["Elementwise"] <= 1
+    assert types.total() <= 9
+    _, _, commands_of_floats = ran(model, "auto")
+    assert commands <= commands_of_floats + 1
+
+
+def test_layers_take_no_dispatch_more(tmp_path: Path) -> None:
+    made, few = (
+        quantised(Encoder(16, 64, 4).model(layers), "per channel", tmp_path) for layers in (3, 1)
+    )
+    floats, few_floats = (Encoder(16, 64, 4).model(layers) for layers in (3, 1))
+    more = ran(made, "auto")[2] - ran(few, "auto")[2]
+    assert more <= ran(floats, "auto")[2] - ran(few_floats, "auto")[2]

@@ -1,0 +1,121 @@
+"""Products of codes of one input that feed attention: one product and a Split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.code_offset import AGAIN, TABLE
+from vkmnn.converter.passes.codes import leads_to_attention
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.merge_matmul import MAX_BYTES
+from vkmnn.ir import Array
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import QuantizedMatMulAttrs, SplitAttrs
+
+_Product = Op[QuantizedMatMulAttrs]
+_BIAS, _FACTOR = 2, 4
+
+
+class MergeCodeProducts(PatternPass["list[_Product]"]):
+    """Queries, keys and values by constant bytes from one input: bytes side by side.
+
+    Each keeps its own bounds: what rounds a second time has them by column.
+    """
+
+    name = "merge_code_products"
+    roots = frozenset({"QuantizedMatMul"})
+
+    def match(self, op: _Product, index: GraphIndex) -> list[_Product] | NoMatch:
+        if not _is_part(op, index):
+            return NoMatch("not a product by constant bytes, or with more than two roundings")
+        if not leads_to_attention(op.outputs[0], index):
+            return NoMatch("the result is not for attention")
+        group = [
+            other
+            for other in index.readers(op.inputs[0])
+            if other.inputs[0] == op.inputs[0] and _is_part(other, index)
+            if other.attrs.transpose_b == op.attrs.transpose_b
+            if leads_to_attention(other.outputs[0], index)
+        ]
+        if len(group) == 1:
+            return NoMatch("no other product of the same input")
+        if any(index.is_later(op, other) for other in group if other is not op):
+            return NoMatch("not the first of its group")
+        if sum(index.constants[one.inputs[1]].nbytes for one in group) > MAX_BYTES:
+            return NoMatch("the weights are too large")
+        return sorted(group, key=lambda one: one is not op)
+
+    def rewrite(self, op: _Product, match: list[_Product], index: GraphIndex) -> None:
+        axis = 0 if op.attrs.transpose_b else 1
+        sizes = [index.constants[one.inputs[1]].shape[axis] for one in match]
+        low, high = (
+            float(bound([getattr(one.attrs, name) for one in match]))
+            for bound, name in ((min, "low"), (max, "high"))
+        )
+        named: dict[str, Array] = {
+            "weights": np.concatenate([index.constants[one.inputs[1]] for one in match], axis),
+            "factors": _joined(match, _FACTOR, sizes, index, np.ones(1, np.float32)),
+            "again": np.concatenate(
+                [_again(one, size, index) for one, size in zip(match, sizes, strict=True)], 1
+            ),
+        }
+        if any(one.inputs[_BIAS] for one in match):
+            named["bias"] = _joined(match, _BIAS, sizes, index, np.zeros(1, np.float32))
+        names = {
+            what: index.add_constant(f"{op.name}_{what}", array) for what, array in named.items()
+        }
+        inputs = [op.inputs[0], names["weights"], names.get("bias", ""), "", names["factors"]]
+        inputs += ["", names["again"]]
+        attrs, source = replace(op.attrs, low=low, high=high), merged_source(match)
+        whole, results = index.unique_name(f"{op.name}_merged"), [one.outputs[0] for one in match]
+        info = index.info(results[0])
+        assert info is not None
+        assert info.shape is not None
+        index.add_info(whole, info.dtype, (*info.shape[:-1], sum(sizes)))
+        parts = index.add_constant(f"{op.name}_sizes", np.array(sizes, np.int64))
+        split = index.unique_name(f"{op.name}_split")
+        ending = SplitAttrs(len(info.shape) - 1)
+        for other in match[1:]:
+            index.replace(other)
+        index.replace(
+            op,
+            Op("QuantizedMatMul", op.name, inputs, [whole], attrs, source),
+            Op("Split", split, [whole, parts], results, ending, source),
+        )
+
+
+def _is_part(op: Op, index: GraphIndex) -> bool:
+    """True for a product of rows by a constant matrix of bytes, which makes codes."""
+    attrs = op.attrs
+    if not isinstance(attrs, QuantizedMatMulAttrs) or attrs.transpose_a or op.inputs[3]:
+        return False
+    if attrs.scale != 1.0 or any(op.inputs[TABLE : TABLE + 1]):
+        return False
+    weights, rank = index.constant(op.inputs[1]), index.rank(op.outputs[0])
+    known = weights is not None and weights.dtype == np.int8 and weights.ndim == 2
+    return known and rank is not None and rank >= 2
+
+
+def _joined(
+    ops: Sequence[_Product], place: int, sizes: Sequence[int], index: GraphIndex, other: Array
+) -> Array:
+    """Return an operand of all products, one number for each column."""
+    arrays = [index.constants[one.inputs[place]] if one.inputs[place] else other for one in ops]
+    broadcast = [
+        np.broadcast_to(array.reshape(-1), (size,))
+        for array, size in zip(arrays, sizes, strict=True)
+    ]
+    return np.concatenate(broadcast)
+
+
+def _again(op: _Product, columns: int, index: GraphIndex) -> Array:
+    """Return how codes are rounded a second time; as they are where they are not."""
+    if any(op.inputs[AGAIN:]):
+        return index.constants[op.inputs[AGAIN]]
+    low, high = op.attrs.low, op.attrs.high
+    rows = np.array([low, high, 1.0, 0.0, 1.0, low, high], np.float32)
+    return np.repeat(rows[:, None], columns, 1)
