@@ -119,6 +119,11 @@ class CoopTile:
         return max(self.buffers * self.stage_bytes, sums) + 16
 
     @property
+    def norm_bytes(self) -> int:
+        """Shared memory of products for what normalises a row: its mean and inverse deviation."""
+        return 8 * self.rows
+
+    @property
     def max_shared(self) -> int:
         """The most that the template asks for; devices with small matrices have less."""
         return MAX_SHARED if self.matrix == LARGE_MATRIX else MAX_SHARED_SMALL
@@ -135,7 +140,8 @@ class CoopTile:
         """Return whether a device has the memory and the invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
-        return self.shared_bytes <= limits.max_shared_memory and self.invocations <= room
+        shared = self.shared_bytes + self.norm_bytes
+        return shared <= limits.max_shared_memory and self.invocations <= room
 
     def workgroups(self, gemm: Gemm) -> int:
         """Return how many tiles a product has."""
@@ -314,7 +320,7 @@ def coop_cost(
         results=tile.rows * tile.columns,
         invocations=tile.invocations,
         registers=tile.registers,
-        shared=tile.shared_bytes,
+        shared=tile.shared_bytes + (tile.norm_bytes if normed else 0),
         groups=tile.groups,
         buffers=tile.buffers,
         weight_bytes=2 * gemm.columns * gemm.k * gemm.batches,
