@@ -34,7 +34,9 @@ BANNED = {
 # Good enough where each argument is known to be small, and faster.
 ONLY_IN = {"exp": "activation.glsl.j2", "log": "activation.glsl.j2"}
 # What was loaded as float16 packs without rounding.
-ALLOWED = {"attention_tile.comp.j2": {"packHalf2x16", "unpackHalf2x16"}}
+ALLOWED = dict.fromkeys(
+    ("attention_tile.comp.j2", "moments.glsl.j2"), {"packHalf2x16", "unpackHalf2x16"}
+)
 TEMPLATES = sorted(BUILTIN_FOLDER.rglob("*.j2"))
 _COMMENT = re.compile(r"\{#.*?#\}|//[^\n]*", re.DOTALL)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")

@@ -322,19 +322,35 @@ vec4 activate_with(vec4 sum, vec4 residual)
         result *= residual;
     return result;
 }
+layout(constant_id = 10) const uint TABLE = 0u;
 
 // `factor`: of each lane. `unit`: scales of a code and of its residual, and of what both make. `range`:
-// bounds of the latter, and what the result is multiplied by.
+// bounds of the latter, what the result is multiplied by, and the first code of the table. `table`:
+// where that begins.
 struct Ending
 {
     vec4 factor;
     vec4 unit;
     vec4 range;
+    uint table;
 };
 
 Ending ending_of(uint block, uint blocks)
 {
-    return Ending(bias_load(blocks + block), bias_load(2u * blocks), bias_load(2u * blocks + 1u));
+    uint next = 2u * blocks;
+    Ending ending;
+    ending.factor = bias_load(blocks + block);
+    ending.unit = bias_load(next);
+    ending.range = bias_load(next + 1u);
+    ending.table = next + 2u;
+    return ending;
+}
+
+// What a table has for codes.
+vec4 looked_up(vec4 code, Ending ending)
+{
+    uvec4 entry = ending.table + min(uvec4(max(code - ending.range.w, vec4(0.0))), uvec4(TABLE - 1u));
+    return vec4(bias_load(entry.x).x, bias_load(entry.y).x, bias_load(entry.z).x, bias_load(entry.w).x);
 }
 
 // An exact sum of codes as a code; a residual that joins later is codes, too.
@@ -344,6 +360,8 @@ vec4 requantize(vec4 sum, vec4 residual, Ending ending)
         sum += residual;
     precise vec4 scaled = sum * ending.factor;
     vec4 code = clamp(roundEven(scaled), vec4(pc.act_alpha), vec4(pc.act_beta));
+    if (TABLE > 0u)
+        code = looked_up(code, ending);
     if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_AFTER) {
         precise vec4 first = code * ending.unit.x;
         precise vec4 second = residual * ending.unit.y;
@@ -371,7 +389,7 @@ Lanes lanes_of(uint block)
         lanes.ending = ending_of(block, (pc.channels + 3u) >> 2);
         break;
     default:
-        lanes.ending = Ending(vec4(0.0), vec4(0.0), vec4(0.0));
+        lanes.ending.table = 0u;
     }
     return lanes;
 }
