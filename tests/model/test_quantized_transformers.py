@@ -163,14 +163,15 @@ def test_chains_of_codes_are_parts_of_other_ops(
         assert np.abs(got - other).max() <= 2.01 * unit
         assert (got == other).mean() >= 0.97
     # Queries, keys and values; attention; its projection; two products; three normalisations.
-    assert types["QuantizedMatMul"] == 4
+    # Queries times a number are looked up, which is for a whole product: they stay apart.
+    assert types["QuantizedMatMul"] == (4 if scaled else 5)
     assert types["LayerNorm"] == 3
     assert types["StridedAttention"] == 1
-    # Codes of the input; of queries times a number.
-    assert types["Elementwise"] <= 1
-    assert types.total() <= 9
+    # Codes of the input.
+    assert types["Elementwise"] == 1
     _, _, commands_of_floats = ran(model, "auto")
-    assert commands <= commands_of_floats + 1
+    # Apart, queries also have rows of their own to be packed where their width is no multiple of 4.
+    assert commands <= commands_of_floats + (1 if scaled else 3)
 
 
 def test_layers_take_no_dispatch_more(tmp_path: Path) -> None:
