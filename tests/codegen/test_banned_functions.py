@@ -34,9 +34,8 @@ BANNED = {
 # Good enough where each argument is known to be small, and faster.
 ONLY_IN = {"exp": "activation.glsl.j2", "log": "activation.glsl.j2"}
 # What was loaded as float16 packs without rounding.
-ALLOWED = dict.fromkeys(
-    ("attention_tile.comp.j2", "moments.glsl.j2"), {"packHalf2x16", "unpackHalf2x16"}
-)
+_PAIRS = frozenset({"packHalf2x16", "unpackHalf2x16"})
+ALLOWED = {"attention_tile.comp.j2": _PAIRS, "moments.glsl.j2": _PAIRS}
 TEMPLATES = sorted(BUILTIN_FOLDER.rglob("*.j2"))
 _COMMENT = re.compile(r"\{#.*?#\}|//[^\n]*", re.DOTALL)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
