@@ -211,7 +211,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("det.comp.j2", r"column = k \+ 0u", "the column of a pivot is not read again"),
     Equivalent(
         "include/epilogue.glsl.j2",
-        r"lanes\.ending = Ending\(vec4\(0\.0\).* → ",
+        r"lanes\.ending\.table = 0u.* → ",
         "only sums of codes read how they end",
     ),
     Equivalent("conv_gather.comp.j2", r"uvec4\(pc\.channels (\+ 1u|- 0u)\)", _CLAMP),
