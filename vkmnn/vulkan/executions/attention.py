@@ -30,6 +30,7 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     16: (32, 16),
 }
 MAX_CODED_KEYS = 1024  # whose scores lie in shared memory
+CODED_COLUMNS = 256  # of values, which a workgroup sums at once
 MASK, LENGTH = 3, 4  # numbers of inputs
 TILE_GROUPS: tuple[kernels.AttentionTileGroups, ...] = (1, 2, 4)
 TILE_INVOCATIONS = 128  # of a group
@@ -142,6 +143,8 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             raise Rejection("the queries have no elements")
         if attrs.codes is not None and attrs.keys > MAX_CODED_KEYS:
             raise Rejection(f"codes of {attrs.keys} keys")
+        if attrs.codes and attrs.keys * ceil_div(attrs.width, CODED_COLUMNS) > MAX_LOOP_ROUNDS:
+            raise Rejection(f"codes of {attrs.keys} keys, and values of {attrs.width} elements")
         vectors = ceil_div(attrs.depth, 4)
         steps = max(vectors, 11 * ceil_div(vectors, 16)) + KEYS // 4 + 1
         steps *= ceil_div(attrs.keys, KEYS)
