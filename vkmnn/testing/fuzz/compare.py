@@ -27,9 +27,12 @@ EXACT_OPS = frozenset({
 
 _BOUNDED = frozenset({
     *("HannWindow", "HammingWindow", "BlackmanWindow", "Gelu", "BiasGelu", "FastGelu"),
-    *("QuickGelu", "Swish", "Mish"),
+    *("QuickGelu", "Swish", "Mish", "LSTM", "GRU", "RNN"),
 })  # fmt: skip
-"""Differences of numbers near one, which may all be near zero, and their tails."""
+"""Differences of numbers near one, which may all be near zero, and their tails.
+
+In recurrent operators, onnxruntime's approximations of functions near one add up.
+"""
 
 _SINGLE = frozenset({"HannWindow", "HammingWindow", "BlackmanWindow", "Resize", "Upsample"})
 """Operators whose coefficients onnxruntime holds in float32 even where it computes in float64."""

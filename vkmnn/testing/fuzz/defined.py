@@ -169,6 +169,15 @@ def _pool(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     return False
 
 
+def _pool_of_codes(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
+    """As for _pool; onnxruntime adds the zero point before it rounds: ties go where they like.
+
+    By QuantizeLinear's definition, the rounding comes first, which is the same for even ones.
+    """
+    zero = _array(inputs, 4) if len(inputs) > 4 and inputs[4] is not None else np.zeros(1, np.uint8)
+    return bool(zero.astype(np.int32).item() % 2) or _pool(attributes, inputs)
+
+
 def _quantize(attributes: Mapping[str, Any], inputs: Inputs) -> bool:
     scale = _array(inputs, 1)
     return _not_finite(attributes, inputs) or bool((scale == 0).any())
@@ -296,7 +305,7 @@ _RULES: Mapping[str, Rule] = {
     "GatherND": _gather_nd,
     "MaxPool": _max_pool,
     "AveragePool": _pool,
-    "QLinearAveragePool": _pool,
+    "QLinearAveragePool": _pool_of_codes,
     "LpPool": _pool,
     "ArgMax": _not_finite,
     "ArgMin": _not_finite,
