@@ -10,7 +10,15 @@ descriptors of their slots, in half the time. Type checkers see the standard dec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field
+from dataclasses import (
+    MISSING,
+    Field,
+    FrozenInstanceError,
+    dataclass,
+    field,
+    fields,
+    is_dataclass,
+)
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +44,7 @@ def _marks(kind: Any) -> tuple[Any, Any]:
 
 _FIELD, _FROZEN_PARAMS = _marks(_Frozen)
 _PARAMS = {True: _FROZEN_PARAMS, False: _marks(_Changeable)[1]}
-_UNUSUAL = ("ClassVar", "InitVar", "KW_ONLY")
+_UNUSUAL = ("InitVar", "KW_ONLY")
 
 
 def _dataclass(cls: Any = None, /, **options: Any) -> Any:
@@ -67,6 +75,8 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]] | None:
     """Return the fields that a class adds, or None if they need the standard decorator."""
     found: dict[str, Field[Any]] = {}
     for name, kind in cls.__annotations__.items():
+        if isinstance(kind, str) and "ClassVar" in kind:
+            continue
         default = cls.__dict__.get(name, MISSING)
         if not isinstance(kind, str) or any(word in kind for word in _UNUSUAL):
             return None
@@ -80,16 +90,16 @@ def _own_fields(cls: Any) -> dict[str, Field[Any]] | None:
 
 def _make(cls: Any, frozen: bool, own: dict[str, Field[Any]]) -> Any:
     """Return the class made anew, with slots and methods."""
-    inherited = [getattr(base, "__dataclass_fields__", {}) for base in reversed(cls.__mro__[1:])]
-    fields = {name: item for items in (*inherited, own) for name, item in items.items()}
+    inherited = [fields(base) for base in reversed(cls.__mro__[1:]) if is_dataclass(base)]
+    members = {item.name: item for items in (*inherited, own.values()) for item in items}
     taken = {slot for base in cls.__mro__[1:] for slot in _slots_of(base)}
     body = {name: value for name, value in cls.__dict__.items() if name not in own}
     body.pop("__dict__", None)
     body.pop("__weakref__", None)
-    body["__slots__"] = tuple(name for name in fields if name not in taken)
-    body["__dataclass_fields__"] = fields
+    body["__slots__"] = tuple(name for name in members if name not in taken)
+    body["__dataclass_fields__"] = members
     body["__dataclass_params__"] = _PARAMS[frozen]
-    body.setdefault("__match_args__", tuple(item.name for item in fields.values() if item.init))
+    body.setdefault("__match_args__", tuple(item.name for item in members.values() if item.init))
     if frozen:
         body |= {"__setattr__": _refuse_assignment, "__delattr__": _refuse_deletion}
         body.setdefault("__getstate__", _state)

@@ -190,15 +190,24 @@ def test_cyclic_objects_can_be_shown():
     assert repr(bag) == "Bag(size=1, items=[...], total=1)"
 
 
-def test_class_variables_and_other_options_are_left_to_the_standard_decorator():
-    @dataclass(frozen=True, slots=True)
+@pytest.mark.parametrize("made_by", [dataclass, dataclasses.dataclass])
+def test_class_variables_are_no_fields(made_by: Any):
+    @made_by(frozen=True, slots=True)
     class Counted:
         value: int
         kinds: ClassVar[int] = 3
 
-    assert [item.name for item in dataclasses.fields(Counted)] == ["value"]
-    assert Counted.kinds == 3
+    @dataclass(frozen=True, slots=True)
+    class More(Counted):
+        other: int
 
+    assert [item.name for item in dataclasses.fields(Counted)] == ["value"]
+    assert More(1, 2) == More(value=1, other=2)
+    assert [item.name for item in dataclasses.fields(More)] == ["value", "other"]
+    assert More.kinds == Counted.kinds == 3
+
+
+def test_other_options_are_left_to_the_standard_decorator():
     @dataclass
     class Open:
         value: int

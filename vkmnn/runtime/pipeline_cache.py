@@ -7,11 +7,11 @@ payload. A file that differs anywhere from what is expected is ignored as a whol
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import logging
 import struct
 from pathlib import Path
 
+import vkmnn
 from vkmnn.cache_files import read_file, write_file
 from vkmnn.runtime.device_info import DeviceInfo
 
@@ -33,7 +33,7 @@ def device_key(info: DeviceInfo) -> bytes:
         str(info.subgroup_size),
         ".".join(map(str, info.api_version)),
         info.device_profile,
-        _engine_version(),
+        vkmnn.__version__,
     )
     return hashlib.sha256("\0".join(parts).encode()).digest()
 
@@ -77,10 +77,3 @@ class PipelineCacheFile:
             write_file(self.path, header + payload)
         except OSError as error:
             log.warning("pipeline cache %s cannot be written: %s", self.path, error)
-
-
-def _engine_version() -> str:
-    try:
-        return importlib.metadata.version("vkmnn")
-    except importlib.metadata.PackageNotFoundError:
-        return "source"

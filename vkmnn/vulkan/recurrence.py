@@ -40,7 +40,7 @@ class Problem:
         return RECURRENT_GATES[self.cell]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sharing:
     """Workgroups of `local` invocations make `rows` sequences: all units, or some for one step.
 

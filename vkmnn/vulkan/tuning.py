@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,14 +49,18 @@ class TuningFile:
     No method raises: a file that cannot be read or written costs time, not results. Why is logged.
 
     Attributes:
-        key: names the device, its driver, and the version of vkmnn and its shaders.
         path: the file.
     """
 
     def __init__(self, folder: Path, info: DeviceInfo) -> None:
+        self._device = device_key(info)
+        self.path = folder / "tuning" / f"{self._device.hex()[:32]}.json"
+
+    @cached_property
+    def key(self) -> str:
+        """Names the device, its driver, and the version of vkmnn and its shaders."""
         shaders = hashlib.sha256((BUILTIN.folder / "manifest.json").read_bytes()).digest()
-        self.key = hashlib.sha256(device_key(info) + shaders).hexdigest()
-        self.path = folder / "tuning" / f"{device_key(info).hex()[:32]}.json"
+        return hashlib.sha256(self._device + shaders).hexdigest()
 
     def load(self) -> dict[str, str]:
         """Return the preferred candidates by choice; empty when there is no valid file."""

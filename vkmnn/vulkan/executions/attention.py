@@ -42,7 +42,7 @@ TILE_EFFICIENCY = 0.65
 TILE_QUERIES, TILE_KEYS, TILE_SCORES = 16 * 17, 32 * 17, 16 * (16 * 9 + 32 + 4)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AttentionTile:
     """A workgroup computes `rows` queries; queries, keys and values pass through shared memory.
 
@@ -97,7 +97,7 @@ class AttentionTile:
         return loop_cost(loop, info)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AttentionRotate:
     """A workgroup is a subgroup of `lanes`, computes `rows` queries and rotates them."""
 
@@ -117,7 +117,7 @@ class AttentionRotate:
         return shader, kernels.AttentionRotateParams
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AttentionCodes:
     """A workgroup computes a query of codes, and holds its scores in shared memory."""
 

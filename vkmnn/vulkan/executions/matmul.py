@@ -138,12 +138,12 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         return replace(job, bias=bias, join=end.join, requantize=end, shift=shift)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stages:
     """Normalisation, product and gates by dispatches of their own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RowwiseProblem:
     """A product whose rows are normalised, as one of NORMS says, or whose columns are gated."""
 

@@ -33,7 +33,7 @@ UNPACK_ROWS = {True: 17, False: 25}
 UNPACK_BYTES = 1 << 28
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CodesKernel:
     """A kernel that reads codes: rows at a time, invocations of a subgroup (0: a workgroup)."""
 
@@ -41,12 +41,12 @@ class CodesKernel:
     lanes: kernels.MatmulCodesLanes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unpacked:
     """The weights as floats in temporary memory, then a product of floats."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CodesProblem:
     """A product with weights in codes."""
 

@@ -201,7 +201,7 @@ TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CoopKernel:
     """A tile; K split over `parts` workgroups, of which the last to arrive adds."""
 

@@ -21,7 +21,7 @@ GPU_INVOCATIONS = 16_384
 """Enough to keep a large GPU busy: 128 multiprocessors with 128 lanes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LoopKernel(ConvKernel):
     """Records one dispatch, or several that add up where loops would grow too long.
 

@@ -53,12 +53,12 @@ class NormedProblem:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Apart:
     """Two dispatches."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NormedCoop:
     """One dispatch; every workgroup sees the whole K."""
 

@@ -87,12 +87,12 @@ class SeparableProblem:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Apart:
     """Two dispatches."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SeparableKernel:
     """One dispatch.
 

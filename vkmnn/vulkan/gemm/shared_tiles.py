@@ -124,7 +124,7 @@ TILES = (
 NARROW = (Tile(128, 16), Tile(128, 16, 2))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SharedKernel:
     """Tiles in shared memory; K split over `parts` workgroups, of which the last to arrive adds."""
 

@@ -44,7 +44,7 @@ NOWHERE = 1 << 30
 
 
 @matmul_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatMulCoop(CoopKernel, MatMulKernel):
     """Products by cooperative matrices."""
 
@@ -105,7 +105,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvCoop(CoopKernel, ConvKernel):
     """Convolutions as implicit GEMM by cooperative matrices; k counts pairs of channel blocks."""
 

@@ -32,7 +32,7 @@ SMALL_GPU = 16
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvDot(ConvKernel):
     """Convolutions as implicit GEMM of bytes, with sums of 32-bit integers."""
 

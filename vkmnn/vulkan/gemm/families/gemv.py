@@ -44,7 +44,7 @@ WIDTHS = (1, 2, 4, 8)
 SECTOR = 32
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GemvKernel:
     """`rows` rows; `width` vec4s of a row and `local` invocations a workgroup."""
 
@@ -141,7 +141,7 @@ def _place(target: Target) -> Place:
 
 
 @matmul_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatMulGemv(GemvKernel, MatMulKernel):
     """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
 
@@ -177,7 +177,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvGemv(GemvKernel, ConvKernel):
     """A convolution that makes one pixel, as a vector by a matrix."""
 

@@ -46,7 +46,7 @@ GPU_EFFICIENCY = 0.35
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvTile(LoopKernel):
     """An invocation computes `pixels` pixels of `blocks` channel blocks; neighbours take pixels."""
 
@@ -106,7 +106,7 @@ class ConvTile(LoopKernel):
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvTileChannels(LoopKernel):
     """The same where pixels are few: the invocations of a workgroup take channel blocks."""
 
@@ -169,7 +169,7 @@ class ConvTileChannels(LoopKernel):
 
 
 @matmul_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatMulTile(MatMulKernel):
     """An invocation computes `rows` rows of two vec4s.
 

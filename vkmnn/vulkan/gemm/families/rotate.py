@@ -54,7 +54,7 @@ OTHER_LANES_US = 1e9
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvRotate(LoopKernel):
     """A workgroup is a subgroup of `local`, and computes `pixels` pixels of as many blocks."""
 
@@ -109,7 +109,7 @@ class ConvRotate(LoopKernel):
 
 
 @matmul_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatMulRotate(MatMulKernel):
     """A workgroup is a subgroup of `lanes`, and computes `rows` rows of as many vec4s.
 

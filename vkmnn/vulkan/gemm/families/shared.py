@@ -72,7 +72,7 @@ def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
 
 
 @matmul_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatMulShared(SharedKernel, MatMulKernel):
     """Products by tiles in shared memory."""
 
@@ -110,7 +110,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvShared(SharedKernel, ConvKernel):
     """Convolutions as implicit GEMM by tiles in shared memory."""
 

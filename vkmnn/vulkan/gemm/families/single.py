@@ -26,7 +26,7 @@ DEPTHWISE_PIXELS: tuple[kernels.ConvDepthwisePixels, ...] = (4, 1)
 STRIPS: tuple[kernels.ConvStripPixels, ...] = (4, 2, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SingleKernel(LoopKernel):
     """Takes all groups at once; weights lie channel by channel."""
 
@@ -88,7 +88,7 @@ def _local(target: Target) -> int:
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvDepthwise(SingleKernel):
     """Every channel is a group; an invocation computes `pixels` pixels of a channel block."""
 
@@ -112,7 +112,7 @@ class ConvDepthwise(SingleKernel):
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvStrip(SingleKernel):
     """The same for usual windows, unrolled: an invocation computes a strip of a row."""
 
@@ -158,7 +158,7 @@ def _is_usual(problem: ConvProblem) -> bool:
 
 
 @conv_family
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvGather(SingleKernel):
     """Groups begin inside channel blocks: channels are gathered one by one."""
 
