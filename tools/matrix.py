@@ -70,7 +70,12 @@ class Result:
 
 
 def run(
-    names: Sequence[str], *, short: bool, more: Sequence[str] = (), record: Path | None = None
+    names: Sequence[str],
+    *,
+    short: bool,
+    more: Sequence[str] = (),
+    record: Path | None = None,
+    called: str = "",
 ) -> Result:
     """Run the tests on each driver, one after the other.
 
@@ -79,11 +84,12 @@ def run(
         short: the parts that show most in little time.
         more: further arguments for pytest.
         record: the page whose table gets a driver's results as soon as they are there.
+        called: what the driver is called outside of the root that this runs in.
     """
     result = Result()
     for name in names:
         try:
-            result.reports.append(_run_one(name, short, more))
+            result.reports.append(_run_one(name, short, more, called))
             if record:
                 page.record(result.reports[-1:], record)
         except CannotError as error:
@@ -94,7 +100,7 @@ def run(
     return result
 
 
-def _run_one(name: str, short: bool, more: Sequence[str]) -> Report:
+def _run_one(name: str, short: bool, more: Sequence[str], called: str = "") -> Report:
     driver, by_kompute = drivers.chosen(name)
     place = driver.place()
     if place.root:
@@ -108,7 +114,7 @@ def _run_one(name: str, short: bool, more: Sequence[str]) -> Report:
     if by_kompute:
         parts = tuple(part for part in parts if part in suites.BY_KOMPUTE)
         env["VKMNN_DRIVER"] = drivers.KOMPUTE
-    return suites.run(name, python, env, parts, more)
+    return suites.run(called or name, python, env, parts, more)
 
 
 def _run_inside(
@@ -117,7 +123,7 @@ def _run_inside(
     debian_root.copy_checkout(root)
     inside = drivers.KOMPUTE if by_kompute else "system"
     results = root / debian_root.PROJECT / RESULTS
-    command = ["python3", "tasks.py", "drivers", inside, "--results", RESULTS]
+    command = ["python3", "tasks.py", "drivers", inside, "--results", RESULTS, "--called", name]
     command += [*(["--short"] if short else []), "--", *more]
     say(f"{name}: in {root}")
     debian_root.run(root, command, {})
@@ -144,7 +150,8 @@ def main(args: Sequence[str]) -> int:
     if options.refresh:
         for driver in chosen:
             shutil.rmtree(process.cache_folder() / "drivers" / driver.name, ignore_errors=True)
-    result = run(names, short=options.short, more=more, record=PAGE if options.record else None)
+    page_of = PAGE if options.record else None
+    result = run(names, short=options.short, more=more, record=page_of, called=options.called)
     if options.results and result.reports:
         suites.save(result.reports[0], Path(options.results))
     if options.record:
@@ -165,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--record", action="store_true", help="write the results into the page")
     parser.add_argument("--refresh", action="store_true", help="fetch the drivers anew")
     parser.add_argument("--results", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--called", metavar="NAME", default="", help=argparse.SUPPRESS)
     return parser
 
 

@@ -32,7 +32,11 @@ WHOLE = ("operators", "driver", "networks", "validation", "kernels")
 SHORT = ("operators, 1 in 12", "networks, two of nine", "kernels, 1 in 3 of a sample")
 # The rest is the same through either driver.
 BY_KOMPUTE = ("operators", "operators, 1 in 12", "driver", "networks", "networks, two of nine")
-_EMULATED = {"swiftshader": "not rotate and not coop", "mesa-25": "not coop"}
+_EMULATED = {
+    "swiftshader": "not rotate and not coop",
+    "mesa-25": "not coop",
+    "mesa-sid": "not coop or m8x8x8s8",
+}
 """What a driver would need minutes to compile each, and cannot run but emulated."""
 
 ABOUT = """

@@ -267,6 +267,7 @@ def test_a_root_runs_the_task_itself(ran: list[Any], monkeypatch: pytest.MonkeyP
     [command] = commands
     assert command[:4] == ["python3", "tasks.py", "drivers", "system"]
     assert "--short" in command
+    assert command[command.index("--called") + 1] == "inside"
 
 
 def test_a_root_without_a_result_is_a_failure(
