@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from tools import apt
@@ -96,14 +95,6 @@ def probe_vulkan(env: Mapping[str, str] | None = None) -> dict[str, Any]:
     # A driver may write to the standard output too: the answer is the last line.
     answer: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     return answer
-
-
-def has_avx512() -> bool:
-    """Tell whether the processor has the vectors of 512 bits that a software device may use."""
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text("utf-8").split()
-    except OSError:
-        return False
 
 
 def vulkan_hint() -> str:

@@ -318,8 +318,7 @@ def machine(tasks: ModuleType, venv: None, monkeypatch: pytest.MonkeyPatch) -> d
     """What the machine has; a test changes it before it runs a task."""
     has: dict[str, Any] = dict.fromkeys(("vulkan", "validation", "spirv_val"), True)
     has["kompute"] = False
-    has["swiftshader"] = has["avx512"] = True
-    monkeypatch.setattr(vulkan, "has_avx512", lambda: has["avx512"])
+    has["swiftshader"] = True
     monkeypatch.setattr(environment, "prepare", lambda *extras: Path("python"))
     monkeypatch.setattr(vulkan, "ensure_vulkan", lambda: has["vulkan"])
     monkeypatch.setattr(vulkan, "ensure_validation", lambda: has["validation"])
@@ -424,13 +423,6 @@ def test_shader_suite_writes_its_report(tasks, machine, runs):
     assert "--vkmnn-shaders" in command
     assert command[command.index("--vkmnn-report") + 1].endswith("shader-report.html")
     assert command[-2:] == ["--vkmnn-device", "all"]
-
-
-def test_kernels_for_wide_vectors_want_wide_registers(tasks, machine, runs, capsys):
-    machine["avx512"] = False
-    assert tasks.main(["shaders"]) == 0
-    assert len(runs) == 1
-    assert "no AVX-512" in capsys.readouterr().out
 
 
 def test_shader_suite_runs_kernels_for_wide_vectors(tasks, machine, runs):

@@ -61,6 +61,11 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("pool.comp.j2", r"log32\(x\).* → ", "codes have no norms", "pool_c8*"),
     Equivalent(
+        "include/round_even.glsl.j2",
+        r"size <= 8388608\.0|lessThanEqual\(size",
+        "from 2^23 on, numbers are whole by either way",
+    ),
+    Equivalent(
         "dynamic_range.comp.j2",
         r"lessThanEqual|greaterThanEqual",
         "of two equal numbers, either is the extreme one",

@@ -35,6 +35,12 @@ _SPECIAL = f32([
     np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-8, -1e-8, 20.0, -20.0,
     88.7, -88.7, 104.5, -104.5, 1e4, -1e4, 8388609.0, -8388609.0, 3e38, -3e38, 2.5, -3.5,
 ])  # fmt: skip
+# What is easily rounded the wrong way: ties, what an added half carries over, ends of formulas.
+_TIES = f32([
+    0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 126.5, 127.5, -128.5, 0.49999997, -0.49999997, 0.50000006,
+    4194303.5, 4194304.5, -4194305.5, 8388606.5, 8388607.5, -8388607.5, 8388608.0, 8388609.0,
+    16777215.0, np.inf, np.nan,
+])  # fmt: skip
 
 
 def _domain(kind: str, x: AnyArray) -> AnyArray:
@@ -86,6 +92,8 @@ def unary_cases(kind: str, dtype: str) -> Iterator[Case]:
         for alpha, beta in ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0)):
             attrs = UnaryAttrs(kind, alpha, beta)
             yield op_case("UnaryOp", attrs, [np.append(bits.view(np.float32), _SPECIAL)])
+    if kind == "ROUND":
+        yield op_case("UnaryOp", UnaryAttrs(kind), [_TIES], rtol=0, atol=0)
     if dtype == "f32" and kind != "NOT":
         with np.errstate(all="ignore"):
             yield op_case(

@@ -322,6 +322,35 @@ vec4 activate_with(vec4 sum, vec4 residual)
         result *= residual;
     return result;
 }
+#ifndef VKMNN_ROUND_EVEN
+#define VKMNN_ROUND_EVEN
+// Of numbers from -2^22 to 2^22, as codes are: 1.5 * 2^23 and such a number add up to 2^23 to 2^24.
+vec4 round_code(vec4 x)
+{
+    precise vec4 moved = x + 12582912.0;
+    precise vec4 whole = moved - 12582912.0;
+    return whole;
+}
+
+// Of any number: from 2^23 on all are whole. Infinities, NaN and the sign of zero remain.
+float round_even(float x)
+{
+    float size = abs(x);
+    precise float moved = size + 8388608.0;
+    precise float whole = moved - 8388608.0;
+    whole = size < 8388608.0 ? whole : size;
+    return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & int(0x80000000));
+}
+// Of any number: from 2^23 on all are whole. Infinities, NaN and the sign of zero remain.
+vec4 round_even(vec4 x)
+{
+    vec4 size = abs(x);
+    precise vec4 moved = size + 8388608.0;
+    precise vec4 whole = moved - 8388608.0;
+    whole = mix(size, whole, lessThan(size, vec4(8388608.0)));
+    return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & ivec4(0x80000000));
+}
+#endif
 layout(constant_id = 10) const uint TABLE = 0u;
 
 // `factor`: of each lane. `unit`: scales of a code and of its residual, and of what both make. `range`:
@@ -359,7 +388,7 @@ vec4 requantize(vec4 sum, vec4 residual, Ending ending)
     if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_BEFORE)
         sum += residual;
     precise vec4 scaled = sum * ending.factor;
-    vec4 code = clamp(roundEven(scaled), vec4(pc.act_alpha), vec4(pc.act_beta));
+    vec4 code = round_code(clamp(scaled, vec4(pc.act_alpha), vec4(pc.act_beta)));
     if (TABLE > 0u)
         code = looked_up(code, ending);
     if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_AFTER) {
@@ -367,7 +396,7 @@ vec4 requantize(vec4 sum, vec4 residual, Ending ending)
         precise vec4 second = residual * ending.unit.y;
         precise vec4 both = first + second;
         precise vec4 steps = both / ending.unit.z;
-        code = clamp(roundEven(steps), ending.range.xxxx, ending.range.yyyy);
+        code = round_code(clamp(steps, ending.range.xxxx, ending.range.yyyy));
     }
     return code * ending.range.z;
 }

@@ -541,6 +541,35 @@ float tan32(float x)
     return flip_sign(value, x);
 }
 #endif
+#ifndef VKMNN_ROUND_EVEN
+#define VKMNN_ROUND_EVEN
+// Of numbers from -2^22 to 2^22, as codes are: 1.5 * 2^23 and such a number add up to 2^23 to 2^24.
+vec4 round_code(vec4 x)
+{
+    precise vec4 moved = x + 12582912.0;
+    precise vec4 whole = moved - 12582912.0;
+    return whole;
+}
+
+// Of any number: from 2^23 on all are whole. Infinities, NaN and the sign of zero remain.
+float round_even(float x)
+{
+    float size = abs(x);
+    precise float moved = size + 8388608.0;
+    precise float whole = moved - 8388608.0;
+    whole = size < 8388608.0 ? whole : size;
+    return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & int(0x80000000));
+}
+// Of any number: from 2^23 on all are whole. Infinities, NaN and the sign of zero remain.
+vec4 round_even(vec4 x)
+{
+    vec4 size = abs(x);
+    precise vec4 moved = size + 8388608.0;
+    precise vec4 whole = moved - 8388608.0;
+    whole = mix(size, whole, lessThan(size, vec4(8388608.0)));
+    return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & ivec4(0x80000000));
+}
+#endif
 
 float clip(float x, float low, float high)
 {
@@ -578,7 +607,7 @@ float apply(float x)
     case UNARY_CEIL:
         return ceil(x);
     case UNARY_ROUND:
-        return roundEven(x);
+        return round_even(x);
     case UNARY_SQRT:
         return sqrt(x);
     case UNARY_RSQRT:
