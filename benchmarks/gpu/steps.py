@@ -40,9 +40,9 @@ from vkmnn.vulkan.segment import VulkanSegment
 
 # What only a device can show: barriers of subgroups, the last of several workgroups, matrices.
 RISKY = (
-    "matmul_coop", "conv_coop", "matmul_shared", "conv_shared", "attention_rotate",
-    "attention_tile", "matmul_gemv", "conv_rotate", "matmul_rotate", "conv_tile", "matmul_tile",
-    "conv_depthwise", "conv_strip", "recurrent",
+    "matmul_coop", "conv_coop", "matmul_shared", "conv_shared", "attention_coop",
+    "attention_rotate", "attention_tile", "matmul_gemv", "conv_rotate", "matmul_rotate",
+    "conv_tile", "matmul_tile", "conv_depthwise", "conv_strip", "recurrent",
 )  # fmt: skip
 SPLIT_RUNS = 1000
 SWEEP_BYTES = 160_000_000

@@ -27,6 +27,7 @@ _OP_LOOP_MERGE = 246
 SHORT_BECAUSE = {
     "arg_reduce": f"{CASES}/along_axis.py::arg_reductions",
     "attention_codes": f"{EXECUTIONS}/attention.py:MAX_CODED_KEYS",
+    "attention_coop": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "attention_rotate": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "attention_tile": f"{T}attention.py::test_more_keys_than_loops_can_count",
     "binary": "one iteration per bit of an exponent",

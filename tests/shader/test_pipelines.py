@@ -22,6 +22,7 @@ for variant, family, _ in BUILTIN.variants():
 
 # Templates without a variant that runs on every device, and the one that then does the same.
 TWINS = {
+    "attention_coop": "attention_tile",
     "attention_rotate": "attention_tile",
     "conv_coop": "conv_tile",
     "conv_dot": "conv_shared",

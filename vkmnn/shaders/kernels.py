@@ -504,6 +504,147 @@ def attention_codes(
     )
 
 
+AttentionCoopMatrix: TypeAlias = Literal[
+    "m16x16x16s32",
+    "m8x16x16s16",
+    "m8x8x16s8",
+    "m8x8x8s8",
+]
+AttentionCoopGroups: TypeAlias = Literal[
+    1,
+    2,
+]
+AttentionCoopAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_ATTENTION_COOP = struct.Struct("<2IIIIIfI3III3III3II3II3II")
+
+
+class AttentionCoopParams(Params):
+    """Push constants of `attention_coop`: 120 bytes.
+
+    Values: 2 in batch_size, 3 in q_batch, 3 in k_batch, 3 in v_batch, 3 in mask_batch, 3 in
+    y_batch.
+    """
+
+    __slots__ = (
+        "batch_size",
+        "queries",
+        "keys",
+        "depth",
+        "width",
+        "scale",
+        "q_start",
+        "q_batch",
+        "q_row",
+        "k_start",
+        "k_batch",
+        "k_row",
+        "v_start",
+        "v_batch",
+        "v_row",
+        "mask_batch",
+        "mask_row",
+        "y_batch",
+        "y_row",
+    )
+
+    def __init__(
+        self,
+        *,
+        batch_size: tuple[int, ...],
+        queries: int,
+        keys: int,
+        depth: int,
+        width: int,
+        scale: float,
+        q_start: int,
+        q_batch: tuple[int, ...],
+        q_row: int,
+        k_start: int,
+        k_batch: tuple[int, ...],
+        k_row: int,
+        v_start: int,
+        v_batch: tuple[int, ...],
+        v_row: int,
+        mask_batch: tuple[int, ...],
+        mask_row: int,
+        y_batch: tuple[int, ...],
+        y_row: int,
+    ) -> None:
+        self.batch_size: Final = batch_size
+        self.queries: Final = queries
+        self.keys: Final = keys
+        self.depth: Final = depth
+        self.width: Final = width
+        self.scale: Final = scale
+        self.q_start: Final = q_start
+        self.q_batch: Final = q_batch
+        self.q_row: Final = q_row
+        self.k_start: Final = k_start
+        self.k_batch: Final = k_batch
+        self.k_row: Final = k_row
+        self.v_start: Final = v_start
+        self.v_batch: Final = v_batch
+        self.v_row: Final = v_row
+        self.mask_batch: Final = mask_batch
+        self.mask_row: Final = mask_row
+        self.y_batch: Final = y_batch
+        self.y_row: Final = y_row
+
+    def pack(self) -> bytes:
+        try:
+            return _ATTENTION_COOP.pack(
+                *array(self.batch_size, 2),
+                self.queries,
+                self.keys,
+                self.depth,
+                self.width,
+                self.scale,
+                self.q_start,
+                *array(self.q_batch, 3),
+                self.q_row,
+                self.k_start,
+                *array(self.k_batch, 3),
+                self.k_row,
+                self.v_start,
+                *array(self.v_batch, 3),
+                self.v_row,
+                *array(self.mask_batch, 3),
+                self.mask_row,
+                *array(self.y_batch, 3),
+                self.y_row,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _ATTENTION_COOP, error) from None
+
+
+def attention_coop(
+    *,
+    matrix: AttentionCoopMatrix,
+    groups: AttentionCoopGroups,
+    aligned: AttentionCoopAligned,
+) -> Shader:
+    """Return a variant of `attention_coop`.
+
+    Attention by cooperative matrices of float16: a workgroup makes 16 queries of up to 64
+    columns, with a softmax that is corrected as its maximum grows, as in attention_tile. The
+    blocks of 64 keys go in turn to `groups` of 128 invocations. Scores and results of a block are
+    a fragment for each subgroup, summed in float32; probabilities are rounded to float16 before
+    they meet the values, and divided by the sum of what they were rounded to. `matrix`:
+    "m16x16x16s32" are M x N x K elements, in subgroups of 32.
+    """
+    return _find(
+        "attention_coop",
+        {
+            "matrix": matrix,
+            "groups": groups,
+            "aligned": aligned,
+        },
+    )
+
+
 AttentionRotateRows: TypeAlias = Literal[
     8,
     16,

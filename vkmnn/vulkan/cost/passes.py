@@ -24,6 +24,9 @@ class Loop:
         shared_bytes: that it moves through shared memory in all.
         weight_bytes: that the whole dispatch reads once.
         efficiency: the part of the device's rate that so much reuse reaches.
+        steps: of a round, each of which waits for what the invocations have staged.
+        matrix_flops: that a round computes by cooperative matrices.
+        staged_bytes: that a round moves through shared memory.
     """
 
     workgroups: int
@@ -36,6 +39,9 @@ class Loop:
     shared_bytes: float = 0.0
     weight_bytes: float = 0.0
     efficiency: float = 1.0
+    steps: int = 0
+    matrix_flops: float = 0.0
+    staged_bytes: float = 0.0
 
 
 def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
@@ -51,10 +57,12 @@ def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
     by_registers = device.room_registers // (loop.invocations * loop.registers)
     room = min(device.room_invocations // loop.invocations, by_registers, MAX_RESIDENT)
     waves = -(-busiest // max(1, min(room, busiest)))
-    latency = waves * loop.rounds * device.round_us
+    latency = waves * loop.rounds * (device.round_us + loop.steps * device.step_us)
     rounds = busiest * loop.rounds
     loads = rounds * loop.round_bytes / device.core_bytes
     work = rounds * loop.round_flops / (device.core_flops * loop.efficiency)
+    work += rounds * loop.matrix_flops / device.matrix_flops
+    work = max(work, rounds * loop.staged_bytes / device.shared_bytes)
     stores = busiest * loop.results / device.core_results
     stores += busiest * loop.shared_bytes / device.shared_bytes
     if cold and loop.weight_bytes > TINY_BYTES:

@@ -41,6 +41,11 @@ class Matrix:
     k: int
     subgroup: int
 
+    @property
+    def name(self) -> str:
+        """How axes call it."""
+        return f"m{self.m}x{self.n}x{self.k}s{self.subgroup}"
+
     def runs_on(self, info: DeviceInfo) -> bool:
         """Return whether a device lists these sizes, for float16 summed in float32."""
         smallest, largest = info.limits.subgroup_size_range
@@ -80,8 +85,7 @@ class CoopTile:
     def name(self) -> kernels.MatmulCoopTile:
         """The value of the axis `tile`."""
         sub = f"w{self.sub_rows}x{self.sub_columns}"
-        of = self.matrix
-        sizes = "" if of == LARGE_MATRIX else f"m{of.m}x{of.n}x{of.k}s{of.subgroup}"
+        sizes = "" if self.matrix == LARGE_MATRIX else self.matrix.name
         return cast(kernels.MatmulCoopTile, f"{self.rows}x{self.columns}{sub}k{self.groups}{sizes}")
 
     @property
