@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _HEADER_WORDS = 5
 # Numbers of the SPIR-V specification, "Instructions" and "Decoration".
-_OP_PHI, _OP_SWITCH, _SPEC_ID = 245, 251, 1
+_OP_PHI, _OP_SELECTION, _OP_BRANCH, _OP_SWITCH, _SPEC_ID = 245, 247, 249, 251, 1
 _VERSION_1_6 = 0x1_06_00
-"""From here on, both targets of a conditional branch must not be the same."""
+"""From here on, conditions stay: no driver that takes such modules has been tried."""
 
 _OPERATIONS: Mapping[int, Callable[..., int]] = {
     166: operator.or_,
@@ -55,7 +55,8 @@ def specialized_spirv(shader: Shader, spec: Mapping[str, int | float | bool]) ->
 def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:
     """Return a module in which branches over specialization constants have one target each.
 
-    The blocks of the other cases stay, and nothing branches to them.
+    Those over conditions branch without one. The blocks of the other cases stay, and nothing
+    branches to them.
 
     Args:
         code: a valid SPIR-V module in the byte order of the machine.
@@ -64,15 +65,18 @@ def prune_branches(code: bytes, values: Mapping[int, int]) -> bytes:
     words = array("I", code)
     pruner = _Pruner(values, words[1] < _VERSION_1_6)
     out = words[:_HEADER_WORDS]
-    copied = at = _HEADER_WORDS
+    copied = at = before = _HEADER_WORDS
     while at < len(words):
         length = words[at] >> 16
         look = _LOOKS.get(words[at] & 0xFFFF)
         new = look(pruner, words[at : at + length]) if look else None
         if new is not None:
-            out += words[copied:at]
+            # What branches without a condition selects nothing.
+            merges = new[0] & 0xFFFF == _OP_BRANCH and words[before] & 0xFFFF == _OP_SELECTION
+            out += words[copied : before if merges else at]
             out += array("I", new)
             copied = at + length
+        before = at
         at += length
     return (out + words[copied:]).tobytes()
 
@@ -124,7 +128,8 @@ class _Pruner:
         if condition is None:
             return None
         target, other = (words[2], words[3]) if condition else (words[3], words[2])
-        return (*words[:2], target, target, *words[4:]) if self._leave(target, [other]) else None
+        # Not a condition with one target twice: Mesa 22 gets blocks wrong that have loops in them.
+        return (2 << 16 | _OP_BRANCH, target) if self._leave(target, [other]) else None
 
     def switch(self, words: Sequence[int]) -> Sequence[int] | None:
         if words[1] not in self._known:
