@@ -210,7 +210,7 @@ def test_plans(name: str, profile: str) -> None:
 
 # Tokens, whether norms come first, and at most as many microseconds in float32 and float16.
 # PyTorch's graphs took 3,060 and 720 for one, 2,050 and 740 for the other.
-TWELVE_LAYERS = {"bert_base": (128, False, 1_280, 500), "gpt2": (64, True, 1_120, 475)}
+TWELVE_LAYERS = {"bert_base": (128, False, 1_280, 480), "gpt2": (64, True, 1_120, 465)}
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def test_whole_transformers(name: str) -> None:
     precisions: tuple[PrecisionName, ...] = ("high", "normal")
     for precision, limit in zip(precisions, limits, strict=True):
         forecast = plan_for(model, "nvidia-h200", precision, x, places=False).forecast
-        assert forecast.levels <= {"high": 7, "normal": 5}[precision] * 12 + 5
+        assert forecast.levels <= {"high": 7 * 12 + 5, "normal": 5 * 12 + 3}[precision]
         assert forecast.padded_work <= MAX_PADDED
         assert forecast.predicted_us <= limit
         attention = [step for step in forecast.steps if "attention" in step.kernel]

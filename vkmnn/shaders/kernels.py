@@ -1253,6 +1253,9 @@ ConvCoopTile: TypeAlias = Literal[
     "64x32w32x32k4",
     "32x48w32x48k4",
     "32x32w16x16k2",
+    "64x48w64x16k2",
+    "48x64w16x64k2",
+    "48x96w48x32k1",
     "32x32w32x32k8",
     "16x32w16x32k4",
     "32x32w16x16k1",
@@ -1268,6 +1271,7 @@ ConvCoopTile: TypeAlias = Literal[
 ConvCoopStep: TypeAlias = Literal[
     32,
     64,
+    96,
     128,
     256,
 ]
@@ -4277,6 +4281,9 @@ MatmulCoopTile: TypeAlias = Literal[
     "64x32w32x32k4",
     "32x48w32x48k4",
     "32x32w16x16k2",
+    "64x48w64x16k2",
+    "48x64w16x64k2",
+    "48x96w48x32k1",
     "32x32w32x32k8",
     "16x32w16x32k4",
     "32x32w16x16k1",
@@ -4292,6 +4299,7 @@ MatmulCoopTile: TypeAlias = Literal[
 MatmulCoopStep: TypeAlias = Literal[
     32,
     64,
+    96,
     128,
     256,
 ]

@@ -12,7 +12,7 @@ from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.records import dataclass
 from vkmnn.vulkan.execution import Problem, VulkanExecution
-from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.fp16 import Fp16Rule, is_float
 from vkmnn.vulkan.images.forms import image_layouts
 from vkmnn.vulkan.images.place import MIN_RANK
 from vkmnn.vulkan.layout_change import is_reordered
@@ -69,10 +69,11 @@ def assign_layouts(
     plan = _Plan(backend, make, divider, images)
     if not images:
         plan.code_readers = _code_readers(commands, backend, outputs, divider)
+    followed = _followed_inputs(commands, backend) if fp16 and not images else frozenset()
     for command in commands:
         plan.owner = command.owner or command.op.name
-        if fp16 and fp16_inputs:
-            plan.narrow_inputs(command)
+        if fp16 and (fp16_inputs or followed):
+            plan.narrow_inputs(command, None if fp16_inputs else followed)
         if command.backend == backend:
             plan.add(command, outputs, fp16)
         else:
@@ -107,10 +108,12 @@ class _Plan:
         """Return the inputs of a command as they are at this point."""
         return [None if t is None else self.current.get(t.name, t) for t in command.inputs]
 
-    def narrow_inputs(self, command: Command) -> None:
-        """Convert the network's inputs that a command reads to fp16."""
+    def narrow_inputs(self, command: Command, names: frozenset[str] | None) -> None:
+        """Convert the network's inputs that a command reads to fp16: those of `names`, or all."""
         for tensor in command.inputs:
             if tensor is None or tensor.usage is not Usage.INPUT or not is_float(tensor):
+                continue
+            if names is not None and tensor.name not in names:
                 continue
             if tensor.name not in self.current:
                 self.current[tensor.name] = self.convert(tensor, Form(tensor.layout, True))
@@ -294,6 +297,40 @@ def _code_readers(
             if tensor is not None:
                 (found if number in numbers else others).add(tensor.name)
     return frozenset(found - others)
+
+
+def _followed_inputs(commands: Sequence[Command], backend: str) -> frozenset[str]:
+    """Return the network's inputs that some ops take as fp16, and all others would follow.
+
+    They are converted anyway: the ops that follow gain from it, as the first normalisation of a
+    network, which can be part of a product then (`normed_pairs`). What is read in another order
+    is converted with that.
+    """
+    taken: set[str] = set()
+    others: set[str] = set()
+    follow: set[str] = set()
+    for command in commands:
+        execution = command.execution
+        read = [t for t in command.inputs if t is not None and t.usage is Usage.INPUT]
+        if not any(is_float(tensor) for tensor in read):
+            continue
+        if command.backend != backend or not isinstance(execution, VulkanExecution):
+            others.update(tensor.name for tensor in read)
+            continue
+        execution.bind(command.inputs, command.outputs)
+        wanted, layouts = execution.fp16_operands()[0], execution.layouts()[0]
+        for tensor, fp16, layout in zip(command.inputs, wanted, layouts, strict=True):
+            if tensor is None or tensor.usage is not Usage.INPUT:
+                continue
+            if layout is not Layout.NCHW:
+                others.add(tensor.name)
+            elif fp16:
+                taken.add(tensor.name)
+            elif execution.fp16_rule is Fp16Rule.FOLLOWS:
+                follow.add(tensor.name)
+            else:
+                others.add(tensor.name)
+    return frozenset((taken & follow) - others)
 
 
 def _begins_codes(execution: Execution) -> bool:

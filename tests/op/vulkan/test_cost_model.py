@@ -39,7 +39,14 @@ T32X128 = CoopTile(32, 128, 64, 32, 32)
 T64K2S64 = CoopTile(64, 64, 64, 32, 32, 2)
 T64W16 = CoopTile(64, 64, 64, 32, 16)
 # Built since the times were taken.
-NOT_MEASURED = frozenset({CoopTile(32, 48, 128, 32, 48, 4)})
+NOT_MEASURED = frozenset(
+    {
+        CoopTile(32, 48, 128, 32, 48, 4),
+        CoopTile(48, 96, 64, 48, 32),
+        CoopTile(64, 48, 96, 64, 16, 2),
+        CoopTile(48, 64, 96, 16, 64, 2),
+    }
+)
 
 Measured = tuple[float, CoopTile, int]
 # Rows, columns, K: microseconds in a chain of dependent dispatches, tile and parts; with weights

@@ -175,7 +175,10 @@ TILES: tuple[tuple[CoopTile, ...], ...] = (
     (CoopTile(64, 128, 64, 32, 64),),
     (CoopTile(64, 64, 64, 32, 32), CoopTile(64, 64, 128, 32, 32, 2)),
     (CoopTile(64, 32, 128, 32, 32, 4),),
-    # For a few hundred columns of which 32 at a time leave a third wave of workgroups.
+    # For a few hundred rows and columns, of which powers of two leave some in another wave of
+    # workgroups.
+    (CoopTile(48, 96, 64, 48, 32),),
+    (CoopTile(64, 48, 96, 64, 16, 2), CoopTile(48, 64, 96, 16, 64, 2)),
     (CoopTile(32, 48, 128, 32, 48, 4),),
     (CoopTile(32, 32, 128, 16, 16, 2), CoopTile(32, 32, 256, 32, 32, 8)),
     # For a short K.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import lcm
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.binding import Binding, bind_convolution, bind_matmul
-from vkmnn.vulkan.gemm.coop_tiles import VECTOR, CoopKernel, coop_cost, timed_coop
+from vkmnn.vulkan.gemm.coop_tiles import TILES, VECTOR, CoopKernel, coop_cost, timed_coop
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -37,6 +38,8 @@ from vkmnn.vulkan.spatial import Triple
 
 # A table of taps takes 16 bytes per eight products of an output: no more than a few megabytes.
 MAX_TAP_PAIRS = 1 << 18
+# A multiple of the pairs of each step.
+STEP_PAIRS = lcm(*(tile.step // VECTOR for same in TILES for tile in same))
 # Depths, heights and widths of taps have 16 bits.
 MAX_TAP = 1 << 15
 # Lies outside of every input.
@@ -230,7 +233,7 @@ def tap_table(
         alone = (kernel, dilation, in_size, blocks, in_block)
         return np.concatenate([*(_pairs(*alone, lack) for lack, _ in phases), places(phases)])
     table = _pairs(kernel, dilation, in_size, blocks, in_block, (0, 0, 0))
-    outside = np.zeros((-len(table) % 32, 4), np.int32)
+    outside = np.zeros((-len(table) % STEP_PAIRS, 4), np.int32)
     outside[:, 2] = NOWHERE
     return np.concatenate([table, outside])
 
