@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vkmnn.core.cache_pool import Pick
 from vkmnn.core.chained import Drawing, Following
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.session import Session
@@ -72,14 +73,36 @@ class SessionState:
         ]
 
     def follow(
-        self, token: int, following: Following, ahead: int = 0, drawing: Drawing | None = None
+        self,
+        token: int,
+        following: Following,
+        ahead: int = 0,
+        drawing: Drawing | None = None,
+        pick: Pick | None = None,
     ) -> int | None:
         """Run a token, and return the next one, which the device chooses; see `State.follow`.
 
         Raises:
             InvalidInputError: the state is full, or closed.
         """
-        return self._session.call(lambda: self._state.follow(token, following, ahead, drawing))
+        return self._session.call(
+            lambda: self._state.follow(token, following, ahead, drawing, pick)
+        )
+
+    def announce(
+        self,
+        token: int,
+        following: Following,
+        ahead: int,
+        drawing: Drawing | None,
+        pick: Pick | None,
+    ) -> None:
+        """Say what `follow` will be called with next; see `State.announce`."""
+        self._session.call(lambda: self._state.announce(token, following, ahead, drawing, pick))
+
+    def share(self, shared: bool) -> None:
+        """Say whether its text is being generated; then steps may be taken with other states."""
+        self._session.call(lambda: self._state.share(shared))
 
     def value(self, name: str) -> DeviceTensor:
         """Return what a state input will read in the next run.

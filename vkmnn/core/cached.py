@@ -95,7 +95,7 @@ class _Finder:
             return None
         caches = [append_k.inputs[0], append_v.inputs[0]]
         y = op.outputs[0]
-        if query[2] > 1:  # of one row, transposes and cuts copy nothing
+        if query[0] * query[2] > 1:  # of one row, transposes and cuts copy nothing
             layout, (q, k, v), y, more = self._layout(q, k, v, y)
             lowered, gone = replace(lowered, layout=layout), [*gone, *more]
         inputs = [q, k, v, *tables, *caches, append_k.inputs[2], *([mask] if mask else [])]

@@ -43,6 +43,9 @@ DRAWS, SHARPNESS, TOP_K, TOP_P = (
 )
 """Of steps that draw: numbers from 0 to 1 by the rows before a step, and what `Drawing` says."""
 
+NUMBER, GOES_ON = "vkmnn:number", "vkmnn:goes_on"
+"""Of steps that are to be joined: the number of this step, and 1 where another may follow."""
+
 _HERE = "vkmnn:here"
 _PROBES = 48
 MAX_SIZE = 1 << 16
@@ -106,6 +109,7 @@ def chained(
     feeds: Callable[[int], Mapping[str, Array]],
     evaluate: Evaluator,
     candidates: int = 0,
+    alone: bool = True,
 ) -> Graph:
     """Return the network of a step that reads a token and `LENGTH`, and makes `CHOSEN` and `NEXT`.
 
@@ -115,11 +119,13 @@ def chained(
         feeds: what the host would feed it beside the token, by the number of rows.
         evaluate: computes one op on arrays.
         candidates: from how many of the likeliest tokens one is drawn; 0 takes the likeliest.
+        alone: whether the step is of this text alone. Others read `GOES_ON`, which is added to
+            `LENGTH`, and `NUMBER` instead of a table of numbers, and return the scores, too.
 
     Raises:
         CannotGrowError: an input depends on the number of rows in a way that is not known.
     """
-    return _Chain(grown, following, evaluate, candidates).result(feeds)
+    return _Chain(grown, following, evaluate, candidates, alone).result(feeds)
 
 
 @dataclass(slots=True)
@@ -128,6 +134,7 @@ class _Chain:
     following: Following
     evaluate: Evaluator
     candidates: int
+    alone: bool = True
     feeds: Callable[[int], Mapping[str, Array]] | None = None
     ops: list[Op[Any]] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
@@ -143,7 +150,8 @@ class _Chain:
         token, scores = infos[following.token], self._scores()
         if token.dims != (1, 1) or scores.dims[:-1] not in ((1, 1), (1,)):
             raise CannotGrowError("a step has more than one token")
-        self._op("BinaryOp", [LENGTH, self._constant("one", [1])], NEXT, BinaryAttrs("ADD"))
+        more = self._constant("one", [1]) if self.alone else GOES_ON
+        self._op("BinaryOp", [LENGTH, more], NEXT, BinaryAttrs("ADD"))
         self.feeds = feeds
         probed = {past: feeds(past) for past in _probes(grown.capacity)}
         fed = set(probed[0]) | {LENGTH, NEXT}
@@ -161,21 +169,29 @@ class _Chain:
         if token.dtype is not DType.INT64:
             index = self._op("Cast", [index], f"{CHOSEN}:cast", CastAttrs(token.dtype))
         self._reshaped(index, (1, 1), CHOSEN)
-        inputs = [info for info in graph.inputs if info.name not in fed]
-        if self.candidates:
-            inputs += [TensorInfo(n, DType.FLOAT32, (1,)) for n in (SHARPNESS, TOP_K, TOP_P)]
-            inputs.append(TensorInfo(DRAWS, DType.FLOAT32, (grown.capacity,)))
         return replace(
             graph,
-            inputs=[*inputs, TensorInfo(LENGTH, DType.INT64, (1,))],
+            inputs=[*(info for info in graph.inputs if info.name not in fed), *self._settings()],
             outputs=[
                 TensorInfo(NEXT, DType.INT64, (1,)),
                 TensorInfo(CHOSEN, token.dtype, (1, 1)),
+                *([] if self.alone else [scores]),
             ],
             ops=self.ops,
             constants={**graph.constants, **self.constants},
             infos={},
         )
+
+    def _settings(self) -> list[TensorInfo]:
+        """Return the inputs beside the token and the caches."""
+        made = [TensorInfo(LENGTH, DType.INT64, (1,))]
+        if not self.alone:
+            made.append(TensorInfo(GOES_ON, DType.INT64, (1,)))
+        if self.candidates:
+            made += [TensorInfo(n, DType.FLOAT32, (1, 1)) for n in (SHARPNESS, TOP_K, TOP_P)]
+            numbers = (DRAWS, (self.grown.capacity,)) if self.alone else (NUMBER, (1, 1))
+            made.append(TensorInfo(numbers[0], DType.FLOAT32, numbers[1]))
+        return made
 
     def _scores(self) -> TensorInfo:
         return next(i for i in self.grown.graph.outputs if i.name == self.following.scores)
@@ -214,14 +230,15 @@ class _Chain:
         limit = binary("MUL", cut(sums, size - 1), TOP_P, "limit")
         kept = binary("LESS", binary("SUB", sums, weights, "before"), limit, "kept")
         mass = reduced("MAX", self._op("Select", [kept, sums, nothing], at + "held", OpAttrs()))
-        number = self._op("Gather", [DRAWS, LENGTH], at + "number", AxisAttrs(0))
+        number = NUMBER
+        if self.alone:
+            number = self._op("Gather", [DRAWS, LENGTH], at + "number", AxisAttrs(0))
         target = binary("MUL", mass, number, "target")
         passed = binary("LESS_EQUAL", sums, target, "passed")
         passed = binary("AND", passed, binary("LESS", sums, mass, "inside"), "both")
         places = self._op("Select", [passed, one, nothing], at + "ones", OpAttrs())
         place = self._op("Cast", [reduced("SUM", places)], at + "place", CastAttrs(DType.INT64))
-        line = self._reshaped(indices, (size,), at + "line")
-        return self._op("Gather", [line, place], at + "token", AxisAttrs(0))
+        return self._op("GatherElements", [indices, place], at + "token", AxisAttrs(1))
 
     # --- what follows from the number of rows ----------------------------------------------------
 
@@ -343,11 +360,12 @@ class _Chain:
         return False
 
     def _here(self) -> str:
-        """Return which rows are there after the step, bool [capacity]."""
+        """Return which rows are there after the step, bool [1, capacity]."""
         if _HERE not in self.made:
             self.made.add(_HERE)
-            columns = self._constant("columns", np.arange(self.grown.capacity))
-            self._op("BinaryOp", [columns, LENGTH], _HERE, BinaryAttrs("LESS_EQUAL"))
+            columns = self._constant("columns", np.arange(self.grown.capacity)[None])
+            rows = self._reshaped(LENGTH, (1, 1), f"{_HERE}:rows")
+            self._op("BinaryOp", [columns, rows], _HERE, BinaryAttrs("LESS_EQUAL"))
         return _HERE
 
     def _reshaped(self, source: str, shape: tuple[int, ...], name: str) -> str:

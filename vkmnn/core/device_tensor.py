@@ -46,6 +46,10 @@ class Storage(ABC):
         """Copy the elements of another storage on the device; False if that is impossible."""
         return False
 
+    def part(self, first: int, count: int) -> Storage | None:
+        """Return the same memory from a place of the first axis on; None if that is impossible."""
+        return None
+
 
 class HostStorage(Storage):
     """An array, for backends that compute on the host."""
@@ -160,6 +164,12 @@ class DeviceTensor:
             array = self.numpy()
             array[rows] = source.numpy()[rows]
             self.storage.write(array)
+
+    def images(self, first: int, count: int) -> DeviceTensor | None:
+        """Return `count` places of the first axis, in the same memory; None if none can be had."""
+        storage = self.storage.part(first, count)
+        shape = (count, *self._shape[1:])
+        return None if storage is None else DeviceTensor(shape, self._dtype, storage)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Return the elements as numpy asks for them.

@@ -108,7 +108,7 @@ class Follower:
             (TOP_K, drawing.top_k or np.inf),
             (TOP_P, drawing.top_p),
         ):
-            self._settings[name].copy_from(np.array([value], np.float32))
+            self._settings[name].copy_from(np.array([[value]], np.float32))
 
     def _finish(self) -> int:
         """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""

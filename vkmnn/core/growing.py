@@ -52,11 +52,13 @@ class Growth:
         caches: inputs that are caches, with the outputs that become them, and the axis.
         tails: other inputs with an axis as long as the caches after the run, and that axis.
         capacity: rows that the caches have room for.
+        apart: whether rotary embedding, appends and attention stay ops of their own.
     """
 
     caches: Mapping[str, tuple[str, int]]
     tails: Mapping[str, int]
     capacity: int
+    apart: bool = False
 
 
 @dataclass(slots=True)
@@ -376,8 +378,10 @@ class _Rewriter:
             if name in self.shorter:
                 raise CannotGrowError(f"the output '{name}' is a number of rows")
         wanted = {*outputs, *grown}
-        ops = fused(_live(self.ops, wanted), self.infos, TOTAL, set(outputs))
-        ops = _live(ops, wanted)  # what cut queries, keys and values apart
+        ops = live(self.ops, wanted)
+        if not self.growth.apart:
+            ops = fused(ops, self.infos, TOTAL, set(outputs))
+            ops = live(ops, wanted)  # what cut queries, keys and values apart
         read = {name for op in ops for name in op.inputs} | set(outputs)
         constants = {name: self.values[name] for name in read if name in self.values}
         constants.update({name: self.constants[name] for name in read if name in self.constants})
@@ -411,20 +415,21 @@ def _replayed_one(
     return _replayed([(op, operands, shape, axis)], -1, evaluate)
 
 
-def _live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
-    needed, live = set(wanted), []
+def live(ops: Sequence[Op], wanted: set[str]) -> list[Op]:
+    """Return the ops that what is wanted follows from, in order."""
+    needed, kept = set(wanted), []
     for op in reversed(ops):
         if any(name in needed for name in op.outputs if name):
             needed.update(op.inputs)
-            live.append(op)
-    return live[::-1]
+            kept.append(op)
+    return kept[::-1]
 
 
 def _needed(
     steps: Sequence[tuple[Op, dict[str, Array], tuple[int, ...], int | None]], wanted: set[str]
 ) -> list[tuple[Op, dict[str, Array], tuple[int, ...], int | None]]:
-    live = {id(op) for op in _live([op for op, *_ in steps], wanted)}
-    return [step for step in steps if id(step[0]) in live]
+    kept = {id(op) for op in live([op for op, *_ in steps], wanted)}
+    return [step for step in steps if id(step[0]) in kept]
 
 
 # --- rules: where the tail of a result is, and what has to happen first -------------------------

@@ -17,6 +17,7 @@ from vkmnn.budget import Meter, unlimited
 from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound
 from vkmnn.core.branches import OpenBranches, with_branches
+from vkmnn.core.cache_pool import CachePool
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.execution import Command
 from vkmnn.core.futures import RunFuture, Submitter
@@ -276,13 +277,21 @@ class Session:
         """Call `work` exclusively, as a session call; the session cannot be closed meanwhile."""
         return self._call(work)
 
+    def new_pool(self, most: int) -> CachePool:
+        """Return a place for states that take steps at once; see `CachePool`."""
+        return self._call(lambda: CachePool(self._program, most))
+
     def new_state(
-        self, pairs: Mapping[str, str], capacity: int | None, initial: Mapping[str, Array]
+        self,
+        pairs: Mapping[str, str],
+        capacity: int | None,
+        initial: Mapping[str, Array],
+        pool: CachePool | None = None,
     ) -> State:
         """Return state that is kept between runs; see `State`."""
 
         def make() -> State:
-            state = State(self._program, pairs, capacity, initial)
+            state = State(self._program, pairs, capacity, initial, pool)
             self._bound.add(state)
             return state
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.core.backend import Segment
+from vkmnn.core.cache_pool import CachePool, Pick
 from vkmnn.core.chained import CHOSEN, LENGTH, NEXT, Drawing, Following, chained
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.follower import QUEUE, Follower
@@ -74,6 +75,7 @@ class State:
         pairs: each input with the output that feeds it in the next run.
         capacity: the maximum number of rows in a cache; None for no limit.
         initial: initial values; by default caches are empty and everything else is zero.
+        pool: where its caches lie beside those of others, to take steps at once with them.
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class State:
         pairs: Mapping[str, str],
         capacity: int | None,
         initial: Mapping[str, Array],
+        pool: CachePool | None = None,
     ) -> None:
         self._program = program
+        self._pool = pool if pool is not None and pool.add(self) else None
         self._pairs = dict(pairs)
         self._capacity = capacity
         self._initial = dict(initial)
@@ -323,6 +327,10 @@ class State:
     def _grow_to(self, total: int) -> None:
         room = max(MIN_ROWS, 1 << max(total - 1, 0).bit_length())
         room = min(room, self._capacity or room)
+        if self._pool is not None:
+            if self._axes.keys() == self._pairs.keys() and self._pool.place(self, room):
+                return
+            self._leave_pool()
         self._close_loops()
         new = self._program.backend.new_tensor
         for name, axis in self._axes.items():
@@ -341,6 +349,7 @@ class State:
                 _with(self._values[name].shape, self._axes[name], self._room) != cache.shape
                 for name, cache in self._caches.items()
             ):  # another batch, for example
+                self._leave_pool()
                 self._caches.clear()
                 self._room = 0
             if self.length > self._room:
@@ -359,7 +368,7 @@ class State:
 
     def _new_loop(self, shapes: Mapping[str, Shape], rows: int) -> _Loop:
         graph, infos, grown = self._grown(shapes, rows)
-        plan = self._planned(graph, infos)
+        plan = self.planned(graph, infos)
         segments = []
         for turn in range(2 if self._swapped else 1):
             segment = self._bound(plan, infos, turn)
@@ -370,7 +379,7 @@ class State:
         return _Loop(plan, tuple(segments), grown)
 
     def _grown(
-        self, shapes: Mapping[str, Shape], rows: int
+        self, shapes: Mapping[str, Shape], rows: int, apart: bool = False
     ) -> tuple[Graph, dict[str, TensorInfo], Grown | None]:
         """Return the network for the memory of the caches, and its inputs."""
         graph, planner, grown = self._plans.graph, self._plans.planner, None
@@ -385,12 +394,13 @@ class State:
             infos[info.name] = replace(info, shape=shape)
         if self._axes:
             caches = {name: (self._pairs[name], axis) for name, axis in self._axes.items()}
-            growth = Growth(caches, self._tails or {}, self._room)
+            growth = Growth(caches, self._tails or {}, self._room, apart)
             grown = grow(graph, infos, growth, planner.evaluate, planner.meter())
             graph, infos = grown.graph, {info.name: info for info in grown.graph.inputs}
         return graph, infos, grown
 
-    def _planned(self, graph: Graph, infos: Mapping[str, TensorInfo]) -> Plan:
+    def planned(self, graph: Graph, infos: Mapping[str, TensorInfo]) -> Plan:
+        """Return a plan for a network of static shapes."""
         self._plans.made += 1
         of = self._plans.planner
         return Plan(graph, infos, {}, of.main, of.backup, of.evaluate, of.meter())
@@ -417,7 +427,12 @@ class State:
     # --- on tokens of its own --------------------------------------------------------------------
 
     def follow(
-        self, token: int, following: Following, ahead: int, drawing: Drawing | None = None
+        self,
+        token: int,
+        following: Following,
+        ahead: int,
+        drawing: Drawing | None = None,
+        pick: Pick | None = None,
     ) -> int | None:
         """Run a token that the host knows; return the likeliest next one, or one that is drawn.
 
@@ -429,6 +444,7 @@ class State:
             following: which inputs and outputs are tokens; the same in every call.
             ahead: how many steps after this one are wanted, as far as that is known.
             drawing: how to draw; None takes the likeliest. The same object as long as it goes on.
+            pick: chooses on the host instead, in steps that are taken with other states only.
 
         Returns:
             None if the network cannot be run like this; nothing has been run then.
@@ -436,6 +452,12 @@ class State:
         Raises:
             InvalidInputError: the state is closed, or full.
         """
+        if self._pool is not None and self._pool.busy:
+            joined = self._follow_others(self._pool, token, following, ahead, drawing, pick)
+            if joined is not None:
+                return joined
+        if pick is not None:
+            return None
         follower, length = self._last, self.length
         if follower is None or drawing is not self._drawing or length >= self._room:
             follower = self._follower_of(following, drawing)
@@ -447,6 +469,67 @@ class State:
         self.waited += follower.waited - before
         self.length = length + 1
         return chosen
+
+    def _follow_others(
+        self,
+        pool: CachePool,
+        token: int,
+        following: Following,
+        ahead: int,
+        drawing: Drawing | None,
+        pick: Pick | None,
+    ) -> int | None:
+        """Run a token in a step that other states take, too; None where none do."""
+        if not self._can_follow() or (drawing is not None and not following.vocabulary):
+            return None
+        self._make_room(self.length + 1)
+        before = pool.waited
+        chosen = pool.follow(self, token, following, ahead, drawing, pick)
+        self.waited += pool.waited - before
+        self.length += chosen is not None
+        return chosen
+
+    def announce(
+        self,
+        token: int,
+        following: Following,
+        ahead: int,
+        drawing: Drawing | None,
+        pick: Pick | None,
+    ) -> None:
+        """Say what `follow` will be called with next: others' steps may take it along.
+
+        `pick` chooses only where the device cannot draw, or is not to.
+        """
+        pool = self._pool
+        if pool is None or not pool.busy or not self._can_follow() or self.length >= self._room:
+            return
+        if drawing is not None and following.vocabulary:
+            pool.announce(self, token, ahead, drawing, None)
+        else:
+            pool.announce(self, token, ahead, None, pick)
+
+    def share(self, shared: bool) -> None:
+        """Say whether its text is being generated, so that steps may be taken with others."""
+        if self._pool is not None:
+            self._pool.share(self, shared)
+
+    def _leave_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.leave(self)
+
+    def caches(self) -> dict[str, tuple[DeviceTensor, int]]:
+        """Return what holds its rows, and their axes."""
+        return {
+            name: (self._caches.get(name) or self._values[name], axis)
+            for name, axis in self._axes.items()
+        }
+
+    def move(self, caches: Mapping[str, DeviceTensor], room: int) -> None:
+        """Take memory for the caches that holds the same rows."""
+        self._close_loops()
+        self._caches, self._room = dict(caches), room
 
     def _follower_of(self, following: Following, drawing: Drawing | None) -> Follower | None:
         """Return recordings with room for one more row; None if there cannot be any."""
@@ -485,6 +568,12 @@ class State:
 
     def _settle(self) -> None:
         """Wait for steps that were queued: nobody asked for them."""
+        self.settle_alone()
+        if self._pool is not None:
+            self._pool.settle(self)
+
+    def settle_alone(self) -> None:
+        """Wait for queued steps that no other state takes part in."""
         self._last = None
         for follower in self._followers.values():
             follower.forget()
@@ -498,13 +587,18 @@ class State:
             self._follows = False
             return None
 
-    def _recorded(self, following: Following, candidates: int) -> Follower:
+    def chain(self, following: Following, candidates: int, alone: bool = True) -> Graph:
+        """Return the step on a token that the device knows; see `chained`.
+
+        Raises:
+            CannotGrowError: there is none.
+        """
         tails, evaluate = self._tails or {}, self._plans.planner.evaluate
         shapes = {
             name: _with(value.shape, tails.get(name), self._room)
             for name, value in following.feeds(0).items()
         }
-        _, _, grown = self._grown({**shapes, following.token: (1, 1)}, 1)
+        _, _, grown = self._grown({**shapes, following.token: (1, 1)}, 1, apart=not alone)
         assert grown is not None
 
         def feeds(past: int) -> dict[str, Array]:
@@ -512,9 +606,12 @@ class State:
             made = {name: padded(value, shapes[name]) for name, value in own.items()}
             return made | grown.feeds(past, past + 1, evaluate)
 
-        graph = chained(grown, following, feeds, evaluate, candidates)
+        return chained(grown, following, feeds, evaluate, candidates, alone)
+
+    def _recorded(self, following: Following, candidates: int) -> Follower:
+        graph = self.chain(following, candidates)
         infos = {info.name: info for info in graph.inputs}
-        plan, new = self._planned(graph, infos), self._program.backend.new_tensor
+        plan, new = self.planned(graph, infos), self._program.backend.new_tensor
         token = infos[following.token]
         tokens = [new(token.dims, token.dtype, "readback") for _ in range(QUEUE)]
         lengths = [new((1,), DType.INT64) for _ in range(QUEUE)]
@@ -664,6 +761,7 @@ class State:
         self._last = None
 
     def _drop(self) -> None:
+        self._leave_pool()
         self._close_loops()
         self._caches.clear()
         self._swapped.clear()

@@ -8,12 +8,32 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optiona
 from vkmnn.ir import Op
 from vkmnn.ir.ops import AppendAttrs, AttentionAttrs, CachedAttentionAttrs, RotaryAttrs
 
+MASK = 8
+
 
 @cpu_execution("CachedAttention")
 def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Inputs) -> list[AnyArray]:
-    attrs = op.attrs
+    lengths = required(inputs, 7).reshape(-1)
+    if lengths.size == 1:
+        return _attended(op, inputs, int(lengths[0]))
+    images = [
+        _attended(op, _image(inputs, n, lengths.size), int(held)) for n, held in enumerate(lengths)
+    ]
+    return [np.concatenate(parts) for parts in zip(*images, strict=True)]
+
+
+def _image(inputs: Inputs, number: int, count: int) -> list[AnyArray | None]:
+    """Return the operands of one image."""
+    made: list[AnyArray | None] = []
+    for place, array in enumerate(inputs):
+        own = array is not None and array.shape[0] == count and (place < MASK or array.ndim == 4)
+        made.append(array[number : number + 1] if array is not None and own else array)
+    return made
+
+
+def _attended(op: Op[CachedAttentionAttrs], inputs: Inputs, known: int) -> list[AnyArray]:
+    attrs, held = op.attrs, max(known, 0)
     q, k, v = _apart(attrs, inputs)
-    held = int(required(inputs, 7).reshape(()))
     if attrs.width:
         turn = Op("Rotary", op.name, ["x", "c", "s"], ["y"],
                   RotaryAttrs(attrs.width, attrs.interleaved))  # fmt: skip
@@ -29,6 +49,8 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Inputs) -> list[AnyA
     attend = Op("Attention", op.name, ["q", "k", "v", "m", "n"], ["y"],
                 AttentionAttrs(attrs.scale, False, attrs.zero_fully_masked))  # fmt: skip
     (y,) = run_op(attend, [q, keys, values, optional(inputs, 8), length + q.shape[2]])
+    if known < 0:
+        caches = [required(inputs, place) for place in (5, 6)]
     return [np.ascontiguousarray(y.swapaxes(1, 2)) if attrs.layout else y, *caches]
 
 

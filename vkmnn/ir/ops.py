@@ -977,10 +977,13 @@ class CachedAttentionAttrs(OpAttrs):
 
     Inputs: q [B, H, R, D], k [B, G, R, D], v [B, G, R, E], H a multiple of G; cosines and sines as
     of Rotary, absent where `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; how
-    many rows they hold, one integer; a mask that broadcasts to [B, H, R, C], added to the scores.
-    q and k are turned (Rotary), k and v appended (Append), then attended (Attention) by as many
-    keys as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written where
-    they lie, so nobody else may read them.
+    many rows they hold, one integer or [B]; a mask that broadcasts to [B, H, R, C], added to the
+    scores. q and k are turned (Rotary), k and v appended (Append), then attended (Attention) by as
+    many keys as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written
+    where they lie, so nobody else may read them.
+
+    Where [B] numbers of rows are given, one below 0 leaves the caches of its image as they are: the
+    queries attend to the new rows alone.
 
     With `layout` "rows", q, k, v and y are [B, R, H or G, …]. With "packed", q is
     [B, R, H·D + G·D + G·E], all three side by side, k and v are absent, and y is [B, R, H, E].

@@ -23,6 +23,9 @@ from vkmnn.session_state import SessionState, matched_pairs
 CHUNKS = (1, 8, 32, 128)
 """Numbers of new tokens for which plans are made; prompts are cut and padded to them."""
 
+TEXTS = 8
+"""How many texts take steps at once: kernels take as many rows for little more than one."""
+
 DEFAULT_CAPACITY = 4096
 SORTED_BY_CPUS = 4096
 """Tokens that a device that is a CPU sorts; numpy is faster with more."""
@@ -81,6 +84,7 @@ class Decoder:
         scores = next(info.shape for info in graph.outputs if info.name == self.logits)
         graph = of_one_text(graph, self._roles, self._pairs)
         self._network, self.open = self._opened(graph, config, budget)
+        self._pool = self.open.core.new_pool(TEXTS) if self._joins() else None
         self.following = Following(self._ids, self.logits, self._others, self._sortable(scores))
         self._check = partial(check_feeds, self._fed, types=self._network.graph.types)
 
@@ -89,10 +93,26 @@ class Decoder:
     ) -> tuple[Any, OpenSession]:
         return open_model(graph, config, budget)
 
-    def new_state(self) -> SessionState:
-        """Return caches for one more sequence."""
+    def _joins(self) -> bool:
+        """Tell whether a step of several texts takes less than a step of each.
+
+        CPU devices compute on codes for as long as they read them: they gain nothing by reading
+        them once for several rows, and the kernel for one row is the fastest.
+        """
+        coded = any(op.type == "MatMulNBits" for op in self._network.graph.ops)
+        return not (coded and self._is_cpu())
+
+    def _is_cpu(self) -> bool:
+        return getattr(self.open.device, "type", None) is DeviceType.CPU
+
+    def new_state(self, shared: bool = False) -> SessionState:
+        """Return caches for one more sequence.
+
+        Args:
+            shared: whether it is one of the `TEXTS` that may take steps at once.
+        """
         core = self.open.core
-        state = core.new_state(self._pairs, self.capacity, {})
+        state = core.new_state(self._pairs, self.capacity, {}, self._pool if shared else None)
         return SessionState(core, state, self._pairs, self._check)
 
     @property
@@ -134,8 +154,9 @@ class Decoder:
     def _sortable(self, scores: tuple[Dim, ...] | None) -> int:
         """Return how many tokens there are, if the device sorts them faster than the host."""
         last = scores[-1] if scores else None
-        slow = getattr(self.open.device, "type", None) is DeviceType.CPU
-        return last if isinstance(last, int) and not (slow and last > SORTED_BY_CPUS) else 0
+        return (
+            last if isinstance(last, int) and not (self._is_cpu() and last > SORTED_BY_CPUS) else 0
+        )
 
     def _others(self, past: int) -> dict[str, Array]:
         """Return what a run of one token is fed beside it."""

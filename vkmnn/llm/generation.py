@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError
-from vkmnn.llm.sampling import Sampler, Sampling, drafted
+from vkmnn.llm.sampling import Picks, Sampler, Sampling, drafted
 from vkmnn.llm.sequence import DRAFTS
 from vkmnn.llm.sequence import Sequence as Cached
 from vkmnn.llm.text import Detokenizer, Stops, Tokenizer
@@ -101,6 +101,7 @@ class Generation:
         self._options = options
         self._sampler = Sampler(options.sampling)
         self._drawing: Drawing | None = None
+        self._picks: Picks | None = None
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer) if tokenizer else None
         self._stops = Stops(options.stop)
@@ -119,6 +120,8 @@ class Generation:
         if most == 0:
             result.finish_reason = "length"
             return
+        if not self._options.speculate:
+            self._announce(pending[-1])
         while True:
             for token in pending:
                 yield from self._told(token)
@@ -158,12 +161,8 @@ class Generation:
     def _step(self, token: int) -> list[int]:
         """Run a token and guesses; return the next tokens."""
         sequence = self._sequence
-        sampling = self._options.sampling
-        if sampling.forgets and not self._options.speculate:
-            if self._drawing is None and not sampling.likeliest:
-                rows = len(sequence.tokens)
-                self._drawing = self._sampler.drawing(rows, rows + sequence.room)
-            chosen = sequence.follow(token, self._wanted(), self._drawing)
+        if not self._options.speculate:
+            chosen = self._followed(token)
             if chosen is not None:
                 self.result.runs += 1
                 return [chosen]
@@ -180,6 +179,35 @@ class Generation:
                 break
         sequence.truncate(held + len(made))
         return made
+
+    def _followed(self, token: int) -> int | None:
+        """Run a token on the device alone, or with those of other texts; None if that cannot be."""
+        sequence, sampling = self._sequence, self._options.sampling
+        if sampling.forgets:
+            chosen = sequence.follow(token, self._wanted(), self._drawn())
+            if chosen is not None:
+                self._picks = None
+                return chosen
+        if self._picks is None:
+            self._picks = Picks(self._sampler, [*sequence.tokens, token])
+        chosen = sequence.follow(token, self._wanted(), None, self._picks)
+        if chosen is None:
+            self._picks = None  # the host goes on by itself
+        return chosen
+
+    def _drawn(self) -> Drawing | None:
+        """Return how the device draws; None where it takes the likeliest."""
+        sampling, sequence = self._options.sampling, self._sequence
+        if self._drawing is None and sampling.forgets and not sampling.likeliest:
+            rows = len(sequence.tokens)
+            self._drawing = self._sampler.drawing(rows, rows + sequence.room)
+        return self._drawing
+
+    def _announce(self, token: int) -> None:
+        """Say what will be run next, so that the steps of other texts may take it along."""
+        if not self._options.sampling.likeliest:
+            self._picks = Picks(self._sampler, [*self._sequence.tokens, token])
+        self._sequence.announce(token, self._wanted() - 1, self._drawn(), self._picks)
 
     def _wanted(self) -> int:
         """Return how many more steps are wanted after the next one, as far as that is known."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.errors import InvalidInputError, ModelFileError
-from vkmnn.llm.decoder import Decoder
+from vkmnn.llm.decoder import TEXTS, Decoder
 from vkmnn.llm.generation import Generated, Generation, Options
 from vkmnn.llm.layout import Layout
 from vkmnn.llm.sampling import Sampling
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 Prompt = Any
 """A text, tokens (a list of int), or messages (a list of dictionaries with role and content)."""
 
-SEQUENCES = 8
+SEQUENCES = TEXTS
 """How many texts may be generated at a time: each has caches of its own."""
 
 
 class LanguageModel:
     """A decoder with its tokenizer; made by `vkmnn.llm.load`.
 
-    Threads may generate at the same time; the device takes their tokens in turns.
+    Threads may generate at the same time; tokens of several texts are made by one run.
 
     Attributes:
         name: of the folder.
@@ -50,7 +51,6 @@ class LanguageModel:
         self._free: list[Cached] = []
         self._made = 0
         self._change = threading.Condition()
-        self._taking = threading.Lock()  # of several: two batches must not wait for each other
 
     # --- text and tokens -------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class LanguageModel:
 
         Args:
             prompt: a text, tokens, or messages; a list of several prompts gives a list of results,
-                and their tokens take turns.
+                and one run makes a token of each.
             max_tokens: how many tokens at most; None for as many as there is room for.
             temperature: 0, the default, takes the likeliest token; above, tokens are drawn.
             top_k: only this many of the likeliest tokens are drawn from; None or 0 for all.
@@ -215,25 +215,29 @@ class LanguageModel:
     def _batch(self, prompts: list[list[int]], options: Options) -> list[Generated]:
         """Generate several texts, a token of each in turn, `SEQUENCES` at a time."""
         results: list[Generated] = []
-        for start in range(0, len(prompts), SEQUENCES):
-            part = prompts[start : start + SEQUENCES]
-            held: list[Cached] = []
-            try:
-                with self._taking:
-                    held.extend(self._take(tokens) for tokens in part)
-                going = []
-                for number, (sequence, tokens) in enumerate(zip(held, part, strict=True)):
-                    made = Generation(
-                        sequence, tokens, _reseeded(options, start + number), self._text_of()
-                    )
-                    results.append(made.result)
-                    going.append(iter(made))
-                while going:
-                    going = [one for one in going if next(one, None) is not None]
-            finally:
-                for sequence in held:
-                    self._give_back(sequence)
+        going: list[Generator[str, None, None]] = []
+        waiting = deque(enumerate(prompts))
+        try:
+            while waiting or going:
+                while waiting and (not going or self._has_free()):
+                    number, tokens = waiting.popleft()
+                    going.append(self._one(tokens, _reseeded(options, number), results))
+                    next(going[-1])
+                going = [one for one in going if next(one, None) is not None]
+        finally:
+            for one in going:
+                one.close()
         return results
+
+    def _one(
+        self, tokens: list[int], options: Options, results: list[Generated]
+    ) -> Generator[str, None, None]:
+        """Generate a text of a batch: first nothing, then its pieces."""
+        with self.sequence(tokens) as sequence:
+            made = Generation(sequence, tokens, options, self._text_of())
+            results.append(made.result)
+            yield ""
+            yield from made
 
     # --- caches ----------------------------------------------------------------------------------
 
@@ -242,8 +246,10 @@ class LanguageModel:
         """Lend caches, those that share the most with the tokens; waits until some are free."""
         sequence = self._take(tokens)
         try:
+            sequence.begin()
             yield sequence
         finally:
+            sequence.end()
             self._give_back(sequence)
 
     def _take(self, tokens: Sequence[int]) -> Cached:
@@ -252,10 +258,15 @@ class LanguageModel:
                 self._change.wait()
             if not self._free:
                 self._made += 1
-                return Cached(self._decoder)
+                return Cached(self._decoder, shared=True)
             best = max(self._free, key=lambda one: one.shared(tokens))  # else, the oldest
             self._free.remove(best)
             return best
+
+    def _has_free(self) -> bool:
+        """Tell whether some caches are free, or may be made."""
+        with self._change:
+            return bool(self._free) or self._made < SEQUENCES
 
     def _give_back(self, sequence: Cached) -> None:
         with self._change:

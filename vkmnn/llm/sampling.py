@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -103,6 +103,25 @@ class Sampler:
             sums = sums[:kept]
         drawn = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
         return int(order[min(int(drawn), sums.size - 1)])
+
+
+class Picks:
+    """Draws the tokens that follow a text, one after the other.
+
+    Args:
+        sampler: how.
+        text: the tokens so far.
+    """
+
+    def __init__(self, sampler: Sampler, text: Iterable[int]) -> None:
+        self._sampler = sampler
+        self._text = list(text)
+
+    def __call__(self, scores: Array) -> int:
+        """Return the next token, which is part of the text then."""
+        token = self._sampler.pick(scores, self._text)
+        self._text.append(token)
+        return token
 
 
 def _penalised(logits: Array, there: Collection[int], penalty: float) -> Array:

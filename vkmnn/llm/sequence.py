@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence as Items
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vkmnn.core.cache_pool import Pick
 from vkmnn.core.chained import Drawing
 from vkmnn.errors import InvalidInputError, ModelFileError
 from vkmnn.ir import Array
@@ -22,14 +24,18 @@ DRAFTS = 8
 class Sequence:
     """Tokens whose keys and values are in caches on the device.
 
+    Args:
+        decoder: the network.
+        shared: whether it may take steps at once with others.
+
     Attributes:
         tokens: those that the caches hold.
         seconds: how long the last `extend` took.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, shared: bool = False) -> None:
         self._decoder = decoder
-        self._state = decoder.new_state()
+        self._state = decoder.new_state(shared)
         self._cuts: bool | None = None
         self.tokens: list[int] = []
         self.seconds = 0.0
@@ -67,6 +73,16 @@ class Sequence:
         except InvalidInputError:  # part of the state does not grow: it cannot go back
             self._cuts = False
         self._state.reset()
+
+    def begin(self) -> None:
+        """Let steps be taken at once with those of other texts."""
+        self.warm_up()
+        self._state.share(True)
+
+    def end(self) -> None:
+        """Take no more part in the steps of others; the tokens stay."""
+        with suppress(InvalidInputError):  # the model may have been closed
+            self._state.share(False)
 
     def shared(self, tokens: Items[int]) -> int:
         """Return how many of the first tokens the caches hold already."""
@@ -125,13 +141,16 @@ class Sequence:
         self.seconds = time.perf_counter() - start
         return rows
 
-    def follow(self, token: int, ahead: int, drawing: Drawing | None = None) -> int | None:
+    def follow(
+        self, token: int, ahead: int, drawing: Drawing | None = None, pick: Pick | None = None
+    ) -> int | None:
         """Append a token; return the next one, which the device chose.
 
         Args:
             token: the next one of the text.
             ahead: how many more are likely to be wanted after it.
             drawing: how to draw; None takes the likeliest. The same object for a whole text.
+            pick: chooses by scores on the host, in steps that other texts take, too.
 
         Returns:
             None where the network cannot be run like this; nothing has been appended then.
@@ -139,11 +158,16 @@ class Sequence:
         if not self.tokens or self.room < 1 or not self._cuts:
             return None
         start = time.perf_counter()
-        chosen = self._state.follow(token, self._decoder.following, ahead, drawing)
+        chosen = self._state.follow(token, self._decoder.following, ahead, drawing, pick)
         if chosen is not None:
             self.tokens.append(token)
         self.seconds = time.perf_counter() - start
         return chosen
+
+    def announce(self, token: int, ahead: int, drawing: Drawing | None, pick: Pick | None) -> None:
+        """Say what `follow` will be called with next: the steps of others may take it along."""
+        if self._cuts:
+            self._state.announce(token, self._decoder.following, ahead, drawing, pick)
 
     def append(self, tokens: Items[int]) -> None:
         """Append tokens of which no logits are wanted.

@@ -1044,11 +1044,11 @@ CachedAttentionLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIfIIIIIIII")
+_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIfIIIIIIIII")
 
 
 class CachedAttentionParams(Params):
-    """Push constants of `cached_attention`: 84 bytes."""
+    """Push constants of `cached_attention`: 88 bytes."""
 
     __slots__ = (
         "heads",
@@ -1072,6 +1072,7 @@ class CachedAttentionParams(Params):
         "v_row",
         "k_start",
         "v_start",
+        "length_image",
     )
 
     def __init__(
@@ -1098,6 +1099,7 @@ class CachedAttentionParams(Params):
         v_row: int,
         k_start: int,
         v_start: int,
+        length_image: int,
     ) -> None:
         self.heads: Final = heads
         self.shared_by: Final = shared_by
@@ -1120,6 +1122,7 @@ class CachedAttentionParams(Params):
         self.v_row: Final = v_row
         self.k_start: Final = k_start
         self.v_start: Final = v_start
+        self.length_image: Final = length_image
 
     def pack(self) -> bytes:
         try:
@@ -1145,6 +1148,7 @@ class CachedAttentionParams(Params):
                 self.v_row,
                 self.k_start,
                 self.v_start,
+                self.length_image,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _CACHED_ATTENTION, error) from None
@@ -1164,7 +1168,8 @@ def cached_attention(
     whole vec4s, 64 of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are
     added to the scores. SEVERAL: there is more than one row. BY_ROW: the heads of a row lie side
     by side; where queries, keys and values are one tensor, keys and values begin at k_start and
-    v_start.
+    v_start. An image of which the length is below 0 attends to its new rows alone, which are not
+    written.
     """
     return _find(
         "cached_attention",

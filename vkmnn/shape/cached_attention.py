@@ -41,6 +41,8 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
             raise ShapeError(f"the table {table} does not fit {width} columns of {q}")
     if width and shape_of(inputs, 3) != shape_of(inputs, 4):
         raise ShapeError("cosines and sines have different shapes")
+    if shape_of(inputs, 7) not in ((), (1,), (q[0],)):
+        raise ShapeError(f"{shape_of(inputs, 7)} are not the numbers of rows of {q[0]} caches")
     if has_input(inputs, 8):
         check_broadcastable_to(shape_of(inputs, 8), (*q[:3], keys[2]), "mask")
     given = (0, 5, 6) if op.attrs.layout == "packed" else (0, 1, 2, 5, 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -83,15 +84,33 @@ class VulkanStorage(Storage):
             return True
         dims, theirs = self._info.dims, other._info.dims
         row = prod(dims[axis + 1 :]) * self._word.itemsize
+        source_at, target_at = other.place.offset, self.place.offset
         with self.vulkan.gate.visit():
             self.vulkan.copy_all(
                 (
-                    BufferRange(other.place.buffer, n * theirs[axis] * row, count * row),
-                    BufferRange(self.place.buffer, n * dims[axis] * row, count * row),
+                    BufferRange(
+                        other.place.buffer, source_at + n * theirs[axis] * row, count * row
+                    ),
+                    BufferRange(self.place.buffer, target_at + n * dims[axis] * row, count * row),
                 )
                 for n in range(prod(dims[:axis]) if count * row else 0)
             )
         return True
+
+    def part(self, first: int, count: int) -> Storage | None:
+        """Return the same memory from a place of the first axis on; see `Storage`.
+
+        Kernels bind it only if that begins where the device lets ranges begin.
+        """
+        dims = self._info.dims
+        each = prod(dims[1:]) * self._word.itemsize
+        start = self.place.offset + first * each
+        limits = self.vulkan.info.limits
+        alignment = max(limits.storage_offset_alignment, limits.texel_offset_alignment)
+        if start % alignment or (start and limits.whole_buffers):
+            return None
+        info = replace(self._info, shape=(count, *dims[1:]))
+        return VulkanStorage(self.vulkan, BufferRange(self.place.buffer, start, count * each), info)
 
     @property
     def _word(self) -> np.dtype[np.generic]:

@@ -157,7 +157,7 @@ def rotary(variant: Variant) -> Iterator[Case]:
 
 
 # Images, heads, heads of keys, capacity, rows that are held, new rows, elements, columns, columns
-# that turn, and the layout.
+# that turn, and the layout. Rows that are held by each image: one below 0 is left out.
 _CACHED = (
     (1, 4, 2, 7, 3, 1, 8, 8, 8, ""),
     (2, 3, 1, 130, 129, 1, 20, 12, 16, ""),
@@ -169,6 +169,9 @@ _CACHED = (
     (2, 3, 1, 70, 64, 3, 16, 20, 16, "rows"),
     (2, 2, 1, 9, 1, 8, 4, 8, 4, ""),
     (1, 2, 2, 4, 0, 2, 72, 68, 0, "packed"),
+    (4, 4, 2, 140, (3, -1, 138, 64), 1, 12, 8, 6, "packed"),
+    (3, 2, 1, 9, (0, 8, -1), 1, 8, 4, 4, "rows"),
+    (2, 2, 2, 70, (65, 1), 3, 4, 8, 0, ""),
 )
 
 
@@ -176,14 +179,17 @@ _CACHED = (
 def cached_attention(variant: Variant) -> Iterator[Case]:
     """Empty, broken and full blocks of rows, tables and masks of all kinds; the rest is poison."""
     for number, (
-        images, heads, shared, capacity, held, rows, depth, columns, width, layout
+        images, heads, shared, capacity, lengths, rows, depth, columns, width, layout
     ) in enumerate(_CACHED):  # fmt: skip
+        each = np.array(lengths, np.int64).reshape(-1)
+        held = int(each.max())
         own = images if number % 2 else 1
         pairs = width // 2 if number % 3 else width
         tables = [floats(own, 1, rows, pairs, seed=seed) if width else None for seed in (3, 4)]
         caches = [floats(images, shared, capacity, size, seed=size) for size in (depth, columns)]
         for cache in caches:
-            cache[:, :, held:] = np.nan
+            for image in range(images):
+                cache[image, :, max(each[image % each.size], 0) :] = np.nan
         masks = (None, (images, heads, rows, capacity), (capacity,), (images, 1, rows, capacity))
         shape = masks[number % 4]
         mask = None if shape is None else floats(*shape, seed=6)
@@ -197,7 +203,7 @@ def cached_attention(variant: Variant) -> Iterator[Case]:
             )
         ]
         attrs = CachedAttentionAttrs(0.5, width, number % 2 == 1, number % 2 == 0, layout)
-        inputs = [*_laid_out(new, layout), *tables, *caches, np.array([held], np.int64), mask]
+        inputs = [*_laid_out(new, layout), *tables, *caches, each, mask]
         yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)
 
 

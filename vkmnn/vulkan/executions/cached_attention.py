@@ -129,6 +129,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             v_row=v_row,
             k_start=k_start,
             v_start=v_start,
+            length_image=int(self.operand(7).shape != (1,)) if sizes.images > 1 else 0,
         )
 
 
