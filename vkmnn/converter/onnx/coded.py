@@ -19,6 +19,8 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     CastAttrs,
     CodeMean,
+    InterpAttrs,
+    PadAttrs,
     PoolingAttrs,
     ReductionAttrs,
     UnaryAttrs,
@@ -27,10 +29,14 @@ from vkmnn.records import dataclass
 
 BYTES = (DType.UINT8, DType.INT8)
 
+_WIDE = 1 << 16
+"""What is added around codes stays below this: convolutions count how far their sums reach."""
+
 MOVES = frozenset(
     {
-        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Concat"),
-        *("DepthToSpace", "SpaceToDepth", "Expand", "Identity"),
+        *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split", "Concat"),
+        *("DepthToSpace", "SpaceToDepth", "Expand", "Tile", "Identity"),
+        *("Gather", "GatherElements", "GatherND"),
     }
 )
 """Ops that only move elements of their first input, or of all."""
@@ -125,7 +131,12 @@ def write_codes(node: NodeContext, tensor: str, unit: Unit, bounds: tuple[int, i
 
 def read_codes(node: NodeContext, x: str, unit: Unit) -> Coded:
     """Return integers of the model as codes less their zero point."""
-    found = carried(node, x, lambda name: _noted_codes(node, name, unit.zero))
+    found = carried(
+        node,
+        x,
+        lambda name: _noted_codes(node, name, unit.zero),
+        lambda value: value - unit.zero,
+    )
     if found is not None:
         return found
     wide = node.emit("Cast", [x], CastAttrs(DType.FLOAT32))
@@ -180,14 +191,29 @@ def fixed(node: NodeContext, name: str) -> Fixed | None:
 
 
 def _is_move(op: Op | None) -> bool:
-    if op is None or len(op.outputs) != 1:
+    """True for ops whose elements are those of their first input, or of all, or fill a pad."""
+    if op is None or (len(op.outputs) != 1 and op.type != "Split"):
         return False
     attrs = op.attrs
-    return op.type in MOVES or (isinstance(attrs, PoolingAttrs) and attrs.kind == "MAX")
+    if isinstance(attrs, InterpAttrs):
+        return attrs.mode == "nearest" and attrs.coordinate_mode != "tf_crop_and_resize"
+    kept = isinstance(attrs, PoolingAttrs) and attrs.kind == "MAX"
+    return kept or op.type in MOVES or isinstance(attrs, PadAttrs)
 
 
-def carried(node: NodeContext, name: str, leaf: Callable[[str], Coded | None]) -> Coded | None:
-    """Return codes that only moved since `leaf` knew them: the same moves, of codes."""
+Leaf = Callable[[str], Coded | None]
+Fill = Callable[[float], float | None]
+
+
+def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: None) -> Coded | None:
+    """Return codes that only moved since `leaf` knew them: the same moves, of codes.
+
+    Args:
+        node: the node that reads them.
+        name: the tensor of the model.
+        leaf: returns the codes of a tensor that it knows.
+        fill: returns the code, less the zero point, of what a Pad adds; None where there is none.
+    """
     found = leaf(name)
     op = node.maker(name)
     if found is not None or op is None or not _is_move(op):
@@ -195,13 +221,29 @@ def carried(node: NodeContext, name: str, leaf: Callable[[str], Coded | None]) -
     count = len(op.inputs) if op.type == "Concat" else 1
     parts: list[Coded] = []
     for source in op.inputs[:count]:
-        part = carried(node, source, leaf)
+        part = carried(node, source, leaf, fill)
         if part is None:
             return None
         parts.append(part)
-    moved = node.emit(op.type, [*(p.tensor for p in parts), *op.inputs[count:]], op.attrs)
-    low, high = min(p.low for p in parts), max(p.high for p in parts)
-    return Coded(moved, parts[0].zero, low, high)
+    inputs = [*(part.tensor for part in parts), *op.inputs[count:]]
+    low, high = min(part.low for part in parts), max(part.high for part in parts)
+    if isinstance(op.attrs, PadAttrs) and op.attrs.mode == "constant":
+        added = _added(node, op, fill)
+        if added is None:
+            return None
+        low, high = min(low, int(added)), max(high, int(added))
+        inputs[2:3] = [node.constant(np.float32(added))]
+    outputs = [node.new(output) if output else "" for output in op.outputs]
+    node.emit(op.type, inputs, op.attrs, outputs)
+    return Coded(outputs[op.outputs.index(name)], parts[0].zero, low, high)
+
+
+def _added(node: NodeContext, op: Op, fill: Fill) -> float | None:
+    """Return the code of what a Pad adds; None where it is computed, or has no code."""
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return fill(0.0)
+    value = node.const_value(op.inputs[2])
+    return None if value is None or value.size != 1 else fill(float(value.reshape(())))
 
 
 def carried_in(node: NodeContext, name: str, scale: np.float32) -> Coded | None:
@@ -211,7 +253,54 @@ def carried_in(node: NodeContext, name: str, scale: np.float32) -> Coded | None:
         found = decoded(node, source)
         return found.codes if found is not None and found.scale == scale else None
 
-    return carried(node, name, leaf)
+    return carried(node, name, leaf, lambda value: _code_of(value, scale))
+
+
+def _code_of(value: float, scale: np.float32) -> float | None:
+    """Return the small code that stands for a number exactly."""
+    if not abs(value) < _WIDE * float(scale):
+        return None
+    code = np.rint(np.float32(value) / scale)
+    return float(code) if code * scale == np.float32(value) else None
+
+
+def recoded(node: NodeContext, name: str, unit: Unit, bounds: tuple[int, int]) -> str | None:
+    """Return parts of several scales that a Concat joins as codes of one; None for all else.
+
+    Each part is rounded where it was decoded: what makes it can take that over.
+    """
+    joins: list[str] = []
+
+    def leaf(source: str) -> Coded | None:
+        found = decoded(node, source)
+        if found is not None:
+            return _rounded_again(node, found, unit, bounds)
+        op = node.maker(source)
+        joins.extend([source] if op is not None and op.type == "Concat" else [])
+        return None
+
+    made = carried(node, name, leaf)
+    return made.tensor if made is not None and joins else None
+
+
+def _rounded_again(node: NodeContext, found: Decoded, unit: Unit, bounds: tuple[int, int]) -> Coded:
+    """Return decoded codes as those of another scale; before a Resize, which makes more of them."""
+
+    def leaf(tensor: str) -> Coded | None:
+        op = node.maker(tensor)
+        if op is not None and isinstance(op.attrs, InterpAttrs):
+            return None
+        if found.scale == unit.scale:
+            codes = clip_codes(node, tensor, *bounds, (found.codes.low, found.codes.high))
+        else:
+            scaled = [tensor, node.constant(found.scale)]
+            floats = node.emit("BinaryOp", scaled, BinaryAttrs("MUL"))
+            codes = clip_codes(node, rounded(node, floats, unit), *bounds)
+        return Coded(codes, unit.zero, *bounds)
+
+    made = carried(node, found.codes.tensor, leaf)
+    assert made is not None
+    return made
 
 
 def scale_of(node: NodeContext, name: str) -> np.float32 | None:

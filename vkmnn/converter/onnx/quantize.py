@@ -16,6 +16,7 @@ from vkmnn.converter.onnx.coded import (
     note_decoded,
     note_fixed,
     read_codes,
+    recoded,
     rounded,
     unit_of,
     write_codes,
@@ -206,6 +207,8 @@ def _from_codes(node: NodeContext, x: str, unit: Unit, bounds: tuple[int, int]) 
         codes = requantized_conv(node, op, unit, bounds)
     if codes is None:
         codes = averaged(node, x, unit, bounds)
+    if codes is None:
+        codes = recoded(node, x, unit, bounds)
     if codes is None and is_finite(node, x):
         codes = clip_codes(node, rounded(node, x, unit), *bounds)
     return codes

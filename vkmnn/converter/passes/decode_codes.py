@@ -20,54 +20,150 @@ from vkmnn.ir.ops import (
 from vkmnn.records import dataclass
 
 _Rows = LayerNormAttrs | SoftmaxAttrs
+MAKERS = ("QuantizedConvolution", "QuantizedMatMul", "Pooling", "LayerNorm", "Softmax")
+_STEPS = ("UnaryOp", "BinaryOp", "Elementwise")
+
+
+MOVES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A tensor, and the ops that move it, first to last; each result has one reader."""
+
+    source: str
+    moves: tuple[Op, ...]
+
+    def again(self, made: str, last: str, index: GraphIndex) -> list[Op]:
+        """Return the same moves of another tensor; the last one makes `last`."""
+        ops: list[Op] = []
+        for op in self.moves:
+            result = last if op is self.moves[-1] else index.unique_name(f"{op.outputs[0]}:decoded")
+            if result != last:
+                index.add_info(result, DType.FLOAT32, index.shape(op.outputs[0]))
+            inputs = [made, *op.inputs[1:]]
+            ops.append(Op(op.type, op.name, inputs, [result], op.attrs, op.source))
+            made = result
+        return ops
+
+    def name_for(self, last: str, index: GraphIndex) -> str:
+        """Return the name of what is moved instead: `last` itself where nothing moves it."""
+        if not self.moves:
+            return last
+        name = index.unique_name(f"{self.source}:decoded")
+        index.add_info(name, DType.FLOAT32, index.shape(self.source))
+        return name
+
+
+def moved(name: str, index: GraphIndex) -> Moved | None:
+    """Return what moves make a tensor; None where something else reads one of these."""
+    moves: list[Op] = []
+    op = index.producer_of_type(name, *MOVES)
+    while op is not None and index.read_once(name):
+        moves.insert(0, op)
+        name = op.inputs[0]
+        op = index.producer_of_type(name, *MOVES)
+    return Moved(name, tuple(moves)) if index.read_once(name) else None
+
+
+def scaled_by(op: Op[BinaryAttrs], index: GraphIndex) -> tuple[Moved, float] | NoMatch:
+    """Return what is moved and then multiplied by one number, and that."""
+    parts = binary_parts(op, "MUL")
+    scale = index.scalar(parts[1]) if parts else None
+    if parts is None or scale is None:
+        return NoMatch("not a product with one number")
+    found = moved(parts[0], index)
+    if found is None:
+        return NoMatch("the codes are read elsewhere")
+    if not index.same_shape(parts[0], op.outputs[0]):
+        return NoMatch("the number has more axes")
+    return found, scale
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
     producer: Op
-    shaped: Op | None
+    found: Moved
     attrs: QuantizedConvolutionAttrs | QuantizedMatMulAttrs | PoolingAttrs | _Rows
 
 
 class DecodeCodes(PatternPass[_Match]):
     """Codes times one number, which nothing else reads: what makes them multiplies.
 
-    A change of shape may stand between.
+    Changes of shape and of the order of axes may stand between.
     """
 
     name = "decode_codes"
     roots = frozenset({"BinaryOp"})
 
     def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Match | NoMatch:
-        parts = binary_parts(op, "MUL")
-        scale = index.scalar(parts[1]) if parts else None
-        if parts is None or scale is None:
-            return NoMatch("not a product with one number")
-        shaped = index.producer_of_type(parts[0], "Flatten", "Reshape", "Squeeze")
-        codes = shaped.inputs[0] if shaped else parts[0]
-        producer = index.producer_of_type(
-            codes, "QuantizedConvolution", "QuantizedMatMul", "Pooling", "LayerNorm", "Softmax"
-        )
+        scaled = scaled_by(op, index)
+        if isinstance(scaled, NoMatch):
+            return scaled
+        found, scale = scaled
+        producer = index.producer_of_type(found.source, *MAKERS)
         if producer is None:
             return NoMatch("no codes before")
-        attrs = _scaled(producer.attrs, scale)
-        if attrs is None or not index.read_once(parts[0]) or not index.read_once(codes):
-            return NoMatch("the codes are read elsewhere")
-        if not index.same_shape(parts[0], op.outputs[0]):
-            return NoMatch("the number has more axes")
-        return _Match(producer, shaped, attrs)
+        attrs = times(producer.attrs, scale)
+        return (
+            NoMatch("no codes, or multiplied") if attrs is None else _Match(producer, found, attrs)
+        )
 
     def rewrite(self, op: Op, match: _Match, index: GraphIndex) -> None:
-        producer, shaped, outputs = match.producer, match.shaped, list(op.outputs)
-        source, inputs = merged_source((producer, op)), list(producer.inputs)
-        made = outputs if shaped is None else [index.unique_name(f"{producer.outputs[0]}:decoded")]
-        ops: list[Op] = [Op(producer.type, producer.name, inputs, made, match.attrs, source)]
-        if shaped is not None:
-            (before,) = producer.outputs[:1]
-            index.add_info(made[0], DType.FLOAT32, index.shape(before))
-            inputs = [*made, *shaped.inputs[1:]]
-            ops.append(Op(shaped.type, shaped.name, inputs, outputs, shaped.attrs, shaped.source))
-        index.replace(op, *ops)
+        producer, last = match.producer, op.outputs[0]
+        source, made = merged_source((producer, op)), match.found.name_for(last, index)
+        inputs = list(producer.inputs)
+        first: Op = Op(producer.type, producer.name, inputs, [made], match.attrs, source)
+        index.replace(op, first, *match.found.again(made, last, index))
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    join: Op
+    found: Moved
+    scale: str
+
+
+class DecodeParts(PatternPass[_Joined]):
+    """Joined codes times one number: each part is multiplied, where what makes it can do so."""
+
+    name = "decode_parts"
+    roots = frozenset({"BinaryOp"})
+
+    def match(self, op: Op[BinaryAttrs], index: GraphIndex) -> _Joined | NoMatch:
+        scaled = scaled_by(op, index)
+        if isinstance(scaled, NoMatch):
+            return scaled
+        found, scale = scaled
+        join = index.producer_of_type(found.source, "Concat")
+        if join is None:
+            return NoMatch("nothing is joined")
+        if not all(_can_multiply(part, scale, index) for part in join.inputs):
+            return NoMatch("a part would take an op of its own")
+        return _Joined(join, found, op.inputs[1])
+
+    def rewrite(self, op: Op, match: _Joined, index: GraphIndex) -> None:
+        join, last = match.join, op.outputs[0]
+        made, parts = match.found.name_for(last, index), []
+        for part in join.inputs:
+            name = index.unique_name(f"{part}:decoded")
+            index.add_info(name, DType.FLOAT32, index.shape(part))
+            inputs = [part, match.scale]
+            parts.append(Op("BinaryOp", name, inputs, [name], BinaryAttrs("MUL"), op.source))
+        names = [part.outputs[0] for part in parts]
+        joined: Op = Op(join.type, join.name, names, [made], join.attrs, join.source)
+        index.replace(op, *parts, joined, *match.found.again(made, last, index))
+
+
+def _can_multiply(name: str, scale: float, index: GraphIndex) -> bool:
+    """True for what a kernel makes that can multiply, for this reader alone."""
+    found = moved(name, index)
+    producer = index.producer(found.source) if found else None
+    if producer is None:
+        return False
+    if producer.type in MAKERS:
+        return times(producer.attrs, scale) is not None
+    return producer.type in _STEPS
 
 
 _Attrs = TypeVar(
@@ -80,7 +176,7 @@ _Attrs = TypeVar(
 )
 
 
-def _scaled(attrs: _Attrs, scale: float) -> _Attrs | None:
+def times(attrs: _Attrs, scale: float) -> _Attrs | None:
     """Return what multiplies codes by a scale; None where they are none, or multiplied already."""
     if isinstance(attrs, QuantizedConvolutionAttrs | QuantizedMatMulAttrs):
         return replace(attrs, scale=scale) if attrs.scale == 1.0 else None

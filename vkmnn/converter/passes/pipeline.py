@@ -25,7 +25,7 @@ from vkmnn.converter.passes.codes import FuseGate, FuseNorm, MergeCodes
 from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpressions
 from vkmnn.converter.passes.constant_folding import FoldConstants
 from vkmnn.converter.passes.dead_code import RemoveDeadCode
-from vkmnn.converter.passes.decode_codes import DecodeCodes
+from vkmnn.converter.passes.decode_codes import DecodeCodes, DecodeParts
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
@@ -115,6 +115,7 @@ def late_passes() -> tuple[Pass, ...]:
         FuseLateResidual(),
         RoundRows(),
         DecodeRows(),
+        DecodeParts(),
         DecodeCodes(),
         FuseCodeAttention(),
         MergeCodeProducts(),

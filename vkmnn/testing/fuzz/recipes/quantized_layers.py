@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,46 @@ def _convolved(s: Sketch, x: Value, codes: Codes) -> Value:
     return s.one("Relu", y) if s.chance(0.4) else y
 
 
+def _padded(s: Sketch, x: Value) -> Value:
+    sizes = s.parameter([0, 0, *(s.choose(0, 1, 2) for _ in range(2)), 0, 0, 0, s.choose(0, 1)])
+    fill = s.parameter(s.choose(0.0, 0.0, 0.25), "float32") if s.chance(0.5) else None
+    return s.one("Pad", x, sizes, fill)
+
+
+def _resized(s: Sketch, x: Value) -> Value:
+    factors = s.parameter([1, 1, s.choose(1, 2), 2], "float32")
+    ways = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return s.one("Resize", x, None, factors, **ways)
+
+
+def _gathered(s: Sketch, x: Value) -> Value:
+    places = s.parameter([s.rng.randrange(x.shape[1]) for _ in range(s.choose(1, 3, 8))])
+    return s.one("Gather", x, places, axis=1)
+
+
+def _parted(s: Sketch, x: Value) -> Value:
+    first = s.rng.randint(0, x.shape[1])
+    sizes = s.parameter([first, x.shape[1] - first])
+    parts = s.node("Split", [x, sizes], 2, axis=1)
+    return parts[1] if first < x.shape[1] else parts[0]
+
+
+_MOVES: dict[str, Callable[[Sketch, Value], Value]] = {
+    "transpose": lambda s, x: s.one("Transpose", x, perm=[0, 1, 3, 2]),
+    "pad": _padded,
+    "resize": _resized,
+    "gather": _gathered,
+    "part": _parted,
+}
+
+
+def _joined(s: Sketch, x: Value, codes: Codes) -> Value:
+    """Join two tensors along the channels: of one scale, or of two."""
+    again = codes if s.chance(0.3) else Codes(s)
+    parts = [x, again(s.one("Neg", x))]
+    return s.one("Concat", *(parts if s.chance(0.5) else parts[::-1]), axis=1)
+
+
 @pattern
 def quantized_layers(s: Sketch) -> None:
     """Convolutions, moves and sums of codes, one after the other."""
@@ -59,9 +100,13 @@ def quantized_layers(s: Sketch) -> None:
     codes = Codes(s)
     x = codes(image(s, "float32", 2, FINITE))
     for _ in range(s.choose(1, 2, 3)):
-        step = s.choose("convolve", "convolve", "move", "pool", "add")
+        step = s.choose("convolve", "convolve", "move", "move", "pool", "add", "join")
         if step == "move":
-            x = codes(s.one("Transpose", x, perm=[0, 1, 3, 2]))
+            x = codes(_MOVES[s.rng.choice(sorted(_MOVES))](s, x))
+        elif step == "join":
+            y = _joined(s, x, codes)
+            codes = codes if s.chance(0.2) else Codes(s)
+            x = codes(y)
         elif step == "pool":
             kernel, attributes = geometry(s, x.shape[2:])
             attributes.pop("dilations", None)

@@ -1,0 +1,142 @@
+"""Quantised networks whose codes are joined, cut and moved between convolutions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.model.test_quantized_networks import (
+    SHAPE,
+    WAYS,
+    Builder,
+    commands,
+    memory_on_the_device,
+    quantised,
+    steps,
+)
+from vkmnn import InferenceSession
+
+
+class Moving(Builder):
+    """A network with constants that say how tensors move."""
+
+    def constant(self, values: Any, dtype: type = np.int64) -> str:
+        name = f"c{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(values, dtype), name))
+        return name
+
+    def gated(self, x: str) -> str:
+        return self.add("Mul", x, self.add("Sigmoid", x))
+
+    def doubled(self, x: str) -> str:
+        factors = self.constant([1, 1, 2, 2], np.float32)
+        ways = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return self.add("Resize", x, "", factors, **ways)
+
+    def halves(self, x: str, size: int) -> list[str]:
+        names = [f"{x}_{half}" for half in "ab"]
+        inputs = [x, self.constant([size, size])]
+        self.nodes.append(helper.make_node("Split", inputs, names, f"Split{x}", axis=1))
+        return names
+
+    def made(self, *results: str) -> onnx.ModelProto:
+        infos = [helper.make_tensor_value_info(y, TensorProto.FLOAT, None) for y in results]
+        x = [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)]
+        graph = helper.make_graph(self.nodes, "g", x, infos, self.weights)
+        imports = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def unet() -> onnx.ModelProto:
+    """Two levels, joined by what was before each pooling."""
+    net = Moving()
+    a = net.add("Relu", net.conv("x", 3, 8, 3))
+    b = net.add("MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
+    b = net.add("Relu", net.conv(b, 8, 16, 3))
+    c = net.add("MaxPool", b, kernel_shape=[2, 2], strides=[2, 2])
+    c = net.add("Relu", net.conv(c, 16, 32, 3))
+    up = net.add("Concat", net.doubled(c), b, axis=1)
+    up = net.add("Relu", net.conv(up, 48, 16, 3))
+    up = net.add("Concat", net.doubled(up), a, axis=1)
+    up = net.add("Relu", net.conv(up, 24, 8, 3))
+    return net.made(net.conv(up, 8, 4, 1))
+
+
+def yolo() -> onnx.ModelProto:
+    """Parts that go different ways, poolings side by side, two heads whose results are joined."""
+    net = Moving()
+    x = net.gated(net.conv("x", 3, 16, 3, 4))
+    left, right = net.halves(x, 8)
+    y = net.add("Add", right, net.gated(net.conv(right, 8, 8, 3)))
+    x = net.gated(net.conv(net.add("Concat", left, right, y, axis=1), 24, 16, 1))
+    p = net.gated(net.conv(x, 16, 16, 3, 2))
+    wide = net.add("MaxPool", p, kernel_shape=[5, 5], pads=[2] * 4)
+    p = net.gated(net.conv(net.add("Concat", p, wide, axis=1), 32, 16, 1))
+    up = net.gated(net.conv(net.add("Concat", net.doubled(p), x, axis=1), 32, 16, 1))
+    rows = net.constant([1, 6, -1])
+    heads = [net.add("Reshape", net.conv(f, 16, 6, 1), rows) for f in (up, p)]
+    return net.made(net.add("Concat", *heads, axis=2))
+
+
+def ssd() -> onnx.ModelProto:
+    """Boxes and classes of two sizes of images, with channels last."""
+    net = Moving()
+    x = net.add("Relu", net.conv("x", 3, 16, 3, 4))
+    features = x, net.add("Relu", net.conv(x, 16, 16, 3, 2))
+    results = []
+    for numbers in (4, 3):
+        rows = net.constant([1, -1, numbers])
+        parts = [net.conv(f, 16, 2 * numbers, 3) for f in features]
+        parts = [net.add("Transpose", y, perm=[0, 2, 3, 1]) for y in parts]
+        parts = [net.add("Reshape", y, rows) for y in parts]
+        results.append(net.add("Concat", *parts, axis=1))
+    return net.made(*results)
+
+
+def moved() -> onnx.ModelProto:
+    """Channels in another order, pads, parts and blocks between convolutions."""
+    net = Moving()
+    x = net.add("Relu", net.conv("x", 3, 8, 3, 2))
+    pads = net.constant([0, 0, 1, 1, 0, 0, 1, 1])
+    for way in ("constant", "reflect"):
+        padded = net.add("Pad", x, pads, mode=way)
+        x = net.add("Relu", net.conv(padded, 8, 8, 3))
+    order = net.constant([3, 1, 2, 7, 6, 5, 4, 0])
+    x = net.add("Relu", net.conv(net.add("Gather", x, order, axis=1), 8, 8, 3))
+    part = net.add("Slice", x, *(net.constant([value]) for value in (0, 16, 2)))
+    x = net.add("SpaceToDepth", net.add("Relu", net.conv(part, 8, 8, 3)), blocksize=2)
+    return net.made(net.conv(x, 32, 4, 1))
+
+
+# What is more than the float network's: tensors that two ops read in different scales are rounded
+# in a dispatch of their own.
+MORE = {unet: 1, yolo: 3, ssd: 0, moved: 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("network", MORE)
+def test_codes_that_move_stay_codes(network: Any, way: str, tmp_path: Path) -> None:
+    model = network()
+    made = quantised(model, way, tmp_path)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    want = session.run(None, {"x": x})
+    for device in ("auto", "cpu"):
+        with InferenceSession(made, device) as ours:
+            got = ours.run(None, {"x": x})
+        for one, wanted in zip(got, want, strict=True):
+            np.testing.assert_array_equal(one, wanted)
+    types, _ = steps(made, "auto")
+    assert types["Cast"] == types["Convolution"] == 0
+    assert commands(made) <= commands(model) + MORE[network]
+    assert memory_on_the_device(made)[1] <= memory_on_the_device(model)[1]
