@@ -70,7 +70,30 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"lessThanEqual|greaterThanEqual",
         "of two equal numbers, either is the extreme one",
     ),
+    Equivalent("dynamic_range.comp.j2", r"3u\) << 2", "elements past the last one are masked"),
     Equivalent("elementwise.comp.j2", _UNUSED, _UNREAD),
+    Equivalent("elementwise.comp.j2", _WEAKER, _AXIS),
+    Equivalent("elementwise.comp.j2", r"STEPS >= ", "nothing reads what a step too many computes"),
+    Equivalent(
+        "gate_columns.comp.j2", r"vec4\(x\.xy.*1\.0", "the last two of four lanes are not used"
+    ),
+    Equivalent("unary.comp.j2", r"return \w+\(1\);", "every kind has a formula"),
+    Equivalent(
+        "include/requantize.glsl.j2",
+        r"TABLE (- 0u|\+ 1u)",
+        "codes within their bounds have entries",
+    ),
+    Equivalent(
+        "include/requantize.glsl.j2",
+        r"sum -= residual",
+        "depthwise convolutions are not summed in parts",
+        "conv_strip_*",
+    ),
+    Equivalent(
+        "matmul_codes.comp.j2",
+        r"sum\[1\].*there\[0\] \?|sum\[2\].*there\[[01]\] \?|sum\[3\].*there\[[012]\] \?",
+        "results past the last column are not stored",
+    ),
     Equivalent("pool_strip.comp.j2", r"clamp\([xy] - 0, 0", "plus or minus nothing"),
     Equivalent(
         "pool_strip.comp.j2",
@@ -213,6 +236,15 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent(
         "softmax_rows.comp.j2", r"^        if \(HOLD >= 0u\)", "a row that is held takes one"
     ),
+    Equivalent(
+        "softmax_rows.comp.j2", r"HOLD >= [1-9]", "a vec4 more, past the row: minus infinity"
+    ),
+    Equivalent(
+        "softmax_rows.comp.j2",
+        r"row_size \+ 3u\) >> 1",
+        "elements past the row are masked one by one",
+        "softmax_rows_*_1_*",
+    ),
     Equivalent("det.comp.j2", r"column = k \+ 0u", "the column of a pivot is not read again"),
     Equivalent(
         "include/epilogue.glsl.j2",
@@ -285,6 +317,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"line\.start\) \* step\) - 1\.0|\(-2\.0 - line|/ step\) - 2\.0",
         "samples are at most one pixel apart: it begins no later, with samples that are zero",
     ),
+    Equivalent(
+        "roi_align.comp.j2",
+        r"last < 1\.0 \?|last < 0\.0 \? 1\.0",
+        "a sample more, which lies outside and is zero",
+    ),
+    Equivalent("roi_pool.comp.j2", r"(begin|end) >= 0\.0", "zero either way"),
     Equivalent(
         "roi_align.comp.j2", r"is_last \? 1\.0", "both elements are the last one: weights swap"
     ),

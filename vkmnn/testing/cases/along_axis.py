@@ -163,7 +163,11 @@ def _arg_cases(source: str) -> Iterator[Case]:
     for kind in ("ArgMax", "ArgMin"):
         for last in (False, True):
             special = _special_floats() if source == "f32" else _special_integers()
-            for x in (special, _ties(source, 3, 131), _ties(source, 131, 3)):
+            # Neighbours: the last bit decides.
+            near = np.nextafter(np.ones((2, 5), np.float32), np.float32(3 * (kind == "ArgMax")))
+            near[:, :2] = 1
+            near = near if source == "f32" else near.view(np.int32)
+            for x in (special, near, _ties(source, 3, 131), _ties(source, 131, 3)):
                 yield op_case(kind, ArgReduceAttrs(1, True, last), [x])
             x = _ties(source, 5, 9).astype(np.float16 if source == "f32" else np.int64)
             yield op_case(kind, ArgReduceAttrs(1, True, last), [x])

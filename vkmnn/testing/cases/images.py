@@ -23,6 +23,8 @@ _WINDOWS: tuple[tuple[Ints, int, Ints, Ints, Ints, Ints], ...] = (
     ((3, 5, 13), 4, (4,), (3,), (1,), (3, 2)),
     ((1, 1, 1, 1), 1, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0)),
     ((1, 13, 6, 17), 17, (3, 3), (1, 1), (1, 1), (1, 1, 1, 1)),
+    ((1, 5, 8, 7), 3, (3, 2), (1, 1), (2, 1), (1, 0, 0, 0)),
+    ((2, 3, 7, 5), 2, (3, 2), (1, 2), (1, 1), (0, 1, 1, 1)),
 )
 
 
@@ -57,7 +59,7 @@ def image_conv(variant: Variant) -> Iterator[Case]:
 def image_convert(variant: Variant) -> Iterator[Case]:
     """One to nine channels, in several batches, of one and two axes, and rows that are too wide."""
     for channels in range(1, 10):
-        for batch, space in ((1, (5, 3)), (3, (7,)), (2, (1, 1)), (2, (1, 1009))):
+        for batch, space in ((2, (5, 3)), (3, (7,)), (2, (1, 1)), (2, (1, 1009))):
             x = floats(batch, channels, *space)
             yield blocked_case("Transpose", _SAME[len(space)], [x], rtol=0, atol=0)
     yield blocked_case("Transpose", _SAME[2], [floats(1, 9, 1, WIDE)], rtol=0, atol=0)

@@ -368,6 +368,7 @@ _PACKED: tuple[tuple[Shape, Shape, bool, bool], ...] = (
     ((29, 70), (70, 29), True, True),
     ((32, 3), (5, 32), True, True),
     ((5, 21), (21, 5), False, False),
+    ((5, 17), (17, 6), False, False),
     ((12, 5), (9, 12), True, True),
     ((32, 3), (32, 5), True, False),
 )

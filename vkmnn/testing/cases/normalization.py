@@ -16,7 +16,7 @@ from vkmnn.testing.cases.shapes import floats, whole
 
 _EPSILON = 0.125
 # Row sizes: what invocations hold in registers, up to all they can hold, and more than that.
-_SIZES = {"aligned": (4, 36, 1024, 1100), "rows": (1, 5, 1021, 1101)}
+_SIZES = {"aligned": (4, 36, 404, 20, 1024, 1100), "rows": (1, 5, 403, 19, 1021, 1101)}
 # Shapes and groups of plain and channel-blocked images.
 _IMAGES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((2, 7, 5, 3), 0),

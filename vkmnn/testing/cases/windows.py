@@ -244,8 +244,13 @@ def pool_index(variant: Variant) -> Iterator[Case]:
             attrs = _pooled(window, "MAX", storage_order=order)
             yield op_case("Pooling", attrs, [x], outputs=2, rtol=0, atol=0)
     attrs = PoolingAttrs("MAX", (2, 3), (1, 2), (1, 1), (1, 1, 0, 1))
+    # What follows a window is larger than what is in it.
+    kind = np.float32 if floating else np.int32
+    growing = np.arange(240, dtype=kind).reshape(1, 2, 4, 5, 6)
+    cube = PoolingAttrs("MAX", (2, 3, 2), (1, 2, 1), (1, 1, 1), (0, 0, 1, 0, 1, 0))
+    yield op_case("Pooling", cube, [growing], outputs=2, rtol=0, atol=0)
     lowest = np.full((1, 2, 3, 5), -np.inf if floating else -(2**31))
-    lowest = lowest.astype(np.float32 if floating else np.int32)
+    lowest = lowest.astype(kind)
     yield op_case("Pooling", attrs, [lowest], outputs=2, rtol=0, atol=0)
     if floating:
         special = floats(1, 3, 4, 7)
