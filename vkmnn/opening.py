@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import product
@@ -42,14 +41,13 @@ from vkmnn.schedule_config import (
     precision_name,
     unsupported_name,
 )
-from vkmnn.threads import PatientFuture, Workers
+from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
     import onnx
 
     from vkmnn.converter.front_end import FrontEnd
     from vkmnn.converter.onnx import HostCheck
-    from vkmnn.runtime.device import Device
 
     Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
 
@@ -151,9 +149,8 @@ def open_model(
     Raises:
         VkmnnError: as `load_network` and `open_session`.
     """
-    opened: Future[Device] = PatientFuture()
     with Workers(1, "vkmnn-open") as workers:
-        device = workers.submit(open_device, config, opened.set_result)
+        device = workers.submit(open_device, config)
         network = load_network(
             model,
             budget,
@@ -162,18 +159,7 @@ def open_model(
             optimised=optimised,
             unsupported=unsupported,
         )
-        # At once, or as soon as there is a device: its kernels have yet to be imported.
-        opened.add_done_callback(lambda done: _build_ahead(done.result(), network.graph, config))
         return network, open_session(network, config, device.result())
-
-
-def _build_ahead(device: Device, graph: Graph, config: ScheduleConfig) -> None:
-    """Start building the pipelines that the network took last."""
-    from vkmnn.vulkan.last_pipelines import LastPipelines
-
-    fp16 = _has_fp16(device.info) and PRECISIONS.get(config.precision) == "normal"
-    last = LastPipelines(device.info, graph, fp16=fp16, spacious=config.memory == "high")
-    device.build_ahead(last.load())
 
 
 def load_network(
@@ -367,7 +353,6 @@ def open_session(
         )
     graph = _with_outputs(network.graph, config.save_tensors)
     device = device or open_device(config)
-    device.backend.expect(network.graph)
     device.backend.suggest(graph.tuned)
     device.backend.offer(graph.packed)
     core = Session(
@@ -450,14 +435,8 @@ def _open_branches(
     return Body(graph, body.given, body.formal, body.outer, axes, body.still, seconds)
 
 
-def open_device(
-    config: ScheduleConfig, opened: Callable[[Device], object] | None = None
-) -> OpenDevice:
+def open_device(config: ScheduleConfig) -> OpenDevice:
     """Open the device that the configuration asks for.
-
-    Args:
-        config: says which, and how.
-        opened: is told of a Vulkan device before the modules that plan for it are imported.
 
     Raises:
         DeviceNotFoundError: it is not there.
@@ -489,11 +468,10 @@ def open_device(
             raise
         _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
         return _on_cpu(config)
-    if opened is not None:
-        opened(device)
     from vkmnn.vulkan.backend import VulkanBackend
 
-    precision = _precision(config, _has_fp16(device.info), device.info.name)
+    has_fp16 = "storage16" in device.info.features
+    precision = _precision(config, has_fp16, device.info.name)
     backend = VulkanBackend(
         device,
         config.progress,
@@ -502,10 +480,6 @@ def open_device(
         spacious=config.memory == "high",
     )
     return OpenDevice(backend, device.info, precision)
-
-
-def _has_fp16(info: DeviceInfo) -> bool:
-    return "storage16" in info.features
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:

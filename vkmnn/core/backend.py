@@ -14,7 +14,7 @@ from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import VkmnnError
-from vkmnn.ir import Array, DType, Graph, Op, PackedForm
+from vkmnn.ir import Array, DType, Op, PackedForm
 from vkmnn.records import dataclass
 
 TensorPurpose = Literal["device", "upload", "readback"]
@@ -288,9 +288,6 @@ class Backend(ABC):
         Args:
             tuned: candidates by choice, for each device by its key.
         """
-
-    def expect(self, graph: Graph) -> None:  # noqa: B027 - or have nothing to remember
-        """Note which network is to be planned, to be faster the next time."""
 
     def offer(self, forms: Sequence[PackedForm]) -> None:  # noqa: B027 - or read constants plain
         """Take constants in forms that a model file holds, where kernels read these.

@@ -27,7 +27,6 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.runtime import environment
-from vkmnn.runtime.build_ahead import BuildAhead
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType, Priority
 from vkmnn.runtime.device_profiles import disguised, load_profile
 from vkmnn.runtime.drivers import (
@@ -95,7 +94,6 @@ class Device:
         self.validation = driver_device.validation
         self.timeout_s = environment.timeout_s()
         self._pipelines = PipelineStore()
-        self._ahead: BuildAhead | None = None
         self._lock = threading.RLock()
         self._staging_lock = threading.RLock()
         self._staging: dict[MemoryKind, Buffer] = {}
@@ -268,23 +266,6 @@ class Device:
         )
         threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, new)
         return PipelineBatch(self, pairs, threads, warm_up)
-
-    def build_ahead(self, wanted: Sequence[tuple[Shader, SpecValues]]) -> None:
-        """Start building pipelines that the next plan is likely to need, and return immediately.
-
-        Nothing is built where the validation layer reports: nobody would hear of it.
-        """
-        if not wanted or self.validation:
-            return
-        with self._lock:
-            self._ahead = BuildAhead(self, wanted)
-
-    def end_ahead(self) -> None:
-        """Leave out what `build_ahead` has not begun, and wait for the rest."""
-        with self._lock:
-            ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.close()
 
     def warm_up(self, pipelines: Sequence[Pipeline]) -> None:
         """Make a CPU device compile to machine code now, not in the first run.

@@ -22,7 +22,7 @@ from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.kernels import KERNELS, Make, create
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
-from vkmnn.ir import OP_TYPES, Array, DType, Graph, Op, PackedForm
+from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
 from vkmnn.runtime.memory import MemoryKind
@@ -38,7 +38,6 @@ from vkmnn.vulkan.execution import EXECUTIONS, Problem, VulkanExecution
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
-from vkmnn.vulkan.last_pipelines import LastPipelines
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.normed_pairs import NormedPairs
@@ -115,7 +114,6 @@ class VulkanBackend(TunableBackend):
         self._forms = Forms()
         self._problems: dict[Hashable, Problem] = {}
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
-        self._last: LastPipelines | None = None
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
         self._max_elements = sum(heaps.values()) // width if heaps else inf
@@ -217,14 +215,11 @@ class VulkanBackend(TunableBackend):
             # The longest code first: the last to be built is not waited for alone then.
             new.sort(key=lambda one: len(one[1][0].spirv()), reverse=True)
             missing = dict(new)
-            self.device.end_ahead()
             # The driver compiles while the constants are packed.
             with self.device.start_pipelines(missing.values(), warm_up=True) as batch:
                 memory = self.place(recording, list(kept.values()), list(inputs.values()))
                 made = batch.result(self._progress)
             self._pipelines.update(zip(missing, made, strict=True))
-            if self._last is not None:
-                self._last.note(missing.values())
         else:
             memory = self.place(recording, list(kept.values()), list(inputs.values()))
         self._reject_constants(segments, recording, memory)
@@ -375,7 +370,6 @@ class VulkanBackend(TunableBackend):
             self._spacious,
         )
         made._forms = self._forms
-        made._last = self._last
         return made
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -390,10 +384,6 @@ class VulkanBackend(TunableBackend):
         found = tuned.get(self._tuning_file().key) if tuned and self._mode != "off" else None
         if found and isinstance(self._chooser, Preferences):
             self._chooser = Preferences({**found, **self._chooser.table})
-
-    def expect(self, graph: Graph) -> None:
-        """Keep the pipelines of this network's plans in mind; see `LastPipelines`."""
-        self._last = LastPipelines(self.device.info, graph, fp16=self.fp16, spacious=self._spacious)
 
     def offer(self, forms: Sequence[PackedForm]) -> None:
         """Take constants in these forms instead of packing them; see `Backend`."""
