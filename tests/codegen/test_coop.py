@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from vkmnn.shaders.library import BUILTIN
-from vkmnn.vulkan.gemm.coop_tiles import TILES_OF
+from vkmnn.vulkan.attention_kernels import COOP_GROUPS, AttentionCoop
+from vkmnn.vulkan.gemm.coop_tiles import TILES_OF, Matrix
 
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
@@ -32,7 +33,7 @@ def instructions(name: str) -> Iterator[tuple[int, list[int]]]:
 
 
 def test_there_are_kernels() -> None:
-    assert {name.split("_")[0] for name in NAMES} == {"matmul", "conv"}
+    assert {name.split("_")[0] for name in NAMES} == {"matmul", "conv", "attention"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,8 +50,8 @@ def test_fragments_are_variables(name: str) -> None:
     assert len(matrices) == 3
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_shared_memory_is_what_the_rules_think(name: str) -> None:
+def shared_bytes(name: str) -> int:
+    """Return what a variant declares of shared memory."""
     sizes: dict[int, int] = {}
     constants: dict[int, int] = {}
     shared = 0
@@ -67,12 +68,34 @@ def test_shared_memory_is_what_the_rules_think(name: str) -> None:
             sizes[operands[0]] = sizes[operands[2]]
         if opcode == _VARIABLE and operands[2] == _WORKGROUP:
             shared += sizes[operands[0]]
+    return shared
+
+
+def is_run(name: str, invocations: int, matrix: Matrix) -> bool:
+    """Return whether a variant has workgroups and subgroups of these sizes."""
+    variant = BUILTIN.load(name)
+    return (variant.local_size, variant.subgroup_size) == ((invocations, 1, 1), matrix.subgroup)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("attention")])
+def test_shared_memory_of_products_is_what_the_rules_think(name: str) -> None:
     family, _, tile_name, step, *more = name.split("_")
     (tile,) = (tile for tile in ALL_TILES if (tile.name, tile.step) == (tile_name, int(step)))
     norms = tile.norm_bytes if family == "matmul" and more[0] == "0" else 0  # K is not shared
+    shared = shared_bytes(name)
     assert shared <= tile.shared_bytes + norms <= min(shared + 16, tile.max_shared)
-    assert BUILTIN.load(name).local_size == (tile.invocations, 1, 1)
-    assert BUILTIN.load(name).subgroup_size == tile.matrix.subgroup
+    assert is_run(name, tile.invocations, tile.matrix)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("attention")])
+def test_shared_memory_of_attention_is_what_the_rules_think(name: str) -> None:
+    _, _, matrix_name, number, _ = name.split("_")
+    (matrix,) = (matrix for matrix in TILES_OF if matrix.name == matrix_name)
+    (groups,) = (groups for groups in COOP_GROUPS if groups == int(number))
+    declared = shared_bytes(name)
+    # One group has no maxima to share with others: the rules count them all the same.
+    assert declared <= AttentionCoop(matrix, groups).shared <= declared + 64
+    assert is_run(name, 128 * groups, matrix)
 
 
 def test_every_tile_has_kernels() -> None:
