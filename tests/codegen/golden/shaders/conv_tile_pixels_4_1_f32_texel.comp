@@ -388,7 +388,8 @@ vec4 requantize(vec4 sum, vec4 residual, Ending ending)
     if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_BEFORE)
         sum += residual;
     precise vec4 scaled = sum * ending.factor;
-    vec4 code = round_code(clamp(scaled, vec4(pc.act_alpha), vec4(pc.act_beta)));
+    // A sum that is cast to floats has no bounds: it may be beyond all codes.
+    vec4 code = round_even(clamp(scaled, vec4(pc.act_alpha), vec4(pc.act_beta)));
     if (TABLE > 0u)
         code = looked_up(code, ending);
     if (HAS_RESIDUAL && RESIDUAL == RESIDUAL_ADD_AFTER) {
