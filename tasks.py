@@ -59,7 +59,7 @@ def test(args: Sequence[str]) -> int:
     env |= matrix.second_driver()
     pytest += ["-q", "-n", str(WORKERS)]
     say("the whole suite on the default device")
-    wanted = "not torch" if everything else "not torch and not soak"
+    wanted = "not torch" if everything else "not torch and not soak and not slow"
     status = process.run_loud([*pytest, "-m", wanted], env)
     if not everything:
         say("python3 tasks.py test --all adds long tests, every kernel variant and other drivers")
@@ -104,8 +104,8 @@ def shaders(args: Sequence[str]) -> int:
     vulkan.ensure_validation()
     suite = [python, "-m", "pytest", "-q", "-n", str(WORKERS), "--vkmnn-shaders"]
     status = process.run_loud([*suite, "--vkmnn-report", SHADER_REPORT, *args])
-    if not args:
-        status = test_wide_kernels(suite, {}) or status
+    if all(arg.startswith("--vkmnn-pipelines=") for arg in args):  # these choose no kernels
+        status = test_wide_kernels([*suite, *args], {}) or status
     if SHADER_REPORT.is_file():
         say(f"the report: {SHADER_REPORT}")
     return status

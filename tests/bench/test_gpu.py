@@ -20,6 +20,8 @@ from vkmnn.errors import InvalidInputError
 from vkmnn.runtime.device import enumerate_devices, open_device
 from vkmnn.vulkan.cost.devices import SERVER
 
+LONG_STEPS = ("products", "vectors", "networks")
+
 needs_device = pytest.mark.skipif(not enumerate_devices(), reason="no Vulkan device")
 
 TIME = Measured(
@@ -130,7 +132,12 @@ def test_only_known_steps(tmp_path: Path) -> None:
 
 @needs_device
 @pytest.mark.parametrize(
-    "name", [step.name for step in STEPS if step.name not in ("start", "tuner")]
+    "name",
+    [
+        pytest.param(step.name, marks=[pytest.mark.soak] if step.name in LONG_STEPS else [])
+        for step in STEPS
+        if step.name not in ("start", "tuner")
+    ],
 )
 def test_every_step_runs_in_no_time(name: str, tmp_path: Path) -> None:
     """With hardly any time, a step does little, and says so."""

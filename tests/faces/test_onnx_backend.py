@@ -102,6 +102,7 @@ def flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
             yield item
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("part", range(PARTS))
 def test_cases_of_onnx(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     result = unittest.TestResult()

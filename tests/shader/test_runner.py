@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -16,7 +17,16 @@ from vkmnn.runtime.device import Device, enumerate_devices, open_device
 from vkmnn.runtime.shader import Shader
 from vkmnn.testing.case import Case, Variant, op_case
 from vkmnn.testing.mutation import find, rendered_source
-from vkmnn.testing.runner import Picker, dispatched_by, reach, run_case, run_variant
+from vkmnn.testing.runner import (
+    Picker,
+    Picks,
+    dispatched_by,
+    pipelines_of,
+    reach,
+    run_case,
+    run_variant,
+)
+from vkmnn.testing.thinning import thinned
 
 
 @pytest.fixture
@@ -127,3 +137,37 @@ def test_a_template_without_cases_is_an_error(device: Device) -> None:
     variant = find("unary_map_f32_buffer")
     with pytest.raises(AssertionError, match="no cases for nothing"):
         reach(replace(variant, template="nothing"), device)
+
+
+def test_few_pipelines_run_some_of_the_cases_and_all_between_the_variants(device: Device) -> None:
+    """Variants of a kernel take different cases, each at least one that reaches it."""
+    ran, everything = set[object](), set[object]()
+    for name in KINDS:
+        variant = find(name)
+        cases = reach(variant, device)
+        few = thinned(cases, variant, device, 2)
+        assert few
+        assert len(few) < len(cases)
+        assert [case for case in cases if case in few] == few
+        assert 1 <= len(own_pipelines(few, name, device)) <= 2
+        ran |= own_pipelines(few, name, device)
+        own = own_pipelines(cases, name, device)
+        everything |= own
+        assert own_pipelines(thinned(cases, variant, device, 1000), name, device) == own
+    assert len(ran) > 2
+    assert len(everything) > len(ran)
+
+
+KINDS = tuple(
+    f"norm_rows_8_{kind}_{element}"
+    for kind in ("aligned", "channels")
+    for element in ("f16", "f32")
+)
+
+
+def own_pipelines(
+    cases: Sequence[tuple[Case, Picks]], name: str, device: Device
+) -> set[tuple[tuple[str, object], ...]]:
+    """Return the constants of the pipelines that cases need of a variant."""
+    needed = (pipelines_of(case, device, Picker(picks, case.takes)) for case, picks in cases)
+    return {spec for some in needed for shader, _, spec in some if shader == name}

@@ -10,6 +10,7 @@ vkmnn itself out of that.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import sys
@@ -54,6 +55,12 @@ _OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "",
         "test only as many variants as show every value of every axis of each kernel",
     ),
+    (
+        "--vkmnn-pipelines",
+        "store",
+        "N",
+        "run only as many cases of a variant as N pipelines of it can: compilers take most time",
+    ),
     ("--vkmnn-report", "store", "FILE.html", "write what was found as a page for the browser"),
     ("--vkmnn-results", "store", "FILE.json", "write what was found for programs"),
     (
@@ -79,8 +86,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         _MAIN, action="store_true", help="run every variant of every kernel against numpy"
     )
     for name, action, metavar, text in _OPTIONS:
-        extra = {"metavar": metavar} if metavar else {}
+        extra: dict[str, Any] = {"metavar": metavar} if metavar else {}
+        if metavar == "N":
+            extra["type"] = _at_least_one
         group.addoption(name, action=action, help=text, **extra)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"a number from 1 on was expected, not '{text}'")
+    return int(text)
 
 
 class _AsWritten(MetaPathFinder):

@@ -23,6 +23,7 @@ from vkmnn.runtime.shader import Shader
 from vkmnn.testing.case import FP16_MIN, FP16_ROUNDING, FP16_STEP, Case, Variant, cases_of
 from vkmnn.testing.guarded import POISONS, GuardedBackend
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.recording import SpecializedShader
 from vkmnn.vulkan.storage import FP16_MAX
 
 T = TypeVar("T")
@@ -57,9 +58,9 @@ class _NotRecorded(Segment):
 
 
 class _DryBackend(VulkanBackend):
-    """Encodes a network without touching the device; `shaders` holds what it would dispatch."""
+    """Encodes a network without touching the device; `pipelines` are what it would dispatch."""
 
-    shaders: set[str]
+    pipelines: frozenset[SpecializedShader] = frozenset()
 
     def on_resize_end(
         self,
@@ -68,7 +69,7 @@ class _DryBackend(VulkanBackend):
         inputs: Mapping[str, Tensor],
     ) -> list[Segment]:
         recording = self.encode(segments)[0]
-        self.shaders = {dispatch.shader.name for dispatch in recording.dispatches}
+        self.pipelines = frozenset(dispatch.pipeline for dispatch in recording.dispatches)
         return [_NotRecorded() for _ in segments]
 
 
@@ -94,6 +95,11 @@ class VariantResult:
 
 def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
     """Return the names of the variants that a case would dispatch; nothing runs."""
+    return frozenset(name for name, *_ in pipelines_of(case, device, picker))
+
+
+def pipelines_of(case: Case, device: Device, picker: Picker) -> frozenset[SpecializedShader]:
+    """Return the pipelines that a case would dispatch; nothing runs."""
     backend = _DryBackend(
         device,
         chooser=picker,
@@ -102,9 +108,8 @@ def dispatched_by(case: Case, device: Device, picker: Picker) -> frozenset[str]:
         storage=case.storage,
         spacious=True,
     )
-    backend.shaders = set()
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
-    return frozenset(backend.shaders)
+    return backend.pipelines
 
 
 def combinations(case: Case, device: Device) -> Iterator[tuple[Picks, frozenset[str]]]:

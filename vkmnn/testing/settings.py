@@ -22,6 +22,7 @@ class Settings:
     devices: list[str]
     patterns: list[str]
     sample: bool
+    pipelines: int
     report: Path | None
     results: Path | None
     baseline: Path | None
@@ -45,6 +46,7 @@ class Settings:
             devices=get("--vkmnn-device") or [],
             patterns=get("--vkmnn-kernel") or [],
             sample=get("--vkmnn-sample"),
+            pipelines=get("--vkmnn-pipelines") or 0,
             report=Path(report) if report else None,
             results=Path(results) if results else None,
             baseline=Path(baseline) if baseline else None,

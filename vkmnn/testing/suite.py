@@ -18,6 +18,7 @@ from vkmnn.testing.pytest_plugin import PROPERTY
 from vkmnn.testing.runner import Picks, reach, run_case
 from vkmnn.testing.selection import id_of
 from vkmnn.testing.settings import Settings
+from vkmnn.testing.thinning import thinned
 
 
 @functools.cache
@@ -58,7 +59,7 @@ def test_kernel(
             found["reason"] = bench
             pytest.skip(bench)
         found["emulated"] = bench.emulated
-        _run(variant, bench.device, found)
+        _run(variant, bench.device, found, Settings.of(pytestconfig).pipelines)
     except Exception as error:
         found["message"] = f"{type(error).__name__}: {error}".strip()
         raise
@@ -66,10 +67,12 @@ def test_kernel(
         record_property(PROPERTY, json.dumps(found))
 
 
-def _run(variant: Variant, device: Device, found: dict[str, Any]) -> None:
-    """Run all cases, and note what is known when one of them fails."""
+def _run(variant: Variant, device: Device, found: dict[str, Any], pipelines: int) -> None:
+    """Run the cases, all unless `pipelines` says how many; note what is known when one fails."""
     cases = reach(variant, device)
     found["reached"] = True
+    if pipelines:
+        cases = thinned(cases, variant, device, pipelines)
     most = -1
     for case, picks in cases:
         result = run_case(case, device, picks)

@@ -104,6 +104,7 @@ def difference(name: str, ours: list[Array], theirs: list[Array]) -> str:
     return ""
 
 
+@pytest.mark.soak
 @pytest.mark.validation
 @pytest.mark.parametrize("dtype", TYPES)
 def test_types(dtype: str) -> None:

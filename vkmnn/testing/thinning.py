@@ -1,0 +1,41 @@
+"""Which cases of a variant to run when few pipelines may be compiled for it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from vkmnn.runtime.device import Device
+from vkmnn.testing.case import Case, Variant
+from vkmnn.testing.runner import Picker, Picks, pipelines_of
+
+
+def thinned(
+    cases: Sequence[tuple[Case, Picks]], variant: Variant, device: Device, most: int
+) -> list[tuple[Case, Picks]]:
+    """Return the cases that run on `most` pipelines of a variant, in their order.
+
+    Nearly all of the time of a case on a software device is its driver's compiler's, and cases
+    differ in the constants that their pipelines have. Which pipelines are taken goes by the
+    variant's name, so that the variants of a kernel between them take all. Cases that lead to
+    other kernels stay where those run anyhow.
+
+    Args:
+        cases: what `runner.reach` returns.
+        variant: whose cases these are.
+        device: where they will run.
+        most: how many pipelines of the variant, at least 1. What a chosen case dispatches
+            besides comes on top.
+    """
+    needs = [pipelines_of(case, device, Picker(picks, case.takes)) for case, picks in cases]
+    own = [frozenset(one for one in need if one[0] == variant.name) for need in needs]
+    ways = list(dict.fromkeys(filter(None, own)))
+    start = zlib.crc32(variant.name.encode()) % len(ways)
+    chosen = frozenset[object]()
+    for way in ways[start:] + ways[:start]:
+        if not chosen or len(chosen | way) <= most:
+            chosen |= way
+    running = frozenset[object]().union(
+        *(need for need, mine in zip(needs, own, strict=True) if mine and mine <= chosen)
+    )
+    return [case for case, need in zip(cases, needs, strict=True) if need <= running]
