@@ -99,6 +99,28 @@ def test_light_network(name: str, discrete: bool):
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
 
 
+def test_large_results_are_copied(discrete: bool, monkeypatch: pytest.MonkeyPatch):
+    """What kernels would store to host memory in pieces is stored on the device, and copied."""
+    net = Net("results")
+    x = net.input("x", ("N", 1, 256, 256))
+    model = net.finish({net.relu(x): ("N", 1, 256, 256)})
+    copied: list[int] = []
+    place = backend.VulkanBackend.place
+
+    def noted(self: backend.VulkanBackend, *arguments: Any) -> Any:
+        memory = place(self, *arguments)
+        copied.append(len(memory.readback))
+        return memory
+
+    monkeypatch.setattr(backend.VulkanBackend, "place", noted)
+    with session(model, discrete) as opened:
+        for images in (1, 2, 1):  # of 256 KiB, the limit of such a device
+            feed = np.random.default_rng(images).standard_normal((images, 1, 256, 256), np.float32)
+            (result,) = opened.run(None, {"x": feed})
+            np.testing.assert_array_equal(result, np.maximum(feed, 0))
+    assert copied[:2] == [0, 1]
+
+
 @pytest.mark.parametrize("precision", LIMITS)
 def test_inverted_residuals(precision: str, discrete: bool, monkeypatch: pytest.MonkeyPatch):
     """Depthwise convolutions inside the projections after them, in a network with all around it."""

@@ -82,6 +82,8 @@ class VulkanBackend(TunableBackend):
     type = "VULKAN"
     uses_geometry = True
     records = True
+    stored_bytes: int | None = None
+    """See `plan_memory`: benchmarks compare two."""
 
     def __init__(
         self,
@@ -330,7 +332,15 @@ class VulkanBackend(TunableBackend):
         self, recording: Recording, kept: Sequence[Tensor], provided: Sequence[Tensor]
     ) -> PlanMemory:
         """Place every tensor of a plan in memory; for the arguments see `plan_memory`."""
-        return plan_memory(self.device, self._constants, recording, kept, provided, self._forms)
+        return plan_memory(
+            self.device,
+            self._constants,
+            recording,
+            kept,
+            provided,
+            self._forms,
+            self.stored_bytes,
+        )
 
     def timed(self) -> VulkanBackend:
         """Return a backend that records timestamps and shares this one's constants."""

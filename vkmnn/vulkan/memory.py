@@ -21,6 +21,7 @@ from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
 from vkmnn.runtime.memory_plan import Lifetime, plan_buffers, plan_offsets
 from vkmnn.threads import Workers
+from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_storage import place_on
 from vkmnn.vulkan.forms import NO_FORMS, Forms
 from vkmnn.vulkan.images.place import TEXELS, place_of
@@ -315,6 +316,7 @@ def plan_memory(
     kept: Sequence[Tensor],
     provided: Sequence[Tensor],
     forms: Forms = NO_FORMS,
+    stored_bytes: int | None = None,
 ) -> PlanMemory:
     """Place every tensor that the recorded dispatches touch.
 
@@ -325,6 +327,7 @@ def plan_memory(
         kept: tensors that the host reads.
         provided: tensors that the host writes.
         forms: constants that are packed already.
+        stored_bytes: up to which kernels store to host memory; by default as the device's class.
 
     Raises:
         ModelError: one of these has another size than kernels read.
@@ -337,11 +340,8 @@ def plan_memory(
     ranges = {tensor: storage.range for tensor, storage in placed.items()}
 
     uploads = [recording.root(tensor) for tensor in provided]
-    direct = [
-        tensor
-        for tensor in kept
-        if recording.root(tensor) is tensor and tensor not in uses.read and tensor not in ranges
-    ]
+    limit = class_of(device.info).stored_bytes if stored_bytes is None else stored_bytes
+    direct = [tensor for tensor in kept if _is_direct(tensor, recording, uses, ranges, limit)]
     copied = [tensor for tensor in kept if tensor not in direct]
 
     buffers: list[Buffer] = []
@@ -382,6 +382,18 @@ def plan_memory(
         bound + image_bytes,
         device,
     )
+
+
+def _is_direct(
+    tensor: Tensor,
+    recording: Recording,
+    uses: Uses,
+    placed: Mapping[Tensor, BufferRange],
+    limit: int,
+) -> bool:
+    """Return whether a kernel stores a result where the host reads it, in up to `limit` bytes."""
+    own = recording.root(tensor) is tensor and tensor not in uses.read and tensor not in placed
+    return own and storage_bytes(tensor) <= limit
 
 
 def image_with(device: Device, array: Array) -> BufferRange:

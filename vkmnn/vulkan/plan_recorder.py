@@ -121,7 +121,9 @@ class PlanRecorder:
             if not _fits(tensor, place):
                 return None
             own = self._recording.root(tensor) is tensor and tensor.value is None
-            (moved if own and tensor not in moved else copies)[tensor] = place
+            # What is too large to be stored to host memory by a kernel stays so.
+            far = tensor in self._memory.readback and place.buffer.kind is MemoryKind.READBACK
+            (moved if own and not far and tensor not in moved else copies)[tensor] = place
         dispatches = self._recording.dispatches[part.first : part.end]
         status = self._status(dispatches)
         buffers = []

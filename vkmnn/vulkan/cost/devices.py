@@ -14,6 +14,7 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 _NVIDIA, _AMD, _INTEL, _QUALCOMM, _APPLE = 0x10DE, 0x1002, 0x8086, 0x5143, 0x106B
 _ARM, _BROADCOM, _IMAGINATION = 0x13B5, 0x14E4, 0x1010
 SERVER_BYTES = 30 << 30
+_ANY_SIZE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class DeviceClass:
         stream_bytes: that weights read once reach, on the whole device.
         memory_bytes: that copies reach, on the whole device.
         cache_bytes: of constants that stay in the last cache.
+        stored_bytes: up to which kernels store a result to host memory; larger ones are copied.
         room_shared: bytes of shared memory that a multiprocessor has for all its workgroups.
         room_invocations: that it runs at once.
         room_registers: that it has for them.
@@ -75,6 +77,7 @@ class DeviceClass:
     stream_bytes: float
     memory_bytes: float
     cache_bytes: int
+    stored_bytes: int
     room_shared: int
     room_invocations: int
     room_registers: int
@@ -106,6 +109,7 @@ SERVER = DeviceClass(
     stream_bytes=1_715_700,
     memory_bytes=3_700_000,
     cache_bytes=30_000_000,
+    stored_bytes=256 << 10,  # a guess; `tasks.py bench gpu` measures both ways
     room_shared=227 << 10,
     room_invocations=2048,
     room_registers=65_536,
@@ -183,6 +187,7 @@ _INTEGRATED = replace(
     stream_bytes=35_000,
     memory_bytes=40_000,
     cache_bytes=2_000_000,
+    stored_bytes=_ANY_SIZE,  # all of its memory is the host's
     room_shared=64 << 10,
     room_invocations=896,
     room_registers=32_768,
@@ -264,6 +269,7 @@ CPU = replace(
     stream_bytes=20_000,
     memory_bytes=20_000,
     cache_bytes=1_000_000,
+    stored_bytes=_ANY_SIZE,
     cores=2,
 )
 
