@@ -16,6 +16,7 @@ import numpy as np
 
 from vkmnn.converter.onnx.types import TEXT_TYPES
 from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
+from vkmnn.host.exact_codes import with_exact_codes
 from vkmnn.host.genuine import genuine_onnxruntime, is_installed
 from vkmnn.host.loop import loop_class
 from vkmnn.threads import Workers
@@ -128,7 +129,9 @@ class OnnxRuntime(HostEngine):
         try:
             with _arena(options, model, room):
                 self._session = onnxruntime.InferenceSession(
-                    model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+                    with_exact_codes(model).SerializeToString(),
+                    options,
+                    providers=["CPUExecutionProvider"],
                 )
         except Exception as error:
             raise EngineError(_line(error)) from error

@@ -133,7 +133,7 @@ DISPUTES: tuple[Dispute, ...] = (
     ),
     Dispute(
         "DFT",
-        "onnxruntime takes float32 through a convolution where lengths are no powers of two, and"
+        "onnxruntime takes float32 through a convolution where a length is not a power of two, and"
         " is off by 3e-5 of the largest element; vkmnn is by 3e-7",
         _is_convolved,
     ),

@@ -1,8 +1,6 @@
 """Weights of 8 bits in the form that onnxruntime multiplies exactly on every processor: unsigned.
 
-Without VNNI, its kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which saturate
-("When and why do I need to try U8U8?" in onnxruntime's page on quantisation). Weights and zero
-points that are both greater by 128 have the same differences, so that all sums stay what they are.
+`vkmnn.host.exact_codes` tells why; here values are at hand and need no nodes.
 """
 
 from __future__ import annotations
@@ -12,19 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from vkmnn.host.exact_codes import PLACES
 from vkmnn.ir import Array
 
-_PLACES = {
-    "MatMulInteger": (0, 1, 3),
-    "ConvInteger": (0, 1, 3),
-    "QLinearMatMul": (0, 3, 5),
-    "QLinearConv": (0, 3, 5),
-    "QGemm": (0, 3, 5),
-    "DynamicQuantizeMatMul": (0, 1, 3),
-    "MatMulIntegerToFloat": (0, 1, 5),
-    "QAttention": (0, 1, 7),
-}
-"""Operator -> the positions of what is multiplied, of its weights and of their zero points."""
 _ZERO_POINT = "zero point of unsigned weights"
 
 
@@ -35,9 +23,9 @@ def with_unsigned_weights(
 
     Nodes without int8 weights, and those that multiply them by int8, come back as they are.
     """
-    if node.op_type not in _PLACES:
+    if node.op_type not in PLACES:
         return node, inputs
-    x, weights, zero_point = _PLACES[node.op_type]
+    x, weights, zero_point = PLACES[node.op_type]
     multiplied, signed = inputs[x], inputs[weights]
     if signed is None or signed.dtype != np.int8 or multiplied is None:
         return node, inputs

@@ -1,0 +1,98 @@
+"""Products of codes in the form that onnxruntime computes exactly on every processor.
+
+Without VNNI, its kernels for x86 add pairs of products of uint8 and int8 in 16 bits, which saturate
+("When and why do I need to try U8U8?" in onnxruntime's page on quantisation). Weights and zero
+points that are both greater by 128 have the same differences, so that all sums stay what they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+
+PLACES = {
+    "MatMulInteger": (0, 1, 3),
+    "ConvInteger": (0, 1, 3),
+    "QLinearMatMul": (0, 3, 5),
+    "QLinearConv": (0, 3, 5),
+    "QGemm": (0, 3, 5),
+    "DynamicQuantizeMatMul": (0, 1, 3),
+    "MatMulIntegerToFloat": (0, 1, 5),
+    "QAttention": (0, 1, 7),
+}
+"""Operator -> the positions of what is multiplied, of its weights and of their zero points."""
+
+
+def with_exact_codes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in which weights of int8 that are multiplied by uint8 are uint8.
+
+    Weights that are values of the run are converted by nodes. Models without such products come
+    back as they are; so do products in the bodies of loops and branches.
+    """
+    import onnx
+
+    types = _types(model.graph)
+    places = {id(node): PLACES.get(node.op_type) for node in model.graph.node}
+    if not any(places.values()):
+        return model
+    same = onnx.ModelProto()
+    same.CopyFrom(model)
+    del same.graph.node[:]
+    raised: dict[str, str] = {}
+    for node in model.graph.node:
+        place = places[id(node)]
+        if place is None or not _mixes(node, place, types):
+            same.graph.node.append(node)
+            continue
+        _, weights, zero_point = place
+        mine = onnx.NodeProto()
+        mine.CopyFrom(node)
+        mine.input.extend([""] * (zero_point + 1 - len(mine.input)))
+        for position in (weights, zero_point):
+            name = mine.input[position]
+            if name not in raised:
+                raised[name] = _raise(same.graph, name)
+            mine.input[position] = raised[name]
+        same.graph.node.append(mine)
+    return same
+
+
+def _types(graph: onnx.GraphProto) -> dict[str, int]:
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        types[value.name] = value.type.tensor_type.elem_type
+    return types
+
+
+def _mixes(node: onnx.NodeProto, place: tuple[int, int, int], types: dict[str, int]) -> bool:
+    """Say whether weights of int8 are multiplied by something else."""
+    import onnx
+
+    multiplied, weights, _ = place
+    given = types.get(node.input[multiplied])
+    signed = types.get(node.input[weights]) == onnx.TensorProto.INT8
+    return signed and given != onnx.TensorProto.INT8
+
+
+def _raise(graph: onnx.GraphProto, name: str) -> str:
+    """Add what makes a value greater by 128, of uint8, and return its name; '' stands for zero."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    made = f"{name or 'zero point'}, greater by 128"
+    if not name:
+        graph.initializer.append(numpy_helper.from_array(np.array(128, np.uint8), made))
+        return made
+    by = f"{made}: by"
+    graph.initializer.append(numpy_helper.from_array(np.array(128, np.int32), by))
+    wide, sum_ = f"{made}: wide", f"{made}: sum"
+    graph.node.extend(
+        (
+            helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
+            helper.make_node("Add", [wide, by], [sum_]),
+            helper.make_node("Cast", [sum_], [made], to=TensorProto.UINT8),
+        )
+    )
+    return made
