@@ -17,6 +17,7 @@ from tests.model.networks import Net, bert, gpt2, vit
 from vkmnn.budget import unlimited
 from vkmnn.core.plan import Plan
 from vkmnn.core.resolve import fold_constants
+from vkmnn.core.static import StaticShapes
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import TensorInfo
 from vkmnn.opening import load_network
@@ -128,12 +129,12 @@ def costs(device: Device, name: str, rounds: int) -> Iterator[float]:
     build, sizes = NETWORKS[name]
     graph = fold_constants(load_network(build()).graph, run_op, unlimited())
     for _ in range(rounds):
-        backend, plans = VulkanBackend(device), []
+        backend, static, plans = VulkanBackend(device), StaticShapes(), []
         for number, size in enumerate(sizes):
             inputs = {info.name: sized(info, size) for info in graph.inputs}
             gc.collect()
             start = thread_time()
-            plans.append(Plan(graph, inputs, {}, backend, CpuBackend(), run_op))
+            plans.append(Plan(graph, inputs, {}, backend, CpuBackend(), run_op, static=static))
             seconds = thread_time() - start
             if number > 1:  # the second may still pack weights, and build pipelines
                 yield seconds / len(graph.ops)

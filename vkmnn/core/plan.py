@@ -17,6 +17,7 @@ from vkmnn.core.bound import Begun, BoundPlan, Lane
 from vkmnn.core.device_tensor import DeviceTensor, as_array
 from vkmnn.core.execution import Command, Execution, Rejection
 from vkmnn.core.host_memory import check_host_memory
+from vkmnn.core.layer_copies import resolve_layers
 from vkmnn.core.placement import PlacedOp, Placement
 from vkmnn.core.resolve import Resolved, lower, resolve
 from vkmnn.core.static import StaticShapes
@@ -39,7 +40,7 @@ class Plan:
         backup: the backend that takes what `main` rejects; folds constants.
         evaluate: runs one op on arrays.
         meter: what the plan may use; None for no limits.
-        static: what plans of a network of fixed shapes share; None to compute it.
+        static: what plans of a network share; None to compute it.
 
     Raises:
         BudgetError: the plan would take more memory, pieces or time than the meter allows.
@@ -66,10 +67,9 @@ class Plan:
         self._outputs = [info.name for info in graph.outputs]
 
         def compute() -> Resolved:
-            found = resolve(graph, inputs, known, evaluate, meter)
-            if main.uses_geometry:
-                found = lower(found, set(self._outputs), evaluate, meter)
-            return found
+            lowered = main.uses_geometry
+            layered = None if known else static
+            return _resolve(graph, inputs, known, evaluate, meter, layered, lowered=lowered)
 
         if static is None or known:
             resolved = compute()
@@ -321,6 +321,31 @@ class Plan:
             self._keeper = None
         for segment in self._segments:
             segment.close()
+
+
+def _resolve(
+    graph: Graph,
+    inputs: Mapping[str, TensorInfo],
+    known: Mapping[str, Array],
+    evaluate: Evaluator,
+    meter: Meter,
+    static: StaticShapes | None,
+    *,
+    lowered: bool,
+) -> Resolved:
+    """Resolve a network and, if it is to be `lowered`, its data movement; alike layers once."""
+
+    def made_of(part: Graph) -> Resolved:
+        found = resolve(part, inputs, known, evaluate, meter)
+        return lower(found, graph.output_names(), evaluate, meter) if lowered else found
+
+    layers = static.layers(graph) if static is not None else None
+    if static is not None and layers is not None:
+        found = resolve_layers(graph, layers, inputs, made_of, meter)
+        if found is not None:
+            return found
+        static.forget_layers(graph)
+    return made_of(graph)
 
 
 def _without_values(command: Command) -> Command:

@@ -1,24 +1,45 @@
-"""Networks of fixed shapes: what follows from the shapes is computed once, for all plans."""
+"""What plans of a network share: its layers, and where shapes are fixed, what follows from them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 
+from vkmnn.core.layers import Layers, find_layers
 from vkmnn.core.resolve import Resolved
-from vkmnn.ir import Graph, TensorInfo
+from vkmnn.ir import Graph, Op, TensorInfo
+
+MAX_PARTS = 32
+"""Parts of a network whose layers are remembered."""
 
 
 class StaticShapes:
-    """What plans of one network share where no shape can change (MNN's static models).
+    """What plans of one network share, most of it where no shape can change (MNN's static models).
 
     Shapes, folded constants and lowered data movement are the same for every session, and when a
     plan is made again: after its memory was released, for a profile, on a device that is reopened.
+    Which layers are alike does not depend on shapes.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Resolved] = {}
+        # The ops are kept, so that their identities in the key stay theirs.
+        self._layers: dict[tuple[object, ...], tuple[list[Op], Layers | None]] = {}
+
+    def layers(self, graph: Graph) -> Layers | None:
+        """Return the layers of a part of the network that are alike, found the first time."""
+        key = _part(graph)
+        found = self._layers.get(key)
+        if found is None:
+            if len(self._layers) >= MAX_PARTS:
+                self._layers.clear()
+            found = self._layers[key] = list(graph.ops), find_layers(graph)
+        return found[1]
+
+    def forget_layers(self, graph: Graph) -> None:
+        """Have all layers resolved from now on: they have not become alike."""
+        self._layers[_part(graph)] = list(graph.ops), None
 
     def resolved(
         self,
@@ -46,3 +67,7 @@ class StaticShapes:
             with self._lock:
                 found = self._known.setdefault(key, found)
         return found
+
+
+def _part(graph: Graph) -> tuple[object, ...]:
+    return (tuple(info.name for info in graph.outputs), *map(id, graph.ops))

@@ -18,7 +18,15 @@ from vkmnn.geometry import (
 )
 from vkmnn.geometry.fuse import fuse_rasters, view_source
 from vkmnn.geometry.lowering import lower_graph
-from vkmnn.geometry.registry import GeometryContext, Lowering, geometry, has_geometry, lower
+from vkmnn.geometry.registry import (
+    GeometryContext,
+    Lowering,
+    geometry,
+    has_geometry,
+    lower,
+    may_lower,
+)
+from vkmnn.geometry.repeated import is_lowered_by_kind
 from vkmnn.geometry.views import fuse_views
 
 __all__ = [
@@ -33,8 +41,10 @@ __all__ = [
     "generation",
     "geometry",
     "has_geometry",
+    "is_lowered_by_kind",
     "lower",
     "lower_graph",
+    "may_lower",
     "movement",
     "narrow",
     "padding",

@@ -16,6 +16,11 @@ MAX_CONTENT_BYTES = 256
 """Contents that say where data go are lists of a few integers; larger ones are not compared."""
 
 
+def is_lowered_by_kind(op_type: str) -> bool:
+    """Whether what ops become follows from attributes, shapes, types and contents alone."""
+    return op_type in _OWN or op_type not in COMPUTERS
+
+
 class RepeatedLowerings:
     """Lowers the ops of one plan; ops that are alike share the attributes of what they become."""
 

@@ -31,7 +31,7 @@ from vkmnn.shape.registry import (
     compute_shapes,
     size_computer,
 )
-from vkmnn.shape.repeated import RepeatedShapes
+from vkmnn.shape.repeated import RepeatedShapes, reads_declared_contents
 from vkmnn.shape.sizes import Cost, cost_of, info_bytes, new_bytes
 from vkmnn.shape.working import is_view, working_bytes, working_seconds
 
@@ -59,6 +59,7 @@ __all__ = [
     "normalization",
     "packed",
     "pooling",
+    "reads_declared_contents",
     "recurrent",
     "reduction",
     "reshaping",

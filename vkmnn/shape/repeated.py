@@ -15,6 +15,11 @@ MAX_CONTENT_BYTES = 256
 """Contents that decide shapes are lists of a few integers; larger ones are not compared."""
 
 
+def reads_declared_contents(op_type: str) -> bool:
+    """Whether shapes follow from no contents but those that `OP_TYPES` names."""
+    return op_type in _OWN
+
+
 class RepeatedShapes:
     """Computes the shapes of one plan."""
 

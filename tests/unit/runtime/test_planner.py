@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,26 @@ def test_ranges_on_top_begin_the_next_attempt() -> None:
     spans = [(2, 3, 3), (3, 4, 3), (0, 3, 5), (2, 5, 5), (1, 1, 6)]
     _offsets, total, bound = plan_offsets([Lifetime(*span, 1) for span in spans])
     assert total == bound == 16
+
+
+def test_an_order_that_wastes_nothing_comes_first_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other sizes of a network have the same lifetimes."""
+    spans = [(2, 3, 3), (3, 4, 3), (0, 3, 5), (2, 5, 5), (1, 1, 6)]
+    attempts, place = 0, memory_plan._place_in_order
+
+    def counted(*arguments: Any) -> tuple[list[int], int]:
+        nonlocal attempts
+        attempts += 1
+        return place(*arguments)
+
+    plan_offsets([Lifetime(*span, 1) for span in spans])
+    monkeypatch.setattr(memory_plan, "_place_in_order", counted)
+    lifetimes = [Lifetime(first, last, 7 * nbytes, 1) for first, last, nbytes in spans]
+    _offsets, total, bound = plan_offsets(lifetimes)
+    assert total == bound == 7 * 16
+    assert attempts == 1
 
 
 def test_nothing_to_place() -> None:
