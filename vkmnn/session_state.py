@@ -26,6 +26,9 @@ class SessionState:
     """Runs of a session that hand outputs on to the next run's inputs, on the device.
 
     Made by `InferenceSession.state`. One sequence of runs: several make one each.
+
+    Attributes:
+        waits: CPU seconds that waiting for the device has taken, in all runs in place.
     """
 
     def __init__(self, session: Session, state: State, pairs: Mapping[str, str], check: Check):
@@ -33,16 +36,12 @@ class SessionState:
         self._state = state
         self._pairs = dict(pairs)
         self._check = check
+        self.waits = state.waits
 
     @property
     def length(self) -> int:
         """How many rows the caches hold; 0 where nothing grows."""
         return self._state.length
-
-    @property
-    def waited(self) -> float:
-        """CPU seconds that waiting for the device has taken, in all runs in place."""
-        return self._state.waited
 
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
@@ -85,9 +84,7 @@ class SessionState:
         Raises:
             InvalidInputError: the state is full, or closed.
         """
-        return self._session.call(
-            lambda: self._state.follow(token, following, ahead, drawing, pick)
-        )
+        return self._session.call(self._state.follow, token, following, ahead, drawing, pick)
 
     def announce(
         self,
@@ -98,11 +95,11 @@ class SessionState:
         pick: Pick | None,
     ) -> None:
         """Say what `follow` will be called with next; see `State.announce`."""
-        self._session.call(lambda: self._state.announce(token, following, ahead, drawing, pick))
+        self._session.call(self._state.announce, token, following, ahead, drawing, pick)
 
     def share(self, shared: bool) -> None:
         """Say whether its text is being generated; then steps may be taken with other states."""
-        self._session.call(lambda: self._state.share(shared))
+        self._session.call(self._state.share, shared)
 
     def value(self, name: str) -> DeviceTensor:
         """Return what a state input will read in the next run.
@@ -111,12 +108,12 @@ class SessionState:
             InvalidInputError: it is not state, or there is none before the first run.
         """
         self._known(name)
-        return self._session.call(lambda: self._state.value(name))
+        return self._session.call(self._state.value, name)
 
     def memory(self, name: str) -> DeviceTensor:
         """Return the memory of a cache: more rows than `length` where it has room to grow."""
         self._known(name)
-        return self._session.call(lambda: self._state.memory(name))
+        return self._session.call(self._state.memory, name)
 
     def _known(self, name: str) -> None:
         if name not in self._pairs:
@@ -135,7 +132,7 @@ class SessionState:
         Raises:
             InvalidInputError: there are fewer rows, or part of the state does not grow.
         """
-        self._session.call(lambda: self._state.truncate(length))
+        self._session.call(self._state.truncate, length)
 
     def restore(self, rows: Mapping[str, Array]) -> None:
         """Begin a new sequence with these rows in the caches, as `value` returned them before.
@@ -147,7 +144,7 @@ class SessionState:
             InvalidInputError: nothing has run yet, an array is missing or does not fit, or part of
                 the state does not grow.
         """
-        self._session.call(lambda: self._state.restore(rows))
+        self._session.call(self._state.restore, rows)
 
     def close(self) -> None:
         """Release the state's memory and plans; the session stays."""

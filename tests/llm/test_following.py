@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,11 @@ from vkmnn.core.chained import Following
 from vkmnn.core.follower import QUEUE
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
+from vkmnn.runtime.drivers.vulkan import command
 from vkmnn.runtime.recorder import CommandBuffer
+
+PYTHON_CALLS = 40
+"""Functions of Python that a token may call: a microsecond each."""
 
 PROMPT = [5, 100, 7, 3, 250, 9]
 FOLDERS: dict[str, Callable[[Path], Path]] = {
@@ -68,6 +74,57 @@ def test_a_token_is_one_submission_and_nothing_else(model: Any, text: Sequence) 
     for name in ("plans", "recordings", "allocations"):
         assert used[name] == 0, name
     assert used["host_copies"] == 20  # each token, 4 bytes
+
+
+def test_what_the_host_calls_for_a_token(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of Python and of Vulkan, the difference of a longer and a shorter text."""
+    if model.device.driver != "vulkan":
+        pytest.skip("counts the calls of the driver 'vulkan'")
+    used: list[Counter[str]] = []
+    for tokens in (5, 25):
+        calls: Counter[str] = Counter()
+        _count_vulkan(calls, monkeypatch)
+
+        def called(_frame: Any, event: str, _: Any, calls: Counter[str] = calls) -> None:
+            calls["Python"] += event == "call"
+
+        for _ in range(2):  # the first time, steps are recorded
+            calls.clear()
+            sys.setprofile(called)
+            try:
+                made = model.generate(PROMPT, tokens)
+            finally:
+                sys.setprofile(None)
+        used.append(calls)
+        assert len(made.tokens) == tokens
+        monkeypatch.undo()
+    more = used[1] - used[0]
+    assert more.pop("Python") <= 20 * PYTHON_CALLS
+    for name in ("vkWaitForFences", "vkGetFenceStatus"):  # the number depends on the time
+        more.pop(name, None)
+    assert more == {"vkResetFences": 20, "vkQueueSubmit": 20}
+
+
+def _count_vulkan(calls: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lib = command.lib
+
+    def counted(name: str) -> Callable[..., Any]:
+        function = getattr(lib, name)
+
+        def call(*arguments: Any) -> Any:
+            calls[name] += 1
+            calls["Python"] -= 1  # this function
+            return function(*arguments)
+
+        return call
+
+    class Counted:
+        def __getattr__(self, name: str) -> Any:
+            made = counted(name) if name.startswith("vk") else getattr(lib, name)
+            setattr(self, name, made)
+            return made
+
+    monkeypatch.setattr(command, "lib", Counted())
 
 
 def test_tokens_are_those_of_onnxruntime_while_the_caches_double(model: Any) -> None:

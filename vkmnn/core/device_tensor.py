@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,10 @@ class Storage(ABC):
     def integer(self) -> int:
         """Return the first element, an integer."""
         return int(self.read().reshape(-1)[0])
+
+    def reader(self) -> Callable[[], int]:
+        """Return what does as `integer`, for those who look often and keep the memory alive."""
+        return self.integer
 
     def write_rows(self, other: Storage, axis: int, count: int) -> bool:
         """Copy the first `count` rows along an axis on the device; False if that is impossible.

@@ -14,11 +14,19 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.plan import Plan
 from vkmnn.errors import VkmnnError
 from vkmnn.ir import Array
+from vkmnn.records import dataclass
 
 QUEUE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
 
 _NOTHING: dict[str, Array] = {}  # is what the host feeds
+
+
+@dataclass(slots=True)
+class Waits:
+    """CPU seconds that waiting for the device has taken."""
+
+    seconds: float = 0.0
 
 
 class Follower:
@@ -30,9 +38,7 @@ class Follower:
         tokens: for each recording, where it finds the token, [1, 1].
         lengths: for each recording, where it finds the number of rows, [1].
         settings: of steps that draw, where they find how; empty for others.
-
-    Attributes:
-        waited: CPU seconds that waiting for steps took.
+        waits: what waiting for steps is added to.
     """
 
     def __init__(
@@ -42,18 +48,21 @@ class Follower:
         tokens: Sequence[DeviceTensor],
         lengths: Sequence[DeviceTensor],
         settings: Mapping[str, DeviceTensor],
+        waits: Waits,
     ) -> None:
         self._plan = plan
         self._segments = list(segments)
         self._tokens = list(tokens)
         self._lengths = list(lengths)
+        self._chosen = [token.storage.reader() for token in (*tokens[1:], tokens[0])]
+        self._next_turns = [*range(1, len(segments)), 0]
         self._settings = dict(settings)
         self._drawing: Drawing | None = None
         self._turn = 0
         self._queue: deque[int] = deque()
         self._begun: set[int] = set()
         self._after = (-1, -1)
-        self.waited = 0.0
+        self._waits = waits
 
     @property
     def queued(self) -> int:
@@ -77,12 +86,12 @@ class Follower:
             self._begun.add(turn)
             self._segments[turn].begin(_NOTHING)
             queue.append(turn)
-            self._turn = (turn + 1) % len(self._segments)
+            self._turn = self._next_turns[turn]
         self._after = (-1, -1)
         start = time.thread_time()
         turn = self._finish()
-        self.waited += time.thread_time() - start
-        chosen = self._tokens[(turn + 1) % len(self._tokens)].storage.integer()
+        self._waits.seconds += time.thread_time() - start
+        chosen = self._chosen[turn]()
         self._after = (chosen, rows + 1)
         return chosen
 

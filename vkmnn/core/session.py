@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -134,23 +134,24 @@ class Session:
             PlacementError: `require_main` is set and the backup would have to run an op.
             InvalidInputError: the session has been closed, or belongs to another process.
         """
-        return self._call(lambda: self._program.resize(shapes, feeds))
+        return self.call(lambda: self._program.resize(shapes, feeds))
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """Call `work` exclusively, keeping the session and its device open."""
-        self._refuse_inherited()
+        if os.getpid() != self._process:
+            self._refuse_inherited()
         with self._lock:
             if self._closed:
                 raise _closed()
             try:
-                return self._work(work)
+                return self._work(work, *arguments)
             except DeviceLostError as error:
                 if not self._rebuild:
                     raise
                 _log.warning("the session is rebuilt: %s", error.message)
             # Not in the handler: the error keeps what was on the lost device alive.
             self._reopen()
-            return self._work(work)
+            return self._work(work, *arguments)
 
     def _refuse_inherited(self) -> None:
         if os.getpid() != self._process:  # nobody here would release a lock that was held
@@ -159,10 +160,10 @@ class Session:
                 hint="open sessions after the fork, or use the start method 'spawn'",
             )
 
-    def _work(self, work: Callable[[], T]) -> T:
+    def _work(self, work: Callable[..., T], *arguments: Any) -> T:
         with self._main.use():
             try:
-                return work()
+                return work(*arguments)
             except VkmnnError:
                 raise
             except MemoryError as error:
@@ -185,7 +186,7 @@ class Session:
             feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
                 of an input asks for where that is not a tensor.
         """
-        return self._call(lambda: self._program.run(feeds))
+        return self.call(lambda: self._program.run(feeds))
 
     def run_watched(
         self, feeds: Mapping[str, Value], before: Callback, after: Callback
@@ -213,7 +214,7 @@ class Session:
                 self._watched = Program(graph, stages, self._planner, *self._watched_from)
             return self._watched.run_watched(feeds, before, after)
 
-        return self._call(work)
+        return self.call(work)
 
     def submit(
         self, feeds: Mapping[str, Value], finish: Callable[[dict[str, Value]], T]
@@ -231,7 +232,7 @@ class Session:
         def begin() -> Callable[[], T]:
             begun: Begun | None = None
             with suppress(IntegerRangeError):  # `run` handles this case
-                begun = self._call(lambda: self._program.begin(feeds))
+                begun = self.call(lambda: self._program.begin(feeds))
             if begun is None:
                 results = self.run(feeds)
                 return lambda: finish(results)
@@ -260,7 +261,7 @@ class Session:
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
     ) -> Bound:
         """Return a run on fixed tensors; see `Program.bind`."""
-        return self._call(lambda: self._bind(inputs, outputs))
+        return self.call(lambda: self._bind(inputs, outputs))
 
     def _bind(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
@@ -271,15 +272,11 @@ class Session:
 
     def run_bound(self, bound: Bound) -> None:
         """Do a bound run; see `Bound.run`."""
-        self._call(bound.run)
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Call `work` exclusively, as a session call; the session cannot be closed meanwhile."""
-        return self._call(work)
+        self.call(bound.run)
 
     def new_pool(self, most: int) -> CachePool:
         """Return a place for states that take steps at once; see `CachePool`."""
-        return self._call(lambda: CachePool(self._program, most))
+        return self.call(lambda: CachePool(self._program, most))
 
     def new_state(
         self,
@@ -295,11 +292,11 @@ class Session:
             self._bound.add(state)
             return state
 
-        return self._call(make)
+        return self.call(make)
 
     def run_state(self, state: State, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Do a run of a state; see `State.run`."""
-        return self._call(lambda: state.run(feeds))
+        return self.call(lambda: state.run(feeds))
 
     def release_bound(self, bound: Bound | State) -> None:
         """Close a bound run or a state, unless the session already has."""
@@ -312,7 +309,7 @@ class Session:
         self, feeds: Mapping[str, Value], names: Sequence[str]
     ) -> dict[str, DeviceTensor]:
         """Run the network; return these outputs as tensors that stay on the device."""
-        return self._call(lambda: self._run_on_device(feeds, names))
+        return self.call(lambda: self._run_on_device(feeds, names))
 
     def _run_on_device(
         self, feeds: Mapping[str, Value], names: Sequence[str]
@@ -331,7 +328,7 @@ class Session:
 
     def new_tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
         """Return a tensor of zeros on the session's device; see `Backend.new_tensor`."""
-        return self._call(lambda: self._main.new_tensor(shape, dtype))
+        return self.call(lambda: self._main.new_tensor(shape, dtype))
 
     def upload(self, array: Array) -> DeviceTensor:
         """Copy an array into a new tensor on the session's device.
@@ -340,7 +337,7 @@ class Session:
             InvalidInputError: the device has no such elements.
             IntegerRangeError: an integer does not fit in the device's 32 bits.
         """
-        return self._call(lambda: self._upload(array))
+        return self.call(lambda: self._upload(array))
 
     def _upload(self, array: Array) -> DeviceTensor:
         tensor = self._main.new_tensor(array.shape, DType.from_numpy(array.dtype))
@@ -362,7 +359,7 @@ class Session:
 
     def trim(self) -> None:
         """Free the memory of all plans but the latest, staging memory, and unused pipelines."""
-        self._call(self._trim)
+        self.call(self._trim)
 
     def _trim(self) -> None:
         self._program.trim()
@@ -381,7 +378,7 @@ class Session:
             self.graph = self._program.graph
             self._main.trim()
 
-        self._call(work)
+        self.call(work)
 
     def release(self) -> None:
         """Free the memory of all plans, the latest included, and the staging memory."""
@@ -391,7 +388,7 @@ class Session:
             self._program.drop()
             self._main.trim()
 
-        self._call(work)
+        self.call(work)
 
     def profile(self, feeds: Mapping[str, Value], runs: int) -> Profile:
         """Measure where the time goes, on a second plan that is dropped afterwards.
@@ -405,7 +402,7 @@ class Session:
         """
         if runs < 1:
             raise InvalidInputError(f"cannot profile {runs} runs", hint="ask for at least one run")
-        return self._call(lambda: self._program.profile(feeds, runs))
+        return self.call(lambda: self._program.profile(feeds, runs))
 
     def tune(
         self,
@@ -425,7 +422,7 @@ class Session:
         """
         if runs < 1:
             raise InvalidInputError(f"cannot tune with {runs} runs", hint="ask for at least one")
-        return self._call(lambda: self._program.tune(feeds, runs, progress))
+        return self.call(lambda: self._program.tune(feeds, runs, progress))
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the current plan.

@@ -14,7 +14,7 @@ from vkmnn.core.backend import Segment
 from vkmnn.core.cache_pool import CachePool, Pick
 from vkmnn.core.chained import CHOSEN, LENGTH, NEXT, Drawing, Following, chained
 from vkmnn.core.device_tensor import DeviceTensor, as_array
-from vkmnn.core.follower import QUEUE, Follower
+from vkmnn.core.follower import QUEUE, Follower, Waits
 from vkmnn.core.growing import CannotGrowError, Grown, Growth, grow, padded
 from vkmnn.core.plan import Plan
 from vkmnn.core.plans import Plans
@@ -108,7 +108,7 @@ class State:
             program.backend.records and program.whole is not None and not program.whole.content
         )
         self.length = 0
-        self.waited = 0.0  # CPU seconds, for the device and what it made
+        self.waits = Waits()
         self.closed = False
 
     # --- runs ------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class State:
         results: dict[str, Any] = {}
         start = time.thread_time()
         segment.end(results)
-        self.waited += time.thread_time() - start
+        self.waits.seconds += time.thread_time() - start
         self.length = total
         if self._swapped:
             self._turn = 1 - self._turn
@@ -464,9 +464,8 @@ class State:
             if follower is None:
                 return None
             self._last, self._drawing = follower, drawing
-        before = follower.waited
-        chosen = follower.step(token, length, min(1 + ahead, QUEUE, self._room - length), drawing)
-        self.waited += follower.waited - before
+        wanted = min(1 + ahead, QUEUE, self._room - length)
+        chosen = follower.step(token, length, wanted, drawing)
         self.length = length + 1
         return chosen
 
@@ -485,7 +484,7 @@ class State:
         self._make_room(self.length + 1)
         before = pool.waited
         chosen = pool.follow(self, token, following, ahead, drawing, pick)
-        self.waited += pool.waited - before
+        self.waits.seconds += pool.waited - before
         self.length += chosen is not None
         return chosen
 
@@ -630,7 +629,7 @@ class State:
                 plan.close()
                 raise CannotGrowError("a step is not one plan of the device")
             segments.append(segment)
-        return Follower(plan, segments, tokens, lengths, settings)
+        return Follower(plan, segments, tokens, lengths, settings, self.waits)
 
     def _leave_place(self) -> None:
         """Fall back to a plan per length."""

@@ -100,6 +100,8 @@ class Generation:
         self._prompt = list(prompt)
         self._options = options
         self._sampler = Sampler(options.sampling)
+        self._forgets = options.sampling.forgets
+        self._draws = self._forgets and not options.sampling.likeliest
         self._drawing: Drawing | None = None
         self._picks: Picks | None = None
         self._tokenizer = tokenizer
@@ -122,17 +124,20 @@ class Generation:
             return
         if not self._options.speculate:
             self._announce(pending[-1])
+        waits = self._sequence.waits
         while True:
             for token in pending:
-                yield from self._told(token)
+                piece = self._told(token)
+                if piece is not None:
+                    yield piece
                 if result.finish_reason:
                     break
             if result.finish_reason or self._ended():
                 break
-            start, busy = time.perf_counter(), time.thread_time() - self._sequence.waited
+            start, busy = time.perf_counter(), time.thread_time() - waits.seconds
             pending = self._step(pending[-1])
             result.decode_seconds += time.perf_counter() - start
-            result.host_seconds += time.thread_time() - self._sequence.waited - busy
+            result.host_seconds += time.thread_time() - waits.seconds - busy
         yield from self._flushed()
 
     def _prefill(self) -> list[int]:
@@ -182,9 +187,12 @@ class Generation:
 
     def _followed(self, token: int) -> int | None:
         """Run a token on the device alone, or with those of other texts; None if that cannot be."""
-        sequence, sampling = self._sequence, self._options.sampling
-        if sampling.forgets:
-            chosen = sequence.follow(token, self._wanted(), self._drawn())
+        sequence = self._sequence
+        if self._forgets:
+            drawing = self._drawing
+            if drawing is None and self._draws:
+                drawing = self._drawn()
+            chosen = sequence.follow(token, self._wanted(), drawing)
             if chosen is not None:
                 self._picks = None
                 return chosen
@@ -197,8 +205,8 @@ class Generation:
 
     def _drawn(self) -> Drawing | None:
         """Return how the device draws; None where it takes the likeliest."""
-        sampling, sequence = self._options.sampling, self._sequence
-        if self._drawing is None and sampling.forgets and not sampling.likeliest:
+        sequence = self._sequence
+        if self._drawing is None and self._draws:
             rows = len(sequence.tokens)
             self._drawing = self._sampler.drawing(rows, rows + sequence.room)
         return self._drawing
@@ -214,20 +222,22 @@ class Generation:
         most = self._options.max_tokens
         return self._sequence.room if most is None else most - len(self.result.tokens) - 1
 
-    def _told(self, token: int) -> Iterator[str]:
-        result, most = self.result, self._options.max_tokens
-        if token in self._options.eos:
+    def _told(self, token: int) -> str | None:
+        """Take a token; return what it adds to the text, or None if it ends it."""
+        result, options = self.result, self._options
+        if token in options.eos:
             result.finish_reason = "stop"
-            return
+            return None
         result.tokens.append(token)
         piece = self._detokenizer.add(token) if self._detokenizer else ""
-        piece = self._stops.add(piece)
+        if options.stop:
+            piece = self._stops.add(piece)
         if self._stops.found is not None:
             result.finish_reason = "stop"
-        elif most is not None and len(result.tokens) >= most:
+        elif options.max_tokens is not None and len(result.tokens) >= options.max_tokens:
             result.finish_reason = "length"
         result.text += piece
-        yield piece
+        return piece
 
     def _ended(self) -> bool:
         if self._sequence.room < 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence as Items
 from contextlib import suppress
 from pathlib import Path
@@ -30,25 +29,20 @@ class Sequence:
 
     Attributes:
         tokens: those that the caches hold.
-        seconds: how long the last `extend` took.
+        waits: CPU seconds that waiting for the device has taken, in all steps.
     """
 
     def __init__(self, decoder: Decoder, shared: bool = False) -> None:
         self._decoder = decoder
         self._state = decoder.new_state(shared)
         self._cuts: bool | None = None
+        self.waits = self._state.waits
         self.tokens: list[int] = []
-        self.seconds = 0.0
 
     @property
     def room(self) -> int:
         """How many more tokens there is room for."""
         return self._decoder.capacity - len(self.tokens)
-
-    @property
-    def waited(self) -> float:
-        """CPU seconds that waiting for the device has taken, in all steps."""
-        return self._state.waited
 
     @property
     def cache_bytes(self) -> int:
@@ -126,7 +120,6 @@ class Sequence:
                 f"{self._decoder.capacity} are taken",
                 hint="load the model with a larger capacity, or shorten the prompt",
             )
-        start = time.perf_counter()
         self.warm_up()
         rows: Array = np.zeros((0, 0), np.float32)
         done = 0
@@ -138,7 +131,6 @@ class Sequence:
             part = list(tokens[done : done + size])
             rows = self._chunk_logits(part, size, min(wanted, len(part)))
             done += len(part)
-        self.seconds = time.perf_counter() - start
         return rows
 
     def follow(
@@ -155,13 +147,12 @@ class Sequence:
         Returns:
             None where the network cannot be run like this; nothing has been appended then.
         """
-        if not self.tokens or self.room < 1 or not self._cuts:
+        tokens, decoder = self.tokens, self._decoder
+        if not tokens or len(tokens) >= decoder.capacity or not self._cuts:
             return None
-        start = time.perf_counter()
-        chosen = self._state.follow(token, self._decoder.following, ahead, drawing, pick)
+        chosen = self._state.follow(token, decoder.following, ahead, drawing, pick)
         if chosen is not None:
-            self.tokens.append(token)
-        self.seconds = time.perf_counter() - start
+            tokens.append(token)
         return chosen
 
     def announce(self, token: int, ahead: int, drawing: Drawing | None, pick: Pick | None) -> None:

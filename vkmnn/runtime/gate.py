@@ -86,7 +86,7 @@ class Visit:
 
     __slots__ = ("_gate", "_within")
 
-    def __init__(self, gate: Gate, within: bool) -> None:
+    def __init__(self, gate: Gate, within: bool = False) -> None:
         self._gate = gate
         self._within = within
 

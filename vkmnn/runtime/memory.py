@@ -121,14 +121,18 @@ class Buffer:
 
         Where the memory is mapped, this takes a fraction of the time of `read`.
         """
-        words = self._mapped_words()
+        words = self._words
+        if words is None or self.destroyed:
+            words = self._mapped_words()
         if words is None:
             return int(self.read(offset, 4).view(np.int32)[0])
         return words[offset // 4]
 
     def set_word(self, offset: int, value: int) -> None:
         """Write the signed 32-bit word at `offset`, a multiple of 4."""
-        words = self._mapped_words()
+        words = self._words
+        if words is None or self.destroyed:
+            words = self._mapped_words()
         if words is None:
             self.write(offset, np.array([value], np.int32))
         else:

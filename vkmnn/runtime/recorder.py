@@ -365,6 +365,7 @@ class CommandBuffer:
     `with` block, or when nothing refers to it. Threads may share it: runs exclude each other.
     `marks_ns` are times of the last `run`, by the clock of `time.perf_counter_ns`: before the
     submission, after it, after the wait. `inside`: callers visit the device's gate already.
+    `in_flight`: nobody has seen the end of the last run.
     """
 
     def __init__(
@@ -385,9 +386,10 @@ class CommandBuffer:
             for buffer in buffers
             if buffer.host is not None and not buffer.driver_buffer.coherent
         )
+        self._messages = device.driver_device.messages
         self._timestamps = timestamps
         self._alive = -1  # what `Destroyed` counted when all buffers were alive
-        self._in_flight = False
+        self.in_flight = False
         self._has_run = False
         self.marks_ns = (0, 0, 0)
         self.inside = False
@@ -402,7 +404,7 @@ class CommandBuffer:
         """Do what `run` does, for a caller that visits the device's gate already."""
         self.device.raise_unusable()  # a forked child may find the lock taken for ever
         with self._lock:
-            if self._in_flight:
+            if self.in_flight:
                 self._wait(None)
             start = time.perf_counter_ns()
             self._submit()
@@ -416,7 +418,7 @@ class CommandBuffer:
         Raises:
             DeviceLostError: as `wait`.
         """
-        if self._in_flight:
+        if self.in_flight:
             self.wait()
 
     def submit(self) -> None:
@@ -426,29 +428,38 @@ class CommandBuffer:
             InvalidInputError: they are in flight already, or a buffer that they use is gone.
             DeviceLostError: the device does not work any more.
         """
+        if self.inside:  # then the caller has looked whether the device is its process's
+            with self._lock:
+                self._submit()
+            return
         self.device.raise_unusable()  # a forked child may find the lock taken for ever
-        with self._lock if self.inside else self.device.gate.visit(), self._lock:
-            if self._in_flight:
-                raise InvalidInputError("the command buffer is in flight", hint="call wait() first")
+        with self.device.gate.visit(), self._lock:
             self._submit()
 
     def _submit(self) -> None:
-        commands = self._usable()
+        commands = self._commands
+        if commands is None:
+            raise _destroyed()
+        self.device.raise_unusable()
+        if self.in_flight:
+            raise InvalidInputError("the command buffer is in flight", hint="call wait() first")
         if self._alive != Destroyed.count:
             self._check_alive()
         for incoherent in self._incoherent:
             incoherent.flush()
-        self._in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
-        self.device.counts["submits"] += 1
-        self.device.counts["commands"] += self._count
+        self.in_flight = True  # they may be, even if Ctrl-C comes out of `submit`
+        counts = self.device.counts
+        counts["submits"] += 1
+        counts["commands"] += self._count
         try:
             commands.submit()
         except DeviceLostError as error:
             raise self._lost(error.message) from error
         except DeviceError:
-            self._in_flight = False
+            self.in_flight = False
             raise
-        self.device.raise_messages()
+        if self._messages:
+            self.device.raise_messages()
 
     def _check_alive(self) -> None:
         destroyed = Destroyed.count  # before the look, so that none is missed
@@ -471,8 +482,11 @@ class CommandBuffer:
             self._wait(timeout_s)
 
     def _wait(self, timeout_s: float | None) -> None:
-        commands = self._usable()
-        if not self._in_flight:
+        commands = self._commands
+        if commands is None:
+            raise _destroyed()
+        self.device.raise_unusable()
+        if not self.in_flight:
             return
         limit = self.device.timeout_s if timeout_s is None else timeout_s
         try:
@@ -484,11 +498,12 @@ class CommandBuffer:
             self.device.mark_lost(reason, hung=True)
             # Mesa's software device answers no query before its work is done.
             raise self._lost(reason, ask=self.device.info.type is not DeviceType.CPU)
-        self._in_flight = False
+        self.in_flight = False
         self._has_run = True
         for incoherent in self._incoherent:
             incoherent.invalidate()
-        self.device.raise_messages()
+        if self._messages:
+            self.device.raise_messages()
 
     def timings(self) -> list[tuple[str, float]]:
         """Return (label, microseconds) of every command of the last run, in order.
@@ -504,7 +519,10 @@ class CommandBuffer:
                 "there are no timings",
                 hint="record with Device.recorder(timestamps=True) and run the commands first",
             )
-        times = self._usable().timestamps_ns()
+        if self._commands is None:
+            raise _destroyed()
+        self.device.raise_unusable()
+        times = self._commands.timestamps_ns()
         return [
             (label, ((after or 0.0) - (before or 0.0)) / 1000)
             for label, before, after in zip(self.labels, times[:-1], times[1:], strict=True)
@@ -518,12 +536,6 @@ class CommandBuffer:
             commands, self._commands = self._commands, None
             if commands is not None:
                 commands.destroy()
-
-    def _usable(self) -> DriverCommands:
-        if self._commands is None:
-            raise InvalidInputError("the command buffer has been destroyed")
-        self.device.raise_unusable()
-        return self._commands
 
     def _lost(self, reason: str, *, ask: bool = True) -> DeviceLostError:
         """Make the error that names what was running, as far as the device may be asked."""
@@ -558,6 +570,10 @@ class CommandBuffer:
         traceback: TracebackType | None,
     ) -> None:
         self.destroy()
+
+
+def _destroyed() -> InvalidInputError:
+    return InvalidInputError("the command buffer has been destroyed")
 
 
 def linear_groups(count: int, local: int, limits: Limits) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ from vkmnn.errors import DeviceError, InvalidInputError, unexpected_error
 from vkmnn.ir import OP_TYPES, Array, DType, Op, PackedForm
 from vkmnn.runtime import environment
 from vkmnn.runtime.device import Device, retire_unwanted
+from vkmnn.runtime.gate import Visit
 from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.pipeline_store import KEPT_PIPELINES
@@ -471,7 +472,7 @@ class VulkanBackend(TunableBackend):
         self.device.trim()
 
     def use(self) -> AbstractContextManager[None]:
-        return self.device.gate.visit()
+        return Visit(self.device.gate)
 
     def close(self) -> None:
         """Free what a lost device still holds; plans must be closed before."""

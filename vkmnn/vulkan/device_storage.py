@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -51,6 +52,17 @@ class VulkanStorage(Storage):
         self.vulkan.raise_unusable()
         self.vulkan.counts["host_copies"] += 1
         return self.place.buffer.word(self.place.offset)
+
+    def reader(self) -> Callable[[], int]:
+        """Return what reads the first element; see `Storage`."""
+        self.vulkan.raise_unusable()
+        counts, read, offset = self.vulkan.counts, self.place.buffer.word, self.place.offset
+
+        def first() -> int:
+            counts["host_copies"] += 1
+            return read(offset)
+
+        return first
 
     def write(self, array: Array) -> None:
         """Take elements; see `Storage`."""

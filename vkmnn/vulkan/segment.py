@@ -99,11 +99,15 @@ class VulkanSegment(Segment):
 
     def begin(self, host: dict[str, Array]) -> None:
         """Write what the segment needs from `host`, submit, and return."""
-        self._write(host)
+        command = self._command
+        if self._written:
+            self._write(host)
+        elif command is not None and command.in_flight:
+            command.settle()
         if self._status is not None:
             self._status.reset()
-        if self._command is not None:
-            self._command.submit()
+        if command is not None:
+            command.submit()
 
     def end(self, host: dict[str, Array] | None) -> None:
         """Wait, and add what the segment produced to `host`, if there is one.

@@ -114,12 +114,10 @@ class _State:
         device = self._device
         if self.progress == _UNKNOWN:
             self._drain()
-        end = time.perf_counter_ns() + timeout_ns
+        end, remaining = time.perf_counter_ns() + timeout_ns, timeout_ns
         while True:  # in slices, so that Ctrl-C gets through
-            remaining = max(0, end - time.perf_counter_ns())
-            result = lib.vkWaitForFences(
-                device.handle, 1, self.fences, 1, min(remaining, _SLICE_NS)
-            )
+            part = min(remaining, _SLICE_NS)
+            result = lib.vkWaitForFences(device.handle, 1, self.fences, 1, part)
             if result == _SUCCESS:
                 self.progress = _IDLE
                 return True
@@ -127,6 +125,7 @@ class _State:
                 device.check(result, "vkWaitForFences")
             if remaining <= _SLICE_NS:
                 return False
+            remaining = max(0, end - time.perf_counter_ns())
 
     def _drain(self) -> None:
         """Wait from now on for all that was submitted up to now.
@@ -402,7 +401,9 @@ class VulkanCommands(DriverCommands):
     def submit(self) -> None:
         device, state = self._device, self._state
         fences = state.fences
-        device.check(lib.vkResetFences(device.handle, 1, fences), "vkResetFences")
+        result = lib.vkResetFences(device.handle, 1, fences)
+        if result:
+            device.check(result, "vkResetFences")
         state.progress = _UNKNOWN  # until the result is known, which Ctrl-C may swallow
         with device.queue_lock:
             result = lib.vkQueueSubmit(device.queue, 1, self._submit_info, fences[0])
@@ -412,6 +413,8 @@ class VulkanCommands(DriverCommands):
         state.progress = _PENDING
 
     def wait(self, timeout_s: float) -> bool:
+        if not self._poll_s:
+            return self._state.wait(int(timeout_s * 1e9))
         start = time.perf_counter()
         done = self._poll(start, timeout_s) or self._state.wait(int(timeout_s * 1e9))
         self._is_long = time.perf_counter() - start > _POLL_S
