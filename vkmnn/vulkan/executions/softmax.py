@@ -57,14 +57,8 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
         if 0 in x.shape:
             return
         line = self._line()
-        ways = ["rows"] if _ends_wide(x, y) else _ways(attrs, line)
-        way = encoder.choose("softmax", line, ways)
+        way = encoder.choose("softmax", line, _ways(attrs, line))
         _WAYS[way](attrs, x, y, line, encoder)
-
-    def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
-        """Rows of float16 may end in float32."""
-        rows = _are_rows(self._line()) and not reads_or_makes_codes(self.attrs)
-        return 0.0 if end == 1 and rows and self.operand(0).fp16 else None
 
     def _line(self) -> Line:
         attrs, shape = self.attrs, self.operand(0).shape
@@ -73,10 +67,6 @@ class SoftmaxExecution(VulkanExecution[SoftmaxAttrs]):
             return line_of(shape, flatten_axis(attrs.axis, rank), rank - 1)
         axis = normalize_axis(attrs.axis, rank)
         return line_of(shape, axis, axis)
-
-
-def _ends_wide(x: Tensor, y: Tensor) -> bool:
-    return x.fp16 and not y.fp16
 
 
 def _are_rows(line: Line) -> bool:
@@ -113,11 +103,8 @@ def _encode_rows(
         "OF_INPUT": attrs.of_input,
         **rounding_spec(attrs.ending),
     }
-    if _ends_wide(x, y):
-        spec["PLAIN_Y"] = True
-    # A binding for whole vec4s and one for the edges of rows, in either width.
-    kinds = (1 if aligned == 4 else 2) * (2 if x.fp16 else 1)
-    encoder.dispatch(shader, [x, *[y] * kinds], params, row_grid(line.outer, encoder), spec)
+    tensors = [x, y] if aligned == 4 else [x, y, y]
+    encoder.dispatch(shader, tensors, params, row_grid(line.outer, encoder), spec)
 
 
 def _encode_columns(

@@ -51,8 +51,6 @@ NOWHERE = 1 << 30
 class MatMulCoop(CoopKernel, MatMulKernel):
     """Products by cooperative matrices."""
 
-    ends = True
-
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `coop_tiles`; what packs an operand first takes as much longer."""
@@ -95,7 +93,7 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         sizes = bound.sizes | {"k4": k8 * VECTOR // 4} | walk | norms.sizes
         dispatch_tiles(
             shader,
-            [*bound.tensors, job.y, *(() if self.split else norms.tensors)],
+            bound.tensors if self.split else [*bound.tensors, *norms.tensors],
             kernels.MatmulCoopParams(**sizes),
             {
                 **bound.spec,
@@ -115,7 +113,6 @@ class ConvCoop(CoopKernel, ConvKernel):
     """Convolutions as implicit GEMM by cooperative matrices; k counts pairs of channel blocks."""
 
     phased = True
-    ends = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
@@ -184,7 +181,7 @@ class ConvCoop(CoopKernel, ConvKernel):
         sizes = bound.sizes | walk
         dispatch_tiles(
             shader,
-            [x, weights, taps, bias, residual, y, x, y],
+            [x, weights, taps, bias, residual, y],
             kernels.ConvCoopParams(k8=gemm.k // VECTOR, phases=len(problem.phases), **sizes),
             {
                 **bound.spec,

@@ -20,7 +20,7 @@ from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.cost.tiles import HUGE_BYTES
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.binding import alignment, bind_convolution, bind_rowwise, plain_y_of
+from vkmnn.vulkan.gemm.binding import alignment, bind_convolution, bind_rowwise
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -146,7 +146,6 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
 
     rowwise = True
-    ends = True
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
@@ -174,8 +173,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
             gemm.batches,
         )
         params = kernels.MatmulGemvParams(**bound.sizes)
-        tensors = [*bound.tensors, *plain_y_of(job, encoder)]
-        encoder.dispatch(shader, tensors, params, groups, bound.spec | self.spec)
+        encoder.dispatch(shader, bound.tensors, params, groups, bound.spec | self.spec)
 
 
 @conv_family
@@ -244,11 +242,10 @@ class ConvGemv(GemvKernel, ConvKernel):
             "epsilon": 0.0,
             "mean": 1.0,
         }
-        element = weight_element(job, encoder)
-        shader = kernels.matmul_gemv(rows=1, aligned=4, element=element)
+        shader = kernels.matmul_gemv(rows=1, aligned=4, element=weight_element(job, encoder))
         encoder.dispatch(
             shader,
-            [*bound.tensors, job.y] if element == "f16" else bound.tensors,
+            bound.tensors,
             kernels.MatmulGemvParams(**sizes),
             (ceil_div(problem.outputs, 4 * self.width), 1, 1),
             {**bound.spec, "HAS_BIAS": True, **self.spec},

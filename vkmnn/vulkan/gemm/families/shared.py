@@ -14,7 +14,7 @@ from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, index_spec
-from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul, plain_y_of
+from vkmnn.vulkan.gemm.binding import bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.family import (
     Bid,
     ConvKernel,
@@ -76,8 +76,6 @@ def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
 class MatMulShared(SharedKernel, MatMulKernel):
     """Products by tiles in shared memory."""
 
-    ends = True
-
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
@@ -101,7 +99,7 @@ class MatMulShared(SharedKernel, MatMulKernel):
         walk = self.walk(gemm)
         dispatch_tiles(
             shader,
-            [*bound.tensors, *plain_y_of(job, encoder)],
+            bound.tensors,
             kernels.MatmulSharedParams(**bound.sizes, **walk),
             {**bound.spec, "BUFFERS": self.tile.buffers(encoder.info)},
             encoder,
@@ -117,7 +115,6 @@ class ConvShared(SharedKernel, ConvKernel):
     """Convolutions as implicit GEMM by tiles in shared memory."""
 
     phased = True
-    ends = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
@@ -152,17 +149,20 @@ class ConvShared(SharedKernel, ConvKernel):
                 problem.phases,
             )
             taps = encoder.literal("taps", table)
-        element = conv_element(job, encoder)
-        shader = kernels.conv_shared(tile=self.tile.name, split=self.split, element=element)
+        shader = kernels.conv_shared(
+            tile=self.tile.name,
+            split=self.split,
+            element=conv_element(job, encoder),
+        )
         walk = self.walk(problem.gemm()) | {"phases": len(problem.phases)}
         dispatch_tiles(
             shader,
-            [*inputs, taps, y, *((job.x, y) if element in ("f32", "f16") else ())],
+            [*inputs, taps, y],
             kernels.ConvSharedParams(k4=problem.taps * problem.in_blocks, **bound.sizes, **walk),
             {
                 **bound.spec,
                 **index_spec(shader, problem.pixels),
-                **_shortcuts(job),
+                **_shortcuts(problem),
                 "PHASED": bool(problem.phases),
                 "BUFFERS": self.tile.buffers(encoder.info),
             },
@@ -177,9 +177,8 @@ def _has_one_tap(problem: ConvProblem) -> bool:
     return problem.kernel == (1, 1, 1) and not problem.phases
 
 
-def _shortcuts(job: ConvJob) -> dict[str, bool]:
+def _shortcuts(problem: ConvProblem) -> dict[str, bool]:
     """Return what the kernel need not compute: taps, pads, where pixels lie."""
-    problem, several = job.problem, job.problem.batch > 1
     one_tap = _has_one_tap(problem)
     still = problem.stride == (1, 1, 1) and problem.in_size == problem.out_size
     _, height, width = problem.out_size
@@ -188,8 +187,8 @@ def _shortcuts(job: ConvJob) -> dict[str, bool]:
     return {
         "PADDED": problem.padded,
         "ONE_TAP": one_tap,
-        "SAME": one_tap and still and problem.pad == (0, 0, 0) and not (job.plain_x and several),
-        "PLAIN": problem.out_strides == rows and whole and not (job.plain_y and several),
+        "SAME": one_tap and still and problem.pad == (0, 0, 0),
+        "PLAIN": problem.out_strides == rows and whole,
     }
 
 
