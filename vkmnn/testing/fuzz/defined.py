@@ -16,6 +16,9 @@ Rule = Callable[[Mapping[str, Any], Inputs], bool]
 
 def undefined(node: onnx.NodeProto, inputs: Inputs) -> bool:
     """True when the result depends on who computes it."""
+    divisor = _STEPS.get(node.op_type)
+    if divisor is not None and (_array(inputs, divisor) == 0).any():
+        return True
     rule = _RULES.get(node.op_type)
     if rule is None:
         return False
@@ -330,3 +333,12 @@ _RULES: Mapping[str, Rule] = {
     "Attention": _hidden,
 }
 """By operator; NaN and infinity where comparisons or interpolation weights of 0 meet them."""
+
+_STEPS: Mapping[str, int] = {
+    "QLinearConcat": 0,
+    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearReduceMean"), 3),
+    **dict.fromkeys(("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), 3),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul", "QLinearConv", "QLinearMatMul"), 6),
+    **dict.fromkeys(("QLinearWhere", "QGemm"), 7),
+}
+"""Operator -> the position of the scale of its results, by which they are divided."""
