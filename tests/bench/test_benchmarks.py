@@ -112,6 +112,7 @@ def test_gemm(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> None:
     assert "families" not in data
 
 
+@pytest.mark.soak
 def test_families(command: Callable[..., dict[str, Any]], monkeypatch: Any) -> None:
     monkeypatch.setattr("benchmarks.gemm.SIZES", ())
     monkeypatch.setattr("benchmarks.families.SIZES", ((7, 13, 5), (2, 24, 1000)))

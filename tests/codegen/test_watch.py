@@ -127,6 +127,7 @@ def test_what_is_tested(tmp_path: Path) -> None:
     assert chosen[-3:] == ["tests/x.py", "-k", "a or b"]
 
 
+@pytest.mark.soak
 def test_the_default_tests_run() -> None:
     command = command_for(["unary_map_f32_buffer"], None, SHADERS)
     assert command is not None

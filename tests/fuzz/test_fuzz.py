@@ -106,6 +106,7 @@ def test_what_once_failed(path: Path, oracle: Oracle, device: None):
     assert not verdict.failed, f"{verdict.kind} {verdict.op} {verdict.detail}"
 
 
+@pytest.mark.soak
 def test_new_models(tmp_path: Path, device: None):
     options = Options(seed=default_seed(), graphs=MODELS, folder=tmp_path)
     report = campaign(options)

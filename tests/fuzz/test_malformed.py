@@ -135,6 +135,7 @@ def test_what_once_raised_something_else(name: str, devices: list[str]) -> None:
     assert "wrong" in outcome.text
 
 
+@pytest.mark.soak
 def test_random_damage(tmp_path: Path) -> None:
     """What a driver cannot do without memory is not held against vkmnn: see `ordeal`."""
     starts = tmp_path / "starts.json"

@@ -123,6 +123,7 @@ def test_random_weights_agree_with_onnxruntime(name: str, validation: bool):
     assert_agree(results, open_oracle(model).run(None, {info.name: x}), what=name)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", marked(WITH_RANDOM_WEIGHTS))
 def test_halves_agree_with_onnxruntime(name: str, validation: bool):
     """Whole networks in halves; factors are small enough for residuals to stay in their range."""

@@ -198,6 +198,7 @@ def test_not_a_model(content: bytes, tmp_path: Path):
         load_network(str(tmp_path / "missing.mnn"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("network", ["detector", "bert"])
 def test_mutated(network: str, tmp_path: Path):
     path = converted(NETWORKS[network].build(), tmp_path)

@@ -292,6 +292,7 @@ def test_no_kernel_idles_where_a_split_pays(name: str) -> None:
     assert seen
 
 
+@pytest.mark.soak
 def test_weights_beyond_a_binding_are_cut_on_gpus_with_texel_buffers() -> None:
     """They load from buffers, which bind less than texel buffers would."""
     model = load_network(transformer("head", 4, 768, 12, before=True, columns=50_257))

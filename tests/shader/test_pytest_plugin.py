@@ -88,6 +88,7 @@ def test_run_writes_what_it_found(project: Project):
     assert "fill_f32" in (project.folder / "out" / "page.html").read_text("utf-8")
 
 
+@pytest.mark.soak
 @NEEDS_DEVICE
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
 def test_vkmnn_may_be_installed_in_the_project_folder(project: Project, workers: tuple[str, ...]):
@@ -109,6 +110,7 @@ def test_own_tests_run_when_they_are_named(project: Project):
     assert "test_kernel[fill_f32@" in done.stdout
 
 
+@pytest.mark.soak
 @NEEDS_DEVICE
 def test_workers_report_to_the_main_process(project: Project):
     pytest.importorskip("xdist")
@@ -127,6 +129,7 @@ def test_other_plugins_may_be_off(project: Project, plugin: str):
     assert entries(project.folder / "results.json")["fill_f32"]["outcome"] == "passed"
 
 
+@pytest.mark.soak
 @NEEDS_DEVICE
 def test_baseline_is_written_then_compared_and_never_fails(project: Project):
     timed = ("--vkmnn-perf-baseline", "baseline.json")
@@ -180,6 +183,7 @@ def add_kernel(project: Project) -> None:
     project.write("tests/conftest.py", OWN_CASES)
 
 
+@pytest.mark.soak
 @NEEDS_DEVICE
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
 def test_kernels_of_a_plugin_are_tested_too(project: Project, workers: tuple[str, ...]):
@@ -204,6 +208,7 @@ def test_a_variant_without_a_test_fails_the_session(project: Project):
     assert done.returncode == 1
 
 
+@pytest.mark.soak
 @NEEDS_DEVICE
 def test_a_crash_of_the_driver_is_a_failure_of_the_variant(project: Project):
     pytest.importorskip("xdist")
