@@ -27,6 +27,7 @@ TWINS = {
     "conv_coop": "conv_tile",
     "conv_dot": "conv_shared",
     "conv_rotate": "conv_tile",
+    "conv_row": "conv_tile",
     "matmul_coop": "matmul_tile",
     "matmul_rotate": "matmul_tile",
 }

@@ -1989,6 +1989,132 @@ def conv_rotate(
     )
 
 
+ConvRowLanes: TypeAlias = Literal[8]
+_CONV_ROW = struct.Struct("<I3i3I2i3i2i3iIIiiI4IIIIIff")
+
+
+class ConvRowParams(Params):
+    """Push constants of `conv_row`: 128 bytes.
+
+    Values: 3 in in_size, 3 in out_size, 2 in kernel, 3 in stride, 2 in dilation, 3 in pad, 4 in
+    out_stride.
+    """
+
+    __slots__ = (
+        "pixels",
+        "in_size",
+        "out_size",
+        "kernel",
+        "stride",
+        "dilation",
+        "pad",
+        "width",
+        "row",
+        "in_block",
+        "in_blocks",
+        "out_block",
+        "out_stride",
+        "out_offset",
+        "group_blocks",
+        "group_panels",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        kernel: tuple[int, ...],
+        stride: tuple[int, ...],
+        dilation: tuple[int, ...],
+        pad: tuple[int, ...],
+        width: int,
+        row: int,
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.kernel: Final = kernel
+        self.stride: Final = stride
+        self.dilation: Final = dilation
+        self.pad: Final = pad
+        self.width: Final = width
+        self.row: Final = row
+        self.in_block: Final = in_block
+        self.in_blocks: Final = in_blocks
+        self.out_block: Final = out_block
+        self.out_stride: Final = out_stride
+        self.out_offset: Final = out_offset
+        self.group_blocks: Final = group_blocks
+        self.group_panels: Final = group_panels
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_ROW.pack(
+                self.pixels,
+                *array(self.in_size, 3),
+                *array(self.out_size, 3),
+                *array(self.kernel, 2),
+                *array(self.stride, 3),
+                *array(self.dilation, 2),
+                *array(self.pad, 3),
+                self.width,
+                self.row,
+                self.in_block,
+                self.in_blocks,
+                self.out_block,
+                *array(self.out_stride, 4),
+                self.out_offset,
+                self.group_blocks,
+                self.group_panels,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_ROW, error) from None
+
+
+def conv_row(
+    *,
+    lanes: ConvRowLanes,
+) -> Shader:
+    """Return a variant of `conv_row`.
+
+    Convolution of codes by windows three wide as F(4, 3) along rows, for CPU devices: a workgroup
+    is one subgroup of `lanes` invocations and makes four pixels of each of `lanes` tiles, for as
+    many channel blocks. A lane transforms the six pixels of its own tile, and the weights of its
+    own block; as in conv_rotate, tiles reach the other lanes by a rotation. Sums are 32-bit
+    integers that may wrap around: whatever the twenty-fourfold of a result was, an odd factor and
+    a shift give back its lower bits. Weights are [panel][row of taps][C / 4][tap][lanes], ivec4s
+    of a word for each input channel. Pixels are tiles here, and `stride` and `out_stride` go from
+    one to the next; `row` lies between pixels.
+    """
+    return _find(
+        "conv_row",
+        {
+            "lanes": lanes,
+        },
+    )
+
+
 ConvSeparableRows: TypeAlias = Literal[
     4,
     8,

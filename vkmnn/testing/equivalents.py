@@ -147,11 +147,13 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("conv_rotate.comp.j2", r"min\(first, pc.group_blocks (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_rotate.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_row.comp.j2", r"min\(first, pc.group_blocks (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_row.comp.j2", r"min\(m \+ lane, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_depthwise.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_gather.comp.j2", r"min\(m, pc.pixels (\+ 1u|- 0u)\)", _CLAMP),
     *(
         Equivalent(f"{name}.comp.j2", r"(m\d+|\+ from\d+) <= pixels", _LAST)
-        for name in ("conv_tile", "conv_rotate", "conv_depthwise")
+        for name in ("conv_tile", "conv_rotate", "conv_row", "conv_depthwise")
     ),
     Equivalent("conv_strip.comp.j2", r"min\(row, rows (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_strip.comp.j2", r"clamp\(origin\.[yz] \+ \d+, 0, in_\w+ (\+ 1|- 0)\)", _CLAMP),

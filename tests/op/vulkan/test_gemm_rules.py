@@ -14,11 +14,12 @@ from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, SHUFFLES
 from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
 from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
 from vkmnn.vulkan.gemm.families.dot import ConvDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
+from vkmnn.vulkan.gemm.families.row import ConvRow
 from vkmnn.vulkan.gemm.families.shared import ConvShared
 from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
@@ -306,3 +307,28 @@ def test_dot_products_come_late_elsewhere(features: set[str], dots: bool, offere
 def test_dot_products_leave_narrow_layers_alone() -> None:
     few = convolution(3, 8, 112, 3)
     assert not isinstance(rank_convolution(few, Target(DOTS, narrow=True, dots=True))[0], ConvDot)
+
+
+def _first_on_a_processor(problem: ConvProblem, *, dots: bool = True) -> ConvKernel:
+    info = replace(
+        LARGE_GPU,
+        type=DeviceType.CPU,
+        subgroup_size=8,
+        features=LARGE_GPU.features | SHUFFLES,
+        limits=replace(LARGE_GPU.limits, subgroup_size_range=(8, 8)),
+    )
+    target = Target(info, texels=True, prefers_texels=True, narrow=True, dots=dots)
+    return rank_convolution(problem, target)[0]
+
+
+@pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14), (512, 7)])
+def test_processors_go_along_rows_of_codes(channels: int, size: int) -> None:
+    problem = convolution(channels, channels, size, 3)
+    assert isinstance(_first_on_a_processor(problem), ConvRow)
+    assert not isinstance(_first_on_a_processor(problem, dots=False), ConvRow)
+    others = (
+        replace(problem, stride=(1, 2, 2)),
+        replace(problem, dilation=(1, 1, 2)),
+        replace(problem, kernel=(1, 3, 5)),
+    )
+    assert not any(isinstance(_first_on_a_processor(other), ConvRow) for other in others)

@@ -306,6 +306,21 @@ def conv_dot(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((1, 3, 19, 28), (6, 3, 1, 1), -255)
 
 
+@shader_cases("conv_row")
+def conv_row(variant: Variant) -> Iterator[Case]:
+    """Windows three wide, codes of every sign; rows that end inside tiles, and with them."""
+    make = Maker()
+    x, w = (2, 7, 9, 5), (38, 7, 3, 3)
+    for low in (-128, -57, -255):
+        yield make.in_bytes(x, w, low, strides=(2, 1), pads=(1, 1, 1, 1), residual=True)
+    yield make.in_bytes((2, 9, 7, 12), (6, 9, 2, 3), 0, dilations=(3, 1), pads=(2, 2, 3, 4))
+    yield make.in_bytes((1, 45, 4, 18), (37, 45, 1, 3), -57, residual=True, table=True)
+    yield make.in_bytes((3, 16, 4, 6), (120, 8, 2, 3), -1, pads=(0, 1, 1, 0), group=2)
+    yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 3), -9, pads=(1, 0, 2, 0, 2, 1))
+    yield make.in_bytes((1, 3, 19, 30), (6, 3, 3, 3), -255, residual=True, floats="read")
+    yield make.in_bytes((2, 6, 13), (5, 6, 3), -77, pads=(1, 1), residual=True, floats="made")
+
+
 @shader_cases("conv_coop")
 def conv_coop(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""

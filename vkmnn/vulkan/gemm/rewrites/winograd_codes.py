@@ -23,6 +23,7 @@ from vkmnn.vulkan.device_rules import CpuLanes, cpu_lanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.cpu_tiles import min_nanoseconds
 from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.families.row import ConvRow, in_rows
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.rewrites.whole_numbers import (
@@ -116,7 +117,7 @@ def rank_whole(job: ConvJob, encoder: VulkanEncoder) -> list[int]:
         return []
     if is_gpu(info) or encoder.load != "texel" or lanes not in rotate_lanes(info):
         return [0, *FORMS]
-    costs = {0: min_nanoseconds(problem, lanes, (lanes,)) / MIN_GAIN}
+    costs = {0: _direct_nanoseconds(job, lanes) / MIN_GAIN}
     costs |= {m: _nanoseconds(problem, m, 1, lanes) for m in FORMS}
     # Counting parts takes all weights: only where they decide, after a few have shown their least.
     steps = {m: [FEW, problem.outputs] for m in FORMS}
@@ -153,6 +154,14 @@ def _largest(problem: ConvProblem, m: int, parts: int) -> int:
     """Return the bytes of the larger of the two transformed tensors."""
     product = _product(problem, m, parts)
     return product.group * product.pixels * max(product.inputs, product.outputs) * 4
+
+
+def _direct_nanoseconds(job: ConvJob, lanes: CpuLanes) -> float:
+    """Return what a direct convolution takes on one core."""
+    tiles = min_nanoseconds(job.problem, lanes, (lanes,))
+    if lanes != 8 or not job.dots or not in_rows(job.problem):
+        return tiles
+    return min(tiles, sum(ConvRow(lanes).nanoseconds(job.problem)))
 
 
 def _nanoseconds(problem: ConvProblem, m: int, parts: int, lanes: CpuLanes) -> float:

@@ -1,0 +1,146 @@
+"""Winograd's F(4, 3) along rows of codes, in registers; for CPU devices.
+
+A window three wide takes half the products, and nothing but the sums is kept: weights stay bytes,
+and no dispatch or memory is added. Sums of 32-bit integers make it exact
+(`docs/decisions/quantized-graphs.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vkmnn.ir import Array
+from vkmnn.records import dataclass
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.cost.terms import Cost, Expected
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
+from vkmnn.vulkan.gemm.binding import bind_convolution
+from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family, kernel_of
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.weights import pack_panels, packed_elements
+
+TAPS, PIXELS = 3, 4
+"""Of F(4, 3)."""
+READ = PIXELS + TAPS - 1
+# Nanoseconds of one core, on the scale of `CPU_TILES`: a round of the loop, and what follows it.
+ROUND_NS, STORE_NS = 320.0, 1200.0
+# Where weights take more bytes than a core keeps, a round waits for them: by how much.
+CACHED_BYTES, COLD = 1 << 20, 1.7
+
+
+@conv_family
+@dataclass(frozen=True, slots=True)
+class ConvRow(ConvKernel):
+    """A workgroup is a subgroup of `lanes`: as many tiles of four pixels and channel blocks."""
+
+    lanes: kernels.ConvRowLanes
+    family = "row"
+    narrow = True
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Rank by time where windows are three wide, and codes and weights bytes."""
+        if not target.dots or not target.prefers_texels or not in_rows(problem):
+            return
+        kernel = kernel_of(cls, 8)
+        if kernel.lanes not in rotate_lanes(target.info):
+            return
+        own = not target.gpu and target.info.subgroup_size == kernel.lanes
+        cost = kernel.cost(problem, target).total
+        yield Bid(kernel, Place.TIMED if own else Place.SPARE, cost)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected | None:
+        """Return the time as measured on CPU devices."""
+        if target.gpu:
+            return None
+        return Expected(self.cost(problem, target), problem.work, problem.work)
+
+    def cost(self, problem: ConvProblem, target: Target) -> Cost:
+        """Return the time that it takes on CPU devices."""
+        info = target.info
+        loops, stores = (part / 1000 / cores_of(info) for part in self.nanoseconds(problem))
+        return Cost(class_of(info).start_us, arithmetic=loops, stores=stores)
+
+    def nanoseconds(self, problem: ConvProblem) -> tuple[float, float]:
+        """Return the time on one core: of its loops, and of what follows them."""
+        tiles = ceil_div(tiled(problem).pixels, self.lanes)
+        panels = problem.group * ceil_div(problem.outputs, 4 * self.panel)
+        rounds = tiles * panels * rounds_of(problem)
+        waits = COLD if self.elements(problem) > CACHED_BYTES else 1.0
+        return rounds * waits * ROUND_NS, tiles * panels * STORE_NS
+
+    @property
+    def panel(self) -> int:
+        """A channel block for each invocation."""
+        return self.lanes
+
+    @property
+    def form(self) -> str:
+        """Words of the three taps of a row side by side."""
+        return f"row:{self.lanes}"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Return weights [group][panels][row of taps][C / 4][tap][lanes][4 of C][4]."""
+        panels = pack_panels(w, self.panel, group)
+        groups, count, taps, depth, width = panels.shape
+        split = panels.reshape(groups, count, taps // TAPS, TAPS, depth // 4, 4, width // 4, 4)
+        ordered: Array = split.transpose(0, 1, 2, 4, 3, 6, 5, 7)
+        return ordered
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return how many elements `pack` makes: as many as for other kernels."""
+        depth, taps = problem.in_blocks * 4, problem.kernel[0] * problem.kernel[1] * TAPS
+        return packed_elements(problem.group, problem.outputs, depth, taps, self.panel)
+
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        problem = job.problem
+        tiles = tiled(problem)
+        bound = bind_convolution(replace(job, problem=tiles), self, encoder)
+        shader = kernels.conv_row(lanes=self.lanes)
+        params = kernels.ConvRowParams(
+            kernel=problem.kernel[:2],
+            dilation=problem.dilation[:2],
+            width=problem.out_size[2],
+            row=problem.out_strides[3],
+            **bound.sizes,
+        )
+        spec = {
+            **bound.spec,
+            **index_spec(shader, tiles.pixels),
+            "PADDED": tiles.padded,
+            "ONE_BLOCK": problem.inputs <= 4,
+        }
+        count = ceil_div(tiles.pixels, self.lanes)
+        folds = ceil_div(count, encoder.info.limits.max_workgroup_count[0])
+        panels = problem.group * bound.sizes["group_panels"]
+        encoder.dispatch(
+            shader, bound.tensors, params, (ceil_div(count, folds), panels, folds), spec
+        )
+
+
+def in_rows(problem: ConvProblem) -> bool:
+    """Return whether windows are three wide and one step apart, and loops short enough."""
+    step = problem.kernel[2], problem.stride[2], problem.dilation[2]
+    return step == (TAPS, 1, 1) and rounds_of(problem) <= MAX_LOOP_ROUNDS
+
+
+def rounds_of(problem: ConvProblem) -> int:
+    """Return how often the loops go round, with the last round of each."""
+    return problem.kernel[0] * problem.kernel[1] * (problem.in_blocks + 1)
+
+
+def tiled(problem: ConvProblem) -> ConvProblem:
+    """Return the problem with tiles for pixels: what each reads is one window."""
+    depth, height, width = problem.out_size
+    return replace(
+        problem,
+        out_size=(depth, height, ceil_div(width, PIXELS)),
+        kernel=(*problem.kernel[:2], READ),
+        stride=(*problem.stride[:2], PIXELS),
+        out_strides=(*problem.out_strides[:3], PIXELS * problem.out_strides[3]),
+    )
