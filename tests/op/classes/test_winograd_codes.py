@@ -18,7 +18,7 @@ from vkmnn.ir import DType, TensorInfo
 from vkmnn.opening import open_model
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.schedule_config import Level
-from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.device_rules import is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
@@ -126,6 +126,37 @@ def test_results_are_those_of_the_definition(number: int, types: str, filled: st
     assert kernels == [f"winograd_in_{m}_c8", f"winograd_out_{m}_c8"]
     _, want = kernels_and_result(made, x, "cpu")
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("filled", EXTREMES)
+@pytest.mark.parametrize("types", TYPES)
+@pytest.mark.parametrize("zero", range(4))
+def test_results_along_rows_are_those_of_the_definition(zero: int, types: str, filled: str) -> None:
+    """Sums of 57 channels leave what floats hold if all are extreme: those are two convolutions."""
+    rng = np.random.default_rng(zero)
+    dx, dw = (np.dtype(name) for name in types.split())
+    limits = np.iinfo(dx)
+    channels = (8, 48, 57, 64)[zero]
+    w = EXTREMES[filled](rng, (32, channels, 3, 3), -128, 127).astype(dw)
+    each = "ends" if filled != "any" else "any"
+    x = EXTREMES[each](rng, (2, channels, 6, 13), limits.min, limits.max).astype(dx)
+    x[1] = limits.max if zero % 2 else limits.min
+    numbers = numbers_for(w, dx, (TYPES[types][zero], TYPES[types][(zero + 1) % 4]), zero > 1)
+    made = model(x, w, numbers, pads=(1, 1, 1, 1))
+    with InferenceSession(made) as session:
+        got = session.run(None, {"x": x})[0]
+        kernels = [entry.kernel for entry in session.profile({"x": x}, 1)]
+    if row_is_first():
+        assert "conv_row_8" in kernels
+    np.testing.assert_array_equal(got, kernels_and_result(made, x, "cpu")[1])
+
+
+def row_is_first() -> bool:
+    """Return whether a device of eight lanes runs what is opened."""
+    devices = enumerate_devices()
+    if not devices or is_gpu(devices[0]):
+        return False
+    return devices[0].subgroup_size == 8 and 8 in rotate_lanes(devices[0])
 
 
 @pytest.mark.parametrize(
