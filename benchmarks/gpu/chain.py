@@ -77,6 +77,8 @@ class _Take:
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         """Return the candidate."""
+        if what == "plain end":  # kernels are measured as they run inside networks
+            return next(candidate for candidate in candidates if candidate is False)
         if what != self.kind:
             return candidates[0]
         self.count = max(self.count, len(candidates))

@@ -40,6 +40,7 @@ ALLOWED = {
     "attention_coop.comp.j2": _PAIRS,  # and what is rounded there before
     "attention_tile.comp.j2": _PAIRS,
     "moments.glsl.j2": _PAIRS,
+    "plain.glsl.j2": _PAIRS,  # what is rounded there before
 }
 TEMPLATES = sorted(BUILTIN_FOLDER.rglob("*.j2"))
 _COMMENT = re.compile(r"\{#.*?#\}|//[^\n]*", re.DOTALL)

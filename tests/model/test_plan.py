@@ -208,6 +208,14 @@ def test_plans(name: str, profile: str) -> None:
     assert plan.memory.constants > 0
 
 
+@pytest.mark.parametrize("precision", ["high", "normal"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", "unet"])
+def test_nothing_converts_at_the_ends(name: str, precision: PrecisionName) -> None:
+    """The first kernel reads what the host has, and the last stores what it wants."""
+    forecast = planned(name, "nvidia-h200", precision).forecast
+    assert not [step.kernel for step in forecast.steps if step.kernel.startswith("convert")]
+
+
 # Tokens, whether norms come first, and at most as many microseconds in float32 and float16.
 # PyTorch's graphs took 3,060 and 720 for one, 2,050 and 740 for the other.
 TWELVE_LAYERS = {"bert_base": (128, False, 1_280, 480), "gpt2": (64, True, 1_120, 465)}
@@ -279,6 +287,8 @@ def test_no_kernel_idles_where_a_split_pays(name: str) -> None:
             continue
         seen += 1
         _, problem = choice.problem
+        if isinstance(problem, tuple):  # of other ends
+            _, problem = problem
         gemm = problem.gemm if isinstance(problem, MatMulProblem) else problem.gemm(8)
         taken = choice.taken
         if taken.tile.workgroups(gemm) * taken.parts >= BUSY:

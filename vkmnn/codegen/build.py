@@ -21,6 +21,7 @@ from vkmnn.codegen.places import MACRO_FILE
 from vkmnn.codegen.records import Record, Records
 from vkmnn.codegen.reflect import reflect
 from vkmnn.codegen.render import Rendered, Renderer
+from vkmnn.codegen.rounding import rounds_to_nearest
 from vkmnn.codegen.strip import without_names
 from vkmnn.codegen.variants import TemplateEntry, Variant, closest, expand, read_entries
 from vkmnn.errors import ShaderError
@@ -193,12 +194,17 @@ def _reuse(
     built.templates[entry.name] = record.template
     built.variants.update(record.variants)
     built.keys.update(record.keys.values())
-    built.spirv.update({name: without_names(module.spirv) for name, module in compiled.items()})
+    built.spirv.update({name: shipped(module.spirv) for name, module in compiled.items()})
     built.notes += [f"{name}: {module.note}" for name, module in compiled.items() if module.note]
     try:
         merge_enums(built.enums, record.enums, entry.file)
     except ShaderError as error:
         failures.add(error)
+
+
+def shipped(code: bytes) -> bytes:
+    """Return a compiled module as devices get it: without names, and with its rounding."""
+    return rounds_to_nearest(without_names(code))
 
 
 def _take(
@@ -207,10 +213,10 @@ def _take(
     """Reflect a compiled variant into `built`; return what does not fit its declarations."""
     found = reflect(compiled.spirv)
     built.keys.add(key)
-    shipped = replace(compiled, spirv=without_names(compiled.spirv))
-    built.spirv[variant.name] = shipped.spirv
+    kept = replace(compiled, spirv=shipped(compiled.spirv))
+    built.spirv[variant.name] = kept.spirv
     requires = variant.requires | rendered.declared.needs
-    built.variants[variant.name] = variant_entry(variant, requires, rendered, shipped, found)
+    built.variants[variant.name] = variant_entry(variant, requires, rendered, kept, found)
     if not cached:
         built.compiled.append(variant.name)
     if compiled.note:

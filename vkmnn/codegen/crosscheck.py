@@ -30,9 +30,15 @@ _Problem = tuple[str, tuple[str, int], str | None]
 
 
 def _bindings(file: str, declared: Declarations, found: Reflection) -> Iterator[_Problem]:
-    reflected = {(binding.set, binding.index): binding for binding in found.bindings}
-    for binding in declared.bindings:
-        real = reflected.pop((0, binding.index), None)
+    shared = {view.index for view in declared.views}
+    # Names tell apart what lies at one binding.
+    reflected = {
+        (real.set, real.index, real.name if real.index in shared else ""): real
+        for real in found.bindings
+    }
+    for binding in (*declared.bindings, *declared.views):
+        name = binding.name if binding.index in shared else ""
+        real = reflected.pop((0, binding.index, name), None)
         if real is None:
             yield (
                 f"tensor '{binding.name}' (binding {binding.index}) is declared but never used",
@@ -60,7 +66,7 @@ def _bindings(file: str, declared: Declarations, found: Reflection) -> Iterator[
                     binding.line,
                     None,
                 )
-    for (group, index), real in reflected.items():
+    for (group, index, _), real in reflected.items():
         yield (
             (
                 f"the SPIR-V has {real.type} '{real.name}' at set {group}, binding {index}, "

@@ -201,6 +201,7 @@ class Declarations:
     where: Callable[[], tuple[str, int]]
     defaults: Mapping[str, SpecValue] = field(default_factory=dict)
     bindings: list[Binding] = field(default_factory=list)
+    views: list[Binding] = field(default_factory=list)
     params: list[Param] = field(default_factory=list)
     params_line: tuple[str, int] | None = None
     specs: list[Spec] = field(default_factory=list)
@@ -217,7 +218,7 @@ class Declarations:
         if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
             raise self._fail(f"{what} name {name!r} is not an identifier")
         taken = {
-            *(binding.name for binding in self.bindings),
+            *(binding.name for binding in (*self.bindings, *self.views)),
             *(spec.name for spec in self.specs),
             *self.enums,
         }
@@ -299,6 +300,31 @@ class Declarations:
         if kind.extension:
             self.extensions.setdefault(kind.extension, self.where())
         return "\n".join(_buffer(binding, kind, qualifier))
+
+    def do_view(self, access: str, name: object, element: object, of: object) -> str:
+        """Declare another element type for the buffer of a binding that is there already.
+
+        A variant reads or stores it by one of them; a specialization constant says by which.
+        """
+        name = self._name(name, "tensor")
+        if element not in ELEMENTS:
+            raise self._fail(
+                f"tensor '{name}': unknown element type {element!r}",
+                f"one of: {', '.join(ELEMENTS)}",
+            )
+        base = next((binding for binding in self.bindings if binding.name == of), None)
+        if base is None or base.type != "storage" or base.access != access:
+            raise self._fail(
+                f"tensor '{name}': view_of={of!r} names no buffer that is accessed like it",
+                "declare that first, with the same one of tensor_in, tensor_out and tensor_inout",
+            )
+        kind = ELEMENTS[str(element)]
+        view = Binding(name, base.index, base.type, access, str(element), self.where())
+        self.views.append(view)
+        if kind.extension:
+            self.extensions.setdefault(kind.extension, self.where())
+        qualifier = {"r": "readonly ", "w": "writeonly ", "rw": ""}[access]
+        return "\n".join(_buffer(view, kind, qualifier))
 
     def do_params(self, *members: object) -> str:
         """Declare the push-constant block from `"name:type[count]=default"` strings."""
@@ -419,7 +445,8 @@ class Declarations:
     def needs(self) -> frozenset[str]:
         """The features that follow from the declarations; macro.json need not list them."""
         subgroups = {"subgroup_size_control", "full_subgroups"} if self.subgroup_size else set()
-        return frozenset(subgroups).union(*(binding.needs for binding in self.bindings))
+        tensors = (*self.bindings, *self.views)
+        return frozenset(subgroups).union(*(binding.needs for binding in tensors))
 
     @property
     def push_constant_size(self) -> int:

@@ -124,7 +124,12 @@ class Renderer:
                 load: object = "buffer",
                 restrict: bool = False,
                 coherent: bool = False,
+                view_of: object = None,
             ) -> str:
+                if view_of is not None:
+                    return self._current.do_view(
+                        access, _clean(name), _clean(element), _clean(view_of)
+                    )
                 return self._current.do_tensor(
                     access, _clean(name), _clean(element), _clean(load), restrict, coherent
                 )

@@ -20,7 +20,7 @@ _ARRAY, _RUNTIME_ARRAY, _STRUCT, _POINTER, _COOPERATIVE_MATRIX = 28, 29, 30, 32,
 _TRUE, _FALSE, _CONSTANT, _COMPOSITE = 41, 42, 43, 44
 _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _SPEC_COMPOSITE, _SPEC_OP = 48, 49, 50, 51, 52
 _FUNCTION, _VARIABLE, _DECORATE, _MEMBER_DECORATE = 54, 59, 71, 72
-_SPEC_ID, _BLOCK, _BUILT_IN, _OFFSET, _STRIDE = 1, 2, 11, 35, 6
+_SPEC_ID, _BLOCK, _BUILT_IN, _BINDING, _OFFSET, _STRIDE = 1, 2, 11, 33, 35, 6
 _LOCAL_SIZE, _LOCAL_SIZE_ID, _WORKGROUP_SIZE = 17, 38, 25
 _UNIFORM_CONSTANT, _UNIFORM, _WORKGROUP, _PUSH, _STORAGE = 0, 2, 4, 9, 12
 _HEADER_WORDS = 5
@@ -98,6 +98,8 @@ class _Reader:
         self._composites: dict[int, list[int]] = {}
         self._spec_ids: dict[int, int] = {}
         self._blocks: set[int] = set()
+        self._bindings: dict[int, int] = {}
+        self._seen: set[int] = set()
         self._strides: dict[int, int] = {}
         self._offsets: dict[tuple[int, int], int] = {}
         self._spec = spec
@@ -128,7 +130,7 @@ class _Reader:
                 if operands[2] == _WORKGROUP:
                     shared.append((self._size(pointee), pointee in self._blocks))
                 else:
-                    self._note_variable(operands[2], pointee)
+                    self._note_variable(operands[1], operands[2], pointee)
             else:
                 self._define(opcode, operands)
         # Blocks share their memory, other variables do not.
@@ -145,16 +147,23 @@ class _Reader:
             self._blocks.add(operands[0])
         elif operands[1] == _STRIDE:
             self._strides[operands[0]] = operands[2]
+        elif operands[1] == _BINDING:
+            self._bindings[operands[0]] = operands[2]
 
-    def _note_variable(self, storage_class: int, pointee: int) -> None:
+    def _note_variable(self, variable: int, storage_class: int, pointee: int) -> None:
+        binding = self._bindings.get(variable)
         if storage_class == _PUSH:
             self.result.push_constants = self._size(pointee)
+        elif binding in self._seen:  # another view of the same buffer
+            return
         elif storage_class in (_STORAGE, _UNIFORM):
             self.result.storage_bindings += 1
         elif storage_class == _UNIFORM_CONSTANT:
             sampled = self._types[pointee][1][5] == _SAMPLED
             self.result.texel_bindings += not sampled
             self.result.sampled_images += sampled
+        if binding is not None:
+            self._seen.add(binding)
 
     def _define(self, opcode: int, operands: list[int]) -> None:
         if opcode in (_TRUE, _FALSE, _SPEC_TRUE, _SPEC_FALSE):

@@ -39,6 +39,7 @@ from vkmnn.vulkan.execution import EXECUTIONS, Problem, VulkanExecution
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
+from vkmnn.vulkan.joined_ends import join_ends
 from vkmnn.vulkan.layouts import assign_layouts
 from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.normed_pairs import NormedPairs
@@ -290,6 +291,7 @@ class VulkanBackend(TunableBackend):
     def encode(self, segments: Sequence[Sequence[Command]]) -> tuple[Recording, list[int]]:
         """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
+        segments = join_ends(segments, encoder)
         repeats, pairs = Repeats(encoder), Pairs(segments, encoder)
         normed = NormedPairs(segments if self.fp16 else (), encoder)
         ends = []

@@ -119,6 +119,17 @@ class VulkanExecution(Execution[AttrsT]):
         """
         return None
 
+    def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
+        """Return how much longer it takes with plain float32 at one end; None: it cannot.
+
+        Asked of a bound execution, whose tensors are as they will be then.
+
+        Args:
+            end: 0: it reads its first operand like that, 1: it stores its result.
+            encoder: has begun the op.
+        """
+        return None
+
     @abstractmethod
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the op's dispatches; tensors have their final layouts here."""

@@ -157,5 +157,4 @@ def _follows(command: Command, first: Command) -> bool:
         and b.value.dtype.kind == "f"
         and not attrs.transpose_a
         and attrs.alpha == 1.0
-        and command.outputs[0].fp16
     )

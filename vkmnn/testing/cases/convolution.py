@@ -40,6 +40,9 @@ SMOOTH = (Activation("LEAKY_RELU", 0.125),)
 # Bounds that few of the results of long sums reach: what is clamped shows no mistakes.
 WIDE = (Activation("CLIP", -150.0, 210.0), Activation(), Activation("RELU"))
 
+# The first kernel of a network, and the last.
+PLAIN_ENDS = {"plain end": True}
+
 # Every axis different.
 VOLUME = Window(pads=(1, 0, 1, 0, 2, 0), strides=(2, 1, 3), dilations=(3, 1, 2))
 
@@ -289,6 +292,12 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     # Groups that become one could be transformed by Winograd, which is not exact.
     grouped = make((1, 4 * depth, 3, 2), (8, depth, 3, 3), pads=(1, 1, 1, 1), group=4)
     yield replace(grouped, takes={"winograd": 0})
+    # As the host has them: three planes, which a window leaves, and results, not in whole blocks.
+    x, w = (2, 3, width, 8), (columns + 6, 3, 3, 5)
+    yield replace(make(x, w, strides=(1, 2), pads=(2, 0, 3, 4)), takes=PLAIN_ENDS)
+    if (rows, groups) == (32, 1):
+        for planes in (1, 2, 4):
+            yield replace(make((2, planes, 7, rows), (8, planes, 1, 1)), takes=PLAIN_ENDS)
 
 
 @shader_cases("conv_dot")
@@ -352,6 +361,10 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
         # Whole steps of one tap.
         yield make((1, 2 * step, 3, rows), (7, 2 * step, 1, 1), strides=(2, 3), bias=False)
     if rows == 16:
+        for planes in (1, 2, 3, 4):
+            x, w = (2, planes, 9, 5), (7, planes, 3, 2)
+            yield replace(make(x, w, strides=(1, 2), pads=(1, 0, 2, 3)), takes=PLAIN_ENDS)
+        yield replace(make((2, 3, 4, 9), (columns + 5, 3, 1, 1)), takes=PLAIN_ENDS)
         # Whole steps of several taps, none of them outside; another activation; phases.
         yield make((1, step, 6, 5), (columns, step, 3, 3), residual=True)
         yield Maker(SMOOTH)((2, 8, 7, 5), (9, 8, 3, 3), pads=(1, 1, 1, 1))

@@ -20,7 +20,7 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
-from vkmnn.testing.cases.convolution import Maker
+from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
 from vkmnn.testing.cases.normed import normed_tiles
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
@@ -259,7 +259,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
     n = columns + (4 if variant.axes["aligned"] == 4 else 3)
     small = 4 if variant.axes["aligned"] == 4 else 1
     long = 5 * depth - 3
-    return _staged(
+    yield from _staged(
         (
             ((2, 1, 2, rows + 5, long), (1, 3, 1, long, n)),
             ((rows - 1, 2 * depth), (2 * depth, n - 4)),
@@ -271,6 +271,10 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         ),
         variant,
     )
+    if variant.fp16:
+        shape = (2, rows + 5, depth + 3), (depth + 3, n)
+        a, b = (whole(*size, seed=i, low=-2, high=2) for i, size in enumerate(shape))
+        yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
 
 
 @shader_cases("matmul_coop")
@@ -299,6 +303,13 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
         # Whole steps, another activation, no bias.
         smooth = MatMulAttrs(activation=SMOOTH[0])
         yield _coop((rows, 2 * step), (2 * step, n), smooth, extra=False)
+        # Results that the host reads.
+        yield in_float32(_coop((2, rows + 5, long), (long, n), MatMulAttrs(activation=clamp)))
+
+
+def in_float32(case: Case) -> Case:
+    """Return the case, with results that kernels of float16 store as the host reads them."""
+    return replace(case, takes={**case.takes, **PLAIN_ENDS})
 
 
 def _coop(
@@ -339,6 +350,9 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
     yield from rowwise(
         [(at, k, n) for at, k, n in _ROWWISE if prod(at) <= rows], 4 if small == 4 else 1
     )
+    if variant.fp16:
+        a, b = whole(rows, 29, low=-2, high=2), whole(29, n, seed=1, low=-2, high=2)
+        yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
     for kind in RESIDUAL_KINDS:
         a, b = whole(rows, 13), whole(13, n, seed=1)
         attrs = MatMulAttrs(alpha=0.5, activation=WIDE[2], residual=kind)

@@ -19,13 +19,16 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
-from vkmnn.vulkan.gemm.encode import encode_convolution
+from vkmnn.vulkan.gemm.encode import encode_convolution, plain_end_us
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights, shift_of
 from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
+
+# Channels of a block.
+BLOCK = 4
 
 _Direct = TypeVar("_Direct", ConvolutionAttrs, QuantizedConvolutionAttrs)
 
@@ -71,9 +74,10 @@ class DirectConvolution(ConvolutionBase[_Direct]):
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the convolution, rewritten where that is faster."""
-        job = rewrite(self.job(encoder), encoder)
-        if job:
-            encode_convolution(job, encoder)
+        job = self.job(encoder)
+        rest = job if job.ends else rewrite(job, encoder)
+        if rest:
+            encode_convolution(rest, encoder)
 
     @abstractmethod
     def job(self, encoder: VulkanEncoder) -> ConvJob:
@@ -116,6 +120,8 @@ class DirectConvolution(ConvolutionBase[_Direct]):
             blocked(residual, encoder) if residual is not None else None,
             activation,
             join,
+            plain_x=x.layout is Layout.NCHW and x.value is None,
+            plain_y=self.output.layout is Layout.NCHW,
         )
 
 
@@ -133,6 +139,13 @@ class ConvolutionExecution(DirectConvolution[ConvolutionAttrs]):
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""
         return self._direct(encoder, self.attrs.activation, self.attrs.residual)
+
+    def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
+        """At most four channels are read like that, and no residual is."""
+        job = self.job(encoder)
+        few = job.problem.group == 1 and job.problem.inputs <= BLOCK
+        fits = few if end == 0 else job.problem.grouping == "blocks" and job.residual is None
+        return plain_end_us(job.problem, encoder) if fits else None
 
 
 @vulkan_execution("QuantizedConvolution")

@@ -15,7 +15,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
-from vkmnn.vulkan.gemm.encode import encode_matmul
+from vkmnn.vulkan.gemm.encode import encode_matmul, plain_end_us
 from vkmnn.vulkan.gemm.family import MATMUL_FAMILIES, MatMulKernel, Target, rank_matmul
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import Apart, NormedCoop, NormedProblem, candidates_of
@@ -101,7 +101,13 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
             alpha=attrs.alpha,
             activation=attrs.activation,
             join=attrs.residual,
+            plain_y=encoder.fp16 and not self.output.fp16,
         )
+
+    def plain_end_us(self, end: int, encoder: VulkanEncoder) -> float | None:
+        """A product of float16 may end in float32; nothing else of it may."""
+        fits = end == 1 and self.operand(0).fp16
+        return plain_end_us(self.job(encoder).problem, encoder) if fits else None
 
 
 @vulkan_execution("QuantizedMatMul")

@@ -57,10 +57,9 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         "out_size": problem.out_size,
         "stride": problem.stride,
         "pad": problem.pad,
-        "in_block": problem.batch * prod(problem.in_size),
+        "in_block": (1 if job.plain_x else problem.batch) * prod(problem.in_size),
         "in_blocks": problem.inputs if single else problem.in_blocks,
-        "out_block": problem.out_block,
-        "out_stride": problem.out_strides,
+        **_out_sizes(job),
         "out_offset": problem.out_offset,
         "group_blocks": blocks,
         "group_panels": ceil_div(blocks, kernel.panel),
@@ -75,7 +74,21 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         **_weight_spec(job.weights.shift),
         **code_spec(x=job.x, residual=job.residual, y=job.y),
     }
+    if job.plain_x:
+        spec["PLANES"] = problem.inputs
+    if job.plain_y:
+        spec["PLAIN_Y"] = True
     return Binding(tensors, sizes, spec)
+
+
+def _out_sizes(job: ConvJob) -> dict[str, Any]:
+    """Return the parameters that tell where a pixel of a block of channels goes."""
+    problem = job.problem
+    if not job.plain_y:
+        return {"out_block": problem.out_block, "out_stride": problem.out_strides}
+    image, *rest = problem.out_strides
+    plane = problem.out_block // problem.batch
+    return {"out_block": 4 * plane, "out_stride": (image * problem.channels, *rest)}
 
 
 def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
@@ -105,6 +118,8 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     }
     if problem.dtype == "f32":  # integer products have no activation
         spec |= epilogue.spec
+    if job.plain_y:
+        spec["PLAIN_Y"] = True
     # Bindings that the specialization leaves out still need a buffer; any will do.
     unused = right.tensor
     tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
@@ -34,7 +34,7 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     problem = job.problem
     if 0 in (problem.pixels, problem.channels):
         return
-    target = Target.of(encoder, narrow=job.narrow, dots=job.dots)
+    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.ends)
     candidates = convolution_kernels(problem, target, encoder)
     kernel = encoder.choose("convolution", _named(problem, target), candidates)
     before = len(encoder.recording.dispatches)
@@ -56,7 +56,7 @@ def convolution_kernels(
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
-    target = Target.of(encoder, narrow=job.narrow)
+    target = Target.of(encoder, narrow=job.narrow, ends=job.plain_y)
     problem = job.problem
     candidates = matmul_kernels(problem, target, encoder)
     kernel = encoder.choose("matmul", _named(problem, target), candidates)
@@ -77,11 +77,28 @@ def matmul_kernels(
     )
 
 
+def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -> float | None:
+    """Return how much longer the best kernel takes that reads or stores plain float32."""
+    times = []
+    for ends in (False, True):
+        target = Target.of(encoder, ends=ends)
+        kernels: Sequence[ConvKernel | MatMulKernel]
+        if isinstance(problem, ConvProblem):
+            kernels = convolution_kernels(problem, target, encoder)
+            expected = kernels[0].predict(problem, target) if kernels else None
+        else:
+            kernels = matmul_kernels(problem, target, encoder)
+            expected = kernels[0].predict(problem, target) if kernels else None
+        if expected is None:
+            return None
+        times.append(expected.cost.total)
+    return times[1] - times[0]
+
+
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
-    """Return what the tuner calls a problem: other weights are other kernels."""
-    if target.dots:
-        return ("dots", problem)
-    return ("narrow", problem) if target.narrow else problem
+    """Return what the tuner calls a problem: other weights and other ends are other kernels."""
+    kinds = (("dots", target.dots), ("narrow", target.narrow), ("ends", target.ends))
+    return next(((name, problem) for name, is_so in kinds if is_so), problem)
 
 
 def _ordered(ranked: list[F], target: Target) -> list[F]:

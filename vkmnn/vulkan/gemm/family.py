@@ -80,6 +80,7 @@ class Target:
         weight_bytes: of all constants of the network.
         narrow: the weights are bytes.
         dots: they are signed bytes, and x is codes of a byte: integer dot products multiply them.
+        ends: the kernel reads or stores plain float32, as the host has it.
     """
 
     info: DeviceInfo
@@ -89,9 +90,17 @@ class Target:
     weight_bytes: int = 0
     narrow: bool = False
     dots: bool = False
+    ends: bool = False
 
     @classmethod
-    def of(cls, encoder: VulkanEncoder, *, narrow: bool = False, dots: bool = False) -> Target:
+    def of(
+        cls,
+        encoder: VulkanEncoder,
+        *,
+        narrow: bool = False,
+        dots: bool = False,
+        ends: bool = False,
+    ) -> Target:
         """Return what an encoder records for, with weights of bytes or of floats."""
         return cls(
             encoder.info,
@@ -101,6 +110,7 @@ class Target:
             encoder.weight_bytes,
             narrow,
             dots,
+            ends,
         )
 
     @property
@@ -110,7 +120,7 @@ class Target:
         Constants that depend on the input shape change their bytes a little, which decides nothing.
         """
         floats = self.fp16, self.texels, self.prefers_texels, self.cold
-        return *floats, self.narrow, self.dots
+        return *floats, self.narrow, self.dots, self.ends
 
     @property
     def element_bytes(self) -> int:
@@ -139,6 +149,8 @@ class ConvKernel(ABC):
     """Whether it solves those with several phases."""
     narrow: ClassVar[bool] = False
     """Whether it has kernels that read weights of bytes."""
+    ends: ClassVar[bool] = False
+    """Whether its kernels of floats read and store plain float32, too."""
 
     @classmethod
     @abstractmethod
@@ -184,6 +196,8 @@ class MatMulKernel(ABC):
     """Types of the operands that the family multiplies."""
     narrow: ClassVar[bool] = False
     """Whether it has kernels that read a constant right operand of bytes."""
+    ends: ClassVar[bool] = False
+    """Whether its kernels of float16 store float32, too."""
     rowwise: ClassVar[bool] = False
     """Whether its kernels of floats normalise rows and gate columns where a job says so."""
 
@@ -258,6 +272,7 @@ def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
             family.grouping == grouping
             and (family.phased or not problem.phases)
             and (family.narrow or not target.narrow)
+            and (family.ends or not target.ends)
         ):
             bids += family.rank(problem, target)
     return _ordered(bids)
@@ -268,7 +283,8 @@ def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     bids: list[Bid[MatMulKernel]] = []
     for name in MATMUL_FAMILIES:
         family = MATMUL_FAMILIES[name]
-        if problem.dtype in family.dtypes and (family.narrow or not target.narrow):
+        taken = (family.narrow or not target.narrow) and (family.ends or not target.ends)
+        if problem.dtype in family.dtypes and taken:
             bids += family.rank(problem, target)
     return _ordered(bids)
 

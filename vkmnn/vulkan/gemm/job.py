@@ -17,7 +17,8 @@ class ConvJob:
 
     `x`, `residual` and `y` lie in NC4HW4, the residual in y's shape; `bias` is plain, one element
     per output channel. `join`, of RESIDUAL_KINDS, says how the residual is taken in. With
-    `requantize`, all tensors hold codes, and it stands for the activation.
+    `requantize`, all tensors hold codes, and it stands for the activation. With `plain_x` or
+    `plain_y`, that tensor is plain float32; x then has at most four channels.
     """
 
     problem: ConvProblem
@@ -29,6 +30,13 @@ class ConvJob:
     activation: Activation = NO_ACTIVATION
     join: str = "ADD_BEFORE"
     requantize: Requantize | None = None
+    plain_x: bool = False
+    plain_y: bool = False
+
+    @property
+    def ends(self) -> bool:
+        """Whether it reads or stores what the host has."""
+        return self.plain_x or self.plain_y
 
     @property
     def narrow(self) -> bool:
@@ -63,7 +71,8 @@ class MatMulJob:
     `transposed_a`, `transposed_b`: the last two axes of that operand are swapped. With
     `requantize`, all tensors hold codes, and `bias` is what it packed. `shift`: `b` is a
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
-    columns, two gate the others) are for kernels that are `rowwise`.
+    columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
+    the operands are float16.
     """
 
     problem: MatMulProblem
@@ -81,6 +90,7 @@ class MatMulJob:
     shift: int | None = None
     norms: RowNorms | None = None
     gated: bool = False
+    plain_y: bool = False
 
     @property
     def narrow(self) -> bool:

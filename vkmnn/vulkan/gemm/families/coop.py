@@ -51,6 +51,8 @@ NOWHERE = 1 << 30
 class MatMulCoop(CoopKernel, MatMulKernel):
     """Products by cooperative matrices."""
 
+    ends = True
+
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
         """Rank by `coop_tiles`; what packs an operand first takes as much longer."""
@@ -113,6 +115,7 @@ class ConvCoop(CoopKernel, ConvKernel):
     """Convolutions as implicit GEMM by cooperative matrices; k counts pairs of channel blocks."""
 
     phased = True
+    ends = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:

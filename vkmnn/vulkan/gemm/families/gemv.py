@@ -146,6 +146,7 @@ class MatMulGemv(GemvKernel, MatMulKernel):
     """Few rows by a matrix: neighbours load neighbours, invocations share K, a tree adds."""
 
     rowwise = True
+    ends = True
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:

@@ -76,6 +76,8 @@ def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
 class MatMulShared(SharedKernel, MatMulKernel):
     """Products by tiles in shared memory."""
 
+    ends = True
+
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
@@ -115,6 +117,7 @@ class ConvShared(SharedKernel, ConvKernel):
     """Convolutions as implicit GEMM by tiles in shared memory."""
 
     phased = True
+    ends = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
@@ -162,7 +165,7 @@ class ConvShared(SharedKernel, ConvKernel):
             {
                 **bound.spec,
                 **index_spec(shader, problem.pixels),
-                **_shortcuts(problem),
+                **_shortcuts(job),
                 "PHASED": bool(problem.phases),
                 "BUFFERS": self.tile.buffers(encoder.info),
             },
@@ -177,8 +180,9 @@ def _has_one_tap(problem: ConvProblem) -> bool:
     return problem.kernel == (1, 1, 1) and not problem.phases
 
 
-def _shortcuts(problem: ConvProblem) -> dict[str, bool]:
+def _shortcuts(job: ConvJob) -> dict[str, bool]:
     """Return what the kernel need not compute: taps, pads, where pixels lie."""
+    problem, several = job.problem, job.problem.batch > 1
     one_tap = _has_one_tap(problem)
     still = problem.stride == (1, 1, 1) and problem.in_size == problem.out_size
     _, height, width = problem.out_size
@@ -187,8 +191,8 @@ def _shortcuts(problem: ConvProblem) -> dict[str, bool]:
     return {
         "PADDED": problem.padded,
         "ONE_TAP": one_tap,
-        "SAME": one_tap and still and problem.pad == (0, 0, 0),
-        "PLAIN": problem.out_strides == rows and whole,
+        "SAME": one_tap and still and problem.pad == (0, 0, 0) and not (job.plain_x and several),
+        "PLAIN": problem.out_strides == rows and whole and not (job.plain_y and several),
     }
 
 
