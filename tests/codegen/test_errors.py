@@ -166,6 +166,15 @@ MISTAKES = {
         'tensor_in("z", "f32")',
         "declare it only where it is used",
     ),
+    "an unused view": Mistake(
+        "t.comp.j2",
+        '{{ tensor_out("y"',
+        '{{ tensor_in("z", "u32", view_of="x") }}\n{{ tensor_out("y"',
+        "t.comp.j2:3",
+        "tensor 'z' (binding 0) is declared but never used",
+        'tensor_in("z", "u32"',
+        "declare it only where it is used",
+    ),
     "a binding that is written by hand": Mistake(
         "t.comp.j2",
         "void main()\n{",

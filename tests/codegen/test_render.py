@@ -66,6 +66,12 @@ def test_a_macro_may_produce_a_name(bare: Project) -> None:
     ]
 
 
+def test_a_view_takes_no_binding_of_its_own(bare: Project) -> None:
+    declared = render(bare, '{{ tensor_inout("wide", "vec4", view_of="y") }}').declared
+    assert [binding.name for binding in declared.bindings] == ["y"]
+    assert [(view.name, view.index) for view in declared.views] == [("wide", 0)]
+
+
 def test_windows_line_ends_do_not_matter(bare: Project) -> None:
     text = "void main()\n{\n}\n"
     plain = render(bare, text).text
@@ -92,6 +98,10 @@ def test_windows_line_ends_do_not_matter(bare: Project) -> None:
         ('{{ tensor_inout("a", "vec4", load="image") }}', 3, "an image is read or written"),
         ('{{ tensor_in("a", "f64", load="texel") }}', 3, "has no texel format"),
         ('{{ tensor_in("y", "f32") }}', 3, "'y' is declared twice"),
+        ('{{ tensor_inout("y", "f32", view_of="y") }}', 3, "'y' is declared twice"),
+        ('{{ tensor_in("a", "f32", view_of="y") }}', 3, "no buffer that is accessed like it"),
+        ('{{ tensor_in("a", "f32", view_of="z") }}', 3, "view_of='z' names no buffer"),
+        ('{{ tensor_inout("a", "vec5", view_of="y") }}', 3, "unknown element type 'vec5'"),
         ('{{ tensor_in("a b", "f32") }}', 3, "not an identifier"),
         ('{{ tensor_in("a") }}', 3, "TypeError"),
         ("{{ local_size(8) }}", 3, "declared twice"),

@@ -22,6 +22,7 @@ from vkmnn.ir.ops import (
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
 from vkmnn.testing.cases.normed import normed_tiles
+from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
 Shape = tuple[int, ...]
@@ -345,11 +346,17 @@ def matmul_gemv(variant: Variant) -> Iterator[Case]:
         ),
         variant,
     )
+    for k in (1031, 2 * 1024):
+        a, b = whole(rows, k, low=-2, high=2), whole(k, n, seed=1, low=-2, high=2)
+        case = op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
+        yield replace(case, takes={"gemv steps": 2})
     if variant.narrow:
         return
     yield from rowwise(
         [(at, k, n) for at, k, n in _ROWWISE if prod(at) <= rows], 4 if small == 4 else 1
     )
+    long = rowwise([((1,), 388, 132)], 4 if small == 4 else 1)
+    yield from (taking(case, {"gemv steps": 2}) for case in long)
     if variant.fp16:
         a, b = whole(rows, 29, low=-2, high=2), whole(29, n, seed=1, low=-2, high=2)
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))

@@ -19,6 +19,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.cost.tiles import HUGE_BYTES
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.binding import alignment, bind_convolution, bind_rowwise
 from vkmnn.vulkan.gemm.family import (
@@ -40,6 +41,8 @@ from vkmnn.vulkan.gemm.weights import packed_elements
 ROWS: tuple[kernels.MatmulGemvRows, ...] = (1, 4, 8)
 # Vec4s of a row that a workgroup takes.
 WIDTHS = (1, 2, 4, 8)
+# Steps along K whose loads an invocation has on their way together.
+STEPS = (1, 2)
 # Bytes that caches move at a time.
 SECTOR = 32
 
@@ -58,6 +61,13 @@ class GemvKernel:
     def spec(self) -> dict[str, int | bool]:
         """The specialization of the workgroup."""
         return {"WIDTH": self.width, "local_size_x": self.local}
+
+    def steps(self, gemm: Gemm, encoder: VulkanEncoder) -> int:
+        """Return how many steps along K an invocation loads for at once."""
+        if _rounds(gemm, self.width, self.local) < 2:
+            return STEPS[0]
+        ranked = STEPS[::-1] if is_gpu(encoder.info) else STEPS
+        return encoder.choose("gemv steps", (gemm, self.width, self.local), ranked)
 
     def time(self, gemm: Gemm, target: Target) -> Cost:
         """Return the time that the kernel is expected to take."""
@@ -113,7 +123,8 @@ def gemv_cost(
         cold: the network's weights do not stay in the caches.
     """
     rows, width, local = sizes
-    rounds = ceil_div(ceil_div(gemm.k, 4), local // width)
+    steps = STEPS[-1] if is_gpu(info) else STEPS[0]
+    rounds = ceil_div(_rounds(gemm, width, local), steps)
     # Caches move whole sectors: narrow panels leave some of theirs to others.
     row_bytes = max(4 * width * element_bytes, SECTOR)
     loop = Loop(
@@ -121,13 +132,18 @@ def gemv_cost(
         invocations=local,
         rounds=rounds,
         round_bytes=gemm.k * row_bytes / max(rounds, 1),
-        round_flops=2 * 16 * rows * local,
+        round_flops=2 * 16 * rows * local * steps,
         results=4 * width * rows,
-        registers=32 + 4 * rows,
+        registers=16 + 4 * rows + 16 * steps,
         shared_bytes=2 * rows * local * VEC4_BYTES,
         weight_bytes=gemm.columns * gemm.k * gemm.batches * element_bytes,
     )
     return loop_cost(loop, info, cold or loop.weight_bytes > HUGE_BYTES)
+
+
+def _rounds(gemm: Gemm, width: int, local: int) -> int:
+    """Return how many steps along K an invocation makes."""
+    return ceil_div(ceil_div(gemm.k, 4), local // width)
 
 
 def _timed(
@@ -174,7 +190,8 @@ class MatMulGemv(GemvKernel, MatMulKernel):
             gemm.batches,
         )
         params = kernels.MatmulGemvParams(**bound.sizes)
-        encoder.dispatch(shader, bound.tensors, params, groups, bound.spec | self.spec)
+        spec = {**bound.spec, **self.spec, "STEPS": self.steps(gemm, encoder)}
+        encoder.dispatch(shader, bound.tensors, params, groups, spec)
 
 
 @conv_family
@@ -249,5 +266,10 @@ class ConvGemv(GemvKernel, ConvKernel):
             bound.tensors,
             kernels.MatmulGemvParams(**sizes),
             (ceil_div(problem.outputs, 4 * self.width), 1, 1),
-            {**bound.spec, "HAS_BIAS": True, **self.spec},
+            {
+                **bound.spec,
+                "HAS_BIAS": True,
+                **self.spec,
+                "STEPS": self.steps(problem.gemm(), encoder),
+            },
         )
