@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
+from math import inf
 
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.gemm import families
 from vkmnn.vulkan.gemm.family import (
@@ -78,9 +80,12 @@ def matmul_kernels(
 
 
 def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -> float | None:
-    """Return how much longer the best kernel takes that reads or stores plain float32."""
+    """Return how much longer the best kernel takes that reads or stores plain float32.
+
+    None: no kernel does. On CPU devices that never pays: their best kernels do not.
+    """
     times = []
-    for ends in (False, True):
+    for ends in (True, False):
         target = Target.of(encoder, ends=ends)
         kernels: Sequence[ConvKernel | MatMulKernel]
         if isinstance(problem, ConvProblem):
@@ -91,8 +96,10 @@ def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -
             expected = kernels[0].predict(problem, target) if kernels else None
         if expected is None:
             return None
+        if not is_gpu(encoder.info):
+            return inf
         times.append(expected.cost.total)
-    return times[1] - times[0]
+    return times[0] - times[1]
 
 
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
