@@ -6084,6 +6084,60 @@ def raster(
     )
 
 
+RasterPartsWidth: TypeAlias = Literal[
+    1,
+    4,
+]
+RasterPartsElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_RASTER_PARTS = struct.Struct("<I")
+
+
+class RasterPartsParams(Params):
+    """Push constants of `raster_parts`: 4 bytes."""
+
+    __slots__ = ("count",)
+
+    def __init__(
+        self,
+        *,
+        count: int,
+    ) -> None:
+        self.count: Final = count
+
+    def pack(self) -> bytes:
+        try:
+            return _RASTER_PARTS.pack(
+                self.count,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _RASTER_PARTS, error) from None
+
+
+def raster_parts(
+    *,
+    width: RasterPartsWidth,
+    element: RasterPartsElement,
+) -> Shader:
+    """Return a variant of `raster_parts`.
+
+    Copies up to sixteen regions of up to six sources into parts of one output that do not
+    overlap, each as `raster` does. Invocations are numbered region by region; of each, `regions`
+    has 24 numbers: its first invocation, offsets in source and output, which source, of a
+    channel-blocked source images, channels and pixels (images 0: plain), five sizes, and six
+    strides of the source and of the output.
+    """
+    return _find(
+        "raster_parts",
+        {
+            "width": width,
+            "element": element,
+        },
+    )
+
+
 RecurrentGates: TypeAlias = Literal[
     4,
     3,

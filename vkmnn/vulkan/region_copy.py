@@ -8,13 +8,18 @@ from typing import Literal
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout, Region
+from vkmnn.records import dataclass
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.storage import storage_bytes
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.storage import element_bytes, storage_bytes
 from vkmnn.vulkan.windows import room_of, windowed
 
 MAX_AXES = 6
+# Elements that small workgroups on one core move together.
+PER_CORE = 1024
 
 Blocked = Literal["none", "source", "both"]
 """Which tensors lie in channel-blocked order while addresses follow plain order."""
@@ -48,7 +53,7 @@ def copy_region(
         encoder: takes the dispatch.
         by_blocks: both tensors are blocked, and addresses follow that order.
     """
-    blocked = _blocked(source, output, by_blocks)
+    blocked = blocked_of(source, output, by_blocks)
     room = room_of(_raster(1, blocked, encoder), encoder)
     for part, read, written in windowed(region, source, output, room, encoder):
         _record(part, read, written, blocked, encoder)
@@ -59,7 +64,7 @@ def fits_blocked(source: Tensor, output: Tensor, encoder: VulkanEncoder) -> bool
     limit = encoder.info.limits.max_storage_buffer_range
     if max(storage_bytes(source), storage_bytes(output)) <= limit:
         return True
-    blocked = _blocked(source, output, by_blocks=False)
+    blocked = blocked_of(source, output, by_blocks=False)
     room = room_of(_raster(1, blocked, encoder), encoder)
     written = storage_bytes(output) if output.layout is Layout.NC4HW4 else 0
     return storage_bytes(source) <= room.source and written <= room.output
@@ -77,6 +82,79 @@ def _record(
     encoder: VulkanEncoder,
 ) -> None:
     """Record one dispatch."""
+    walk = walk_of(region, source, output, blocked)
+    axes = walk.padded
+    _, out_channels, out_pixels = _sizes(output) if blocked == "both" else (1, 1, 1)
+    images, channels, pixels = walk.source
+    params = kernels.RasterParams(
+        count=walk.count,
+        src=walk.src,
+        dst=walk.dst,
+        size=tuple(size for size, _, _ in axes[1:]),
+        src_stride=tuple(s for _, s, _ in axes),
+        dst_stride=tuple(d for _, _, d in axes),
+        images=images,
+        channels=(channels, out_channels),
+        pixels=(pixels, out_pixels),
+    )
+    shader = _raster(4 if walk.wide else 1, blocked, encoder)
+    spec = {"AXES": max(1, len(walk.axes))}
+    encoder.dispatch_linear(
+        shader, [source, output], params, walk.count, spec, reach=reach_of(source, output, blocked)
+    )
+    encoder.expect(lambda: moves(prod(region.size), output, encoder))
+
+
+def moves(elements: int, output: Tensor, encoder: VulkanEncoder) -> Expected:
+    """Return what a copy of some elements is expected to take, which touches nothing else."""
+    nbytes = 2 * elements * element_bytes(output)
+    # Small workgroups share a core.
+    return Expected(pass_cost(nbytes, encoder.info, ceil_div(elements, PER_CORE)))
+
+
+def reach_of(source: Tensor, output: Tensor, blocked: Blocked) -> int:
+    """Return how far indices reach: blocked tensors are addressed in plain order first."""
+    return max(prod(source.shape), prod(output.shape)) if blocked != "none" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How a kernel walks over a region.
+
+    Args:
+        wide: in whole vec4s, which offsets and steps count then.
+        src: where it begins in the source.
+        dst: where it begins in the output.
+        axes: at most MAX_AXES, the innermost last.
+        source: images, channels and pixels of a blocked source.
+    """
+
+    wide: bool
+    src: int
+    dst: int
+    axes: tuple[_Axis, ...]
+    source: tuple[int, int, int]
+
+    @property
+    def count(self) -> int:
+        """How many elements, or vec4s, it moves."""
+        return prod(size for size, _, _ in self.axes)
+
+    @property
+    def padded(self) -> tuple[_Axis, ...]:
+        """The axes, filled up to MAX_AXES."""
+        return ((1, 0, 0),) * (MAX_AXES - len(self.axes)) + self.axes
+
+
+def walk_of(region: Region, source: Tensor, output: Tensor, blocked: Blocked) -> Walk:
+    """Return how a kernel walks over a region; in whole vec4s where addresses allow.
+
+    Args:
+        region: simplified.
+        source: what is read.
+        output: what is written.
+        blocked: which of them lie in channel-blocked order.
+    """
     axes = sorted(
         zip(region.size, region.src.strides, region.dst.strides, strict=True), key=_innermost_last
     )
@@ -94,28 +172,11 @@ def _record(
         else:
             src //= 4
             axes = [(size, s // 4, d // 4) for size, s, d in outer] + [(inner // 4, 1, 1)]
-    spec = {"AXES": max(1, len(axes))}
-    axes = [(1, 0, 0)] * (MAX_AXES - len(axes)) + axes
-    count = prod(size for size, _, _ in axes)
-    _, out_channels, out_pixels = _sizes(output) if blocked == "both" else (1, 1, 1)
-    params = kernels.RasterParams(
-        count=count,
-        src=src,
-        dst=dst,
-        size=tuple(size for size, _, _ in axes[1:]),
-        src_stride=tuple(s for _, s, _ in axes),
-        dst_stride=tuple(d for _, _, d in axes),
-        images=images,
-        channels=(channels, out_channels),
-        pixels=(pixels, out_pixels),
-    )
-    shader = _raster(4 if wide else 1, blocked, encoder)
-    # Blocked tensors are addressed in plain order first: indices reach to their ends.
-    reach = max(prod(source.shape), prod(output.shape)) if blocked != "none" else 0
-    encoder.dispatch_linear(shader, [source, output], params, count, spec, reach=reach)
+    return Walk(wide, src, dst, tuple(axes), (images, channels, pixels))
 
 
-def _blocked(source: Tensor, output: Tensor, by_blocks: bool) -> Blocked:
+def blocked_of(source: Tensor, output: Tensor, by_blocks: bool) -> Blocked:
+    """Return which tensors are blocked while addresses follow plain order."""
     if by_blocks or source.layout is Layout.NCHW:
         return "none"
     return "both" if output.layout is Layout.NC4HW4 else "source"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,14 +23,14 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, shader_cases, tensor_info
 from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum, quantizer
-from vkmnn.testing.cases.shapes import SHAPES, f32, floats, integers
+from vkmnn.testing.cases.shapes import SHAPES, f32, floats, integers, whole
 
 NO_ATTRS = OpAttrs()
 Shape = tuple[int, ...]
 
 
-def _typed(number: int, *shape: int) -> AnyArray:
-    made = integers(*shape, low=0, high=99)
+def _typed(number: int, *shape: int, seed: int = 0) -> AnyArray:
+    made = integers(*shape, seed=seed, low=0, high=99)
     dtypes = (np.float32, np.int32, np.int64, np.uint8, np.float16, np.bool_)
     dtype = dtypes[number % len(dtypes)]
     return made % 2 == 1 if dtype is np.bool_ else made.astype(dtype)
@@ -111,6 +112,50 @@ def raster(variant: Variant) -> Iterator[Case]:
         yield _slice(floats(5, 12, 7), (0, 4, 0, -2), (1, 1, 12, 3), (2, 6, 0, -1))
         yield _case("Expand", NO_ATTRS, floats(3, 1, 5, 1), np.array([3, 2, 5, 4], np.int64))
         yield _case("DepthToSpace", BlockAttrs(2), floats(2, 12, 3, 5))
+
+
+@shader_cases("raster_parts")
+def raster_parts(variant: Variant) -> Iterator[Case]:
+    """Two to eighteen regions, of one to nine sources, of up to six axes, plain and blocked."""
+    width = int(variant.axes["width"])
+    for case in _of_parts(width):
+        yield replace(case, takes={"regions": True})
+
+
+def _of_parts(width: int) -> Iterator[Case]:
+    for number, count in enumerate((2, 3, 6, 9, 18)):
+        shapes = [(5, 7, (1 + n % 4) * width) for n in range(count)]
+        parts = [_typed(number, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+        yield op_case("Concat", AxisAttrs(-1), parts, rtol=0, atol=0)
+    # As the heads of detectors, whose parts have more than 2^20 elements together.
+    if width == 1:
+        parts = [whole(1031, size, seed=size) for size in (4, 81, 1000)]
+        yield op_case("Concat", AxisAttrs(-1), parts, rtol=0, atol=0)
+    # Nine and 27 regions of one source, steps back among them, of up to six axes.
+    for number, shape in enumerate(((4, 5), (3, 4, 3, 2), (2, 3, 2, 3, 2, 3))):
+        x = _typed(number, *shape[:-1], shape[-1] * width)
+        pads = [axis % 2 for axis in range(x.ndim)]
+        if width == 4:
+            pads[-1] = 0
+        inputs = [x, np.array(pads * 2, np.int64)]
+        yield _case("Pad", PadAttrs("reflect"), *inputs)
+    # Channels, not in whole blocks, of several images; whole blocks side by side.
+    if width == 1:
+        parts = [floats(2, channels, 5, 7, seed=channels) for channels in (3, 6, 1)]
+        yield blocked_case("Concat", AxisAttrs(1), parts, rtol=0, atol=0)
+        return
+    feeds = {f"in{n}": whole(2, channels, 5, 3, seed=n) for n, channels in enumerate((4, 12))}
+    ops = []
+    for name in feeds:
+        ops.append(maximum(name, f"{name}:pooled", 2))
+        ops.append(
+            Op("Transpose", f"{name}:turn", [f"{name}:pooled"], [name + "t"], _CHANNELS_LAST)
+        )
+    ops.append(Op("Concat", "concat", [f"{name}t" for name in feeds], ["out"], AxisAttrs(-1)))
+    yield chain_case(ops, feeds, {})
+
+
+_CHANNELS_LAST = TransposeAttrs((0, 2, 3, 1))
 
 
 # Channel-blocked shapes and permutations; those for wide copies put channels last.

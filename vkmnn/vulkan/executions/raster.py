@@ -21,7 +21,8 @@ from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.images.convert import convert_image
 from vkmnn.vulkan.layout_change import change_layout, same_order
-from vkmnn.vulkan.region_copy import copy_region, fits_blocked, is_contiguous
+from vkmnn.vulkan.region_copy import fits_blocked, is_contiguous
+from vkmnn.vulkan.region_parts import copy_regions
 from vkmnn.vulkan.storage import (
     element_bytes,
     fits_fp16,
@@ -101,10 +102,10 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         else:
             regions = _write_in_place(regions, inputs, output, encoder)
         if by_blocks is not None:
-            for region in regions:
-                copy_region(region, inputs[region.origin], output, encoder, by_blocks=True)
+            copy_regions(regions, dict(enumerate(inputs)), output, encoder, by_blocks=True)
         else:
-            _copy_all(regions, inputs, output, attrs.fill if gaps else None, encoder)
+            fill = attrs.fill if gaps else None
+            _copy_all(regions, inputs, output, fill, encoder, ordered=attrs.ordered)
 
     def _blocked_regions(self) -> list[Region] | None:
         """Return the regions in channel-blocked addresses, None if one moves parts of blocks."""
@@ -127,6 +128,8 @@ def _copy_all(
     output: Tensor,
     fill: float | None,
     encoder: VulkanEncoder,
+    *,
+    ordered: bool,
 ) -> None:
     """Copy by plain addresses; what is blocked and too large to bind is put in plain order first.
 
@@ -147,8 +150,7 @@ def _copy_all(
         result = scratch_like(output, prod(output.shape), encoder)
         if fill is not None:
             encode_fill(result, fill, encoder)
-    for region in regions:
-        copy_region(region, plain[region.origin], result, encoder)
+    copy_regions(regions, plain, result, encoder, ordered=ordered)
     if result is not output:
         change_layout(result, output, output.shape, encoder)
 
