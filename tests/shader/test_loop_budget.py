@@ -76,6 +76,7 @@ SHORT_BECAUSE = {
     "softmax_rows": f"{T}softmax.py::test_long_lines",
     "top_k_merge": "a binary search",
     "pool_whole": f"{EXECUTIONS}/pooling.py:MAX_WHOLE",
+    "raster_parts": "vkmnn/vulkan/region_parts.py:MAX_REGIONS",
     "recurrent": "vkmnn/vulkan/recurrence.py:MAX_LOOP_ROUNDS",
     "top_k_rank": f"{CASES}/along_axis.py::largest_and_smallest",
     "winograd_out": "vkmnn/vulkan/gemm/rewrites/whole_numbers.py:MAX_PARTS",
