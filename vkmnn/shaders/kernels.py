@@ -1168,8 +1168,8 @@ def cached_attention(
     whole vec4s, 64 of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are
     added to the scores. SEVERAL: there is more than one row. BY_ROW: the heads of a row lie side
     by side; where queries, keys and values are one tensor, keys and values begin at k_start and
-    v_start. An image of which the length is below 0 attends to its new rows alone, which are not
-    written.
+    v_start. Scores, windows and sinks: include/scores.glsl.j2. An image of which the length is
+    below 0 attends to its new rows alone, which are not written.
     """
     return _find(
         "cached_attention",

@@ -11,13 +11,14 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.attention import score_spec
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
 """Elements of a row: a workgroup keeps rows in 64 vec4s."""
 KEYS = 64
-COSINES, SINES, MASK = 3, 4, 8
+COSINES, SINES, MASK, SINKS = 3, 4, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow what is new; caches and mask are float32."""
+        """Follow what is new; caches, mask and sinks are float32."""
         wanted, _ = self.by_rule(Fp16Rule.FULL)
         new = [tensor for tensor in self.inputs[:3] if tensor is not None]
         fp16 = all(tensor.fp16 for tensor in new)
@@ -68,13 +69,15 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         q = self.operand(0)
         k, v = (q, q) if packed else (self.operand(1), self.operand(2))
         keys, cached, length = (self.operand(place) for place in (5, 6, 7))
-        cosines, sines, mask = (self.optional(place) for place in (COSINES, SINES, MASK))
+        cosines, sines, mask, sinks = (
+            self.optional(place) for place in (COSINES, SINES, MASK, SINKS)
+        )
         y, new_keys, new_values = self.outputs
         encoder.alias(new_keys, keys)
         encoder.alias(new_values, cached)
         if 0 in q.shape or 0 in keys.shape:
             return
-        spec = {
+        spec: dict[str, int | bool | float] = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
             "PAIRS": cosines is not None and cosines.shape[3] != attrs.width,
@@ -82,10 +85,13 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
             "SEVERAL": sizes.rows > 1,
             "BY_ROW": bool(attrs.layout),
+            "SINK": sinks is not None,
+            **score_spec(attrs),
         }
         shader = kernels.cached_attention(element=encoder.element, load=encoder.load)
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
+        tensors.append(sinks or keys)
         encoder.dispatch(
             shader,
             [*tensors, y, new_keys, new_values],
@@ -120,7 +126,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             mask_head=seen[2] * seen[3] if seen[1] > 1 else 0,
             lanes_log2=_log2(columns // 4),
             scores=KEYS,
-            scale=attrs.scale,
+            scale=attrs.scale / (attrs.softcap or 1.0),
             rows=sizes.rows,
             table_row=table[3] if table[2] > 1 else 0,
             mask_row=seen[3] if seen[2] > 1 else 0,
