@@ -9,7 +9,7 @@ queued.
 What follows from the number of rows is found by computing it for some of them. Most of it is the
 number itself, or shows one more element of an axis with every row: then nothing else is kept of how
 the network computes it. Masks that hide only what is past the rows are left out; those that show
-the last so many rows become the attention's window.
+a fixed number of the last rows become the attention's window.
 """
 
 from __future__ import annotations

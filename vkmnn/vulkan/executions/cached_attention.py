@@ -8,6 +8,8 @@ from vkmnn.ir.ops import CachedAttentionAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cached_kernels import KEYS, PART_VECTORS, PARTS, CachedProblem, kernels_of
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -17,7 +19,6 @@ from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
 """Elements of a row: a workgroup keeps rows in 64 vec4s."""
-KEYS = 64
 COSINES, SINES, MASK, SINKS = 3, 4, 8, 9
 
 
@@ -45,7 +46,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         steps = sizes.depth // 4 + KEYS // 4 + (1 << _log2(sizes.columns // 4)) + 1
         if (ceil_div(sizes.capacity, KEYS) + sizes.rows) * steps > MAX_LOOP_ROUNDS:
             raise Rejection(f"a cache of {sizes.capacity} rows")
-        groups = (sizes.heads, sizes.images, sizes.rows)
+        groups = (sizes.heads * PARTS[-1], sizes.images, sizes.rows)
         if any(n > most for n, most in zip(groups, info.limits.max_workgroup_count, strict=True)):
             raise Rejection(f"{groups} workgroups")
 
@@ -77,6 +78,9 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         encoder.alias(new_values, cached)
         if 0 in q.shape or 0 in keys.shape:
             return
+        workgroups = sizes.heads * sizes.images * sizes.rows
+        seen = min(sizes.capacity, attrs.window or sizes.capacity)
+        problem = CachedProblem(workgroups, seen, sizes.depth + sizes.columns)
         spec: dict[str, int | bool | float] = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
@@ -88,20 +92,28 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             "SINK": sinks is not None,
             **score_spec(attrs),
         }
-        shader = kernels.cached_attention(element=encoder.element, load=encoder.load)
+        kernel = encoder.choose("cached_attention", problem, kernels_of(problem, encoder.info))
+        shader = kernels.cached_attention(
+            split=0 if kernel.parts == 1 else 1,
+            element=encoder.element,
+            load=encoder.load if kernel.parts == 1 else "buffer",
+        )
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
         tensors.append(sinks or keys)
+        tensors += [y, new_keys, new_values]
+        if kernel.parts > 1:
+            parts = encoder.scratch(4 * PART_VECTORS * kernel.parts * workgroups, full=True)
+            tensors += [parts, encoder.counter(workgroups)]
+        params = self._params(sizes, cosines, mask, kernel.parts)
         encoder.dispatch(
-            shader,
-            [*tensors, y, new_keys, new_values],
-            self._params(sizes, cosines, mask),
-            (sizes.heads, sizes.images, sizes.rows),
-            spec,
+            shader, tensors, params, (sizes.heads * kernel.parts, sizes.images, sizes.rows), spec
         )
+        info = encoder.info
+        encoder.expect(lambda: Expected(kernel.time(problem, info)))
 
     def _params(
-        self, sizes: _Sizes, cosines: Tensor | None, mask: Tensor | None
+        self, sizes: _Sizes, cosines: Tensor | None, mask: Tensor | None, parts: int
     ) -> kernels.CachedAttentionParams:
         attrs, depth, columns = self.attrs, sizes.depth, sizes.columns
         table = cosines.shape if cosines is not None else (1, 1, 1, 0)
@@ -136,6 +148,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             k_start=k_start,
             v_start=v_start,
             length_image=int(self.operand(7).shape != (1,)) if sizes.images > 1 else 0,
+            parts=parts,
         )
 
 
