@@ -49,6 +49,8 @@ def _folder(path: Path, shape: tiny.Shape, codes: bool) -> Path:
         (True, False, "qwen2"),
         (False, True, "qwen2"),
         (False, False, "llama"),
+        (True, True, "gemma2"),
+        (False, True, "gpt-oss"),
     ],
 )
 def test_dispatches_of_a_layer(codes: bool, packed: bool, family: str, tmp_path: Path) -> None:
@@ -138,3 +140,23 @@ def test_dispatches_of_a_layer_of_few_rows(codes: bool, most: int, tmp_path: Pat
             np.testing.assert_allclose(logits[-1], alone, rtol=1e-3, atol=1e-4)
             text.close()
     assert (counts[1] - counts[0]) / 2 <= most
+
+
+def test_what_is_before_a_window_is_not_read(tmp_path: Path) -> None:
+    """Nor does a window cost a mask: steps take none from the host, however long texts may be."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    folder = tiny.genai_folder(tmp_path, replace(tiny.GPT_OSS, layers=1))
+    with vkmnn.llm.load(folder, capacity=400) as model:
+        made = []
+        for poison in (0, 41 - tiny.GPT_OSS.window):
+            session = model.session()
+            session.generate([7] * 40, 1)
+            for name in model._decoder.caches:
+                memory = session._sequence._state.memory(name)
+                array = memory.numpy()
+                array[:, :, :poison] = np.nan
+                memory.copy_from(array)
+            made.append(session.generate([9], 10).tokens)
+        assert made[0] == made[1]
+        assert len(made[0]) == 10

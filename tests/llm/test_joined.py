@@ -34,6 +34,8 @@ def _in_codes(path: Path) -> Path:
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "genai": tiny.genai_folder,
     "codes": _in_codes,
+    "windows": lambda path: tiny.genai_folder(path, tiny.GPT_OSS),
+    "soft caps": lambda path: tiny.genai_folder(path, tiny.GEMMA2),
     "phi": lambda path: tiny.optimum_folder(path, tiny.PHI),
     "triangle": lambda path: tiny.optimum_folder(
         path, replace(tiny.FAMILIES["qwen2"], style="triangle")

@@ -44,8 +44,9 @@ class Shape:
     scaled: bool = False  # Gemma: embeddings
     layer_norm: bool = False  # Phi
     gelu: bool = False
-    sinks: bool = False  # gpt-oss: of every head; its windows, too, in every other layer
+    sinks: bool = False  # gpt-oss: of every head
     score_cap: float = 0.0  # Gemma 2: of the scores
+    window: int = -1  # gpt-oss and Gemma 2: in every other layer
     packed: bool = True  # of GroupQueryAttention: queries, keys and values by one product
     style: str = ""  # of plain operators: as one of STYLES writes them
 
@@ -59,8 +60,8 @@ LLAMA = Shape()
 QWEN2 = Shape(bias=True, kv_heads=1)
 GEMMA = Shape(softcap=20.0, scaled=True, gelu=True)
 PHI = Shape(rotary=8, layer_norm=True, kv_heads=4, gelu=True)
-GPT_OSS = Shape(sinks=True, bias=True)
-GEMMA2 = Shape(softcap=20.0, score_cap=5.0)
+GPT_OSS = Shape(sinks=True, bias=True, window=20)
+GEMMA2 = Shape(softcap=20.0, score_cap=5.0, window=12)
 FAMILIES = {"llama": LLAMA, "qwen2": QWEN2, "gemma": GEMMA, "phi": PHI, "gpt-oss": GPT_OSS,
             "gemma2": GEMMA2}  # fmt: skip
 
@@ -371,7 +372,7 @@ def genai_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
             "GroupQueryAttention", [*qkv, *past, "seqlens_k", "total", "cos_cache",
                                     "sin_cache", *sinks], outs, domain="com.microsoft",
             num_heads=h, kv_num_heads=g, do_rotary=1, softcap=shape.score_cap, scale=d**-0.5,
-            local_window_size=20 if shape.sinks and layer % 2 == 0 else -1))  # fmt: skip
+            local_window_size=-1 if layer % 2 else shape.window))  # fmt: skip
         y, x = _skip_norm(b, x, b.linear(outs[0], f"{name}.o", h * d, shape.width), name, shape)
         y, x = _skip_norm(b, x, _mlp(b, y, f"{name}.mlp", shape), f"{name}.end", shape)
     _logits(b, y, shape)

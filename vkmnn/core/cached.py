@@ -65,13 +65,15 @@ class _Finder:
 
     def step(self, op: Op[Any]) -> _Step | None:
         """Return what takes the place of an attention and of what makes its operands."""
-        if op.type != "Attention" or len(op.inputs) != 5 or op.inputs[4] != self._total:
+        if op.type != "Attention" or op.inputs[4:5] != [self._total]:
             return None
-        attrs, mask = op.attrs, op.inputs[3]
+        attrs, mask, sinks = op.attrs, op.inputs[3], op.inputs[5:]
         assert isinstance(attrs, AttentionAttrs)
         query = self._dims(op.inputs[0])
         few = len(query) == 4 and 1 <= query[2] <= MAX_ROWS
         if not few or attrs.causal or not self._fits_mask(mask, op):
+            return None
+        if any(self._dims(sink) != (query[1], 1, 1) for sink in sinks):
             return None
         keys, values = (self._appended(name, query) for name in op.inputs[1:3])
         if keys is None or values is None or keys[0].inputs[2] != values[0].inputs[2]:
@@ -82,7 +84,12 @@ class _Finder:
             return None
         q, k, v = op.inputs[0], append_k.inputs[1], append_v.inputs[1]
         gone = [append_k, append_v, *repeats_k, *repeats_v]
-        lowered = CachedAttentionAttrs(attrs.scale, zero_fully_masked=attrs.zero_fully_masked)
+        lowered = CachedAttentionAttrs(
+            attrs.scale,
+            zero_fully_masked=attrs.zero_fully_masked,
+            softcap=attrs.softcap,
+            window=attrs.window,
+        )
         tables = ["", ""]
         if turn_q is not None and turn_k is not None:
             if turn_q.attrs != turn_k.attrs or turn_q.inputs[1:] != turn_k.inputs[1:]:
@@ -98,7 +105,8 @@ class _Finder:
         if query[0] * query[2] > 1:  # of one row, transposes and cuts copy nothing
             layout, (q, k, v), y, more = self._layout(q, k, v, y)
             lowered, gone = replace(lowered, layout=layout), [*gone, *more]
-        inputs = [q, k, v, *tables, *caches, append_k.inputs[2], *([mask] if mask else [])]
+        more_inputs = [mask, *sinks] if mask or sinks else []
+        inputs = [q, k, v, *tables, *caches, append_k.inputs[2], *more_inputs]
         results = [y, append_k.outputs[0], append_v.outputs[0]]
         made = Op("CachedAttention", op.name, inputs, results, lowered, op.source)
         return _Step(made, tuple(gone))

@@ -8,7 +8,8 @@ queued.
 
 What follows from the number of rows is found by computing it for some of them. Most of it is the
 number itself, or shows one more element of an axis with every row: then nothing else is kept of how
-the network computes it. Masks that hide only what is past the rows are left out.
+the network computes it. Masks that hide only what is past the rows are left out; those that show
+a fixed number of the last rows become the attention's window.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ SORTED = (64, 1024)
 
 MAX_TABLE = 1 << 21
 """Elements of a table of all that the host would feed."""
+
+VERY_NEGATIVE = -1e30
+"""Added to a score, it hides a key beside others that are not hidden."""
 
 _MASKS = {"CachedAttention": 8, "Attention": 3}
 """Which input is a mask, of ops that are told how many keys there are."""
@@ -273,22 +277,35 @@ class _Chain:
     def _keep(self, op: Op[Any]) -> None:
         """Add an op that runs, and before it what it reads."""
         place = _MASKS.get(op.type)
-        if place is not None and len(op.inputs) > place and self._shows_all(op.inputs[place]):
+        mask = op.inputs[place] if place is not None and len(op.inputs) > place else ""
+        window = self._window(mask) if mask else None
+        if place is not None and window is not None and not (window and op.attrs.window):
             op = replace(op, inputs=[*op.inputs[:place], "", *op.inputs[place + 1 :]])
+            if window:
+                op = replace(op, attrs=replace(op.attrs, window=window))
             while op.inputs and not op.inputs[-1]:
                 op.inputs.pop()
         for name in op.inputs:
             self._follow(name)
         self.ops.append(op)
 
-    def _shows_all(self, mask: str) -> bool:
-        """Tell whether a mask hides only keys past those that are there, which nobody reads."""
-        values = self.known.get(mask)
-        room = self.grown.capacity
-        return values is not None and all(
-            value.ndim > 0 and value.shape[-1] == room and not value[..., : past + 1].any()
-            for past, value in values.items()
-        )
+    def _window(self, mask: str) -> int | None:
+        """Return how many of the last keys a mask shows, 0 for all; None where it is none of these.
+
+        What it says about keys past those that are there, nobody reads.
+        """
+        values, room = self.known.get(mask), self.grown.capacity
+        if values is None or any(
+            x.ndim == 0 or x.shape[-1] != room or x.dtype.kind != "f" for x in values.values()
+        ):
+            return None
+        seen = {past: x[..., : past + 1] for past, x in values.items()}
+        if not any(x.any() for x in seen.values()):
+            return 0
+        past, last = max(seen.items())
+        window = int((last.reshape(-1, past + 1)[0] == 0).sum())
+        same = all(_shows(x, window) for x in seen.values())
+        return window if window and same else None
 
     def _follow(self, name: str) -> None:
         """Compute a tensor from the number of rows, if that is where it comes from."""
@@ -380,6 +397,15 @@ class _Chain:
         name = f"vkmnn:chain:{name}"
         self.constants[name] = np.asarray(value, dtype)
         return name
+
+
+def _shows(mask: Array, window: int) -> bool:
+    """Tell whether a mask hides all but the last keys."""
+    begin = max(0, mask.shape[-1] - window)
+    hides = -6e4 if mask.dtype == np.float16 else VERY_NEGATIVE
+    return not mask[..., begin:].any() and bool(
+        (mask.astype(np.float32)[..., :begin] <= hides).all()
+    )
 
 
 def _shown(whole: Array, axis: int, count: int, hidden: Array) -> Array:

@@ -547,14 +547,14 @@ def _attention(rewriter: _Rewriter, op: Op) -> Op:
     query, keys, value = op.inputs[:3]
     mask = op.inputs[3] if len(op.inputs) > 3 else ""
     along = [tails.get(name, -1) - len(infos[name].dims) for name in (keys, value)]
-    if query in tails or along != [-2, -2] or op.attrs.causal or len(op.inputs) > 4:
+    if query in tails or along != [-2, -2] or op.attrs.causal or any(op.inputs[4:5]):
         raise CannotGrowError(f"Attention '{op.name}' has rows elsewhere than in keys and values")
     if mask:
         dims = infos[mask].dims
         columns = dims[-1] if dims else 1
         if (tails[mask] != len(dims) - 1) if mask in tails else columns != 1:
             raise CannotGrowError(f"the mask of Attention '{op.name}' does not follow the keys")
-    return replace(op, inputs=[query, keys, value, mask, rewriter.total()])
+    return replace(op, inputs=[query, keys, value, mask, rewriter.total(), *op.inputs[5:]])
 
 
 def _concat(rewriter: _Rewriter, op: Op) -> Op:

@@ -8,7 +8,7 @@ from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, optiona
 from vkmnn.ir import Op
 from vkmnn.ir.ops import AppendAttrs, AttentionAttrs, CachedAttentionAttrs, RotaryAttrs
 
-MASK = 8
+MASK, SINK = 8, 9
 
 
 @cpu_execution("CachedAttention")
@@ -26,7 +26,12 @@ def _image(inputs: Inputs, number: int, count: int) -> list[AnyArray | None]:
     """Return the operands of one image."""
     made: list[AnyArray | None] = []
     for place, array in enumerate(inputs):
-        own = array is not None and array.shape[0] == count and (place < MASK or array.ndim == 4)
+        own = (
+            array is not None
+            and array.shape[0] == count
+            and place != SINK
+            and (place < MASK or array.ndim == 4)
+        )
         made.append(array[number : number + 1] if array is not None and own else array)
     return made
 
@@ -46,9 +51,11 @@ def _attended(op: Op[CachedAttentionAttrs], inputs: Inputs, known: int) -> list[
     ]
     shared = q.shape[1] // max(k.shape[1], 1)
     keys, values = (np.repeat(cache, shared, axis=1) for cache in caches)
-    attend = Op("Attention", op.name, ["q", "k", "v", "m", "n"], ["y"],
-                AttentionAttrs(attrs.scale, False, attrs.zero_fully_masked))  # fmt: skip
-    (y,) = run_op(attend, [q, keys, values, optional(inputs, 8), length + q.shape[2]])
+    attend = Op("Attention", op.name, ["q", "k", "v", "m", "n", "s"], ["y"],
+                AttentionAttrs(attrs.scale, False, attrs.zero_fully_masked, None, attrs.softcap,
+                               attrs.window))  # fmt: skip
+    mask, sinks = optional(inputs, MASK), optional(inputs, SINK)
+    (y,) = run_op(attend, [q, keys, values, mask, length + q.shape[2], sinks])
     if known < 0:
         caches = [required(inputs, place) for place in (5, 6)]
     return [np.ascontiguousarray(y.swapaxes(1, 2)) if attrs.layout else y, *caches]

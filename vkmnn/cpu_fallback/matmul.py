@@ -152,7 +152,7 @@ def _fewer(factors: Sequence[_Factor], plan: EinsumPlan) -> list[_Factor]:
 def _attention(op: Op[AttentionAttrs], inputs: Inputs) -> list[AnyArray]:
     attrs = op.attrs
     q, k, v = (required(inputs, index) for index in range(3))
-    return [_attend(q, k, v, optional(inputs, 3), attrs, optional(inputs, 4))]
+    return [_attend(q, k, v, optional(inputs, 3), attrs, optional(inputs, 4), optional(inputs, 5))]
 
 
 def _attend(
@@ -162,31 +162,59 @@ def _attend(
     mask: AnyArray | None,
     attrs: AttentionAttrs | StridedAttentionAttrs,
     length: AnyArray | None,
+    sink: AnyArray | None,
 ) -> AnyArray:
     if attrs.codes is not None:
         return attend_codes(q, k, v, attrs.scale, attrs.codes)
     if length is not None:
-        there = max(1, min(int(length.reshape(())), k.shape[-2]))
-        k, v = k[..., :there, :], v[..., :there, :]
-        if mask is not None and mask.ndim and mask.shape[-1] > 1:
-            mask = mask[..., :there]
+        k, v, mask = _among(0, max(1, min(int(length.reshape(())), k.shape[-2])), k, v, mask)
+    if attrs.window and not attrs.causal:  # what no query sees, nothing reads
+        first = max(0, k.shape[-2] - q.shape[-2] + 1 - attrs.window)
+        k, v, mask = _among(first, k.shape[-2], k, v, mask)
     kept, dtype = q.dtype, sum_dtype(q, k, v)
     q, k, v = (item.astype(dtype) for item in (q, k, v))
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * q.dtype.type(attrs.scale)
+    if attrs.softcap:
+        cap = scores.dtype.type(attrs.softcap)
+        scores = np.tanh(scores / cap) * cap
     if mask is not None:
         if mask.dtype == np.bool_:
             scores = np.where(mask, scores, scores.dtype.type(-np.inf))
         else:
             scores = scores + widen(mask)
-    if attrs.causal:
-        visible = np.tri(q.shape[-2], k.shape[-2], dtype=np.bool_)
-        scores = np.where(visible, scores, scores.dtype.type(-np.inf))
-    weights = softmax(scores, (scores.ndim - 1,))
+    scores = np.where(_visible(attrs, *scores.shape[-2:]), scores, scores.dtype.type(-np.inf))
+    weights = _weights(scores, sink)
     if attrs.zero_fully_masked:
         blind = (scores == -np.inf).all(axis=-1, keepdims=True)
         weights = np.where(blind, weights.dtype.type(0), weights)
     result: AnyArray = np.matmul(weights, v).astype(kept, copy=False)
     return result
+
+
+def _among(
+    first: int, end: int, k: AnyArray, v: AnyArray, mask: AnyArray | None
+) -> tuple[AnyArray, AnyArray, AnyArray | None]:
+    """Return some of the keys and values, and what the mask says about them."""
+    if mask is not None and mask.ndim and mask.shape[-1] > 1:
+        mask = mask[..., first:end]
+    return k[..., first:end, :], v[..., first:end, :], mask
+
+
+def _visible(attrs: AttentionAttrs | StridedAttentionAttrs, queries: int, keys: int) -> AnyArray:
+    """Return which keys a query sees by its number, [queries, keys]."""
+    visible = np.tri(queries, keys, dtype=np.bool_) if attrs.causal else np.ones((), np.bool_)
+    if attrs.window:
+        last = np.arange(keys - queries, keys)[:, None]
+        visible = visible & (np.arange(keys) > last - attrs.window)
+    return visible
+
+
+def _weights(scores: AnyArray, sink: AnyArray | None) -> AnyArray:
+    """Return the softmax of scores and a sink, without what the sink gets."""
+    if sink is None:
+        return softmax(scores, (scores.ndim - 1,))
+    one = np.broadcast_to(sink.astype(scores.dtype), (*scores.shape[:-1], 1))
+    return softmax(np.concatenate([scores, one], -1), (scores.ndim - 1,))[..., :-1]
 
 
 @placed_execution("StridedAttention")
@@ -212,7 +240,10 @@ def _strided_attention(
     assert v is not None
     result = np.empty(outputs[0].dims, outputs[0].dtype.numpy)
     target = _matrices(result, attrs.result, attrs.batch, attrs.queries, attrs.width)
-    target[...] = _attend(q, k, v, mask, attrs, optional(inputs, 4))
+    sink = optional(inputs, 5)
+    if sink is not None:
+        sink = sink.reshape(*attrs.batch, 1, 1)
+    target[...] = _attend(q, k, v, mask, attrs, optional(inputs, 4), sink)
     return [result]
 
 

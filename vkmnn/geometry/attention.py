@@ -32,7 +32,7 @@ def _attention(ctx: GeometryContext[AttentionAttrs]) -> None:
     if keys == 0:
         ctx.raster(output, [], [])
         return
-    mask = ctx.optional_input(3)
+    mask, sink = ctx.optional_input(3), ctx.optional_input(5)
     tensors = [query, key, value]
     if mask is not None:
         tensors.append(_along_keys(ctx, _as_bias(ctx, mask, query.dtype), keys))
@@ -59,12 +59,23 @@ def _attention(ctx: GeometryContext[AttentionAttrs]) -> None:
         causal=attrs.causal,
         zero_fully_masked=attrs.zero_fully_masked,
         codes=attrs.codes,
+        softcap=attrs.softcap,
+        window=attrs.window,
     )
     names = [tensor.name for tensor in tensors]
     length = ctx.optional_input(4)
-    if length is not None:
-        names += [*([] if mask is not None else [""]), length.name]
+    if length is not None or sink is not None:
+        names += [*([] if mask is not None else [""]), length.name if length is not None else ""]
+    if sink is not None:
+        names.append(_each(ctx, _as_bias(ctx, sink, query.dtype), batch).name)
     ctx.emit("StridedAttention", names, lowered, output)
+
+
+def _each(ctx: GeometryContext, sink: TensorInfo, batch: Sequence[int]) -> TensorInfo:
+    """Return the sink of every matrix."""
+    if prod(sink.dims) == prod(batch):
+        return sink
+    return _expand(ctx, sink, (*batch, 1, 1))
 
 
 def _matrix(tensor: TensorInfo) -> tuple[int, int]:

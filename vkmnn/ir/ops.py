@@ -945,7 +945,7 @@ class CodeAttention:
 
 @op_type(
     "Attention",
-    inputs=(3, 4),
+    inputs=(3, 6),
     flops=cost.attention_flops,
     host=HostWork(cost.attention_numbers, flop_s=4e-10, blas=True),
 )
@@ -957,20 +957,28 @@ class AttentionAttrs(OpAttrs):
     fifth input, one integer, is how many of the S keys there are, one at least: what follows
     them, in the mask as well, is not read.
 
-    With `causal`, query i sees keys 0..i only. With `zero_fully_masked`, a query whose keys are all
-    masked gets zeros (ONNX Attention 24); without it, the softmax over -inf alone gives NaN.
+    A sixth input is a sink, which broadcasts to [..., 1, 1]: a score that takes part in the softmax
+    of every query, without a value. With `softcap` c, scores are c · tanh(scale · q kᵀ / c) before
+    the mask is added.
+
+    With `causal`, query i sees keys 0..i only. With a `window` w, the last query sees the last w
+    keys only, and the one before it those that end one key earlier. With `zero_fully_masked`, a
+    query whose keys are all masked gets zeros (ONNX Attention 24); without it, the softmax over
+    -inf alone gives NaN.
 
     With `codes`, operands are codes, sums exact, and `scale` makes codes of scores; there is no
-    mask, and no fifth input.
+    mask, no fifth and sixth input, soft cap or window.
     """
 
     scale: float
     causal: bool = False
     zero_fully_masked: bool = True
     codes: CodeAttention | None = None
+    softcap: float = 0.0
+    window: int = 0
 
 
-@op_type("CachedAttention", inputs=(8, 9), flops=cost.cached_attention_flops, host=SCATTERED)
+@op_type("CachedAttention", inputs=(8, 10), flops=cost.cached_attention_flops, host=SCATTERED)
 @dataclass(frozen=True, slots=True)
 class CachedAttentionAttrs(OpAttrs):
     """A few rows of queries on a cache, to which their keys and values are added first.
@@ -978,9 +986,10 @@ class CachedAttentionAttrs(OpAttrs):
     Inputs: q [B, H, R, D], k [B, G, R, D], v [B, G, R, E], H a multiple of G; cosines and sines as
     of Rotary, absent where `width` is 0; caches of keys [B, G, C, D] and values [B, G, C, E]; how
     many rows they hold, one integer or [B]; a mask that broadcasts to [B, H, R, C], added to the
-    scores. q and k are turned (Rotary), k and v appended (Append), then attended (Attention) by as
-    many keys as there are. Outputs: y [B, H, R, E], and the caches. On a device these are written
-    where they lie, so nobody else may read them.
+    scores; a sink for every head, [H, 1, 1]. q and k are turned (Rotary), k and v appended
+    (Append), then attended (Attention, with its `softcap` and `window`) by as many keys as there
+    are. Outputs: y [B, H, R, E], and the caches. On a device these are written where they lie, so
+    nobody else may read them.
 
     Where [B] numbers of rows are given, one below 0 leaves the caches of its image as they are: the
     queries attend to the new rows alone.
@@ -994,6 +1003,8 @@ class CachedAttentionAttrs(OpAttrs):
     interleaved: bool = False
     zero_fully_masked: bool = False
     layout: str = ""
+    softcap: float = 0.0
+    window: int = 0
 
 
 ATTENTION_AXES = 3
@@ -1002,7 +1013,7 @@ ATTENTION_AXES = 3
 
 @op_type(
     "StridedAttention",
-    inputs=(3, 4),
+    inputs=(3, 6),
     flops=cost.strided_attention_flops,
     host=HostWork(cost.strided_attention_numbers),
 )
@@ -1013,7 +1024,8 @@ class StridedAttentionAttrs(OpAttrs):
     A view addresses element (b0, b1, b2, row, column) of a tensor in plain order; it leaves out
     the stride of the column, which is 1. Rows and columns are queries·depth (q), keys·depth (k),
     keys·width (v), queries·keys (the mask, which is added) and queries·width (the result, whose
-    view covers the output). The fifth input is that of Attention.
+    view covers the output). The fifth input is that of Attention; the sixth has a sink for every
+    matrix, in the order of the batch.
     """
 
     batch: tuple[int, int, int]
@@ -1028,6 +1040,8 @@ class StridedAttentionAttrs(OpAttrs):
     causal: bool = False
     zero_fully_masked: bool = True
     codes: CodeAttention | None = None
+    softcap: float = 0.0
+    window: int = 0
 
 
 RECURRENT_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

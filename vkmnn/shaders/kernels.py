@@ -1036,6 +1036,10 @@ def binary(
     )
 
 
+CachedAttentionSplit: TypeAlias = Literal[
+    0,
+    1,
+]
 CachedAttentionElement: TypeAlias = Literal[
     "f32",
     "f16",
@@ -1044,11 +1048,11 @@ CachedAttentionLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIfIIIIIIIII")
+_CACHED_ATTENTION = struct.Struct("<IIIIIIIIIIIIfIIIIIIIIII")
 
 
 class CachedAttentionParams(Params):
-    """Push constants of `cached_attention`: 88 bytes."""
+    """Push constants of `cached_attention`: 92 bytes."""
 
     __slots__ = (
         "heads",
@@ -1073,6 +1077,7 @@ class CachedAttentionParams(Params):
         "k_start",
         "v_start",
         "length_image",
+        "parts",
     )
 
     def __init__(
@@ -1100,6 +1105,7 @@ class CachedAttentionParams(Params):
         k_start: int,
         v_start: int,
         length_image: int,
+        parts: int,
     ) -> None:
         self.heads: Final = heads
         self.shared_by: Final = shared_by
@@ -1123,6 +1129,7 @@ class CachedAttentionParams(Params):
         self.k_start: Final = k_start
         self.v_start: Final = v_start
         self.length_image: Final = length_image
+        self.parts: Final = parts
 
     def pack(self) -> bytes:
         try:
@@ -1149,6 +1156,7 @@ class CachedAttentionParams(Params):
                 self.k_start,
                 self.v_start,
                 self.length_image,
+                self.parts,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _CACHED_ATTENTION, error) from None
@@ -1156,6 +1164,7 @@ class CachedAttentionParams(Params):
 
 def cached_attention(
     *,
+    split: CachedAttentionSplit,
     element: CachedAttentionElement,
     load: CachedAttentionLoad,
 ) -> Shader:
@@ -1168,12 +1177,16 @@ def cached_attention(
     whole vec4s, 64 of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are
     added to the scores. SEVERAL: there is more than one row. BY_ROW: the heads of a row lie side
     by side; where queries, keys and values are one tensor, keys and values begin at k_start and
-    v_start. An image of which the length is below 0 attends to its new rows alone, which are not
-    written.
+    v_start. Scores, windows and sinks: include/scores.glsl.j2. Where `split`, the rows of the
+    cache are shared by pc.parts workgroups, of which the first takes the new ones, too, and the
+    last to arrive merges what all have found (include/last_arriver.glsl.j2): for each a vec4 of
+    every lane, and its maximum and sum. An image of which the length is below 0 attends to its
+    new rows alone, which are not written.
     """
     return _find(
         "cached_attention",
         {
+            "split": split,
             "element": element,
             "load": load,
         },

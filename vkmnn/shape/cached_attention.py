@@ -45,6 +45,8 @@ def _cached_attention(op: Op[CachedAttentionAttrs], inputs: Infos, values: Value
         raise ShapeError(f"{shape_of(inputs, 7)} are not the numbers of rows of {q[0]} caches")
     if has_input(inputs, 8):
         check_broadcastable_to(shape_of(inputs, 8), (*q[:3], keys[2]), "mask")
+    if has_input(inputs, 9):
+        check_shape(inputs, 9, (q[1], 1, 1), "sinks")
     given = (0, 5, 6) if op.attrs.layout == "packed" else (0, 1, 2, 5, 6)
     dtype = same_dtype(inputs, *given)
     y = (q[0], q[2], q[1], v[3]) if op.attrs.layout else (*q[:3], v[3])

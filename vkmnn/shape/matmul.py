@@ -130,6 +130,8 @@ def _attention(op: Op[AttentionAttrs], inputs: Infos, values: Values) -> Outputs
     batch = broadcast_shapes(q[:-2], k[:-2], v[:-2])
     if has_input(inputs, 3):
         check_broadcastable_to(shape_of(inputs, 3), (*batch, q[-2], k[-2]), "mask")
+    if has_input(inputs, 5):
+        check_broadcastable_to(shape_of(inputs, 5), (*batch, 1, 1), "sink")
     same_dtype(inputs, 0, 1, 2)
     return [(dtype_of(inputs, 0), (*batch, q[-2], v[-1]))]
 

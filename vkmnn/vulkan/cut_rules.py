@@ -524,12 +524,15 @@ def _one_hot(op: Op[AxisAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]
     ]
 
 
+SINK = 5  # of a StridedAttention, a number for every matrix
+
+
 @CUTS.register("StridedAttention")
 def _attention(op: Op[StridedAttentionAttrs], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Matrices, and queries where what they see does not depend on their number."""
     attrs = op.attrs
     cuts = [_attention_cut(attrs, len(inputs), axis) for axis in range(len(attrs.batch))]
-    if not attrs.causal:
+    if not attrs.causal and not attrs.window:
         cuts.append(_attention_cut(attrs, len(inputs), len(attrs.batch)))
     return cuts
 
@@ -570,7 +573,21 @@ def _attention_cut(attrs: StridedAttentionAttrs, count: int, axis: int) -> Cut:
             result=seen[-1],
         )
         *taken, given = pieces
-        return Part(changed, (*taken, *[None] * (count - len(taken))), (given,))
+        others: list[Piece | None] = [None] * (count - len(taken))
+        if count > SINK:
+            others[-1] = _sinks(attrs.batch, axis, begin, end)
+        return Part(changed, (*taken, *others), (given,))
 
     touched = {0, count} if axis == len(attrs.batch) else {0, 1, 2, count}
-    return Cut(sizes[axis], 1, axis, frozenset(touched | ({3} if attrs.mask else set())), part)
+    touched |= {3} if attrs.mask else set()
+    touched |= {SINK} if count > SINK and axis < len(attrs.batch) else set()
+    return Cut(sizes[axis], 1, axis, frozenset(touched), part)
+
+
+def _sinks(batch: tuple[int, ...], axis: int, begin: int, end: int) -> Piece | None:
+    """Return the sinks of a part of the matrices; None for all, where queries are cut."""
+    if axis >= len(batch):
+        return None
+    size = (*batch[:axis], end - begin, *batch[axis + 1 :])
+    steps = row_major(batch)
+    return Piece(size, View(begin * steps[axis], tuple(steps)), size)

@@ -1,4 +1,4 @@
-"""Attention of onnxruntime's domain: on codes, and of one new row with beams."""
+"""Attention of onnxruntime's domain: on codes, of one new row with beams, of shared heads."""
 
 from __future__ import annotations
 
@@ -152,3 +152,32 @@ def test_one_new_row(kind: str, masked: bool, added: bool, biased: bool, told: b
         output_qk=int(told),
     )
     assert_same(node, feeds, {})
+
+
+@pytest.mark.parametrize(("length", "past"), [(40, 0), (1, 70), (3, 5)])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"softcap": 1.5},
+        {"local_window_size": 9},
+        {"smooth_softmax": 1},
+        {"sinks": 1},
+        {"sinks": 1, "softcap": 0.7, "local_window_size": 4, "do_rotary": 1},
+    ],
+)
+def test_shared_heads(how: dict[str, Any], length: int, past: int) -> None:
+    how, depth = dict(how), 16
+    feeds = {"x": drawn(1, 1, length, 8 * depth)}
+    feeds |= {name: drawn(2, 1, 2, past, depth) for name in ("pk", "pv")}
+    feeds["last"] = np.array([past + length - 1], np.int32)
+    constants = {"total": np.array(past + length, np.int32)}
+    names = ["x", "", "", "pk", "pv", "last", "total", "", "", "", "", ""]
+    if "do_rotary" in how:
+        names[7:9] = ["cos", "sin"]
+        constants |= {name: drawn(3, past + length, depth // 2) for name in ("cos", "sin")}
+    if how.pop("sinks", 0):
+        names[11] = "sinks"
+        constants["sinks"] = drawn(4, 4) + 1
+    node = helper.make_node("GroupQueryAttention", names, ["y", "k", "v"],
+                            domain="com.microsoft", num_heads=4, kv_num_heads=2, **how)  # fmt: skip
+    assert_same(node, feeds, constants)

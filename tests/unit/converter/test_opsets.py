@@ -492,18 +492,26 @@ def test_batch_normalization_of_single_elements(build: Build, evaluate: Evaluate
     np.testing.assert_allclose(evaluate(graph, [x])[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("extra", ["past", "softcap"])
-def test_attention_beyond_the_plain_form_is_expanded(build: Build, extra: str) -> None:
+def test_attention_with_a_past_is_expanded(build: Build) -> None:
     inputs = {name: rand(2, 4, 5, 8) for name in "qkv"}
-    order, attributes = ["q", "k", "v"], {}
-    if extra == "past":
-        inputs |= {"pk": rand(2, 4, 3, 8), "pv": rand(2, 4, 3, 8)}
-        order += ["", "pk", "pv"]
-    else:
-        attributes["softcap"] = 2.0
-    node = helper.make_node("Attention", order, ["y"], **attributes)
+    inputs |= {"pk": rand(2, 4, 3, 8), "pv": rand(2, 4, 3, 8)}
+    node = helper.make_node("Attention", ["q", "k", "v", "", "pk", "pv"], ["y"])
     model = build([node], inputs, ["y"], opset=23)
     assert not any(op.type == "Attention" for op in load_model(model).ops)
+
+
+def test_attention_with_a_soft_cap_stays_one_op(build: Build, evaluate: Evaluate) -> None:
+    inputs = {name: rand(2, 4, 5, 8) for name in "qkv"} | {"m": rand(5, 5)}
+    node = helper.make_node("Attention", list("qkvm"), ["y"], softcap=0.7)
+    graph = load_model(build([node], inputs, ["y"], opset=23))
+    assert [op.type for op in graph.ops] == ["Attention"]
+    q, k, v, mask = inputs.values()
+    scores = 0.7 * np.tanh(q @ k.transpose(0, 1, 3, 2) / np.sqrt(8) / 0.7) + mask
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = (weights / weights.sum(-1, keepdims=True)) @ v
+    np.testing.assert_allclose(
+        evaluate(graph, list(inputs.values()))[0], expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("split", [False, True])

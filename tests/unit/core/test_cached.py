@@ -33,14 +33,17 @@ class Step:
         *,
         turns: str = "qk",
         causal: bool = False,
+        sinks: tuple[int, ...] = (),
+        softcap: float = 0.0,
+        window: int = 0,
     ) -> None:
         rng = np.random.default_rng(3)
         sizes = {"q": (2, 2 * shared, rows, depth), "k": (2, 2, rows, depth),
                  "v": (2, 2, rows, depth), "ck": (2, 2, 9, depth), "cv": (2, 2, 9, depth),
                  "cos": (2, 1, rows, 2), "sin": (2, 1, rows, 2),
-                 "mask": (2, 1, rows, 9)}  # fmt: skip
+                 "mask": (2, 1, rows, 9), "sinks": sinks}  # fmt: skip
         values: dict[str, Array] = {
-            name: rng.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()
+            name: np.float32(rng.standard_normal(shape)) for name, shape in sizes.items()
         }
         values |= {"past": np.array([5]), TOTAL: np.array([5 + rows]), "axis": np.array([2]),
                    "more": np.array([1, 1, shared, 1, 1]),
@@ -60,7 +63,8 @@ class Step:
         if shared > 1:
             keys, cached = (self.repeated(name) for name in (keys, cached))
         inputs = [turned[0], keys, cached, "mask", TOTAL]
-        self.op("Attention", inputs, "y", AttentionAttrs(0.3, causal, zero_fully_masked=False))
+        attrs = AttentionAttrs(0.3, causal, zero_fully_masked=False, softcap=softcap, window=window)
+        self.op("Attention", [*inputs, *(["sinks"] if sinks else [])], "y", attrs)
 
     def repeated(self, x: str) -> str:
         x = self.op("Unsqueeze", [x, "axis"], f"{x}.u", OpAttrs())
@@ -96,6 +100,31 @@ def test_a_step_is_one_op_with_the_same_results(shared: int, turns: str, rows: i
     want, got = step.run(step.ops), step.run(ops)
     for name in ("y", "pk", "pv"):
         np.testing.assert_allclose(got[name], want[name], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"sinks": (4, 1, 1)},
+        {"softcap": 0.7},
+        {"window": 2},
+        {"window": 4, "softcap": 0.2, "sinks": (4, 1, 1)},
+    ],
+)
+def test_sinks_soft_caps_and_windows_come_along(rows: int, how: dict[str, Any]) -> None:
+    step, plain = Step(rows=rows, **how), Step(rows=rows)
+    ops = step.fused()
+    assert [op.type for op in ops] == ["CachedAttention"]
+    want, got = step.run(step.ops), step.run(ops)
+    for name in ("y", "pk", "pv"):
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-6, atol=1e-6)
+    assert np.abs(got["y"] - plain.run(plain.ops)["y"]).max() > 1e-3
+
+
+def test_sinks_that_are_not_those_of_heads_stay() -> None:
+    step = Step(sinks=(1, 1))
+    assert step.fused() == step.ops
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,24 @@ def test_chosen_mask(net, check, fill, hidden):
     assert done.types == ["Select", "Attention"]
 
 
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_limited_scores(net, check, masked, left):
+    limited, cap = net.unary("TANH", scores(net)), net.const(4.0)
+    value = net.binary("MUL", *((cap, limited) if left else (limited, cap)))
+    if masked:
+        mask = net.input(5, 7, name="m")
+        value = net.binary("ADD", *((mask, value) if left else (value, mask)))
+    done = check(attend(net, value), FUSE)
+    assert (done.only.attrs.scale, done.only.attrs.softcap) == (2.0, 4.0)
+
+
+@pytest.mark.parametrize("cap", [-4.0, 0.0])
+def test_other_factors_of_scores(net, check, cap):
+    value = net.binary("MUL", net.unary("TANH", scores(net)), net.const(cap))
+    assert check(attend(net, value), FUSE).rewrites == 0
+
+
 def test_rows_that_see_nothing_stay_what_they_are(net, check):
     mask = np.zeros((5, 7), np.float32)
     mask[2] = -np.inf

@@ -17,7 +17,7 @@ _PAST_KEY = 4  # this input and those after it belong to key-value caches
 
 @converter("Attention", since=23)
 def _attention(node: NodeContext) -> None:
-    """Without caches, windows and soft caps it is the vocabulary's Attention.
+    """Without caches and windows it is the vocabulary's Attention.
 
     3-D operands hold the heads side by side in their last axis. Heads of keys and values that
     several queries share are repeated; the lowering reads them where they lie.
@@ -26,7 +26,6 @@ def _attention(node: NodeContext) -> None:
     plain = (
         len(node.inputs) <= _PAST_KEY
         and len(node.outputs) == 1
-        and node.float("softcap", 0.0) == 0.0
         and node.int("left_window_size", -1) == -1
         and node.int("right_window_size", -1) == -1
         and not node.has("softmax_precision")
@@ -57,7 +56,7 @@ def _attention(node: NodeContext) -> None:
             operands[place] = repeated(node, operands[place], q_heads, q_heads // k_heads, depth)
     if mask:
         operands.append(_additive(node, mask, node.dtype(q)))
-    attrs = AttentionAttrs(scale, node.bool("is_causal"))
+    attrs = AttentionAttrs(scale, node.bool("is_causal"), softcap=node.float("softcap", 0.0))
     if not split:
         node.finish("Attention", operands, attrs)
         return

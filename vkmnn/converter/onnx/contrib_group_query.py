@@ -95,7 +95,7 @@ def _group_query_attention(node: NodeContext) -> None:
 def _scoring(node: NodeContext, depth: int) -> Scoring:
     sink = node.input(11)
     if not sink and node.int("smooth_softmax", -1) > 0:
-        sink = node.constant([0], node.dtype(node.input(0)))
+        sink = node.constant([0] * node.int("num_heads"), node.dtype(node.input(0)))
     told = ["", "", ""]
     told[node.int("qk_output", 0) if node.output(3) else 0] = node.output(3)
     return Scoring(

@@ -135,13 +135,13 @@ class Scoring:
     @property
     def plain(self) -> bool:
         """True where the vocabulary's Attention does it."""
-        return not (self.softcap or self.sink or self.scores or self.weights)
+        return not (self.scores or self.weights)
 
 
 def attend(
     node: NodeContext, operands: Sequence[str], mask: str, scoring: Scoring, added: str = ""
 ) -> str:
-    """Return attention [batch, heads, length, depth]; spelled out where `scoring` is not plain.
+    """Return attention [batch, heads, length, depth]; spelled out where scores are told.
 
     Args:
         node: what it is for.
@@ -153,8 +153,12 @@ def attend(
     q, k, v = operands
     if scoring.plain:
         mask = binary(node, "ADD", added, mask) if added and mask else added or mask
-        attrs = AttentionAttrs(scoring.scale, zero_fully_masked=False)
-        return node.emit("Attention", [q, k, v, *([mask] if mask else [])], attrs)
+        attrs = AttentionAttrs(scoring.scale, zero_fully_masked=False, softcap=scoring.softcap)
+        inputs = [q, k, v, *([mask] if mask or scoring.sink else [])]
+        if scoring.sink:
+            shape = node.ints_constant([-1, 1, 1])
+            inputs += ["", node.emit("Reshape", [scoring.sink, shape], ReshapeAttrs())]
+        return node.emit("Attention", inputs, attrs)
     dtype, cap = node.dtype(q), scoring.softcap
     alpha = scoring.scale / (cap or 1.0)
     scores = node.emit("MatMul", [q, k], MatMulAttrs(transpose_b=True, alpha=alpha))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 
@@ -42,10 +43,13 @@ class _Match:
     scale: float
     ops: tuple[Op, ...]
     guarded: bool = False
+    softcap: float = 0.0
 
 
 class FuseAttention(PatternPass[_Match]):
     """MatMul(Softmax(MatMul(q, kᵀ) · scale + mask), v): Attention.
+
+    Before the mask, scores may be limited: cap · Tanh(scores / cap).
 
     The mask may be added, or be chosen by a Select with a very negative number. The protection
     against rows that are masked completely (0 where the Softmax is NaN) goes where no such row can
@@ -68,10 +72,13 @@ class FuseAttention(PatternPass[_Match]):
         if not _is_over_last_axis(softmax, index):
             return NoMatch("the Softmax is not over the last axis")
         masking, scores, mask = _masked(softmax.inputs[0], index)
+        cap, limiting, scores = _capped(scores, index)
         product = index.producer_of_type(scores, "MatMul")
         if product is None:
             return NoMatch("no product of queries and keys")
-        inside = [one for one in (product, masking, softmax, guard, op) if one is not None]
+        inside = [
+            one for one in (product, *limiting, masking, softmax, guard, op) if one is not None
+        ]
         if guard is not None:
             inside.append(index.producer(guard.inputs[0]) or guard)
         if not all(index.read_only_by(one.outputs[0], inside) for one in inside if one is not op):
@@ -79,8 +86,12 @@ class FuseAttention(PatternPass[_Match]):
         guarded = guard is not None and not _is_finite(mask, index)
         if guarded and not _grows(value, index):
             return NoMatch("a row may be masked completely, and is then protected")
+        if limiting and any(product.inputs[2:]):
+            return NoMatch("the scores are limited with a bias")
         found = self._finish(op, product, value, scores, masking, mask, inside, index)
-        return replace(found, guarded=guarded) if isinstance(found, _Match) else found
+        if not isinstance(found, _Match):
+            return found
+        return replace(found, guarded=guarded, scale=found.scale * (cap or 1.0), softcap=cap)
 
     def _finish(
         self,
@@ -120,7 +131,7 @@ class FuseAttention(PatternPass[_Match]):
         if match.mask is not None:
             inputs.append(self._mask(op, match.mask, new, index))
         attrs, source = (
-            AttentionAttrs(match.scale, zero_fully_masked=match.guarded),
+            AttentionAttrs(match.scale, zero_fully_masked=match.guarded, softcap=match.softcap),
             merged_source(match.ops),
         )
         new.append(Op("Attention", op.name, inputs, list(op.outputs), attrs, source))
@@ -158,10 +169,26 @@ def _guarded(op: Op | None, index: GraphIndex) -> str | None:
     return value if test.inputs[0] == value and index.scalar(zero) == 0.0 else None
 
 
+def _capped(name: str, index: GraphIndex) -> tuple[float, tuple[Op, ...], str]:
+    """Return c where scores are c · Tanh(x), the ops that limit them so, and x; else 0."""
+    outer = index.producer_of_type(name, "BinaryOp")
+    for limited, other in permutations(binary_parts(outer, "MUL") or (), 2):
+        cap, tanh = index.scalar(other), index.producer_of_type(limited, "UnaryOp")
+        if cap is None or cap <= 0 or tanh is None or outer is None:
+            continue
+        if isinstance(tanh.attrs, UnaryAttrs) and tanh.attrs.kind == "TANH":
+            return cap, (outer, tanh), tanh.inputs[0]
+    return 0.0, (), name
+
+
 def _is_over_last_axis(op: Op[SoftmaxAttrs], index: GraphIndex) -> bool:
     attrs, rank = op.attrs, index.rank(op.outputs[0])
     last = attrs.axis == -1 or (rank is not None and attrs.axis == rank - 1)
     return last and not attrs.log
+
+
+def _is_scores(name: str, index: GraphIndex) -> bool:
+    return index.producer_of_type(_capped(name, index)[2], "MatMul") is not None
 
 
 def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]:
@@ -170,7 +197,7 @@ def _masked(name: str, index: GraphIndex) -> tuple[Op | None, str, _Mask | None]
     parts = binary_parts(op, "ADD")
     if parts is not None:
         first, second = parts
-        if index.producer_of_type(first, "MatMul") is None:
+        if not _is_scores(first, index):
             first, second = second, first
         return op, first, _Mask(second)
     if op is not None and op.type == "Select":

@@ -58,10 +58,30 @@ def _cases(variant: Variant) -> Iterator[Case]:
             numbers = np.arange(queries)
             spikes[numbers, (numbers + numbers // 8) % keys] = 200
             yield op_case("Attention", AttentionAttrs(0.5), [*operands, spikes])
+            yield from _scored(operands, heads)
         if number < 3:
             yield _counted(operands, (mask, None, None)[number], keys)
     same = floats(3, sizes[0][4], seed=5)
     yield op_case("Attention", AttentionAttrs(0.5, zero_fully_masked=False), [same, same, same])
+
+
+def _scored(operands: list[AnyArray | None], heads: int) -> Iterator[Case]:
+    """Yield soft caps, sinks and windows: of one key, beginning at all places, and of all keys."""
+    sink, (q, k, *_) = floats(heads, 1, 1, seed=7), operands
+    assert q is not None
+    assert k is not None
+    capped = AttentionAttrs(8.0, zero_fully_masked=False, softcap=2.0)
+    # Scores on both sides of the place where the hyperbolic tangent's formula changes.
+    yield op_case("Attention", capped, operands, rtol=1e-4, atol=1e-5)
+    for window in (1, 20):
+        attrs = AttentionAttrs(0.5, window=window)
+        yield op_case("Attention", attrs, [*operands, None, None, sink + 2])
+    hidden = np.full((q.shape[-2], k.shape[-2]), -np.inf, np.float32)
+    hidden[1:, 2:9] = 0
+    for seen in (sink, np.full_like(sink, -np.inf)):
+        yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden, None, seen])
+    keys = np.array([50], np.int64)
+    yield op_case("Attention", AttentionAttrs(0.5, window=33), [*operands, None, keys, sink])
 
 
 def _counted(operands: list[AnyArray | None], mask: AnyArray | None, keys: int) -> Case:
@@ -183,6 +203,20 @@ _CACHED = (
 )
 
 
+# Soft cap, window, and whether there are sinks, of some of them.
+_SCORED = {
+    1: (2.0, 50, True),
+    2: (0.5, 0, False),
+    3: (0.0, 1, True),
+    4: (0.0, 70, False),
+    7: (0.0, 2, True),
+    8: (1.5, 3, False),
+    10: (0.0, 65, True),
+    11: (0.0, 1, False),
+    12: (0.0, 66, False),
+}
+
+
 @shader_cases("cached_attention")
 def cached_attention(variant: Variant) -> Iterator[Case]:
     """Empty, broken and full blocks of rows, tables and masks of all kinds; the rest is poison."""
@@ -212,6 +246,18 @@ def cached_attention(variant: Variant) -> Iterator[Case]:
         ]
         attrs = CachedAttentionAttrs(0.5, width, number % 2 == 1, number % 2 == 0, layout)
         inputs = [*_laid_out(new, layout), *tables, *caches, each, mask]
+        yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)
+        if number not in _SCORED:
+            continue
+        cap, window, sinks = _SCORED[number]
+        for cache in caches if window else []:  # before the window, nothing is read
+            for image in range(images):
+                cache[image, :, : max(each[image % each.size] + 1 - window, 0)] = np.nan
+        if mask is not None and window:
+            mask = mask.copy()
+            mask[..., : held // 2] = 0
+        attrs = replace(attrs, softcap=cap, window=window)
+        inputs = [*inputs[:-1], mask, floats(heads, 1, 1, seed=8) if sinks else None]
         yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)
 
 

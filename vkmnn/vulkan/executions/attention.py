@@ -11,7 +11,7 @@ import numpy as np
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import View
-from vkmnn.ir.ops import CodeAttention, StridedAttentionAttrs
+from vkmnn.ir.ops import CachedAttentionAttrs, CodeAttention, StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.attention_kernels import (
     COLUMNS,
@@ -30,7 +30,7 @@ from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 
 MAX_CODED_KEYS = 1024  # whose scores lie in shared memory
 CODED_COLUMNS = 256  # of values, which a workgroup sums at once
-MASK, LENGTH = 3, 4  # numbers of inputs
+MASK, LENGTH, SINK = 3, 4, 5  # numbers of inputs
 
 
 @vulkan_execution("StridedAttention")
@@ -56,15 +56,16 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             raise Rejection(f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations")
 
     def fp16_operands(self) -> Fp16Operands:
-        """Take fp16, except for the mask: the value that hides a key may lie beyond its range."""
+        """Take fp16, except for mask and sinks: what hides a key may lie beyond its range."""
         rule = Fp16Rule.FULL if self.attrs.codes else self.fp16_rule
-        return self.by_rule(rule, wide=MASK)
+        takes, gives = self.by_rule(rule, wide=MASK)
+        return [fp16 and place != SINK for place, fp16 in enumerate(takes)], gives
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         attrs, output = self.attrs, self.output
         q, k, v = (self.operand(index) for index in range(3))
-        mask, length = self.optional(MASK), self.optional(LENGTH)
+        mask, length, sink = (self.optional(place) for place in (MASK, LENGTH, SINK))
         if 0 in output.shape:
             return
         views = (*attrs.views, attrs.result)
@@ -79,7 +80,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             keys=attrs.keys,
             depth=attrs.depth,
             width=attrs.width,
-            scale=attrs.scale,
+            scale=attrs.scale / (attrs.softcap or 1.0),
             q_start=q_at.offset,
             q_batch=q_at.strides[:3],
             q_row=q_at.strides[3],
@@ -94,12 +95,14 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             y_batch=y_at.strides[:3],
             y_row=y_at.strides[3],
         )
-        spec: dict[str, int | bool] = {
+        spec: dict[str, int | bool | float] = {
             "MASK": 0 if mask is None else 2 if seen.strides[3] else 1,
             "CAUSAL": attrs.causal,
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
             "COUNTED": length is not None,
         }
+        if not attrs.codes:
+            spec |= {"SINK": sink is not None, **score_spec(attrs)}
         groups = (
             ceil_div(attrs.queries, kernel.rows),
             prod(attrs.batch),
@@ -107,7 +110,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         )
         # A binding that the specialization leaves out still needs a buffer; any will do.
         seen_by = _rounding(attrs.codes, encoder) if attrs.codes else mask or q
-        tensors = [q, k, v, seen_by, length or q, output]
+        tensors = [q, k, v, seen_by, length or q, *([] if attrs.codes else [sink or q]), output]
         if isinstance(kernel, AttentionCodes):
             groups = (*groups[:2], 1)
         encoder.dispatch(shader, tensors, params, groups, spec)
@@ -115,6 +118,11 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             width = 2 if encoder.fp16 else 4
             info, made = encoder.info, kernel
             encoder.expect(lambda: Expected(time_of(made, attrs, info, width)))
+
+
+def score_spec(attrs: StridedAttentionAttrs | CachedAttentionAttrs) -> dict[str, float]:
+    """Return how kernels of attention limit scores, and which keys they leave out."""
+    return {"CAPPED": attrs.softcap != 0, "CAP": attrs.softcap, "WINDOW": attrs.window}
 
 
 def _rounding(codes: CodeAttention, encoder: VulkanEncoder) -> Tensor:

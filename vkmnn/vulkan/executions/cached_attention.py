@@ -8,16 +8,18 @@ from vkmnn.ir.ops import CachedAttentionAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cached_kernels import KEYS, PART_VECTORS, PARTS, CachedProblem, kernels_of
+from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.executions.attention import score_spec
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
 from vkmnn.vulkan.storage import reject_integers
 
 MAX_DEPTH = 256
 """Elements of a row: a workgroup keeps rows in 64 vec4s."""
-KEYS = 64
-COSINES, SINES, MASK = 3, 4, 8
+COSINES, SINES, MASK, SINKS = 3, 4, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         steps = sizes.depth // 4 + KEYS // 4 + (1 << _log2(sizes.columns // 4)) + 1
         if (ceil_div(sizes.capacity, KEYS) + sizes.rows) * steps > MAX_LOOP_ROUNDS:
             raise Rejection(f"a cache of {sizes.capacity} rows")
-        groups = (sizes.heads, sizes.images, sizes.rows)
+        groups = (sizes.heads * PARTS[-1], sizes.images, sizes.rows)
         if any(n > most for n, most in zip(groups, info.limits.max_workgroup_count, strict=True)):
             raise Rejection(f"{groups} workgroups")
 
@@ -55,7 +57,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         return _Sizes(y[0], heads, groups, rows, capacity, depth, y[3])
 
     def fp16_operands(self) -> Fp16Operands:
-        """Follow what is new; caches and mask are float32."""
+        """Follow what is new; caches, mask and sinks are float32."""
         wanted, _ = self.by_rule(Fp16Rule.FULL)
         new = [tensor for tensor in self.inputs[:3] if tensor is not None]
         fp16 = all(tensor.fp16 for tensor in new)
@@ -68,13 +70,18 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         q = self.operand(0)
         k, v = (q, q) if packed else (self.operand(1), self.operand(2))
         keys, cached, length = (self.operand(place) for place in (5, 6, 7))
-        cosines, sines, mask = (self.optional(place) for place in (COSINES, SINES, MASK))
+        cosines, sines, mask, sinks = (
+            self.optional(place) for place in (COSINES, SINES, MASK, SINKS)
+        )
         y, new_keys, new_values = self.outputs
         encoder.alias(new_keys, keys)
         encoder.alias(new_values, cached)
         if 0 in q.shape or 0 in keys.shape:
             return
-        spec = {
+        workgroups = sizes.heads * sizes.images * sizes.rows
+        seen = min(sizes.capacity, attrs.window or sizes.capacity)
+        problem = CachedProblem(workgroups, seen, sizes.depth + sizes.columns)
+        spec: dict[str, int | bool | float] = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
             "PAIRS": cosines is not None and cosines.shape[3] != attrs.width,
@@ -82,20 +89,31 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
             "SEVERAL": sizes.rows > 1,
             "BY_ROW": bool(attrs.layout),
+            "SINK": sinks is not None,
+            **score_spec(attrs),
         }
-        shader = kernels.cached_attention(element=encoder.element, load=encoder.load)
+        kernel = encoder.choose("cached_attention", problem, kernels_of(problem, encoder.info))
+        shader = kernels.cached_attention(
+            split=0 if kernel.parts == 1 else 1,
+            element=encoder.element,
+            load=encoder.load if kernel.parts == 1 else "buffer",
+        )
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
+        tensors.append(sinks or keys)
+        tensors += [y, new_keys, new_values]
+        if kernel.parts > 1:
+            parts = encoder.scratch(4 * PART_VECTORS * kernel.parts * workgroups, full=True)
+            tensors += [parts, encoder.counter(workgroups)]
+        params = self._params(sizes, cosines, mask, kernel.parts)
         encoder.dispatch(
-            shader,
-            [*tensors, y, new_keys, new_values],
-            self._params(sizes, cosines, mask),
-            (sizes.heads, sizes.images, sizes.rows),
-            spec,
+            shader, tensors, params, (sizes.heads * kernel.parts, sizes.images, sizes.rows), spec
         )
+        info = encoder.info
+        encoder.expect(lambda: Expected(kernel.time(problem, info)))
 
     def _params(
-        self, sizes: _Sizes, cosines: Tensor | None, mask: Tensor | None
+        self, sizes: _Sizes, cosines: Tensor | None, mask: Tensor | None, parts: int
     ) -> kernels.CachedAttentionParams:
         attrs, depth, columns = self.attrs, sizes.depth, sizes.columns
         table = cosines.shape if cosines is not None else (1, 1, 1, 0)
@@ -120,7 +138,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             mask_head=seen[2] * seen[3] if seen[1] > 1 else 0,
             lanes_log2=_log2(columns // 4),
             scores=KEYS,
-            scale=attrs.scale,
+            scale=attrs.scale / (attrs.softcap or 1.0),
             rows=sizes.rows,
             table_row=table[3] if table[2] > 1 else 0,
             mask_row=seen[3] if seen[2] > 1 else 0,
@@ -130,6 +148,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             k_start=k_start,
             v_start=v_start,
             length_image=int(self.operand(7).shape != (1,)) if sizes.images > 1 else 0,
+            parts=parts,
         )
 
 

@@ -134,6 +134,7 @@ def _group_query_attention(s: Sketch, op: str) -> None:
         rotary_interleaved=s.choose(0, 1) if rotary else None,
         local_window_size=s.choose(None, None, s.size(6)),
         softcap=s.choose(None, None, 2.0),
+        smooth_softmax=s.choose(None, None, 1) if len(rest) < 5 else None,
         scale=s.choose(None, 0.5),
     )
 
