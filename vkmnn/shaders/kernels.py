@@ -2112,13 +2112,15 @@ def conv_row(
     """Return a variant of `conv_row`.
 
     Convolution of codes by windows three wide as F(4, 3) along rows, for CPU devices: a workgroup
-    is one subgroup of `lanes` invocations and makes four pixels of each of `lanes` tiles, for as
-    many channel blocks. A lane transforms the six pixels of its own tile, and the weights of its
-    own block; as in conv_rotate, tiles reach the other lanes by a rotation. Sums are 32-bit
-    integers that may wrap around: whatever the twenty-fourfold of a result was, an odd factor and
-    a shift give back its lower bits. Weights are [panel][row of taps][C / 4][tap][lanes], ivec4s
-    of a word for each input channel. Pixels are tiles here, and `stride` and `out_stride` go from
-    one to the next; `row` lies between pixels.
+    is one subgroup of `lanes` invocations and makes four pixels of each of half as many tiles,
+    for `lanes` channel blocks. A lane transforms the six pixels of a tile, half of which it
+    loads, and another lane the others, and the weights of its own block; as in conv_rotate, tiles
+    reach the other lanes by a rotation. With as many tiles as lanes, the loop would be too long
+    for what processors keep of decoded instructions. Sums are 32-bit integers that may wrap
+    around: whatever the twenty-fourfold of a result was, an odd factor and a shift give back its
+    lower bits. Weights are [panel][row of taps][C / 4][tap][lanes], ivec4s of a word for each
+    input channel. Pixels are tiles here, and `stride` and `out_stride` go from one to the next;
+    `row` lies between pixels.
     """
     return _find(
         "conv_row",

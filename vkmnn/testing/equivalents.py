@@ -148,7 +148,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("conv_rotate.comp.j2", r"min\(first, pc.group_blocks (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_rotate.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_row.comp.j2", r"min\(first, pc.group_blocks (\+ 1u|- 0u)\)", _CLAMP),
-    Equivalent("conv_row.comp.j2", r"min\(m \+ lane, pixels (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_row.comp.j2", r"min\(m \+ from0, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_depthwise.comp.j2", r"min\(m\d+, pixels (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_gather.comp.j2", r"min\(m, pc.pixels (\+ 1u|- 0u)\)", _CLAMP),
     *(

@@ -28,7 +28,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution
 from vkmnn.vulkan.executions.raster import PartRasterExecution
 from vkmnn.vulkan.recording import Recording
-from vkmnn.vulkan.storage import FP16_BYTES, VECTOR_BYTES, storage_bytes
+from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, VECTOR_BYTES, storage_bytes
 
 CreateExecution = Callable[
     [Op, Sequence["Tensor | None"], Sequence[Tensor]], "Execution | Rejection"
@@ -76,9 +76,14 @@ class Divider:
 
     def is_small(self, tensors: Iterable[Tensor | None]) -> bool:
         """Return whether no tensor can take enough bytes, in whatever form, for a cut."""
-        limit = self.info.limits.max_storage_buffer_range // SUSPECT // VECTOR_BYTES
+        limit = self.info.limits.max_storage_buffer_range // SUSPECT
         # An element takes a whole vector at most: where it is the only channel of a block.
-        return max([prod(t.shape) for t in tensors if t is not None], default=0) <= limit
+        # Constants lie in plain order, until kernels pack them.
+        return all(
+            prod(t.shape) * (VECTOR_BYTES if t.value is None else ELEMENT_BYTES) <= limit
+            for t in tensors
+            if t is not None
+        )
 
     def divide(
         self, command: Command, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]

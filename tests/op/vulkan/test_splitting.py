@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from tests.op.vulkan.harness import device
+from vkmnn.core.execution import Rejection
 from vkmnn.core.plan import Plan
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Activation, Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import AxisAttrs, MatMulAttrs
 from vkmnn.runtime import Device
 from vkmnn.runtime.pipeline_store import PipelineStore
 from vkmnn.vulkan.backend import VulkanBackend
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.splitting import SUSPECT, Divider
 
 LIMIT = 16 << 10
 
@@ -94,3 +98,20 @@ def test_a_large_constant_is_copied_in_parts(small: Device) -> None:
     assert not made.placement().off_device
     np.testing.assert_array_equal(made.execute({"x": x})["y"], expected)
     made.close()
+
+
+def test_constants_count_as_they_lie(small: Device) -> None:
+    """Codes are not read as bytes where an op may be cut: not for the sake of large weights."""
+    divider = Divider("VULKAN", lambda *_: Rejection(""), small.info, lambda: VulkanEncoder(small))
+    each = LIMIT // SUSPECT // 4
+
+    def weights(count: int) -> Tensor:
+        info = TensorInfo("w", DType.INT8, (count,))
+        return Tensor(info, Usage.CONSTANT, value=np.zeros(count, np.int8))
+
+    def computed(count: int) -> Tensor:
+        return Tensor(TensorInfo("x", DType.FLOAT32, (count,)))
+
+    assert divider.is_small([weights(each), None, computed(each // 4)])
+    assert not divider.is_small([weights(each + 1)])
+    assert not divider.is_small([computed(each // 4 + 1)])

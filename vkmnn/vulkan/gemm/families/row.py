@@ -27,15 +27,13 @@ TAPS, PIXELS = 3, 4
 """Of F(4, 3)."""
 READ = PIXELS + TAPS - 1
 # Nanoseconds of one core, on the scale of `CPU_TILES`: a round of the loop, and what follows it.
-ROUND_NS, STORE_NS = 320.0, 1200.0
-# Where weights take more bytes than a core keeps, a round waits for them: by how much.
-CACHED_BYTES, COLD = 1 << 20, 1.7
+ROUND_NS, STORE_NS = 175.0, 600.0
 
 
 @conv_family
 @dataclass(frozen=True, slots=True)
 class ConvRow(ConvKernel):
-    """A workgroup is a subgroup of `lanes`: as many tiles of four pixels and channel blocks."""
+    """A workgroup is a subgroup of `lanes`: as many channel blocks of half as many tiles."""
 
     lanes: kernels.ConvRowLanes
     family = "row"
@@ -67,11 +65,15 @@ class ConvRow(ConvKernel):
 
     def nanoseconds(self, problem: ConvProblem) -> tuple[float, float]:
         """Return the time on one core: of its loops, and of what follows them."""
-        tiles = ceil_div(tiled(problem).pixels, self.lanes)
+        tiles = ceil_div(tiled(problem).pixels, self.tiles)
         panels = problem.group * ceil_div(problem.outputs, 4 * self.panel)
         rounds = tiles * panels * rounds_of(problem)
-        waits = COLD if self.elements(problem) > CACHED_BYTES else 1.0
-        return rounds * waits * ROUND_NS, tiles * panels * STORE_NS
+        return rounds * ROUND_NS, tiles * panels * STORE_NS
+
+    @property
+    def tiles(self) -> int:
+        """Half as many as channel blocks: loops of more take twice as long, as they are decoded."""
+        return self.lanes // 2
 
     @property
     def panel(self) -> int:
@@ -115,7 +117,7 @@ class ConvRow(ConvKernel):
             "PADDED": tiles.padded,
             "ONE_BLOCK": problem.inputs <= 4,
         }
-        count = ceil_div(tiles.pixels, self.lanes)
+        count = ceil_div(tiles.pixels, self.tiles)
         folds = ceil_div(count, encoder.info.limits.max_workgroup_count[0])
         panels = problem.group * bound.sizes["group_panels"]
         encoder.dispatch(
