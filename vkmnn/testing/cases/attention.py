@@ -80,6 +80,9 @@ def _scored(operands: list[AnyArray | None], heads: int) -> Iterator[Case]:
     hidden[1:, 2:9] = 0
     for seen in (sink, np.full_like(sink, -np.inf)):
         yield op_case("Attention", AttentionAttrs(0.5), [*operands, hidden, None, seen])
+    band = np.full_like(hidden, -np.inf)
+    band[np.tri(*band.shape, 33) > np.tri(*band.shape, 20)] = 0
+    yield op_case("Attention", AttentionAttrs(0.5), [*operands, band])
     keys = np.array([50], np.int64)
     yield op_case("Attention", AttentionAttrs(0.5, window=33), [*operands, None, keys, sink])
 
