@@ -313,6 +313,10 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("recurrent.comp.j2", r"^uint \w+ = 1u;", "`main` sets it before anything reads it"),
     Equivalent("recurrent.comp.j2", r"; j0 <= end;", "a round more, in which no unit is left"),
     Equivalent("raster.comp.j2", _WEAKER, _AXIS),
+    Equivalent("raster_parts.comp.j2", _WEAKER, _AXIS),
+    Equivalent("raster_parts.comp.j2", r"int next = 0;", "the first region begins at 0"),
+    Equivalent("raster_parts.comp.j2", r"dst \+= k / part5\.w", "vec4s lie side by side"),
+    Equivalent("raster_parts.comp.j2", r"if \(part1\.x >= 0\)", "no images: a vec4 stays in place"),
     Equivalent("reduce_exact.comp.j2", r"uint quotient = 1u", "64 steps shift it out of the word"),
     Equivalent(
         "roi_align.comp.j2",

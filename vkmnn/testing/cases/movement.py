@@ -136,23 +136,29 @@ def _of_parts(width: int) -> Iterator[Case]:
         x = _typed(number, *shape[:-1], shape[-1] * width)
         pads = [axis % 2 for axis in range(x.ndim)]
         if width == 4:
-            pads[-1] = 0
+            pads[-2:] = [1, 0]
         inputs = [x, np.array(pads * 2, np.int64)]
         yield _case("Pad", PadAttrs("reflect"), *inputs)
     # Channels, not in whole blocks, of several images; whole blocks side by side.
     if width == 1:
         parts = [floats(2, channels, 5, 7, seed=channels) for channels in (3, 6, 1)]
         yield blocked_case("Concat", AxisAttrs(1), parts, rtol=0, atol=0)
-        return
-    feeds = {f"in{n}": whole(2, channels, 5, 3, seed=n) for n, channels in enumerate((4, 12))}
+    counts = (4, 12) if width == 4 else (3, 13)
+    for batch in (1, 2):
+        yield _channels_last([whole(batch, count, 5, 3, seed=count) for count in counts])
+
+
+def _channels_last(images: Sequence[AnyArray]) -> Case:
+    """Return the case of images whose channels are put last, side by side."""
+    feeds = {f"in{number}": image for number, image in enumerate(images)}
     ops = []
     for name in feeds:
-        ops.append(maximum(name, f"{name}:pooled", 2))
-        ops.append(
-            Op("Transpose", f"{name}:turn", [f"{name}:pooled"], [name + "t"], _CHANNELS_LAST)
-        )
-    ops.append(Op("Concat", "concat", [f"{name}t" for name in feeds], ["out"], AxisAttrs(-1)))
-    yield chain_case(ops, feeds, {})
+        pooled, turned = f"{name}:pooled", f"{name}:turned"
+        ops.append(maximum(name, pooled, 2))
+        ops.append(Op("Transpose", f"{turned}:op", [pooled], [turned], _CHANNELS_LAST))
+    parts = [f"{name}:turned" for name in feeds]
+    ops.append(Op("Concat", "concat", parts, ["out"], AxisAttrs(-1)))
+    return chain_case(ops, feeds, {})
 
 
 _CHANNELS_LAST = TransposeAttrs((0, 2, 3, 1))
