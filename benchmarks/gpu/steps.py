@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -513,7 +513,8 @@ def _vectors(setting: Setting, section: Section) -> None:
     items = [
         problems.product(*size).stored(fp16) for size in problems.VECTORS for fp16 in setting.stored
     ]
-    _time_all(setting, section, items)
+    steps = [replace(item, what=f"{item.what}, steps at once", kind="gemv steps") for item in items]
+    _time_all(setting, section, [*items, *steps])
     rate = class_of(setting.device.info).stream_bytes
     rows = []
     for each in (each for each in section.measured if each.rule):
