@@ -444,14 +444,17 @@ def test_threads_with_futures_over_sessions(vulkan: None, seconds: float) -> Non
         for thread in threads:
             thread.join()
 
-    weather(time.monotonic() + seconds / 10)  # until runs have overlapped in every plan
+    weather(time.monotonic() + seconds / 10)
     assert not wrong
-    counts, held = first.counters(), open_device("auto").stats()
-    weather(time.monotonic() + seconds)
+    counts, held = first.counters(), [open_device("auto").stats()["bytes"]]
+    # A plan whose runs overlap for the first time is recorded in a second lane.
+    while len(held) < 2 or (seconds and held[-1] != held[-2] and len(held) < 5):
+        weather(time.monotonic() + seconds)
+        held.append(open_device("auto").stats()["bytes"])
     assert not wrong
     assert counts["plans"] == first.counters()["plans"] == 3
     if seconds:
-        assert open_device("auto").stats()["bytes"] == held["bytes"]
+        assert held[-1] == held[-2], f"grows: {held}"
     for session in sessions:
         session.close()
 
