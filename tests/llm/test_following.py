@@ -16,7 +16,7 @@ from tests.llm import tiny
 from tests.llm.oracle import greedy
 from vkmnn.core import chained
 from vkmnn.core.chained import Following
-from vkmnn.core.follower import QUEUE
+from vkmnn.core.follower import QUEUE, Follower
 from vkmnn.llm.sequence import Sequence
 from vkmnn.runtime.device import enumerate_devices
 from vkmnn.runtime.drivers.vulkan import command
@@ -151,6 +151,49 @@ def test_steps_ahead_change_nothing(model: Any, text: Sequence, ahead: int) -> N
     while len(again) < 12:
         again.append(_likeliest(text, again[-1]))
     assert made == again
+
+
+def test_steps_waited_for_together_change_nothing(
+    text: Sequence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host waits for two, or for all that are queued; other tokens and cuts go between."""
+    token = int(text.extend(PROMPT)[-1].argmax())
+    expected = [token]
+    while len(expected) < 12:
+        expected.append(text.follow(expected[-1], 0) or 0)
+    for together in (2, QUEUE, QUEUE + 1):
+        monkeypatch.setattr(text.waits, "together", together)
+        text.truncate(len(PROMPT))
+        made = [token]
+        while len(made) < 12:
+            made.append(text.follow(made[-1], 11 - len(made)) or 0)
+        assert made == expected
+        text.truncate(len(PROMPT) + 3)
+        assert text.follow(expected[3], 5) == expected[4]
+        other = text.follow((expected[4] + 1) % 320, 5)
+        text.truncate(len(PROMPT) + 4)
+        assert text.follow((expected[4] + 1) % 320, 0) == other
+
+
+def test_a_text_that_nobody_reads_along_is_waited_for_in_pairs(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    step = Follower.step
+
+    def stepped(self: Follower, *arguments: Any) -> int:
+        begun.append(self.ended)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Follower, "step", stepped)
+    alone = "".join(model.stream(PROMPT, 30))
+    assert not any(begun)
+    begun.clear()
+    made = model.generate(PROMPT, 30)
+    assert made.text == alone
+    if len(made.tokens) > 12:
+        assert begun[:9] == [0] * 9
+        assert begun[9:].count(1) >= (len(made.tokens) - 12) // 2
 
 
 def test_what_was_queued_is_forgotten(text: Sequence) -> None:

@@ -19,14 +19,28 @@ from vkmnn.records import dataclass
 QUEUE = 4
 """Recordings of a step, and so the number of steps that may be queued."""
 
+REFILL = 3
+"""With fewer steps queued, as many are submitted as are missing.
+
+One after the other they cost less than one at a time: what a token runs on the host is not in the
+processor's caches, where a device that computes on the CPU has put weights meanwhile.
+"""
+
 _NOTHING: dict[str, Array] = {}  # is what the host feeds
 
 
 @dataclass(slots=True)
 class Waits:
-    """CPU seconds that waiting for the device has taken."""
+    """How steps are waited for, and CPU seconds that waiting for the device has taken.
+
+    Attributes:
+        seconds: so far.
+        together: how many steps to wait for at once, where they are queued: nobody wants a token
+            before the others are there.
+    """
 
     seconds: float = 0.0
+    together: int = 1
 
 
 class Follower:
@@ -39,6 +53,9 @@ class Follower:
         lengths: for each recording, where it finds the number of rows, [1].
         settings: of steps that draw, where they find how; empty for others.
         waits: what waiting for steps is added to.
+
+    Attributes:
+        ended: how many of the queued steps are known to have ended.
     """
 
     def __init__(
@@ -63,6 +80,7 @@ class Follower:
         self._begun: set[int] = set()
         self._after = (-1, -1)
         self._waits = waits
+        self.ended = 0
 
     @property
     def queued(self) -> int:
@@ -81,14 +99,19 @@ class Follower:
         if self._after != (token, rows) or self._drawing is not drawing:
             self._begin(token, rows, drawing)
         queue = self._queue
-        while len(queue) < wanted:
-            turn = self._turn
-            self._begun.add(turn)
-            self._segments[turn].begin(_NOTHING)
-            queue.append(turn)
-            self._turn = self._next_turns[turn]
+        if len(queue) < REFILL:
+            while len(queue) < wanted:
+                turn = self._turn
+                self._begun.add(turn)
+                self._segments[turn].begin(_NOTHING)
+                queue.append(turn)
+                self._turn = self._next_turns[turn]
         self._after = (-1, -1)
         start = time.thread_time()
+        if self.ended:
+            self.ended -= 1
+        elif self._waits.together > 1:
+            self._end_together()
         turn = self._finish()
         self._waits.seconds += time.thread_time() - start
         chosen = self._chosen[turn]()
@@ -119,6 +142,13 @@ class Follower:
         ):
             self._settings[name].copy_from(np.array([[value]], np.float32))
 
+    def _end_together(self) -> None:
+        """Wait for several steps by waiting for the last of them."""
+        more = min(self._waits.together, len(self._queue)) - 1
+        if more:
+            self._segments[self._queue[more]].end(None)
+            self.ended = more
+
     def _finish(self) -> int:
         """Wait for the oldest step; return its number. Interrupted, it remains to be waited for."""
         turn = self._queue[0]
@@ -133,6 +163,7 @@ class Follower:
     def forget(self) -> None:
         """Wait for what is queued; its tokens are not wanted."""
         self._after = (-1, -1)
+        self.ended = 0
         while self._queue:
             self._finish()
 

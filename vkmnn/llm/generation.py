@@ -122,9 +122,11 @@ class Generation:
         if most == 0:
             result.finish_reason = "length"
             return
-        if not self._options.speculate:
+        sequence, guesses = self._sequence, self._options.speculate
+        if not guesses:
             self._announce(pending[-1])
-        waits = self._sequence.waits
+        waits = sequence.waits
+        waits.together = 1
         while True:
             for token in pending:
                 piece = self._told(token)
@@ -132,10 +134,15 @@ class Generation:
                     yield piece
                 if result.finish_reason:
                     break
-            if result.finish_reason or self._ended():
+            if sequence.room < 1 and not result.finish_reason:
+                result.finish_reason = "length"
+            if result.finish_reason:
                 break
             start, busy = time.perf_counter(), time.thread_time() - waits.seconds
-            pending = self._step(pending[-1])
+            last = pending[-1]
+            chosen = None if guesses else self._followed(last)
+            pending = self._checked(last) if chosen is None else [chosen]
+            result.runs += 1
             result.decode_seconds += time.perf_counter() - start
             result.host_seconds += time.thread_time() - waits.seconds - busy
         yield from self._flushed()
@@ -163,20 +170,14 @@ class Generation:
             return []
         return [self._sampler.pick(logits[-1], prompt)]
 
-    def _step(self, token: int) -> list[int]:
+    def _checked(self, token: int) -> list[int]:
         """Run a token and guesses; return the next tokens."""
         sequence = self._sequence
-        if not self._options.speculate:
-            chosen = self._followed(token)
-            if chosen is not None:
-                self.result.runs += 1
-                return [chosen]
         text = [*sequence.tokens, token]
         most = min(self._options.speculate, DRAFTS - 1, sequence.room - DRAFTS)
         guesses = drafted(text, most)
         held = len(sequence.tokens)
         logits = sequence.extend([token, *guesses], 1 + len(guesses))
-        self.result.runs += 1
         made: list[int] = []
         for row, guess in zip(logits, [*guesses, None], strict=True):
             made.append(self._sampler.pick(row, [*text, *made]))
@@ -238,11 +239,6 @@ class Generation:
             result.finish_reason = "length"
         result.text += piece
         return piece
-
-    def _ended(self) -> bool:
-        if self._sequence.room < 1:
-            self.result.finish_reason = "length"
-        return bool(self.result.finish_reason)
 
     def _flushed(self) -> Iterator[str]:
         """Yield what was held back at the end."""
