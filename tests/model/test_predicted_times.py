@@ -27,7 +27,7 @@ MEASURED = {
 }
 LAYERED = {**TWELVE_LAYERS, "vit_b16": (197, True, 0, 0)}
 COLUMNS = {"gpt2": 50_257, "bert_base": 768, "vit_b16": 1_000}
-MEANS: dict[PrecisionName, float] = {"high": 0.63, "normal": 0.55}
+MEANS: dict[PrecisionName, float] = {"high": 0.56, "normal": 0.55}
 """Of PyTorch's times, at most; the aim was 0.70 and 0.55."""
 
 
@@ -55,5 +55,5 @@ def test_less_than_other_engines_took(precision: PrecisionName) -> None:
     of_ncnn = {name: times[name] / MEASURED[name][1][place] for name in times}
     assert max(of_graphs.values()) <= 0.85, of_graphs
     assert geometric_mean(of_graphs.values()) <= MEANS[precision], of_graphs
-    assert max(of_ncnn.values()) <= 1 / 7, of_ncnn
+    assert max(of_ncnn.values()) <= 1 / 9, of_ncnn
     assert geometric_mean(of_ncnn.values()) <= 1 / 12, of_ncnn

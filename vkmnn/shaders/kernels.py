@@ -2252,11 +2252,11 @@ ConvSharedTile: TypeAlias = Literal[
     "128x16",
     "128x16x2",
     "64x64",
-    "64x64x2",
-    "64x32",
     "64x32x2",
+    "40x32x8",
     "32x32",
-    "32x32x4",
+    "32x32x8",
+    "16x16x8",
 ]
 ConvSharedSplit: TypeAlias = Literal[
     0,
@@ -4923,11 +4923,11 @@ MatmulSharedTile: TypeAlias = Literal[
     "128x128",
     "128x64",
     "64x64",
-    "64x64x2",
-    "64x32",
     "64x32x2",
+    "40x32x8",
     "32x32",
-    "32x32x4",
+    "32x32x8",
+    "16x16x8",
 ]
 MatmulSharedSplit: TypeAlias = Literal[
     0,

@@ -13,13 +13,12 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.choice import Preferences
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import pass_cost
 from vkmnn.vulkan.cost.terms import Cost
-from vkmnn.vulkan.cost.tiles import MAX_RESIDENT
 from vkmnn.vulkan.recording import Dispatch, Recording
 from vkmnn.vulkan.storage import storage_bytes
 
@@ -187,7 +186,8 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
     if expected is not None:
         cost, needed, done = expected.cost, expected.needed, expected.done
     else:
-        cost, needed, done = _pass_cost(nbytes, workgroups, invocations, info), 0, 0
+        # Workgroups spread over the cores before any of these gets a second one.
+        cost, needed, done = pass_cost(nbytes, info, workgroups), 0, 0
     return Step(
         level=first + dispatch.step,
         op=dispatch.label,
@@ -200,15 +200,6 @@ def _step(dispatch: Dispatch, first: int, recording: Recording, info: DeviceInfo
         needed=needed,
         done=done,
     )
-
-
-def _pass_cost(nbytes: int, workgroups: int, invocations: int, info: DeviceInfo) -> Cost:
-    """Return the cost of what reads and writes everything once; small workgroups share a core."""
-    device = class_of(info)
-    beside = max(1, min(MAX_RESIDENT, device.room_invocations // max(invocations, 1)))
-    if info.type is DeviceType.CPU:
-        beside = 1
-    return pass_cost(nbytes, info, -(-workgroups // beside))
 
 
 def _bytes(tensor: Tensor, recording: Recording) -> int:

@@ -80,7 +80,7 @@ def test_phases_in_one_dispatch(
         constant={1, 2},
         rtol=1e-4,
         atol=1e-4,
-        takes={"phases": 1, "convolution": ConvShared(Tile(32, 32, 4 if parts > 1 else 1), parts)},
+        takes={"phases": 1, "convolution": ConvShared(Tile(32, 32, 8 if parts > 1 else 1), parts)},
     )
 
 

@@ -268,7 +268,7 @@ def test_what_makes_the_network_slower_is_not_kept(monkeypatch: pytest.MonkeyPat
 def test_names_of_kernels_are_for_people() -> None:
     assert kernel_name(ConvRotate(32, 8)) == "rotate_32_8"
     assert kernel_name(MatMulRotate(32, 8, True)) == "rotate_32_8_by_blocks"
-    assert kernel_name(MatMulShared(Tile(64, 32), 2)) == "shared_64_32_2"
+    assert kernel_name(MatMulShared(Tile(64, 64), 2)) == "shared_64_64_2"
     assert [kernel_name(value) for value in (True, False, "rows", (2, 4))] == [
         *("yes", "no", "rows", "2x4")
     ]

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.cost.tiles import Tiling, tiles_cost, weighed_us
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
@@ -25,11 +25,22 @@ from vkmnn.vulkan.gemm.split import parts_of, used_parts
 VEC4_BYTES = 16
 # What split-K keeps in shared memory besides the tiles, in whole vec4s.
 ARRIVAL_BYTES = 16
-# Registers of an invocation besides its sums, at a guess.
+# Registers of an invocation besides its sums, at a guess: all, or those besides what it loads.
 REGISTERS = 48
+REGISTERS_BESIDE_LOADS = 24
+SUBGROUP = 32
+# What an invocation does for each vec4 that it loads, in multiplications and additions: finding it,
+# zeroing it where it counts as none, storing it.
+LOAD_FLOPS = 16
+# Workgroups that share tiles fill a device, and not many times over.
+MAX_SPLIT_WAVES = 3
+# Groups of small tiles, which follow another rule.
+SMALL = 8
+# Lengths of steps that are not sixteen for each group.
+DEPTHS = {(32, 32, 1): 32, (40, 32, SMALL): 64, (32, 32, SMALL): 64}
 # The fraction of a multiprocessor's rate that is reached, by results per invocation: with fewer,
 # operands are read more often from shared memory.
-EFFICIENCY = {(8, 8): 1.0, (8, 4): 0.93, (4, 4): 0.65}
+EFFICIENCY = {(8, 8): 1.03, (8, 4): 0.97, (4, 4): 0.73}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,10 @@ class Tile:
     @property
     def each(self) -> tuple[int, int]:
         """Rows and columns of results of an invocation."""
-        return 8 if self.rows > 32 else 4, 8 if self.rows > 64 and self.columns > 32 else 4
+        small = self.groups == SMALL
+        down = 8 if self.rows > 32 or small else 4
+        wide = self.columns > 16 if small else self.rows > 64 and self.columns > 32
+        return down, 8 if wide else 4
 
     @property
     def invocations(self) -> int:
@@ -68,7 +82,30 @@ class Tile:
     @property
     def depth(self) -> int:
         """Length of a step along K."""
-        return 32 if (self.rows, self.groups) == (32, 1) else 16 * self.groups
+        return DEPTHS.get((self.rows, self.columns, self.groups), 16 * self.groups)
+
+    @property
+    def loads(self) -> int:
+        """Vec4s that an invocation loads for a step."""
+        vectors = (self.depth // 4 * self.rows, self.depth * self.columns // 4)
+        return sum(ceil_div(count, self.invocations) for count in vectors)
+
+    @property
+    def registers(self) -> int:
+        """Registers of an invocation, at a guess."""
+        down, across = self.each
+        return down * across + max(REGISTERS, REGISTERS_BESIDE_LOADS + 4 * self.loads)
+
+    @property
+    def staged_bytes(self) -> int:
+        """What goes through shared memory in a step, in and out.
+
+        Every invocation reads its rows and columns. Groups that share a subgroup read different
+        ones, which cost it twice as long as the same ones do.
+        """
+        members = self.invocations // self.groups
+        reads = members * sum(self.each) * (2 if members < SUBGROUP else 1)
+        return 4 * self.depth * (reads + self.rows + self.columns)
 
     def shared_bytes(self, buffers: int) -> int:
         """Shared memory of a workgroup."""
@@ -117,8 +154,8 @@ def room_of(info: DeviceInfo) -> tuple[int, int]:
 # The largest first; then those whose K is shared by groups of invocations, and by workgroups on
 # top of these.
 TILES = (
-    *(Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(64, 32), Tile(32, 32)),
-    *(Tile(64, 64, 2), Tile(64, 32, 2), Tile(32, 32, 4)),
+    *(Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(32, 32), Tile(64, 32, 2)),
+    *(Tile(40, 32, SMALL), Tile(32, 32, SMALL), Tile(16, 16, SMALL)),
 )
 # For convolutions of few output channels, where invocations need not lie along rows.
 NARROW = (Tile(128, 16), Tile(128, 16, 2))
@@ -192,7 +229,9 @@ def timed_shared(
         if tile.groups == 1:
             continue
         steps = tile.steps(gemm.k)
-        shared = [timed(SharedKernel(tile, parts)) for parts in parts_of(steps, gemm.k)]
+        most = MAX_SPLIT_WAVES * cores_of(info) // workgroups(tile, gemm)
+        counts = [parts for parts in parts_of(steps, gemm.k) if parts <= most]
+        shared = [timed(SharedKernel(tile, parts)) for parts in counts]
         best = sorted(shared, key=lambda pair: pair[0])[:1]
         offered += best
         three = SharedKernel(tile, used_parts(steps, 3))
@@ -233,25 +272,23 @@ def shared_cost(
 ) -> Cost:
     """Return the time that a kernel is expected to take; arguments as of `rank_shared`."""
     tile = kernel.tile
-    down, across = tile.each
     buffers = tile.buffers(info)
-    # Every invocation reads its rows and columns of a step from shared memory.
-    reads = tile.invocations // tile.groups * (down + across) + tile.rows + tile.columns
     tiling = Tiling(
         tiles=workgroups(tile, gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
         left_bytes=element_bytes * tile.rows * tile.depth,
         right_bytes=element_bytes * tile.columns * tile.depth,
-        staged_bytes=4 * tile.depth * reads,
+        staged_bytes=tile.staged_bytes,
         flops=2 * tile.results * tile.depth,
         results=tile.results,
         invocations=tile.invocations,
-        registers=down * across + REGISTERS,
+        registers=tile.registers,
         shared=tile.shared_bytes(buffers),
         groups=tile.groups,
         buffers=buffers,
         weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
         efficiency=EFFICIENCY[tile.each],
+        lane_flops=LOAD_FLOPS * tile.loads * tile.invocations,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

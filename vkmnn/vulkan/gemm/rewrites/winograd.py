@@ -157,7 +157,10 @@ def _gpu_costs(
         # The product reads and writes what the transforms write and read.
         before = 4 * (problem.batch * prod(problem.in_size) + 2 * values) * product.inputs
         after = 4 * (problem.pixels + 2 * values) * product.outputs
-        transforms = pass_cost(before, info).total + pass_cost(after, info).total
+        groups = ceil_div(product.pixels, GPU_LOCAL)
+        blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
+        transforms = pass_cost(before, info, groups * blocks[0]).total
+        transforms += pass_cost(after, info, groups * blocks[1]).total
         costs[m] = _product_us(product.gemm(), info) + transforms + 2 * class_of(info).gap_us
     return costs
 
