@@ -343,12 +343,6 @@ UNSEEN: tuple[Equivalent, ...] = (
     Equivalent("*", r"^\s*(barrier|memoryBarrier\w*)\(\); → ;$", _ORDER),
     Equivalent("*", r"if \((lane|gl_LocalInvocationID\.x) <= half_size\)", _ORDER),
     Equivalent(
-        "include/staged.glsl.j2",
-        r"group != 4u",
-        "the last group's own sums go where nobody reads, or beyond shared memory",
-        "*x4_*",
-    ),
-    Equivalent(
         "recurrent.comp.j2",
         r"return \(BUFFERS [+] 1u\)|return \(BUFFERS - 0u\)",
         "goes beyond shared memory, of which CPU devices have more than was asked for",
