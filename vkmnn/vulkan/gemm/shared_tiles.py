@@ -30,8 +30,9 @@ REGISTERS = 48
 REGISTERS_BESIDE_LOADS = 24
 SUBGROUP = 32
 # What an invocation does for each vec4 that it loads, in multiplications and additions: finding it,
-# zeroing it where it counts as none, storing it.
-LOAD_FLOPS = 16
+# storing it; and where steps do not end with K or there are pads, zeroing it where it counts as none.
+LOAD_FLOPS = 8
+ZERO_FLOPS = 8
 # Workgroups that share tiles fill a device, and not many times over.
 MAX_SPLIT_WAVES = 3
 # Groups of small tiles, which follow another rule.
@@ -136,6 +137,10 @@ class Tile:
         """Return how many steps an inner axis takes."""
         return ceil_div(k, self.depth)
 
+    def has_tail(self, k: int) -> bool:
+        """Return whether the last step ends beyond the inner axis."""
+        return k % self.depth != 0
+
     def iterations(self, k: int) -> int:
         """Return how often an invocation goes round its loops.
 
@@ -207,6 +212,8 @@ def timed_shared(
     weight_bytes: int = 0,
     element_bytes: int = 4,
     tiles: Sequence[Tile] = TILES,
+    *,
+    padded: bool = False,
 ) -> list[tuple[float, SharedKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
@@ -217,8 +224,8 @@ def timed_shared(
         return []  # there is nothing to load a first step from
 
     def timed(kernel: SharedKernel) -> tuple[float, SharedKernel]:
-        us = shared_cost(kernel, gemm, info, weight_bytes, element_bytes).total
-        return weighed_us(us, kernel.tile.done(gemm), gemm.work), kernel
+        cost = shared_cost(kernel, gemm, info, weight_bytes, element_bytes, padded=padded)
+        return weighed_us(cost.total, kernel.tile.done(gemm), gemm.work), kernel
 
     offered: list[tuple[float, SharedKernel]] = []
     spare: list[tuple[float, SharedKernel]] = []
@@ -269,9 +276,15 @@ def shared_cost(
     info: DeviceInfo,
     weight_bytes: int = 0,
     element_bytes: int = 4,
+    *,
+    padded: bool = False,
 ) -> Cost:
-    """Return the time that a kernel is expected to take; arguments as of `rank_shared`."""
+    """Return the time that a kernel is expected to take; arguments as of `rank_shared`.
+
+    `padded`: of what is loaded, some counts as zero, wherever steps end.
+    """
     tile = kernel.tile
+    flops = LOAD_FLOPS + (ZERO_FLOPS if padded or tile.has_tail(gemm.k) else 0)
     buffers = tile.buffers(info)
     tiling = Tiling(
         tiles=workgroups(tile, gemm),
@@ -289,6 +302,6 @@ def shared_cost(
         buffers=buffers,
         weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
         efficiency=EFFICIENCY[tile.each],
-        lane_flops=LOAD_FLOPS * tile.loads * tile.invocations,
+        lane_flops=flops * tile.loads * tile.invocations,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

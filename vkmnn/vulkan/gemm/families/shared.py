@@ -58,17 +58,24 @@ def _emulated(
 
 
 def _timed(
-    kind: Callable[[Tile, int], K], gemm: Gemm, target: Target, *, narrow: bool
+    kind: Callable[[Tile, int], K],
+    gemm: Gemm,
+    target: Target,
+    *,
+    narrow: bool,
+    padded: bool = False,
 ) -> Iterable[Bid[K]]:
     if not target.gpu:
         return _emulated(kind, gemm.k, room_of(target.info), narrow)
     tiles = (*TILES, *NARROW) if narrow else TILES
-    timed = timed_shared(gemm, target.info, target.weight_bytes, target.element_bytes, tiles)
+    device = target.info, target.weight_bytes, target.element_bytes
+    timed = timed_shared(gemm, *device, tiles, padded=padded)
     return [Bid(kind(kernel.tile, kernel.parts), Place.TIMED, cost) for cost, kernel in timed]
 
 
-def _cost(kernel: SharedKernel, gemm: Gemm, target: Target) -> Cost:
-    return shared_cost(kernel, gemm, target.info, target.weight_bytes, target.element_bytes)
+def _cost(kernel: SharedKernel, gemm: Gemm, target: Target, *, padded: bool = False) -> Cost:
+    device = target.info, target.weight_bytes, target.element_bytes
+    return shared_cost(kernel, gemm, *device, padded=padded)
 
 
 @matmul_family
@@ -103,7 +110,11 @@ class MatMulShared(SharedKernel, MatMulKernel):
             shader,
             bound.tensors,
             kernels.MatmulSharedParams(**bound.sizes, **walk),
-            {**bound.spec, "BUFFERS": self.tile.buffers(encoder.info)},
+            {
+                **bound.spec,
+                "BUFFERS": self.tile.buffers(encoder.info),
+                "TAIL": self.tile.has_tail(gemm.k),
+            },
             encoder,
             tiles=walk["tiles"],
             parts=self.parts,
@@ -123,12 +134,15 @@ class ConvShared(SharedKernel, ConvKernel):
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
         """Rank by `shared_tiles`, where the table of taps is not too long."""
         gemm = problem.gemm()
-        return _timed(cls, gemm, target, narrow=True) if gemm.k <= 4 * MAX_TAP_BLOCKS else ()
+        if gemm.k > 4 * MAX_TAP_BLOCKS:
+            return ()
+        return _timed(cls, gemm, target, narrow=True, padded=problem.padded)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time by `shared_tiles`."""
         gemm = problem.gemm()
-        return Expected(_cost(self, gemm, target), problem.work, self.tile.done(gemm))
+        cost = _cost(self, gemm, target, padded=problem.padded)
+        return Expected(cost, problem.work, self.tile.done(gemm))
 
     @property
     def panel(self) -> int:
@@ -168,6 +182,7 @@ class ConvShared(SharedKernel, ConvKernel):
                 **_shortcuts(job),
                 "PHASED": bool(problem.phases),
                 "BUFFERS": self.tile.buffers(encoder.info),
+                "TAIL": self.tile.has_tail(problem.gemm().k),
             },
             encoder,
             tiles=walk["tiles"],
