@@ -792,6 +792,10 @@ def attention_rotate(
     )
 
 
+AttentionTileRows: TypeAlias = Literal[
+    16,
+    24,
+]
 AttentionTileGroups: TypeAlias = Literal[
     1,
     2,
@@ -913,6 +917,7 @@ class AttentionTileParams(Params):
 
 def attention_tile(
     *,
+    rows: AttentionTileRows,
     groups: AttentionTileGroups,
     aligned: AttentionTileAligned,
     element: AttentionTileElement,
@@ -920,16 +925,17 @@ def attention_tile(
 ) -> Shader:
     """Return a variant of `attention_tile`.
 
-    Attention for any device: a workgroup makes 16 queries of up to 64 columns, with a softmax
+    Attention for any device: a workgroup makes `rows` queries of up to 64 columns, with a softmax
     that is corrected as its maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022,
-    FlashAttention). The blocks of 32 keys go in turn to `groups` of 128 invocations; at the end
-    their maxima, sums and results meet. Queries, keys and values pass through shared memory in
-    pieces of 64 elements; values of a block and the next keys are loaded while its scores are
-    computed.
+    FlashAttention). The blocks of 32 keys go in turn to `groups` of invocations, eight for each
+    query; at the end their maxima, sums and results meet. Queries, keys and values pass through
+    shared memory in pieces of 64 elements; values of a block and the next keys are loaded while
+    its scores are computed.
     """
     return _find(
         "attention_tile",
         {
+            "rows": rows,
             "groups": groups,
             "aligned": aligned,
             "element": element,
@@ -2387,7 +2393,8 @@ def conv_shared(
     and its distance in x. split: several workgroups share a tile, each a part of K. PHASED:
     `phases` convolutions of the same sizes, which write pixels of one output; `taps` has a table
     for each of them, and how far each lies from the first pixel; weights are
-    [group][phase][panel].
+    [group][phase][panel]. POOLED: x is the maximum of 3 x 3 texels, which only kernels of floats
+    with one tap take.
     """
     return _find(
         "conv_shared",
@@ -4942,11 +4949,11 @@ MatmulSharedElement: TypeAlias = Literal[
     "f16",
     "w8",
 ]
-_MATMUL_SHARED = struct.Struct("<IIIIIII2I3I3IfffIII")
+_MATMUL_SHARED = struct.Struct("<IIIIIII2I3I3IfffIIIff")
 
 
 class MatmulSharedParams(Params):
-    """Push constants of `matmul_shared`: 84 bytes.
+    """Push constants of `matmul_shared`: 92 bytes.
 
     Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
     """
@@ -4968,6 +4975,8 @@ class MatmulSharedParams(Params):
         "tiles",
         "steps",
         "parts",
+        "epsilon",
+        "mean",
     )
 
     def __init__(
@@ -4989,6 +4998,8 @@ class MatmulSharedParams(Params):
         tiles: int,
         steps: int,
         parts: int,
+        epsilon: float,
+        mean: float,
     ) -> None:
         self.rows: Final = rows
         self.columns: Final = columns
@@ -5006,6 +5017,8 @@ class MatmulSharedParams(Params):
         self.tiles: Final = tiles
         self.steps: Final = steps
         self.parts: Final = parts
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
 
     def pack(self) -> bytes:
         try:
@@ -5026,6 +5039,8 @@ class MatmulSharedParams(Params):
                 self.tiles,
                 self.steps,
                 self.parts,
+                self.epsilon,
+                self.mean,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _MATMUL_SHARED, error) from None
@@ -5042,7 +5057,8 @@ def matmul_shared(
 
     Matrix product for GPUs: tiles of both operands pass through shared memory, every invocation
     keeps a tile of results in registers. split: several workgroups share a tile, each a part of
-    K.
+    K. Where one sees the whole of it, it may normalise the rows of `a`: see
+    include/staged_norms.glsl.j2.
     """
     return _find(
         "matmul_shared",

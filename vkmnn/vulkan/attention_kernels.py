@@ -22,19 +22,25 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     8: (16, 8),
     16: (32, 16),
 }
-TILE_GROUPS: tuple[kernels.AttentionTileGroups, ...] = (1, 2, 4)
 COOP_GROUPS: tuple[kernels.AttentionCoopGroups, ...] = (1, 2)
-TILE_INVOCATIONS = 128  # of a group
+# Queries and groups, in float32 and in float16. Twenty-four are for grids of which sixteen leave
+# a second wave of workgroups nearly empty.
+TILES: tuple[tuple[tuple[kernels.AttentionTileRows, kernels.AttentionTileGroups], ...], ...] = (
+    ((16, 1), (16, 2), (24, 2)),
+    ((16, 1), (16, 2), (16, 4)),
+)
+TILE_INVOCATIONS = 8  # of a group, for each query
 TILE_REGISTERS = 96  # of an invocation, at a guess
 # The part of the arithmetic rate that is left beside the reads of shared memory.
 TILE_EFFICIENCY = 0.65
 # Vec4s of queries, and of keys or values of a group, that lie in shared memory as they do outside;
-# bytes of scores, maxima and factors of a group.
-TILE_QUERIES, TILE_KEYS, TILE_SCORES = 16 * 17, 32 * 17, 16 * (16 * 9 + 32 + 4)
+# bytes of scores, maxima and factors of a group; the first and the last for each query.
+TILE_QUERIES, TILE_KEYS, TILE_SCORES = 17, 32 * 17, 16 * 9 + 32 + 4
 
 # Of `attention_coop`: keys that a group takes at a time; bytes of queries, of a group's keys or
 # values, of its scores, and of what its invocations tell one another.
 COOP_KEYS = 64
+COOP_INVOCATIONS = 128  # of a group
 COOP_QUERIES, COOP_BLOCK, COOP_SCORES, COOP_PARTS = 16 * 16 * 9, 16 * 64 * 9, 16 * 16 * 17, 576
 COOP_REGISTERS = 128  # of an invocation, at a guess
 COOP_SCORE_FLOPS = 24  # of a score: scale, mask, maximum, exponential, rounding, sum
@@ -52,13 +58,19 @@ class AttentionTile:
     The blocks of keys go in turn to `groups` of invocations.
     """
 
-    rows: int = 16
+    rows: kernels.AttentionTileRows = 16
     groups: kernels.AttentionTileGroups = 1
     family = "tile"
+
+    @property
+    def invocations(self) -> int:
+        """Invocations of a workgroup."""
+        return TILE_INVOCATIONS * self.rows * self.groups
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
         """Return what to dispatch."""
         shader = kernels.attention_tile(
+            rows=self.rows,
             groups=self.groups,
             element=encoder.element,
             load=encoder.load if self.groups == 1 else "buffer",
@@ -67,14 +79,12 @@ class AttentionTile:
         return shader, kernels.AttentionTileParams
 
     def fits(self, info: DeviceInfo, fp16: bool) -> bool:
-        """Return whether there is a kernel, and a device has the shared memory and invocations."""
-        if self.groups == 4 and not fp16:
-            return False
+        """Return whether a device has the shared memory and the invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
-        held = (8 if fp16 else 16) * (TILE_QUERIES + self.groups * TILE_KEYS)
-        shared_bytes = held + self.groups * TILE_SCORES
-        return self.groups * TILE_INVOCATIONS <= room and shared_bytes <= limits.max_shared_memory
+        held = (8 if fp16 else 16) * (self.rows * TILE_QUERIES + self.groups * TILE_KEYS)
+        shared_bytes = held + self.groups * self.rows * TILE_SCORES
+        return self.invocations <= room and shared_bytes <= limits.max_shared_memory
 
     def time(self, attrs: StridedAttentionAttrs, info: DeviceInfo, element_bytes: int) -> Cost:
         """Return the time that the kernel is expected to take.
@@ -88,7 +98,7 @@ class AttentionTile:
         queries = ceil_div(attrs.queries, self.rows)
         loop = Loop(
             workgroups=queries * prod(attrs.batch) * ceil_div(attrs.width, COLUMNS),
-            invocations=TILE_INVOCATIONS * self.groups,
+            invocations=self.invocations,
             rounds=rounds,
             round_bytes=blocks / rounds * KEYS * columns * element_bytes,
             round_flops=blocks / rounds * 2 * self.rows * KEYS * columns,
@@ -125,7 +135,7 @@ class AttentionCoop:
         """Return whether a device has the shared memory and the invocations."""
         limits = info.limits
         room = min(limits.max_workgroup_invocations, limits.max_workgroup_size[0])
-        return TILE_INVOCATIONS * self.groups <= room and self.shared <= limits.max_shared_memory
+        return COOP_INVOCATIONS * self.groups <= room and self.shared <= limits.max_shared_memory
 
     @property
     def shared(self) -> int:
@@ -145,7 +155,7 @@ class AttentionCoop:
         pieces = ceil_div(attrs.depth, COLUMNS)
         loop = Loop(
             workgroups=queries * prod(attrs.batch) * ceil_div(attrs.width, COLUMNS),
-            invocations=TILE_INVOCATIONS * self.groups,
+            invocations=COOP_INVOCATIONS * self.groups,
             rounds=rounds,
             round_bytes=a_round * COOP_KEYS * columns * 2,
             round_flops=a_round * self.rows * COOP_KEYS * COOP_SCORE_FLOPS,
@@ -215,7 +225,7 @@ def kernels_of(
         return _code_kernels(attrs, encoder)
     info = encoder.info
     fp16 = encoder.fp16
-    every = (AttentionTile(groups=groups) for groups in TILE_GROUPS)
+    every = (AttentionTile(rows, groups) for rows, groups in TILES[fp16])
     tiles: list[AttentionTile | AttentionCoop] = [tile for tile in every if tile.fits(info, fp16)]
     if fp16:
         tiles += _coop_kernels(info, aligned)

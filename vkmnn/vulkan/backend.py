@@ -45,6 +45,7 @@ from vkmnn.vulkan.memory import PlanMemory, constants_of, plan_memory
 from vkmnn.vulkan.normed_pairs import NormedPairs
 from vkmnn.vulkan.pairs import Pairs
 from vkmnn.vulkan.plan_recorder import PlanRecorder, pipelines_used
+from vkmnn.vulkan.pooled_pairs import PooledPairs
 from vkmnn.vulkan.recording import Recording, SpecializedShader
 from vkmnn.vulkan.repeats import Repeats, problem_key
 from vkmnn.vulkan.schedule import schedule
@@ -293,14 +294,14 @@ class VulkanBackend(TunableBackend):
         encoder = self.new_encoder(_constant_bytes(segments))
         segments = join_ends(segments, encoder)
         repeats, pairs = Repeats(encoder), Pairs(segments, encoder)
-        normed = NormedPairs(segments if self.fp16 else (), encoder)
+        normed, pooled = NormedPairs(segments, encoder), PooledPairs(segments, encoder)
         ends = []
         for commands in segments:
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
                 try:
-                    if pairs.encode(command) or normed.encode(command):
+                    if any(kind.encode(command) for kind in (pairs, normed, pooled)):
                         continue
                     encoder.begin(command.op.name, self._narrow(command))
                     record = image_record(command)

@@ -22,7 +22,7 @@ from vkmnn.vulkan.checks import (
     Check,
     IndexRange,
 )
-from vkmnn.vulkan.choice import BY_RULE, Choice, Chooser
+from vkmnn.vulkan.choice import BY_RULE, Choice, Chooser, Preferences
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.recording import (
@@ -154,6 +154,11 @@ class VulkanEncoder:
                 Choice(self.label, what, problem, tuple(candidates), taken, beside)
             )
         return taken
+
+    @property
+    def offers_all(self) -> bool:
+        """Whether kernels are to be listed that rules and measurements never take: tests do."""
+        return not isinstance(self._chooser, Preferences)
 
     def once(self, key: Hashable, find: Callable[[], T]) -> T:
         """Return what `find` returns, called once per session for each key.

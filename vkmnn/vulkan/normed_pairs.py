@@ -10,15 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from vkmnn.core.execution import Command
-from vkmnn.core.tensor import Tensor
+from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import Layout
+from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions.layer_norm import LayerNormExecution
 from vkmnn.vulkan.executions.matmul import MatMulExecution
 from vkmnn.vulkan.gemm.coop_tiles import matrix_of
-from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
-from vkmnn.vulkan.gemm.normed import Apart, NormedCoop, NormedProblem, candidates_of
+from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
 from vkmnn.vulkan.storage import FP16_MAX
 
 
@@ -32,9 +33,10 @@ class NormedPairs:
 
     def __init__(self, segments: Sequence[Sequence[Command]], encoder: VulkanEncoder) -> None:
         self._encoder = encoder
-        has_kernels = matrix_of(encoder.info) is not None
+        info = encoder.info
+        has_kernels = is_gpu(info) or matrix_of(info) is not None or encoder.offers_all
         self._following = dict(self._found(segments)) if has_kernels else {}
-        self._fused: dict[str, tuple[Command, NormedCoop, NormedProblem]] = {}
+        self._fused: dict[str, tuple[Command, NormedKernel, NormedProblem]] = {}
 
     def encode(self, command: Command) -> bool:
         """Return whether a command is recorded, or will be with the other of its pair."""
@@ -60,7 +62,7 @@ class NormedPairs:
         return True
 
     def _record(
-        self, second: Command, first: Command, kernel: NormedCoop, problem: NormedProblem
+        self, second: Command, first: Command, kernel: NormedKernel, problem: NormedProblem
     ) -> None:
         norm, encoder = first.execution, self._encoder
         assert isinstance(norm, LayerNormExecution)
@@ -104,13 +106,15 @@ class NormedPairs:
             for name, reading in readers.items():
                 norm = norms[name]
                 if reading and _follows(reading[0], norm) and self._fits(reading[0], norm):
-                    # What the host reads is not in float16, so something else converts it.
-                    yield norm.op.name, (reading[0], len(reading) > 1)
+                    # What the host reads is not in float16: there, something else converts it.
+                    output = norm.outputs[0]
+                    keeps = len(reading) > 1 or output.usage is Usage.OUTPUT
+                    yield norm.op.name, (reading[0], keeps)
 
     def _fits(self, command: Command, first: Command) -> bool:
-        """Return whether float16 holds weights that are multiplied by the gain."""
+        """Return whether float16 holds weights that are multiplied by the gain, if it has to."""
         weights, gain = command.inputs[1], first.inputs[1] if len(first.inputs) > 1 else None
-        if gain is None:
+        if gain is None or not first.outputs[0].fp16:
             return True
         assert weights is not None
         return self._largest(weights) * self._largest(gain) <= FP16_MAX
@@ -125,7 +129,7 @@ class NormedPairs:
 
 
 def _is_norm(command: Command) -> bool:
-    """Return whether a command normalises whole rows of float16, by constants."""
+    """Return whether a command normalises whole rows of one type, by constants."""
     execution = command.execution
     if not isinstance(execution, LayerNormExecution):
         return False
@@ -133,7 +137,7 @@ def _is_norm(command: Command) -> bool:
     factors = [tensor for tensor in command.inputs[1:] if tensor is not None]
     return (
         x is not None
-        and (x.fp16, y.fp16) == (True, True)
+        and x.fp16 is y.fp16
         and x.layout is y.layout is Layout.NCHW
         and execution.attrs.axis in (-1, len(x.shape) - 1)
         and execution.result(1) is execution.result(2) is None

@@ -14,9 +14,9 @@ from vkmnn.core.tensor import Usage
 from vkmnn.ir import Layout
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.executions.convolution import ConvolutionExecution
-from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.job import ConvJob
-from vkmnn.vulkan.gemm.separable import Apart, SeparableKernel, SeparableProblem, candidates_of
+from vkmnn.vulkan.gemm.separable import SeparableKernel, SeparableProblem, candidates_of
 
 
 class Pairs:
@@ -72,18 +72,18 @@ def _found(segments: Sequence[Sequence[Command]]) -> Iterator[tuple[str, Command
         made: dict[str, Command] = {}
         for command in commands:
             execution = command.execution
-            if not isinstance(execution, ConvolutionExecution) or not _is_blocked(command):
+            if not isinstance(execution, ConvolutionExecution) or not is_blocked(command):
                 continue
             x, w, group = execution.operand(0), execution.operand(1), execution.attrs.group
             if group == w.shape[0] == x.shape[1] and execution.optional(3) is None:
                 made[command.outputs[0].name] = command
             elif group == 1 and x.name in made and max(w.shape[2:]) == 1:
-                readers = readers or _readers(segments)
+                readers = readers or readers_of(segments)
                 if readers[x.name] == 1 and x.usage is Usage.NORMAL:
                     yield made[x.name].op.name, command
 
 
-def _is_blocked(command: Command) -> bool:
+def is_blocked(command: Command) -> bool:
     """Return whether a command reads and writes buffers in channel-blocked order."""
     return all(
         tensor is not None and tensor.layout is Layout.NC4HW4
@@ -91,7 +91,7 @@ def _is_blocked(command: Command) -> bool:
     )
 
 
-def _readers(segments: Sequence[Sequence[Command]]) -> Counter[str]:
+def readers_of(segments: Sequence[Sequence[Command]]) -> Counter[str]:
     """Return how often each tensor is read."""
     tensors = (t for commands in segments for command in commands for t in command.inputs)
     return Counter(tensor.name for tensor in tensors if tensor is not None)

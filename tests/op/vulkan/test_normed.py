@@ -16,7 +16,7 @@ from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.ir import Op, TensorInfo
 from vkmnn.ir.ops import UnaryAttrs
 from vkmnn.runtime.device import Device, open_profile
-from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.testing import mutation
 from vkmnn.testing.case import Case
 from vkmnn.testing.cases.normed import normed_case
@@ -24,8 +24,13 @@ from vkmnn.testing.emulation import bench_for
 from vkmnn.testing.runner import compare
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.family import Target
-from vkmnn.vulkan.gemm.normed import Apart, NormedCoop, NormedProblem, candidates_of
+from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.normed import (
+    NormedCoop,
+    NormedProblem,
+    NormedShared,
+    candidates_of,
+)
 from vkmnn.vulkan.gemm.problem import MatMulProblem
 
 
@@ -41,21 +46,22 @@ def matrices() -> Device:
 class Taking:
     """A chooser that takes one kernel for both if it can; notes what there was to choose."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[NormedCoop | NormedShared]) -> None:
+        self.kind = kind
         self.problems: list[NormedProblem] = []
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[Any]) -> Any:
         """Return the smallest tile: it takes the shortest time to compile."""
         if what != "normed":
             return candidates[0]
-        self.problems.append(cast("Any", problem)[1])
-        return next(one for one in candidates if isinstance(one, NormedCoop) and one.tile.rows < 32)
+        self.problems.append(problem[1] if isinstance(problem, tuple) else cast("Any", problem))
+        return next(one for one in candidates if isinstance(one, self.kind) and one.tile.rows < 32)
 
 
-def run(case: Case, on: Device) -> tuple[list[NormedProblem], list[str]]:
+def run(case: Case, on: Device, *, fp16: bool = True) -> tuple[list[NormedProblem], list[str]]:
     """Compare a case with numpy; return the pairs that were found, and the kernels."""
-    chooser, shaders = Taking(), list[str]()
-    backend = VulkanBackend(on, chooser=chooser, fp16=True, fp16_inputs=True)
+    chooser, shaders = Taking(NormedCoop if fp16 else NormedShared), list[str]()
+    backend = VulkanBackend(on, chooser=chooser, fp16=fp16, fp16_inputs=fp16)
     encode = backend.encode
 
     def noted(segments: Any) -> Any:
@@ -64,7 +70,7 @@ def run(case: Case, on: Device) -> tuple[list[NormedProblem], list[str]]:
         return recording, ends
 
     cast("Any", backend).encode = noted
-    case = replace(case, fp16=True)
+    case = replace(case, fp16=fp16)
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:
         results = plan.execute(case.feeds)
@@ -74,6 +80,32 @@ def run(case: Case, on: Device) -> tuple[list[NormedProblem], list[str]]:
     for info, want in zip(case.graph.outputs, case.expected(), strict=True):
         compare(results[info.name], want, case)
     return chooser.problems, shaders
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_one_dispatch_in_float32(number: int) -> None:
+    case = normed_case((2, 9), 76, 35 + number, keeps=False, number=number, rms=number == 3)
+    problems, shaders = run(case, device(), fp16=False)
+    assert len(problems) == 1
+    assert not any("norm" in name for name in shaders)
+    assert sum("matmul" in name for name in shaders) == 1
+
+
+@pytest.mark.parametrize("mean", [-30.0, 1e3, 1e4])
+def test_float32_rows_far_from_zero(mean: float) -> None:
+    """Squares lose no digits to the mean: rows are staged less a pivot."""
+    case = normed_case((3,), 64, 40, keeps=False, mean=mean)
+    problems, _ = run(case, device(), fp16=False)
+    assert len(problems) == 1
+
+
+def test_float32_rows_that_others_read_stay_apart() -> None:
+    problems, shaders = run(normed_case((3,), 64, 40, keeps=True), device(), fp16=False)
+    assert problems == []
+    assert any("norm" in name for name in shaders)
+    kept = normed_case((3,), 64, 40, keeps=False)
+    seen = changed(kept, *kept.graph.ops, outputs=("normed", "out"))
+    assert run(seen, device(), fp16=False)[0] == []
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -162,7 +194,7 @@ def test_large_products_stay_apart() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        product(64, 64, 12),
+        product(64, 64, 10),
         product(64, 64, 64, constant=False),
         MatMulProblem((2,), (True,), (True,), 64, 64, 64),
         product(0, 64, 64),
@@ -172,7 +204,26 @@ def test_what_no_kernel_takes(odd: MatMulProblem) -> None:
     assert first(NormedProblem(odd, True), COOPMAT_GPU) is None
 
 
-def test_only_matrices_of_float16() -> None:
+@pytest.mark.parametrize(("rows", "columns"), [(197, 2304), (197, 3072), (64, 2304)])
+def test_layers_of_transformers_in_float32(rows: int, columns: int) -> None:
+    info = open_profile("nvidia-h200").info
+    problem = NormedProblem(product(rows, columns, 768), True)
+    assert isinstance(first(problem, info, fp16=False), NormedShared)
+    assert first(replace(problem, keeps=True), info, fp16=False) is None
+
+
+def test_matrices_come_before_shared_memory() -> None:
     problem = NormedProblem(product(64, 64, 64), True)
-    assert first(problem, COOPMAT_GPU, fp16=False) is None
-    assert first(problem, replace(COOPMAT_GPU, cooperative_matrices=())) is None
+    encoder = VulkanEncoder(COOPMAT_GPU)
+    for fp16 in (False, True):
+        found = candidates_of(problem, Target(COOPMAT_GPU, fp16=fp16), encoder)
+        assert any(isinstance(one, NormedCoop) for one in found) is fp16
+        assert any(isinstance(one, NormedShared) for one in found)
+
+
+def test_cpu_devices_are_not_asked() -> None:
+    """Where shared memory is emulated, neither rules nor the tuner meet these kernels."""
+    info = device().info
+    if info.type is not DeviceType.CPU:
+        pytest.skip("not a CPU device")
+    assert first(NormedProblem(product(64, 64, 64), True), info, fp16=False) is None

@@ -23,10 +23,9 @@ from vkmnn.testing.cases.separable import HARD_SWISH, NONE, RELU6, Maker
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.chunks import Chunks, chunks_cost
 from vkmnn.vulkan.encoder import VulkanEncoder
-from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.separable import (
-    Apart,
     SeparableKernel,
     SeparableProblem,
     candidates_of,

@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
+from vkmnn.testing.cases.pooled import pooled_tiles
 from vkmnn.testing.cases.shapes import whole
 
 Ints = tuple[int, ...]
@@ -298,6 +299,8 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     if (rows, groups) == (32, 1):
         for planes in (1, 2, 4):
             yield replace(make((2, planes, 7, rows), (8, planes, 1, 1)), takes=PLAIN_ENDS)
+    if variant.axes["split"] == 0:
+        yield from pooled_tiles(rows, columns, depth)
 
 
 @shader_cases("conv_dot")

@@ -21,7 +21,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
-from vkmnn.testing.cases.normed import normed_tiles
+from vkmnn.testing.cases.normed import normed_tiles, staged_norms
 from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
@@ -276,6 +276,8 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         shape = (2, rows + 5, depth + 3), (depth + 3, n)
         a, b = (whole(*size, seed=i, low=-2, high=2) for i, size in enumerate(shape))
         yield in_float32(op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0))
+    if variant.axes["split"] == 0 and variant.element != "w8":
+        yield from staged_norms(rows, columns + small - 1, depth, fp16=variant.fp16)
 
 
 @shader_cases("matmul_coop")

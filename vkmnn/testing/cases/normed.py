@@ -84,3 +84,14 @@ def normed_tiles(rows: int, columns: int, step: int) -> Iterator[Case]:
     yield normed_case((5,), step, columns, keeps=False, number=2, mean=-7)
     # Fewer columns than a row has vectors, and more workgroups than a row has vectors.
     yield normed_case((rows,), 8, 3 * columns, gain=False, shift=False, number=3)
+
+
+def staged_norms(rows: int, columns: int, step: int, *, fp16: bool) -> Iterator[Case]:
+    """Yield cases for tiles in shared memory, which do not keep the rows."""
+    long, far = 2 * step + 4, 20.0 if fp16 else 300.0
+    yield normed_case((2, rows - 3), long, 2 * columns, keeps=False, mean=far)
+    yield normed_case(
+        (rows + 1,), 2 * step, columns, rms=True, shift=False, keeps=False, number=1, mean=3
+    )
+    yield normed_case((1,), 4, columns, gain=False, keeps=False, extra=False)
+    yield normed_case((rows,), step, columns, gain=False, keeps=False, number=2, mean=-7)

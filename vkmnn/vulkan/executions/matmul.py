@@ -16,9 +16,15 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
 from vkmnn.vulkan.gemm.encode import encode_matmul, plain_end_us
-from vkmnn.vulkan.gemm.family import MATMUL_FAMILIES, MatMulKernel, Target, rank_matmul
+from vkmnn.vulkan.gemm.family import (
+    MATMUL_FAMILIES,
+    Apart,
+    MatMulKernel,
+    Target,
+    rank_matmul,
+)
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
-from vkmnn.vulkan.gemm.normed import Apart, NormedCoop, NormedProblem, candidates_of
+from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
@@ -182,7 +188,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
             encode_stages(job, encoder)
             return
         kernel.record(job, encoder)
-        if isinstance(kernel, NormedCoop):
+        if isinstance(kernel, NormedKernel):
             fused, target = NormedProblem(job.problem, attrs.norm == "STD"), Target.of(encoder)
             encoder.expect(lambda: kernel.predict(fused, target))
 
@@ -203,7 +209,7 @@ class NormedMatMulExecution(ProductExecution[NormedMatMulAttrs]):
 
 def rowwise_candidates(
     problem: RowwiseProblem, encoder: VulkanEncoder
-) -> list[MatMulKernel | NormedCoop | Stages]:
+) -> list[MatMulKernel | NormedKernel | Stages]:
     """Return what can compute a product, the likely fastest first."""
     product, target = problem.product, Target.of(encoder)
     # Rows that are filled up with zeros have another mean.
@@ -212,14 +218,14 @@ def rowwise_candidates(
         ("ranked products", len(MATMUL_FAMILIES), product, target.key),
         lambda: rank_matmul(product, target),
     )
-    found: list[MatMulKernel | NormedCoop | Stages]
+    found: list[MatMulKernel | NormedKernel | Stages]
     found = [kernel for kernel in ranked if kernel.rowwise and whole]
     few = product.m <= ROWWISE_ROWS[is_gpu(encoder.info)]
     found.insert(len(found) if few else 0, Stages())
     if problem.norm == "NONE" or problem.gated:
         return found
     fused = candidates_of(NormedProblem(product, problem.norm == "STD"), target, encoder)
-    kernels = [kernel for kernel in fused if isinstance(kernel, NormedCoop)]
+    kernels = [kernel for kernel in fused if not isinstance(kernel, Apart)]
     first = fused[:1] != [Apart()] and not few
     return [*kernels, *found] if first else [*found, *kernels]
 

@@ -204,6 +204,14 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
             return code_shift(ending.low, ending.high) if ending.scale == 1.0 else None
         return self.operand(0).codes if self.attrs.kind == "MAX" else None
 
+    @property
+    def window3(self) -> Pass | None:
+        """What takes maxima of 3 x 3 neighbours of a plane and does nothing else."""
+        step = self._passes[0]
+        alone = (len(self.outputs), len(self._passes), self.attrs.kind) == (1, 1, "MAX")
+        square = step.kernel == (1, 3, 3) and step.dilation == (1, 1, 1)
+        return step if alone and square and not self.attrs.ending else None
+
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatches."""
         x = self.operand(0)

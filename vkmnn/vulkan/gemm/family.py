@@ -138,6 +138,11 @@ class Target:
         return is_gpu(self.info)
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Two dispatches, where one kernel could do both."""
+
+
 class ConvKernel(ABC):
     """A kernel for convolutions."""
 

@@ -18,7 +18,8 @@ class ConvJob:
     `x`, `residual` and `y` lie in NC4HW4, the residual in y's shape; `bias` is plain, one element
     per output channel. `join`, of RESIDUAL_KINDS, says how the residual is taken in. With
     `requantize`, all tensors hold codes, and it stands for the activation. With `plain_x` or
-    `plain_y`, that tensor is plain float32; x then has at most four channels.
+    `plain_y`, that tensor is plain float32; x then has at most four channels. `pooled`: of x, the
+    maxima of 3 x 3 texels are taken, at the problem's strides and pads, and the window is one tap.
     """
 
     problem: ConvProblem
@@ -32,6 +33,7 @@ class ConvJob:
     requantize: Requantize | None = None
     plain_x: bool = False
     plain_y: bool = False
+    pooled: bool = False
 
     @property
     def ends(self) -> bool:

@@ -1,4 +1,4 @@
-"""What kernels of cooperative matrices take that normalise the rows of their left operand."""
+"""What kernels take that see whole rows of their left operand, and may normalise them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ from vkmnn.vulkan.storage import to_fp16
 
 @dataclass(frozen=True, slots=True)
 class NormBinding:
-    """Tensors after those that all products have, parameters, and specialization constants."""
+    """What comes after the tensors, parameters and specialization constants of all products.
 
-    tensors: tuple[Tensor, ...]
+    `kept` and `kept_spec` are for kernels that may store the normalised rows, too.
+    """
+
+    folded: Tensor
     sizes: dict[str, Any]
     spec: dict[str, int | bool]
+    kept: tuple[Tensor, ...]
+    kept_spec: dict[str, int | bool]
 
     @classmethod
     def of(cls, job: MatMulJob, bound: Binding, encoder: VulkanEncoder) -> NormBinding:
@@ -29,15 +34,15 @@ class NormBinding:
         norms, unused = job.norms, bound.tensors[1]
         if norms is None:
             sizes = {"epsilon": 0.0, "mean": 1.0}
-            return cls((unused, unused, unused, job.y), sizes, {})
+            return cls(unused, sizes, {}, (unused, unused, job.y), {})
         folded = _folded(job, norms, encoder)
         gain, shift = norms.gain or unused, norms.shift or unused
         return cls(
-            (folded, gain, shift, norms.rows or job.y),
+            folded,
             {"epsilon": norms.epsilon, "mean": 1.0 / max(job.problem.k, 1)},
+            {"NORMED": True, "CENTERED": norms.centered},
+            (gain, shift, norms.rows or job.y),
             {
-                "NORMED": True,
-                "CENTERED": norms.centered,
                 "KEEPS": norms.rows is not None,
                 "HAS_GAIN": norms.gain is not None,
                 "HAS_SHIFT": norms.shift is not None,
@@ -49,9 +54,9 @@ def _folded(job: MatMulJob, norms: RowNorms, encoder: VulkanEncoder) -> Tensor:
     """Return for every four columns the sums of their weights, and the shift by the weights.
 
     Kept in float32: means far from zero cancel only against sums of the very weights, rounded as
-    the matrices are that the kernel multiplies.
+    those are that the kernel multiplies.
     """
-    problem = job.problem
+    problem, fp16 = job.problem, encoder.fp16
     gain, shift = _numbers(norms.gain), _numbers(norms.shift)
 
     def pack(array: Array) -> Array:
@@ -59,14 +64,15 @@ def _folded(job: MatMulJob, norms: RowNorms, encoder: VulkanEncoder) -> Tensor:
         scaled = weights if gain is None else np.multiply(weights, gain, dtype=np.float32)
         table = np.zeros((ceil_div(problem.n, 4) * 4, 2), np.float32)
         if norms.centered:
-            table[: problem.n, 0] = to_fp16(scaled).sum(axis=1, dtype=np.float64)
+            rounded = to_fp16(scaled) if fp16 else scaled
+            table[: problem.n, 0] = rounded.sum(axis=1, dtype=np.float64)
         if shift is not None:
             table[: problem.n, 1] = np.matmul(weights, shift, dtype=np.float32)
         by_four: Array = table.reshape(-1, 4, 2).swapaxes(1, 2)
         return by_four
 
     names = [tensor.name if tensor else "" for tensor in (norms.gain, norms.shift)]
-    key = f"coop folded:{problem.n}:{job.transposed_b}:{norms.centered}:{names}"
+    key = f"folded:{problem.n}:{job.transposed_b}:{norms.centered}:{names}:{fp16}"
     return encoder.constant(job.b, key, pack, full=True)
 
 

@@ -1,4 +1,4 @@
-"""A normalisation and the product after it, in one dispatch of cooperative matrices.
+"""A normalisation and the product after it, in one dispatch.
 
 The kernel adds up rows and their squares while it stages them, and normalises its sums at the end.
 docs/decisions/normed-products.md says when, and what that does to the results.
@@ -24,12 +24,22 @@ from vkmnn.vulkan.gemm.coop_tiles import (
 )
 from vkmnn.vulkan.gemm.encode import matmul_kernels
 from vkmnn.vulkan.gemm.families.coop import MatMulCoop
-from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.families.shared import MatMulShared
+from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.job import MatMulJob
 from vkmnn.vulkan.gemm.problem import MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import (
+    SharedKernel,
+    Tile,
+    listed_shared,
+    room_of,
+    shared_cost,
+)
 
-# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
+# How much longer two dispatches must be expected to take where the matrices' rounding is at stake:
+# the kernel has not been timed on a GPU.
 MARGIN = 1.1
+VEC4 = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +52,15 @@ class NormedProblem:
 
     @property
     def fits(self) -> bool:
-        """Whether there is a kernel: one matrix of constants, and rows of whole vectors."""
+        """Whether there may be a kernel: one matrix of constants, and rows of whole vec4s."""
         product = self.product
         return (
             product.constant
             and not product.batch
             and product.dtype == "f32"
-            and product.k % VECTOR == 0
+            and product.k % VEC4 == 0
             and 0 not in (product.m, product.n, product.k)
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """Two dispatches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +88,63 @@ class NormedCoop:
         MatMulCoop(self.tile).record(job, encoder)
 
 
-Candidate = NormedCoop | Apart
+@dataclass(frozen=True, slots=True)
+class NormedShared:
+    """One dispatch of tiles in shared memory; rows lose a pivot before they are multiplied."""
+
+    tile: Tile
+    family: ClassVar[str] = "shared"
+
+    def predict(self, problem: NormedProblem, target: Target) -> Expected:
+        """Return the time that it is expected to take."""
+        gemm, info = problem.product.gemm, target.info
+        sizes = target.weight_bytes, target.element_bytes
+        cost = shared_cost(SharedKernel(self.tile), gemm, info, *sizes, normed=True)
+        return Expected(cost, gemm.work, self.tile.done(gemm))
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch of a job with `norms`."""
+        MatMulShared(self.tile).record(job, encoder)
 
 
-def normed_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
-    """Return the kernels for both, the likely fastest first."""
-    matrix = matrix_of(target.info)
-    if matrix is None or not target.fp16 or not problem.fits:
+NormedKernel = NormedCoop | NormedShared
+Candidate = NormedKernel | Apart
+
+
+def normed_kernels(
+    problem: NormedProblem, target: Target, *, emulated: bool = False
+) -> list[NormedKernel]:
+    """Return the kernels for both, the likely fastest first.
+
+    `emulated`: those as well that devices without shared memory of their own emulate.
+    """
+    if not problem.fits:
         return []
-    timed: list[tuple[float, NormedCoop]] = []
-    for tile in (tile for same in TILES_OF[matrix] for tile in same):
-        if tile.fits(target.info):
-            kernel = NormedCoop(tile)
-            expected = kernel.predict(problem, target)
-            us = weighed_us(expected.cost.total, expected.done, expected.needed)
-            timed.append((us, kernel))
+    timed: list[tuple[float, NormedKernel]] = []
+    kernels: list[NormedKernel] = [*_coop_kernels(problem, target)]
+    kernels += _shared_kernels(problem, target, emulated)
+    for kernel in kernels:
+        expected = kernel.predict(problem, target)
+        us = weighed_us(expected.cost.total, expected.done, expected.needed)
+        timed.append((us, kernel))
     return [kernel for _, kernel in sorted(timed, key=lambda pair: pair[0])]
+
+
+def _coop_kernels(problem: NormedProblem, target: Target) -> list[NormedCoop]:
+    matrix = matrix_of(target.info)
+    if matrix is None or not target.fp16 or problem.product.k % VECTOR:
+        return []
+    tiles = (tile for same in TILES_OF[matrix] for tile in same)
+    return [NormedCoop(tile) for tile in tiles if tile.fits(target.info)]
+
+
+def _shared_kernels(problem: NormedProblem, target: Target, emulated: bool) -> list[NormedShared]:
+    """Return none for rows that are a result, too: these kernels do not store them."""
+    if problem.keeps or not (target.gpu or emulated):
+        return []
+    room = room_of(target.info)
+    listed = listed_shared(problem.product.k, room, narrow=False)
+    return [NormedShared(kernel.tile) for kernel in listed if kernel.parts == 1]
 
 
 def candidates_of(
@@ -107,11 +153,12 @@ def candidates_of(
     """Return the ways to compute both, the likely fastest first; empty where there is but one."""
 
     def find() -> list[Candidate]:
-        kernels = normed_kernels(problem, target)
+        kernels = normed_kernels(problem, target, emulated=encoder.offers_all)
         if not kernels:
             return []
         us = kernels[0].predict(problem, target).cost.total
-        faster = target.gpu and MARGIN * us < _apart_us(problem, target, encoder)
+        us *= MARGIN if isinstance(kernels[0], NormedCoop) else 1.0
+        faster = target.gpu and us < _apart_us(problem, target, encoder)
         return [*kernels, Apart()] if faster else [Apart(), *kernels]
 
     return encoder.once(("normed", problem, target.key), find)

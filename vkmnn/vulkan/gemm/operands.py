@@ -96,12 +96,25 @@ def left_operand(job: MatMulJob, encoder: VulkanEncoder, *, by_blocks: bool = Fa
 
 
 def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand:
-    """Return the right operand as panels of `panel` vec4s along the columns, or its own rows."""
+    """Return the right operand as panels of `panel` vec4s along the columns, or its own rows.
+
+    A constant that multiplies normalised rows is multiplied by their factors.
+    """
     b, problem, transposed = job.b, job.problem, job.transposed_b
+    gain = job.norms.gain if job.norms else None
     k, n = problem.k, problem.n
     padded_k = ceil_div(k, 4) * 4
     panels = ceil_div(n, 4 * panel)
     stride, batch = padded_k * panel, panels * padded_k * panel
+    if b.value is not None and gain is not None:  # not in files: see `rows_of`
+        assert gain.value is not None
+        factors: Array = gain.value.reshape((1, k) if transposed else (k, 1)).astype(np.float32)
+        packed = encoder.constant(
+            b,
+            f"matmul_b:{transposed}:{panel}:{gain.name}",
+            lambda array: _pack_right(np.multiply(array, factors), transposed, 4 * panel),
+        )
+        return Operand(packed, panel, batch, panel=stride)
     if b.value is not None:
         packed = encoder.constant(
             b,

@@ -23,7 +23,7 @@ from vkmnn.vulkan.cost.tiles import weighed_us
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
 from vkmnn.vulkan.gemm.encode import convolution_kernels
-from vkmnn.vulkan.gemm.family import Target
+from vkmnn.vulkan.gemm.family import Apart, Target
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.split import dispatch_tiles
@@ -85,11 +85,6 @@ class SeparableProblem:
             and 0 not in (first.taps, first.pixels, first.channels, second.channels)
             and 0 not in first.in_size
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """Two dispatches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,14 @@ REGISTERS = 48
 REGISTERS_BESIDE_LOADS = 24
 SUBGROUP = 32
 # What an invocation does for each vec4 that it loads, in multiplications and additions: finding it,
-# storing it; and where steps do not end with K or there are pads, zeroing it where it counts as none.
+# storing it; where steps do not end with K or there are pads, zeroing it where it counts as none;
+# and, of the left operand, taking the pivot off and adding it up and its squares.
 LOAD_FLOPS = 8
 ZERO_FLOPS = 8
+MOMENT_FLOPS = 24
+# The same of a maximum of 3 x 3: for each further vec4, finding it and comparing, NaN included.
+POOLED_FLOPS = 8 * 48
+POOLED_LOADS = 9
 # Workgroups that share tiles fill a device, and not many times over.
 MAX_SPLIT_WAVES = 3
 # Groups of small tiles, which follow another rule.
@@ -84,6 +89,11 @@ class Tile:
     def depth(self) -> int:
         """Length of a step along K."""
         return DEPTHS.get((self.rows, self.columns, self.groups), 16 * self.groups)
+
+    @property
+    def vectors(self) -> int:
+        """Vec4s that a workgroup loads for a step; where one is too few, whole subgroups rest."""
+        return self.depth // 4 * (self.rows + self.columns)
 
     @property
     def loads(self) -> int:
@@ -278,19 +288,23 @@ def shared_cost(
     element_bytes: int = 4,
     *,
     padded: bool = False,
+    normed: bool = False,
+    pooled: bool = False,
 ) -> Cost:
     """Return the time that a kernel is expected to take; arguments as of `rank_shared`.
 
-    `padded`: of what is loaded, some counts as zero, wherever steps end.
+    `padded`: of what is loaded, some counts as zero, wherever steps end. `normed`: it normalises
+    the rows of the left operand. `pooled`: they are maxima of 3 x 3 others.
     """
     tile = kernel.tile
     flops = LOAD_FLOPS + (ZERO_FLOPS if padded or tile.has_tail(gemm.k) else 0)
+    more = (MOMENT_FLOPS * normed + POOLED_FLOPS * pooled) * tile.rows * tile.depth // 4
     buffers = tile.buffers(info)
     tiling = Tiling(
         tiles=workgroups(tile, gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
-        left_bytes=element_bytes * tile.rows * tile.depth,
+        left_bytes=element_bytes * tile.rows * tile.depth * (POOLED_LOADS if pooled else 1),
         right_bytes=element_bytes * tile.columns * tile.depth,
         staged_bytes=tile.staged_bytes,
         flops=2 * tile.results * tile.depth,
@@ -302,6 +316,7 @@ def shared_cost(
         buffers=buffers,
         weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
         efficiency=EFFICIENCY[tile.each],
-        lane_flops=flops * tile.loads * tile.invocations,
+        lane_flops=flops * tile.vectors + more,
+        closing=2 * normed,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

@@ -95,11 +95,12 @@ class MatMulCoop(CoopKernel, MatMulKernel):
         sizes = bound.sizes | {"k4": k8 * VECTOR // 4} | walk | norms.sizes
         dispatch_tiles(
             shader,
-            bound.tensors if self.split else [*bound.tensors, *norms.tensors],
+            bound.tensors if self.split else [*bound.tensors, norms.folded, *norms.kept],
             kernels.MatmulCoopParams(**sizes),
             {
                 **bound.spec,
                 **norms.spec,
+                **norms.kept_spec,
                 "TAIL": k8 * VECTOR % self.tile.step != 0,
             },
             encoder,

@@ -25,6 +25,7 @@ from vkmnn.vulkan.gemm.family import (
     matmul_family,
 )
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.norm_binding import NormBinding
 from vkmnn.vulkan.gemm.operands import conv_element, weight_element
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import (
@@ -99,19 +100,23 @@ class MatMulShared(SharedKernel, MatMulKernel):
         """Record the dispatch."""
         gemm = job.problem.gemm
         bound = bind_matmul(job, self.pack(job, encoder))
+        element = weight_element(job, encoder)
         shader = kernels.matmul_shared(
             tile=cast(kernels.MatmulSharedTile, self.tile.name),
             split=self.split,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            element=weight_element(job, encoder),
+            element=element,
         )
         walk = self.walk(gemm)
+        norms = NormBinding.of(job, bound, encoder)
+        whole = not self.split and element != "w8"
         dispatch_tiles(
             shader,
-            bound.tensors,
-            kernels.MatmulSharedParams(**bound.sizes, **walk),
+            [*bound.tensors, norms.folded] if whole else bound.tensors,
+            kernels.MatmulSharedParams(**bound.sizes, **walk, **norms.sizes),
             {
                 **bound.spec,
+                **norms.spec,
                 "BUFFERS": self.tile.buffers(encoder.info),
                 "TAIL": self.tile.has_tail(gemm.k),
             },
@@ -204,10 +209,11 @@ def _shortcuts(job: ConvJob) -> dict[str, bool]:
     rows = (prod(problem.out_size), height * width, width, 1)
     whole = problem.out_offset == 0 and problem.out_block == problem.pixels
     return {
-        "PADDED": problem.padded,
+        "PADDED": problem.padded and not job.pooled,
         "ONE_TAP": one_tap,
         "SAME": one_tap and still and problem.pad == (0, 0, 0) and not (job.plain_x and several),
         "PLAIN": problem.out_strides == rows and whole and not (job.plain_y and several),
+        **({"POOLED": True} if job.pooled else {}),
     }
 
 

@@ -151,7 +151,7 @@ def _gpu_costs(
     problem: ConvProblem, products: Mapping[int, ConvProblem], info: DeviceInfo
 ) -> dict[int, float]:
     """Return the microseconds that F(m, 3) takes on a GPU, for m = 0 a direct convolution."""
-    costs = {0: _product_us(problem.gemm(), info)}
+    costs = {0: _product_us(problem.gemm(), info, padded=problem.padded)}
     for m, product in products.items():
         values = product.group * product.pixels
         # The product reads and writes what the transforms write and read.
@@ -165,8 +165,8 @@ def _gpu_costs(
     return costs
 
 
-def _product_us(gemm: Gemm, info: DeviceInfo) -> float:
-    return min((us for us, _ in timed_shared(gemm, info)), default=inf)
+def _product_us(gemm: Gemm, info: DeviceInfo, *, padded: bool = False) -> float:
+    return min((us for us, _ in timed_shared(gemm, info, padded=padded)), default=inf)
 
 
 def transform_weights(w: Array, m: int) -> Array:

@@ -1,0 +1,120 @@
+"""Maximum pooling and the 1 x 1 convolution after it, in one dispatch of tiles in shared memory.
+
+A workgroup stages the maximum of 3 x 3 texels where it would stage one. SqueezeNets and Inceptions
+pool before they squeeze (Iandola et al. 2016, Szegedy et al. 2015).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from vkmnn.records import dataclass
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.passes import pass_cost
+from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.cost.tiles import weighed_us
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.encode import convolution_kernels
+from vkmnn.vulkan.gemm.families.shared import ConvShared
+from vkmnn.vulkan.gemm.family import Apart, Target
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.shared_tiles import SharedKernel, Tile, listed_shared, room_of, shared_cost
+from vkmnn.vulkan.spatial import Triple
+
+# How much longer two dispatches must be expected to take: the kernel has not been timed on a GPU.
+MARGIN = 1.1
+# Invocations of a workgroup of the pooling alone, each of which makes two pixels.
+POOL_PIXELS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class PooledProblem:
+    """A convolution of one tap, and where the windows of 3 x 3 lie whose maxima it reads."""
+
+    product: ConvProblem
+    in_size: Triple
+    stride: Triple
+    pad: Triple
+
+    @property
+    def fused(self) -> ConvProblem:
+        """Both as one convolution, whose pixels are windows."""
+        return replace(self.product, in_size=self.in_size, stride=self.stride, pad=self.pad)
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a kernel: planes, one tap, and an edge in every window."""
+        one, zero = (1, 1, 1), (0, 0, 0)
+        product = self.product
+        flat = self.in_size[0] == self.stride[0] == product.out_size[0] == 1 and self.pad[0] == 0
+        sizes = self.in_size[1:], product.out_size[1:], self.stride[1:], self.pad[1:]
+        windows = zip(*sizes, strict=True)
+        return (
+            (product.group, product.kernel, product.stride, product.pad) == (1, one, one, zero)
+            and product.in_size == product.out_size
+            and flat
+            and not product.phases
+            and 0 not in (product.pixels, product.channels, product.inputs, *self.in_size)
+            and all(
+                pad < 3 and (out - 1) * stride - pad < size for size, out, stride, pad in windows
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PooledShared:
+    """One dispatch."""
+
+    tile: Tile
+    family: ClassVar[str] = "shared"
+
+    def predict(self, problem: PooledProblem, target: Target) -> Expected:
+        """Return the time that it is expected to take."""
+        gemm = problem.product.gemm()
+        sizes = target.weight_bytes, target.element_bytes
+        cost = shared_cost(SharedKernel(self.tile), gemm, target.info, *sizes, pooled=True)
+        return Expected(cost, problem.product.work, self.tile.done(gemm))
+
+    def record(self, problem: PooledProblem, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch of a job whose x is what is pooled."""
+        ConvShared(self.tile).record(replace(job, problem=problem.fused, pooled=True), encoder)
+
+
+Candidate = PooledShared | Apart
+
+
+def candidates_of(
+    problem: PooledProblem, target: Target, encoder: VulkanEncoder
+) -> list[Candidate]:
+    """Return the ways to compute both, the likely fastest first; empty where there is one alone."""
+
+    def find() -> list[Candidate]:
+        listed = listed_shared(problem.product.gemm().k, room_of(target.info), narrow=True)
+        timed: list[tuple[float, float, PooledShared]] = []
+        for tile in (kernel.tile for kernel in listed if kernel.parts == 1):
+            kernel = PooledShared(tile)
+            expected = kernel.predict(problem, target)
+            us = expected.cost.total
+            timed.append((weighed_us(us, expected.done, expected.needed), us, kernel))
+        timed.sort(key=lambda one: one[:2])
+        offered = [kernel for _, _, kernel in timed]
+        faster = bool(timed) and MARGIN * timed[0][1] < _apart_us(problem, target, encoder)
+        return [*offered, Apart()] if faster and target.gpu else [Apart(), *offered]
+
+    if not problem.fits or not (target.gpu or encoder.offers_all):
+        return []
+    return encoder.once(("pooled", problem, target.key), find)
+
+
+def _apart_us(problem: PooledProblem, target: Target, encoder: VulkanEncoder) -> float:
+    """Return what a pooling, the gap after it and the convolution are expected to take."""
+    product, info = problem.product, target.info
+    blocks = product.batch * product.in_blocks
+    _, down, along = problem.in_size
+    pixels = product.out_size[1] * product.out_size[2]
+    nbytes = 4 * target.element_bytes * blocks * (down * along + pixels)
+    pool = pass_cost(nbytes, info, ceil_div(blocks * pixels, POOL_PIXELS))
+    expected = convolution_kernels(product, target, encoder)[0].predict(product, target)
+    return pool.total + class_of(info).gap_us + (expected.cost.total if expected else 0.0)
