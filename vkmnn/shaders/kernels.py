@@ -2263,6 +2263,7 @@ ConvSharedTile: TypeAlias = Literal[
     "32x32",
     "32x32x8",
     "16x16x8",
+    "16x16x16",
 ]
 ConvSharedSplit: TypeAlias = Literal[
     0,
@@ -4935,6 +4936,7 @@ MatmulSharedTile: TypeAlias = Literal[
     "32x32",
     "32x32x8",
     "16x16x8",
+    "16x16x16",
 ]
 MatmulSharedSplit: TypeAlias = Literal[
     0,

@@ -23,7 +23,7 @@ from vkmnn.vulkan.gemm.shared_tiles import NARROW, TILES, SharedKernel, Tile
 
 RNG = np.random.default_rng(5)
 PARTS = 3
-SPLIT = [SharedKernel(tile, PARTS) for tile in TILES if tile.groups > 1]
+SPLIT = [SharedKernel(tile, PARTS) for tile in TILES if tile.splits]
 UNSPLIT = [SharedKernel(tile) for tile in TILES]
 REPLAYS = 30
 

@@ -94,7 +94,7 @@ def test_few_rows_are_bound_by_loads() -> None:
 
 
 def test_batches_count_as_workgroups() -> None:
-    assert first(Gemm(128, 128, 256, 1)).tile == Tile(16, 16, 8)
+    assert first(Gemm(128, 128, 256, 1)).tile == Tile(16, 16, 16)
     assert first(Gemm(512, 512, 512, 32)).tile == Tile(128, 128)
 
 

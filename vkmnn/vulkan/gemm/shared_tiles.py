@@ -41,10 +41,10 @@ POOLED_FLOPS = 8 * 28 + 24
 POOLED_LOADS = 9
 # Workgroups that share tiles fill a device, and not many times over.
 MAX_SPLIT_WAVES = 3
-# Groups of small tiles, which follow another rule.
+# Groups of small tiles, at least, which follow another rule; and the most that K is split beside.
 SMALL = 8
 # Lengths of steps that are not sixteen for each group.
-DEPTHS = {(32, 32, 1): 32, (40, 32, SMALL): 64, (32, 32, SMALL): 64}
+DEPTHS = {(32, 32, 1): 32, (40, 32, 8): 64, (32, 32, 8): 64, (16, 16, 16): 128}
 # The fraction of a multiprocessor's rate that is reached, by results per invocation: with fewer,
 # operands are read more often from shared memory.
 EFFICIENCY = {(8, 8): 1.03, (8, 4): 0.97, (4, 4): 0.73}
@@ -75,10 +75,15 @@ class Tile:
     @property
     def each(self) -> tuple[int, int]:
         """Rows and columns of results of an invocation."""
-        small = self.groups == SMALL
+        small = self.groups >= SMALL
         down = 8 if self.rows > 32 or small else 4
         wide = self.columns > 16 if small else self.rows > 64 and self.columns > 32
         return down, 8 if wide else 4
+
+    @property
+    def splits(self) -> bool:
+        """Whether several workgroups may share K, too."""
+        return 1 < self.groups <= SMALL
 
     @property
     def invocations(self) -> int:
@@ -171,7 +176,7 @@ def room_of(info: DeviceInfo) -> tuple[int, int]:
 # top of these.
 TILES = (
     *(Tile(128, 128), Tile(128, 64), Tile(64, 64), Tile(32, 32), Tile(64, 32, 2)),
-    *(Tile(40, 32, SMALL), Tile(32, 32, SMALL), Tile(16, 16, SMALL)),
+    *(Tile(40, 32, 8), Tile(32, 32, 8), Tile(16, 16, 8), Tile(16, 16, 16)),
 )
 # For convolutions of few output channels, where invocations need not lie along rows.
 NARROW = (Tile(128, 16), Tile(128, 16, 2))
@@ -244,7 +249,7 @@ def timed_shared(
         if not tile.buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
             continue
         offered.append(timed(SharedKernel(tile)))
-        if tile.groups == 1:
+        if not tile.splits:
             continue
         steps = tile.steps(gemm.k)
         most = MAX_SPLIT_WAVES * cores_of(info) // workgroups(tile, gemm)
@@ -276,7 +281,7 @@ def listed_shared(k: int, room: tuple[int, int], *, narrow: bool) -> tuple[Share
             continue
         listed.append(SharedKernel(tile))
         parts = used_parts(tile.steps(k), 3)
-        if tile.groups > 1 and parts > 1:
+        if tile.splits and parts > 1:
             listed.append(SharedKernel(tile, parts))
     return tuple(listed)
 
