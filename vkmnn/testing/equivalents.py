@@ -176,6 +176,14 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "the first pixel of a tile is always there; tiles too many write what the last one writes",
     ),
     Equivalent("matmul_rotate.comp.j2", r"min\(m \+ \d+u \+ lane, pc.rows (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("include/staged.glsl.j2", r"TAIL \? min\(.*, (4u \* )?k4 (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("conv_shared.comp.j2", r"tap_of\(min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "*_shared.comp.j2",
+        r"uint end = min\(first - pc\.steps",
+        "where nothing is shared, first is 0",
+        "*_0_*",
+    ),
     Equivalent("matmul_tile.comp.j2", r"min\(m \+ \d+u, pc.rows (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("matmul_tile.comp.j2", r"min\(n4 \+ 1u, columns4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
