@@ -179,6 +179,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent("include/staged.glsl.j2", r"TAIL \? min\(.*, (4u \* )?k4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_shared.comp.j2", r"tap_of\(min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
+        "include/staged.glsl.j2",
+        r"vec4 b\d = .* → .*[35]u \* k \+ b_line",
+        "where nothing is shared, the first step begins at 0",
+        "*_0_*",
+    ),
+    Equivalent(
         "*_shared.comp.j2",
         r"uint end = min\(first - pc\.steps",
         "where nothing is shared, first is 0",
