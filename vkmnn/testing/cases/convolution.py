@@ -21,7 +21,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
-from vkmnn.testing.cases.pooled import pooled_tiles
+from vkmnn.testing.cases.pooled import pooled_tiles, tile_of
 from vkmnn.testing.cases.shapes import whole
 
 Ints = tuple[int, ...]
@@ -305,7 +305,7 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     attrs = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0,) * 4)
     yield op_case("Convolution", attrs, [endless, weights], constant=[1], rtol=0, atol=0)
     if variant.axes["split"] == 0:
-        yield from pooled_tiles(rows, columns, depth)
+        yield from pooled_tiles(tile_of(variant))
 
 
 @shader_cases("conv_dot")

@@ -21,7 +21,8 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
-from vkmnn.testing.cases.normed import normed_tiles, staged_norms
+from vkmnn.testing.cases.normed import coop_tile_of, normed_tiles, staged_norms
+from vkmnn.testing.cases.pooled import tile_of
 from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
 
@@ -282,7 +283,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         b[-1, 1] = np.inf
         yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
     if variant.axes["split"] == 0 and variant.element != "w8":
-        yield from staged_norms(rows, columns + small - 1, depth, fp16=variant.fp16)
+        yield from staged_norms(tile_of(variant), n - 4 * (small == 4), fp16=variant.fp16)
 
 
 @shader_cases("matmul_coop")
@@ -306,7 +307,7 @@ def matmul_coop(variant: Variant) -> Iterator[Case]:
     yield _coop((3, 5, long - 5), (3, long - 5, n), MatMulAttrs(activation=clamp), constant=[1])
     yield _coop((1, long), (long, small), MatMulAttrs(activation=clamp), constant=[0])
     yield _coop((1, 1), (1, small), MatMulAttrs(activation=clamp))
-    yield from normed_tiles(rows, n, step)
+    yield from normed_tiles(coop_tile_of(variant), n)
     if rows == 16:
         # Whole steps, another activation, no bias.
         smooth = MatMulAttrs(activation=SMOOTH[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,8 +11,11 @@ from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, Graph, Op
 from vkmnn.ir.ops import RESIDUAL_KINDS, LayerNormAttrs, MatMulAttrs, UnaryAttrs
-from vkmnn.testing.case import Case, tensor_info
+from vkmnn.testing.case import Case, Variant, tensor_info
 from vkmnn.testing.cases.shapes import floats, whole
+from vkmnn.vulkan.gemm.coop_tiles import TILES_OF, CoopTile
+from vkmnn.vulkan.gemm.normed import NormedCoop, NormedShared
+from vkmnn.vulkan.gemm.shared_tiles import Tile
 
 
 def normed_case(
@@ -75,23 +79,38 @@ def normed_case(
     return Case(graph, feeds, rtol=1e-3, atol=1e-3)
 
 
-def normed_tiles(rows: int, columns: int, step: int) -> Iterator[Case]:
-    """Yield cases for tiles of a size: broken tiles and steps in every direction."""
-    long = 2 * step + 8
-    yield normed_case((2, rows - 3), long, 2 * columns + columns % 8)
-    yield normed_case((rows + 1,), long, columns, rms=True, shift=False, number=1, mean=3)
-    yield normed_case((1,), 8, columns, gain=False, keeps=False, extra=False)
-    yield normed_case((5,), step, columns, keeps=False, number=2, mean=-7)
-    # Fewer columns than a row has vectors, and more workgroups than a row has vectors.
-    yield normed_case((rows,), 8, 3 * columns, gain=False, shift=False, number=3)
-
-
-def staged_norms(rows: int, columns: int, step: int, *, fp16: bool) -> Iterator[Case]:
-    """Yield cases for tiles in shared memory, which do not keep the rows."""
-    long, far = 2 * step + 4, 20.0 if fp16 else 300.0
-    yield normed_case((2, rows - 3), long, 2 * columns, keeps=False, mean=far)
-    yield normed_case(
-        (rows + 1,), 2 * step, columns, rms=True, shift=False, keeps=False, number=1, mean=3
+def normed_tiles(tile: CoopTile, columns: int) -> Iterator[Case]:
+    """Yield cases for a tile of matrices: broken tiles and steps in every direction."""
+    rows, step = tile.rows, tile.step
+    cases = (
+        normed_case((2, rows - 3), 2 * step + 8, 2 * columns + columns % 8),
+        normed_case((rows + 1,), 2 * step + 8, columns, rms=True, shift=False, number=1, mean=3),
+        normed_case((1,), 8, columns, gain=False, keeps=False, extra=False),
+        normed_case((5,), step, columns, keeps=False, number=2, mean=-7),
+        # Fewer columns than a row has vectors, and more workgroups than a row has vectors.
+        normed_case((rows,), 8, 3 * columns, gain=False, shift=False, number=3),
     )
-    yield normed_case((1,), 4, columns, gain=False, keeps=False, extra=False)
-    yield normed_case((rows,), step, columns, gain=False, keeps=False, number=2, mean=-7)
+    for case in cases:
+        yield replace(case, takes={"normed": NormedCoop(tile)})
+
+
+def coop_tile_of(variant: Variant) -> CoopTile:
+    """Return the tile of a variant of products by cooperative matrices."""
+    wanted = variant.axes["tile"], variant.axes["step"]
+    tiles = (tile for sizes in TILES_OF.values() for same in sizes for tile in same)
+    return next(tile for tile in tiles if (tile.name, tile.step) == wanted)
+
+
+def staged_norms(tile: Tile, columns: int, *, fp16: bool) -> Iterator[Case]:
+    """Yield cases for a tile in shared memory, which does not keep the rows."""
+    rows, step, far = tile.rows, tile.depth, 20.0 if fp16 else 300.0
+    cases = (
+        normed_case((2, rows - 3), 2 * step + 4, 2 * columns, keeps=False, mean=far),
+        normed_case(
+            (rows + 1,), 2 * step, columns, rms=True, shift=False, keeps=False, number=1, mean=3
+        ),
+        normed_case((1,), 4, columns, gain=False, keeps=False, extra=False),
+        normed_case((rows,), step, columns, gain=False, keeps=False, number=2, mean=-7),
+    )
+    for case in cases:
+        yield replace(case, takes={"normed": NormedShared(tile)})

@@ -10,9 +10,11 @@ import numpy as np
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation, Op
 from vkmnn.ir.ops import ConvolutionAttrs, PoolingAttrs
-from vkmnn.testing.case import Case
+from vkmnn.testing.case import Case, Variant
 from vkmnn.testing.cases.coded import chain_case
 from vkmnn.testing.cases.shapes import whole
+from vkmnn.vulkan.gemm.pooled import PooledShared
+from vkmnn.vulkan.gemm.shared_tiles import NARROW, TILES, Tile
 
 Ints = tuple[int, ...]
 
@@ -60,13 +62,23 @@ def pooled_case(
     return chain_case(ops, feeds, constants)
 
 
-def pooled_tiles(rows: int, columns: int, depth: int) -> Iterator[Case]:
-    """Yield cases for tiles of a size: broken tiles and steps, windows that leave the image."""
-    yield pooled_case((2, depth + 5, 7, 2 * (rows // 6) + 9), columns + 3, residual=True)
-    yield pooled_case((1, 2 * depth, 9, 6), columns, strides=(1, 3), pads=(1, 2, 2, 1), low=-15)
-    yield pooled_case((3, 3, 4, 8), 5, pads=(0, 1, 1, 0), ceil=True, low=-15)
-    yield pooled_case((1, 1, 3, 3), 1)
+def pooled_tiles(tile: Tile) -> Iterator[Case]:
+    """Yield cases for a tile: broken tiles and steps, windows that leave the image."""
+    rows, columns, depth = tile.rows, tile.columns, tile.depth
     least = pooled_case((1, 6, 5, 5), 4, strides=(1, 1), pads=(1,) * 4)
     spoilt = least.feeds["x"].copy()
     spoilt[0, :, 2, 2] = np.nan
-    yield replace(least, feeds={"x": spoilt})
+    cases = (
+        pooled_case((2, depth + 5, 7, 2 * (rows // 6) + 9), columns + 3, residual=True),
+        pooled_case((1, 2 * depth, 9, 6), columns, strides=(1, 3), pads=(1, 2, 2, 1), low=-15),
+        pooled_case((3, 3, 4, 8), 5, pads=(0, 1, 1, 0), ceil=True, low=-15),
+        pooled_case((1, 1, 3, 3), 1),
+        replace(least, feeds={"x": spoilt}),
+    )
+    for case in cases:
+        yield replace(case, takes={"pooled": PooledShared(tile)})
+
+
+def tile_of(variant: Variant) -> Tile:
+    """Return the tile of a variant of products or convolutions in shared memory."""
+    return next(tile for tile in (*TILES, *NARROW) if tile.name == variant.axes["tile"])
