@@ -176,6 +176,34 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "the first pixel of a tile is always there; tiles too many write what the last one writes",
     ),
     Equivalent("matmul_rotate.comp.j2", r"min\(m \+ \d+u \+ lane, pc.rows (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "include/matmul.glsl.j2",
+        r"pc\.columns \+ 2u",
+        "rows are whole vec4s",
+        "matmul_shared_*_4_*",
+    ),
+    Equivalent(
+        "include/staged_norms.glsl.j2",
+        r"max\(low\.x, low\.y\) \+ |\+ min\(high",
+        "any number of a row will do as its pivot; which one keeps most digits, other tests show",
+    ),
+    Equivalent("matmul_shared.comp.j2", r"min\(n4 \+ lane % \d+u, columns4 (- 0u|\+ 1u)\)", _CLAMP),
+    Equivalent(
+        "include/staged.glsl.j2",
+        r"mix\(vec4\(1\.0\), [ab]",
+        "what meets it is zero",
+    ),
+    Equivalent(
+        "include/staged.glsl.j2",
+        r"BUFFERS != 1u",
+        "one buffer and a barrier more do as well, where there is room for two",
+    ),
+    Equivalent(
+        "include/staged.glsl.j2",
+        r"\(group >= \d+u|\(group > 7u.*→.*\(group > 8u",
+        "here another group than this one stores, and none past the last that has results",
+        "*16x16x16_*",
+    ),
     Equivalent("include/staged.glsl.j2", r"TAIL \? min\(.*, (4u \* )?k4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("conv_shared.comp.j2", r"tap_of\(min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(

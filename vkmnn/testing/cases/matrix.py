@@ -256,20 +256,25 @@ def _staged(sizes: tuple[tuple[Shape, Shape], ...], variant: Variant) -> Iterato
 @shader_cases("matmul_shared")
 def matmul_shared(variant: Variant) -> Iterator[Case]:
     """Several tiles and steps, none of them whole; single rows, columns and products."""
-    rows, columns, groups = (*map(int, str(variant.axes["tile"]).split("x")), 1)[:3]
-    depth = 32 if (rows, groups) == (32, 1) else 16 * groups
+    tile = tile_of(variant)
+    rows, columns, depth = tile.rows, tile.columns, tile.depth
     n = columns + (4 if variant.axes["aligned"] == 4 else 3)
     small = 4 if variant.axes["aligned"] == 4 else 1
-    long = 5 * depth - 3
+    # The last step ends within its last quarter, its second half, its second quarter, and at once.
+    long, later, early = (
+        5 * depth - 3,
+        4 * depth + depth * 5 // 8 + 4,
+        2 * depth + depth * 3 // 8 + 4,
+    )
     yield from _staged(
         (
             ((2, 1, 2, rows + 5, long), (1, 3, 1, long, n)),
             ((rows - 1, 2 * depth), (2 * depth, n - 4)),
             ((2 * rows + 1, 1), (1, small)),
-            ((1, long), (long, small)),
+            ((1, later), (later, small)),
             ((1, 1), (1, small)),
             ((0, 3), (3, small)),
-            ((3, rows, 2 * depth + 4), (3, 2 * depth + 4, 2 * columns)),
+            ((3, rows + 1, early), (3, early, 2 * columns)),
         ),
         variant,
     )
@@ -283,7 +288,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         b[-1, 1] = np.inf
         yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
     if variant.axes["split"] == 0 and variant.element != "w8":
-        yield from staged_norms(tile_of(variant), n - 4 * (small == 4), fp16=variant.fp16)
+        yield from staged_norms(tile, n - 4 * (small == 4), fp16=variant.fp16)
 
 
 @shader_cases("matmul_coop")
