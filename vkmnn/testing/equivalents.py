@@ -184,7 +184,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "include/staged_norms.glsl.j2",
-        r"max\(low\.x, low\.y\) \+ |\+ min\(high",
+        r"min\(low|\+ max\(high",
         "any number of a row will do as its pivot; which one keeps most digits, other tests show",
     ),
     Equivalent("matmul_shared.comp.j2", r"min\(n4 \+ lane % \d+u, columns4 (- 0u|\+ 1u)\)", _CLAMP),
@@ -194,14 +194,20 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "what meets it is zero",
     ),
     Equivalent(
+        "*_shared.comp.j2",
+        r"min\(first \+ pc\.steps, \(k4 \+ (\d+)u\) / \1u\)",
+        "where nothing is shared, pc.steps counts them all",
+        "*_0_*",
+    ),
+    Equivalent(
         "include/staged.glsl.j2",
         r"BUFFERS != 1u",
         "one buffer and a barrier more do as well, where there is room for two",
     ),
     Equivalent(
         "include/staged.glsl.j2",
-        r"\(group >= \d+u|\(group > 7u.*→.*\(group > 8u",
-        "here another group than this one stores, and none past the last that has results",
+        r"\(group >= \d+u|\(group > 7u.*→.*\(group > 8u|group != 7u \|\| group < 8u",
+        "another group than this one stores, and what comes after the last list, nobody reads",
         "*16x16x16_*",
     ),
     Equivalent("include/staged.glsl.j2", r"TAIL \? min\(.*, (4u \* )?k4 (\+ 1u|- 0u)\)", _CLAMP),

@@ -272,6 +272,7 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
             ((rows - 1, 2 * depth), (2 * depth, n - 4)),
             ((2 * rows + 1, 1), (1, small)),
             ((1, later), (later, small)),
+            ((2, later - 4 * depth), (later - 4 * depth, small)),
             ((1, 1), (1, small)),
             ((0, 3), (3, small)),
             ((3, rows + 1, early), (3, early, 2 * columns)),
