@@ -28,7 +28,10 @@ SHADER_REPORT = ROOT / "build" / "shader-report.html"
 
 # Kernels for subgroups of sixteen, which the software device has when it uses 512 bits (any x86
 # processor will do; one without AVX-512 takes each vector in two).
-WIDE_KERNELS = ("*_rotate_*_16_*", "*_rows_16_*", "*_rows_*_16_*", "group_norm_16_*", "arg_*_16_*")
+WIDE_KERNELS = (
+    *("*_rotate_*_16_*", "*_rows_16_*", "*_rows_*_16_*", "group_norm_16_*", "arg_*_16_*"),
+    "*_subgroup_16_*",
+)
 WIDE = {"LP_NATIVE_VECTOR_WIDTH": "512"}
 
 BESIDE = ("kompute", "mesa-25", "swiftshader")

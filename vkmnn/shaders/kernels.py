@@ -1177,17 +1177,11 @@ def cached_attention(
     """Return a variant of `cached_attention`.
 
     A few rows of queries on a cache: a workgroup turns the query of one head and row and the new
-    keys (Rotary), and attends to the rows of the cache and to the new ones, with a softmax that
-    is corrected as its maximum grows. The first head of those that share keys writes the new row
-    to the cache; nobody reads it there. Sizes and starts count elements; rows of the cache are
-    whole vec4s, 64 of them at most. TURNED, INTERLEAVED, PAIRS: as in rotary. MASK: numbers are
-    added to the scores. SEVERAL: there is more than one row. BY_ROW: the heads of a row lie side
-    by side; where queries, keys and values are one tensor, keys and values begin at k_start and
-    v_start. Scores, windows and sinks: include/scores.glsl.j2. Where `split`, the rows of the
-    cache are shared by pc.parts workgroups, of which the first takes the new ones, too, and the
-    last to arrive merges what all have found (include/last_arriver.glsl.j2): for each a vec4 of
-    every lane, and its maximum and sum. An image of which the length is below 0 attends to its
-    new rows alone, which are not written.
+    keys, and attends to the rows of the cache and to the new ones, with a softmax that is
+    corrected as its maximum grows (include/cached_attention.glsl.j2). Where `split`, the rows of
+    the cache are shared by pc.parts workgroups, of which the first takes the new ones, too, and
+    the last to arrive merges what all have found (include/last_arriver.glsl.j2): for each a vec4
+    of every lane, and its maximum and sum.
     """
     return _find(
         "cached_attention",
@@ -1195,6 +1189,151 @@ def cached_attention(
             "split": split,
             "element": element,
             "load": load,
+        },
+    )
+
+
+CachedAttentionSubgroupLanes: TypeAlias = Literal[
+    8,
+    16,
+]
+CachedAttentionSubgroupElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_CACHED_ATTENTION_SUBGROUP = struct.Struct("<IIIIIIIIIIIIfIIIIIIIIII")
+
+
+class CachedAttentionSubgroupParams(Params):
+    """Push constants of `cached_attention_subgroup`: 92 bytes."""
+
+    __slots__ = (
+        "heads",
+        "shared_by",
+        "capacity",
+        "depth",
+        "columns",
+        "width",
+        "table",
+        "table_image",
+        "mask_image",
+        "mask_head",
+        "lanes_log2",
+        "scores",
+        "scale",
+        "rows",
+        "table_row",
+        "mask_row",
+        "q_row",
+        "k_row",
+        "v_row",
+        "k_start",
+        "v_start",
+        "length_image",
+        "parts",
+    )
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        shared_by: int,
+        capacity: int,
+        depth: int,
+        columns: int,
+        width: int,
+        table: int,
+        table_image: int,
+        mask_image: int,
+        mask_head: int,
+        lanes_log2: int,
+        scores: int,
+        scale: float,
+        rows: int,
+        table_row: int,
+        mask_row: int,
+        q_row: int,
+        k_row: int,
+        v_row: int,
+        k_start: int,
+        v_start: int,
+        length_image: int,
+        parts: int,
+    ) -> None:
+        self.heads: Final = heads
+        self.shared_by: Final = shared_by
+        self.capacity: Final = capacity
+        self.depth: Final = depth
+        self.columns: Final = columns
+        self.width: Final = width
+        self.table: Final = table
+        self.table_image: Final = table_image
+        self.mask_image: Final = mask_image
+        self.mask_head: Final = mask_head
+        self.lanes_log2: Final = lanes_log2
+        self.scores: Final = scores
+        self.scale: Final = scale
+        self.rows: Final = rows
+        self.table_row: Final = table_row
+        self.mask_row: Final = mask_row
+        self.q_row: Final = q_row
+        self.k_row: Final = k_row
+        self.v_row: Final = v_row
+        self.k_start: Final = k_start
+        self.v_start: Final = v_start
+        self.length_image: Final = length_image
+        self.parts: Final = parts
+
+    def pack(self) -> bytes:
+        try:
+            return _CACHED_ATTENTION_SUBGROUP.pack(
+                self.heads,
+                self.shared_by,
+                self.capacity,
+                self.depth,
+                self.columns,
+                self.width,
+                self.table,
+                self.table_image,
+                self.mask_image,
+                self.mask_head,
+                self.lanes_log2,
+                self.scores,
+                self.scale,
+                self.rows,
+                self.table_row,
+                self.mask_row,
+                self.q_row,
+                self.k_row,
+                self.v_row,
+                self.k_start,
+                self.v_start,
+                self.length_image,
+                self.parts,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CACHED_ATTENTION_SUBGROUP, error) from None
+
+
+def cached_attention_subgroup(
+    *,
+    lanes: CachedAttentionSubgroupLanes,
+    element: CachedAttentionSubgroupElement,
+) -> Shader:
+    """Return a variant of `cached_attention_subgroup`.
+
+    A few rows of queries on a cache, for CPU devices (include/cached_attention.glsl.j2): a
+    workgroup is one subgroup of `lanes` invocations and takes one head and row. Everything stays
+    in registers: such devices load and store shared memory one invocation after another. A lane
+    scores one row of the cache at a time, with vec4s of the query that the lanes hold for each
+    other; then it weighs vec4s of its own columns. KEY_VECTORS, VALUE_VECTORS: how many vec4s of
+    a key and of a value a lane holds.
+    """
+    return _find(
+        "cached_attention_subgroup",
+        {
+            "lanes": lanes,
+            "element": element,
         },
     )
 

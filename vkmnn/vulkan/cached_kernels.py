@@ -1,4 +1,4 @@
-"""The kernels of CachedAttention: by how many workgroups the rows of a cache are shared."""
+"""The kernels of CachedAttention: workgroups that share a cache's rows, or single subgroups."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from math import inf
 
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost
-from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 
 KEYS = 64
 """Rows of a cache that a workgroup takes at a time: one for each invocation."""
@@ -27,12 +29,19 @@ class CachedProblem:
     Attributes:
         workgroups: one for every head and row.
         keys: rows of the cache that each reads, at most.
-        columns: numbers of a key and a value.
+        depth: numbers of a key.
+        width: numbers of a value.
     """
 
     workgroups: int
     keys: int
-    columns: int
+    depth: int
+    width: int
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a key and a value."""
+        return self.depth + self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,19 @@ class CachedKernel:
 
     parts: int = 1
     family = "cached"
+
+    def call(self, encoder: VulkanEncoder) -> ShaderCall:
+        """Return what to dispatch."""
+        shader = kernels.cached_attention(
+            split=0 if self.parts == 1 else 1,
+            element=encoder.element,
+            load=encoder.load if self.parts == 1 else "buffer",
+        )
+        return shader, kernels.CachedAttentionParams
+
+    def spec(self, _: CachedProblem) -> dict[str, int]:
+        """Return its own specialization constants: none."""
+        return {}
 
     def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
         """Return the time that the kernel is expected to take where the cache is half full."""
@@ -63,17 +85,58 @@ class CachedKernel:
         return cost + Cost(split=merged)
 
 
-def kernels_of(problem: CachedProblem, info: DeviceInfo) -> list[CachedKernel]:
+@dataclass(frozen=True, slots=True)
+class CachedSubgroup:
+    """A workgroup is a subgroup of `lanes`, and keeps what it knows in registers."""
+
+    lanes: CpuLanes
+    parts: int = 1
+    family = "subgroup"
+
+    def call(self, encoder: VulkanEncoder) -> ShaderCall:
+        """Return what to dispatch."""
+        shader = kernels.cached_attention_subgroup(lanes=self.lanes, element=encoder.element)
+        return shader, kernels.CachedAttentionSubgroupParams
+
+    def spec(self, problem: CachedProblem) -> dict[str, int]:
+        """Return its own specialization constants: vec4s of a lane."""
+        held = 4 * self.lanes
+        return {
+            "KEY_VECTORS": ceil_div(problem.depth, held),
+            "VALUE_VECTORS": ceil_div(problem.width, held),
+        }
+
+    def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
+        """Return the time that the kernel is expected to take where the cache is half full."""
+        loop = Loop(
+            workgroups=problem.workgroups,
+            invocations=self.lanes,
+            rounds=ROUND_LOADS * ceil_div(problem.keys, 2 * self.lanes),
+            round_bytes=self.lanes * problem.columns * 4 / ROUND_LOADS,
+            round_flops=self.lanes * problem.columns * 2 / ROUND_LOADS,
+            results=problem.columns,
+        )
+        return loop_cost(loop, info)
+
+
+Kernel = CachedKernel | CachedSubgroup
+
+
+def kernels_of(problem: CachedProblem, info: DeviceInfo, texel: bool) -> list[Kernel]:
     """Return the kernels that can do it, the likely fastest first.
 
-    Rows are shared where a GPU has more cores than there are workgroups.
+    Rows are shared where a GPU has more cores than there are workgroups. Subgroups need texel
+    buffers; devices that are no GPUs take them first.
     """
     shared = [CachedKernel(parts) for parts in PARTS]
-    if not is_gpu(info) or problem.workgroups >= cores_of(info):
-        return [CachedKernel(), shared[0]]
+    alone = [CachedSubgroup(lanes) for lanes in rotate_lanes(info)] if texel else []
+    if not is_gpu(info):
+        return [*alone, CachedKernel(), shared[0]]
+    if problem.workgroups >= cores_of(info):
+        return [CachedKernel(), shared[0], *alone]
 
     def us(kernel: CachedKernel) -> float:
         idle = kernel.parts > 1 and problem.keys < KEYS * kernel.parts
         return inf if idle else kernel.time(problem, info).total
 
-    return sorted([CachedKernel(), *shared], key=us)
+    return [*sorted([CachedKernel(), *shared], key=us), *alone]

@@ -1,4 +1,4 @@
-"""Attention on caches whose rows several workgroups share, against numpy."""
+"""Attention on caches: by workgroups that share rows, and by single subgroups, against numpy."""
 
 from __future__ import annotations
 
@@ -16,22 +16,31 @@ from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 from vkmnn.ir.ops import CachedAttentionAttrs
 from vkmnn.runtime.device import DeviceType
 from vkmnn.vulkan.backend import VulkanBackend
-from vkmnn.vulkan.cached_kernels import PARTS, CachedKernel, CachedProblem, kernels_of
+from vkmnn.vulkan.cached_kernels import (
+    PARTS,
+    CachedKernel,
+    CachedProblem,
+    CachedSubgroup,
+    Kernel,
+    kernels_of,
+)
+from vkmnn.vulkan.choice import kernel_name
+from vkmnn.vulkan.device_rules import rotate_lanes
 
 T = TypeVar("T")
 HEADS, SHARED, ROOM, DEPTH = 4, 2, 1100, 8
 
 
-class Shared:
-    """Lets a number of workgroups share the rows."""
+class Takes:
+    """Takes a kernel for attention on caches."""
 
-    def __init__(self, parts: int) -> None:
-        self.parts = parts
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
 
     def __call__(self, what: str, problem: Hashable, candidates: Sequence[T]) -> T:
         if what != "cached_attention":
             return candidates[0]
-        return replace(candidates[0], parts=self.parts)  # type: ignore[type-var]
+        return self.kernel  # type: ignore[return-value]
 
 
 def _step(held: int, rows: int, attrs: CachedAttentionAttrs) -> dict[str, Array]:
@@ -52,10 +61,12 @@ def _step(held: int, rows: int, attrs: CachedAttentionAttrs) -> dict[str, Array]
     return made | {"sinks": drawn(HEADS, 1, 1)}
 
 
-@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("kernel", [*map(CachedKernel, PARTS), CachedSubgroup(8)], ids=kernel_name)
 @pytest.mark.parametrize("held", [0, 1, 64, 65, 130, 1000, ROOM - 4])
 @pytest.mark.parametrize("how", [{}, {"window": 100, "softcap": 2.0}])
-def test_shared_rows(parts: int, held: int, how: dict[str, Any]) -> None:
+def test_long_caches(kernel: Kernel, held: int, how: dict[str, Any]) -> None:
+    if isinstance(kernel, CachedSubgroup) and kernel.lanes not in rotate_lanes(device().info):
+        pytest.skip(f"no subgroups of {kernel.lanes}")
     rows = 1 if held % 2 else 4
     attrs = CachedAttentionAttrs(0.4, **how)
     values = _step(held, rows, attrs)
@@ -64,7 +75,7 @@ def test_shared_rows(parts: int, held: int, how: dict[str, Any]) -> None:
     want = run_op(op, [values[name].copy() if name else None for name in names])
     infos = {n: TensorInfo(n, DType.from_numpy(a.dtype), a.shape) for n, a in values.items()}
     output = TensorInfo("y", DType.FLOAT32, want[0].shape)
-    backend = VulkanBackend(device(), chooser=Shared(parts))
+    backend = VulkanBackend(device(), chooser=Takes(kernel))
     graph = Graph("test", list(infos.values()), [output], [op])
     plan = Plan(graph, infos, {}, backend, CpuBackend(), run_op)
     try:
@@ -78,11 +89,24 @@ def test_shared_rows(parts: int, held: int, how: dict[str, Any]) -> None:
 
 def test_rows_are_shared_where_cores_of_a_gpu_are_idle() -> None:
     info = device().info
-    few, many = CachedProblem(8, 8192, 128), CachedProblem(4096, 8192, 128)
-    assert kernels_of(few, info)[0] == CachedKernel()
+    few, many = CachedProblem(8, 8192, 64, 64), CachedProblem(4096, 8192, 64, 64)
+    assert kernels_of(few, info, texel=False)[0] == CachedKernel()
     gpu = replace(info, type=DeviceType.DISCRETE)
-    assert kernels_of(few, gpu)[0].parts > 1
-    assert kernels_of(many, gpu)[0] == CachedKernel()
-    assert kernels_of(replace(few, keys=64), gpu)[0] == CachedKernel()
+    assert kernels_of(few, gpu, texel=True)[0].parts > 1
+    assert kernels_of(many, gpu, texel=True)[0] == CachedKernel()
+    assert kernels_of(replace(few, keys=64), gpu, texel=True)[0] == CachedKernel()
     for problem in (few, many):
-        assert {kernel.parts > 1 for kernel in kernels_of(problem, gpu)} == {False, True}
+        assert {kernel.parts > 1 for kernel in kernels_of(problem, gpu, texel=True)} == {
+            False,
+            True,
+        }
+
+
+def test_devices_that_are_no_gpus_stay_within_subgroups() -> None:
+    info = replace(device().info, type=DeviceType.CPU)
+    lanes = rotate_lanes(info)
+    if not lanes:
+        pytest.skip("no shuffles")
+    few = CachedProblem(8, 8192, 64, 64)
+    assert kernels_of(few, info, texel=True)[0] == CachedSubgroup(lanes[0])
+    assert all(isinstance(kernel, CachedKernel) for kernel in kernels_of(few, info, texel=False))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir.ops import CachedAttentionAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.shaders import kernels
-from vkmnn.vulkan.cached_kernels import KEYS, PART_VECTORS, PARTS, CachedProblem, kernels_of
+from vkmnn.vulkan.cached_kernels import (
+    KEYS,
+    PART_VECTORS,
+    PARTS,
+    CachedProblem,
+    kernels_of,
+)
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.executions.attention import score_spec
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -80,7 +87,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             return
         workgroups = sizes.heads * sizes.images * sizes.rows
         seen = min(sizes.capacity, attrs.window or sizes.capacity)
-        problem = CachedProblem(workgroups, seen, sizes.depth + sizes.columns)
+        problem = CachedProblem(workgroups, seen, sizes.depth, sizes.columns)
         spec: dict[str, int | bool | float] = {
             "TURNED": attrs.width > 0,
             "INTERLEAVED": attrs.interleaved,
@@ -92,12 +99,9 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
             "SINK": sinks is not None,
             **score_spec(attrs),
         }
-        kernel = encoder.choose("cached_attention", problem, kernels_of(problem, encoder.info))
-        shader = kernels.cached_attention(
-            split=0 if kernel.parts == 1 else 1,
-            element=encoder.element,
-            load=encoder.load if kernel.parts == 1 else "buffer",
-        )
+        found = kernels_of(problem, encoder.info, "texel" in encoder.loads)
+        kernel = encoder.choose("cached_attention", problem, found)
+        shader, params_of = kernel.call(encoder)
         # Bindings that the specialization leaves out still need a buffer; any will do.
         tensors = [q, k, v, cosines or q, sines or q, keys, cached, length, mask or keys]
         tensors.append(sinks or keys)
@@ -105,16 +109,20 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         if kernel.parts > 1:
             parts = encoder.scratch(4 * PART_VECTORS * kernel.parts * workgroups, full=True)
             tensors += [parts, encoder.counter(workgroups)]
-        params = self._params(sizes, cosines, mask, kernel.parts)
-        encoder.dispatch(
-            shader, tensors, params, (sizes.heads * kernel.parts, sizes.images, sizes.rows), spec
-        )
+        params = self._params(params_of, sizes, cosines, mask, kernel.parts)
+        groups = (sizes.heads * kernel.parts, sizes.images, sizes.rows)
+        encoder.dispatch(shader, tensors, params, groups, spec | kernel.spec(problem))
         info = encoder.info
         encoder.expect(lambda: Expected(kernel.time(problem, info)))
 
     def _params(
-        self, sizes: _Sizes, cosines: Tensor | None, mask: Tensor | None, parts: int
-    ) -> kernels.CachedAttentionParams:
+        self,
+        params_of: Callable[..., Params],
+        sizes: _Sizes,
+        cosines: Tensor | None,
+        mask: Tensor | None,
+        parts: int,
+    ) -> Params:
         attrs, depth, columns = self.attrs, sizes.depth, sizes.columns
         table = cosines.shape if cosines is not None else (1, 1, 1, 0)
         seen = (1,) * 4 if mask is None else (*(1,) * (4 - len(mask.shape)), *mask.shape)
@@ -125,7 +133,7 @@ class CachedAttentionExecution(VulkanExecution[CachedAttentionAttrs]):
         if attrs.layout == "packed":
             k_start, v_start = q_row, q_row + k_row
             q_row = k_row = v_row = v_start + v_row
-        return kernels.CachedAttentionParams(
+        return params_of(
             heads=sizes.heads,
             shared_by=sizes.heads // sizes.groups,
             capacity=sizes.capacity,
