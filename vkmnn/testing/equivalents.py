@@ -50,7 +50,20 @@ _WEAKER = "|".join(f"AXES > {n}u.* → .*AXES > {n - 1}u" for n in range(1, 6)) 
 
 _CODED = "sums of codes end in `requantize`, which takes no activation"
 
+_MORE = "|".join(f"VECTORS > {n}u.* → .*VECTORS > {n - 1}u" for n in range(1, 8))
+
 EQUIVALENTS: tuple[Equivalent, ...] = (
+    Equivalent(
+        "cached_attention_subgroup.comp.j2",
+        r"KEY_VECTORS >=|^ *if \(VALUE_VECTORS >= \d+u\)$",
+        "vec4s too many count as zeros, and are not stored",
+    ),
+    Equivalent(
+        "cached_attention_subgroup.comp.j2",
+        rf"^(?!.*VALUE.*\{{)(.*({_MORE}))",
+        "vec4s too many count as zeros, and are not stored",
+    ),
+    Equivalent("cached_attention_subgroup.comp.j2", r"min\(\d+u, depth4 - 2u\)", _CLAMP),
     Equivalent("include/residual.glsl.j2", r"HAS_RESIDUAL \|\|", _CODED, "conv_*_c8*"),
     Equivalent("include/epilogue.glsl.j2", r"residual = vec4\(1\.0\)", _CODED, "conv_*_c8*"),
     Equivalent(

@@ -203,6 +203,14 @@ _CACHED = (
     (4, 4, 2, 140, (3, -1, 138, 64), 1, 12, 8, 6, "packed"),
     (3, 2, 1, 9, (0, 8, -1), 1, 8, 4, 4, "rows"),
     (2, 2, 2, 70, (65, 1), 3, 4, 8, 0, ""),
+    # One vec4 more than lanes hold together, of every number of them.
+    (1, 2, 1, 11, 9, 2, 36, 228, 36, ""),
+    (1, 2, 1, 11, 9, 2, 68, 196, 36, "packed"),
+    (2, 2, 2, 11, (9, 1), 2, 100, 164, 100, "rows"),
+    (1, 2, 1, 11, 9, 2, 132, 132, 132, ""),
+    (1, 2, 1, 11, 9, 2, 164, 100, 164, "packed"),
+    (2, 2, 2, 11, (9, 1), 2, 196, 68, 196, "rows"),
+    (1, 2, 1, 11, 9, 2, 228, 36, 228, ""),
 )
 
 
@@ -248,7 +256,9 @@ def cached_attention(variant: Variant) -> Iterator[Case]:
                 ((heads, depth), (shared, depth), (shared, columns))
             )
         ]
-        attrs = CachedAttentionAttrs(0.5, width, number % 2 == 1, number % 2 == 0, layout)
+        # Where scores are large, their maximum matters.
+        scale = 16.0 if number == 2 else 0.5
+        attrs = CachedAttentionAttrs(scale, width, number % 2 == 1, number % 2 == 0, layout)
         inputs = [*_laid_out(new, layout), *tables, *caches, each, mask]
         yield op_case("CachedAttention", attrs, inputs, outputs=3, rtol=1e-4, atol=1e-4)
         if number not in _SCORED:
