@@ -63,7 +63,16 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         rf"^(?!.*VALUE.*\{{)(.*({_MORE}))",
         "vec4s too many count as zeros, and are not stored",
     ),
-    Equivalent("cached_attention_subgroup.comp.j2", r"min\(\d+u, depth4 - 2u\)", _CLAMP),
+    Equivalent(
+        "cached_attention_subgroup.comp.j2",
+        r"min\(\d+u, depth4 (- 0u|- 2u|\+ 1u)\)",
+        "the clamp keeps an address inside; what is read there meets zeros of the query",
+    ),
+    Equivalent(
+        "cached_attention_subgroup.comp.j2",
+        r"lane == [1-9]u \?|total == 0\.0 \? 1\.0",
+        "any lane will do, and any factor of zero",
+    ),
     Equivalent("include/residual.glsl.j2", r"HAS_RESIDUAL \|\|", _CODED, "conv_*_c8*"),
     Equivalent("include/epilogue.glsl.j2", r"residual = vec4\(1\.0\)", _CODED, "conv_*_c8*"),
     Equivalent(
