@@ -209,6 +209,8 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"min\(low|\+ max\(high",
         "any number of a row will do as its pivot; which one keeps most digits, other tests show",
     ),
+    Equivalent("include/staged.glsl.j2", r"4u / k4 - 1u", _CLAMP),
+    Equivalent("conv_shared.comp.j2", r"min\(block, group_blocks (- 0u|\+ 1u)\)", _CLAMP),
     Equivalent("matmul_shared.comp.j2", r"min\(n4 \+ lane % \d+u, columns4 (- 0u|\+ 1u)\)", _CLAMP),
     Equivalent(
         "include/staged.glsl.j2",
@@ -228,7 +230,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "include/staged.glsl.j2",
-        r"\(group >= \d+u|\(group > 7u.*→.*\(group > 8u|group != 7u \|\| group < 8u",
+        r"\(group >= \d+u|\(group > 7u.*→.*\(group > 8u|group != 7u \|\| group < 8u|group < 9u",
         "another group than this one stores, and what comes after the last list, nobody reads",
         "*16x16x16_*",
     ),

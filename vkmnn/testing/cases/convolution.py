@@ -268,8 +268,8 @@ def conv_tile(variant: Variant) -> Iterator[Case]:
 @shader_cases("conv_shared")
 def conv_shared(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes; several tiles and steps, none whole."""
-    rows, columns, groups = (*map(int, str(variant.axes["tile"]).split("x")), 1)[:3]
-    depth = 32 if (rows, groups) == (32, 1) else 16 * groups
+    tile = tile_of(variant)
+    rows, columns, groups, depth = tile.rows, tile.columns, tile.groups, tile.depth
     make = Maker(WIDE)
     # Long inner axes: pixels, channels and K one more than whole tiles and steps.
     width = rows // 8 + 1
@@ -296,16 +296,17 @@ def conv_shared(variant: Variant) -> Iterator[Case]:
     # As the host has them: three planes, which a window leaves, and results, not in whole blocks.
     x, w = (2, 3, width, 8), (columns + 6, 3, 3, 5)
     yield replace(make(x, w, strides=(1, 2), pads=(2, 0, 3, 4)), takes=PLAIN_ENDS)
-    if (rows, groups) == (32, 1):
-        for planes in (1, 2, 4):
-            yield replace(make((2, planes, 7, rows), (8, planes, 1, 1)), takes=PLAIN_ENDS)
+    for planes in (1, 2, 4) if (rows, groups) == (32, 1) else (4,):
+        yield replace(make((2, planes, 7, rows), (9, planes, 1, 1)), takes=PLAIN_ENDS)
+    if not variant.fp16:
+        yield make.codes((1, 5, rows + 3), (columns + 4, 5, 1), table=True)
     # What lies past K is its last line again, which must not meet what counts as zero.
     endless, weights = np.abs(whole(1, depth + 4, 3, 5)) + 1, whole(4, depth + 4, 1, 1, seed=1)
     weights[1, -1] = inf
     attrs = ConvolutionAttrs((1, 1), (1, 1), (1, 1), (0,) * 4)
     yield op_case("Convolution", attrs, [endless, weights], constant=[1], rtol=0, atol=0)
     if variant.axes["split"] == 0:
-        yield from pooled_tiles(tile_of(variant))
+        yield from pooled_tiles(tile)
 
 
 @shader_cases("conv_dot")
