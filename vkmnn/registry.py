@@ -23,6 +23,7 @@ class Registry(Generic[K, T]):
     def __init__(self, what: str) -> None:
         self.what = what
         self._entries: dict[K, T] = {}
+        self._by_name: tuple[T, ...] | None = None
         _REGISTRIES.append(self)
 
     def register(self, *names: K) -> Callable[[T], T]:
@@ -43,6 +44,7 @@ class Registry(Generic[K, T]):
                 if name in self._entries:
                     raise self._taken(name)
                 self._entries[name] = entry
+            self._by_name = None
             return entry
 
         return add
@@ -79,6 +81,12 @@ class Registry(Generic[K, T]):
         """Return the entries in the order of registration."""
         return list(self._entries.values())
 
+    def by_name(self) -> tuple[T, ...]:
+        """Return the entries in the order of their names."""
+        if self._by_name is None:
+            self._by_name = tuple(self._entries[name] for name in self)
+        return self._by_name
+
     def remove(self, name: K) -> T:
         """Take an entry out and return it.
 
@@ -90,6 +98,7 @@ class Registry(Generic[K, T]):
                 f"there is no {self.what} {name}",
                 hint="`vkmnn ops --plugins` lists what plug-ins registered",
             )
+        self._by_name = None
         return self._entries.pop(name)
 
 
@@ -123,6 +132,7 @@ class Snapshot:
         """Take back every registration made since."""
         for registry in _REGISTRIES:
             registry._entries = dict(self._entries.get(registry, {}))
+            registry._by_name = None
 
 
 def module_of(entry: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,13 +57,14 @@ class TensorInfo:
         """
         # Planning asks several times per op. Only ints add up to an int, and the sum is found in C.
         shape: Any = self.shape
+        static: tuple[int, ...] = shape
         try:
             if type(sum(shape)) is int:
-                return cast("tuple[int, ...]", shape)
+                return static
         except TypeError:
             pass
         if shape is not None and all(isinstance(dim, int) for dim in shape):
-            return cast("tuple[int, ...]", shape)  # probes are ints that add up to others
+            return static  # probes are ints that add up to others
         raise ModelError(f"tensor '{self.name}' has no static shape: {self.shape}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable
+from functools import cached_property
 
 from vkmnn.errors import ShaderError
 from vkmnn.records import dataclass
@@ -94,6 +95,21 @@ class Shader:
     spirv: Callable[[], bytes]
     digest: str
     subgroup_size: int = 0
+
+    @cached_property
+    def constant_names(self) -> frozenset[str]:
+        """The names of the specialization constants."""
+        return frozenset(constant.name for constant in self.spec_constants)
+
+    @cached_property
+    def reads(self) -> tuple[bool, ...]:
+        """Whether each binding is read."""
+        return tuple("r" in binding.access for binding in self.bindings)
+
+    @cached_property
+    def written(self) -> tuple[int, ...]:
+        """The numbers of the bindings that are written."""
+        return tuple(i for i, binding in enumerate(self.bindings) if "w" in binding.access)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Shader):

@@ -40,15 +40,26 @@ def dtype_of(inputs: Infos, index: int) -> DType:
     return info_of(inputs, index).dtype
 
 
+def _present(inputs: Infos, indices: Sequence[int]) -> list[TensorInfo]:
+    """Return what is known of those inputs of `indices` that are given, at least one.
+
+    Raises:
+        ShapeError: all are absent.
+    """
+    given = [inputs[index] for index in indices if index < len(inputs)]
+    present = [info for info in given if info is not None]
+    if not present:
+        raise ShapeError(f"input {indices[0]} is required but absent")
+    return present
+
+
 def same_dtype(inputs: Infos, *indices: int) -> DType:
     """Return the one element type of the given inputs, absent ones left out.
 
     Raises:
         ShapeError: they differ, or all are absent.
     """
-    present = [info_of(inputs, index) for index in indices if has_input(inputs, index)]
-    if not present:
-        raise ShapeError(f"input {indices[0]} is required but absent")
+    present = _present(inputs, indices)
     if any(info.dtype is not present[0].dtype for info in present):
         names = ", ".join(info.dtype.value for info in present)
         raise ShapeError(
@@ -74,9 +85,7 @@ def same_shape(inputs: Infos, *indices: int) -> Shape:
     Raises:
         ShapeError: they differ, or all are absent.
     """
-    present = [info_of(inputs, index) for index in indices if has_input(inputs, index)]
-    if not present:
-        raise ShapeError(f"input {indices[0]} is required but absent")
+    present = _present(inputs, indices)
     if any(info.dims != present[0].dims for info in present):
         shapes = " and ".join(str(info.dims) for info in present)
         raise ShapeError(f"shapes of the inputs differ: {shapes}", hint="this op never broadcasts")

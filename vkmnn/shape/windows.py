@@ -53,7 +53,7 @@ def _per_axis(
     filled = list(values) or [default] * count
     if len(filled) != count:
         raise ShapeError(f"{what} {tuple(values)} must have {count} entries")
-    if any(value < minimum for value in filled):
+    if filled and min(filled) < minimum:
         raise ShapeError(f"{what} {tuple(values)} must be at least {minimum}")
     return filled
 

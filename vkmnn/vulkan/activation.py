@@ -27,9 +27,12 @@ _KEEP_ZERO = frozenset(
 )
 
 
+_NUMBERS = {kind.name: kind.value for kind in kernels.Activation}
+
+
 def activation_spec(activation: Activation) -> dict[str, int]:
     """Return the specialization constant ACTIVATION for a fused activation."""
-    return {"ACTIVATION": kernels.Activation[activation.kind].value}
+    return {"ACTIVATION": _NUMBERS[activation.kind]}
 
 
 # Activations that are a clamp, beside CLIP, and their bounds.
@@ -51,8 +54,9 @@ def epilogue_of(activation: Activation) -> Epilogue:
     None, ReLU and Clip are one clamp with different bounds: a layer with one of them needs no
     pipeline beside those of the others.
     """
-    if activation.kind in _CLAMPS:
-        activation = Activation("CLIP", *_CLAMPS[activation.kind])
+    bounds = _CLAMPS.get(activation.kind)
+    if bounds is not None:
+        return Epilogue(*bounds, {"ACTIVATION": _NUMBERS["CLIP"]})
     return Epilogue(activation.alpha, activation.beta, activation_spec(activation))
 
 

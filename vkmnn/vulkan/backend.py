@@ -30,7 +30,7 @@ from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.pipeline_store import KEPT_PIPELINES
 from vkmnn.vulkan import executions, images
-from vkmnn.vulkan.bindable import Fault, find_faults
+from vkmnn.vulkan.bindable import Fault, PipelineKind, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
@@ -119,6 +119,7 @@ class VulkanBackend(TunableBackend):
         self._forms = Forms()
         self._problems: dict[Hashable, Problem] = {}
         self._pipelines: dict[SpecializedShader, Pipeline] = {}
+        self._kinds: dict[SpecializedShader, PipelineKind] = {}
         heaps = {item.heap: item.heap_bytes for item in device.info.memory_types}
         width = FP16_BYTES if fp16 else ELEMENT_BYTES
         self._max_elements = sum(heaps.values()) // width if heaps else inf
@@ -130,8 +131,9 @@ class VulkanBackend(TunableBackend):
         own = EXECUTIONS.get(op.type)
         if own is None and not len(KERNELS):
             return Rejection(f"no Vulkan execution for {op.type}")
+        content = OP_TYPES[op.type].content
         for index, tensor in enumerate(inputs):
-            if tensor is None or tensor.value is None or index in OP_TYPES[op.type].content:
+            if tensor is None or tensor.value is None or index in content:
                 continue
             value = beyond_range(tensor.value)
             if value is not None:
@@ -215,6 +217,7 @@ class VulkanBackend(TunableBackend):
         used = pipelines_used(recording)
         if len(self._pipelines) > KEPT_PIPELINES:
             self._pipelines = {}
+            self._kinds = {}
         new = [one for one in used.items() if one[0] not in self._pipelines]
         if new:
             # The longest code first: the last to be built is not waited for alone then.
@@ -281,7 +284,8 @@ class VulkanBackend(TunableBackend):
         recording, ends = self.encode(segments)
         dispatches, info = recording.dispatches, self.device.info
         # What is repeated lacks what the first of its kind lacks.
-        if any(find_faults([one for one in dispatches if not one.repeated], info)):
+        first = [one for one in dispatches if not one.repeated]
+        if any(find_faults(first, info, kinds=self._kinds)):
             _reject_faulty(segments, find_faults(dispatches, info))
         if is_gpu(self.device.info):
             # A CPU device runs dispatches sequentially anyway.
@@ -293,15 +297,16 @@ class VulkanBackend(TunableBackend):
         """Have the executions record; return the dispatches and where each segment ends."""
         encoder = self.new_encoder(_constant_bytes(segments))
         segments = join_ends(segments, encoder)
-        repeats, pairs = Repeats(encoder), Pairs(segments, encoder)
-        normed, pooled = NormedPairs(segments, encoder), PooledPairs(segments, encoder)
+        repeats = Repeats(encoder)
+        kinds = (Pairs, NormedPairs, PooledPairs)
+        pairs = [found for kind in kinds if (found := kind(segments, encoder))]
         ends = []
         for commands in segments:
             for command in commands:
                 execution = command.execution
                 assert isinstance(execution, VulkanExecution)
                 try:
-                    if any(kind.encode(command) for kind in (pairs, normed, pooled)):
+                    if pairs and any(found.encode(command) for found in pairs):
                         continue
                     encoder.begin(command.op.name, self._narrow(command))
                     record = image_record(command)

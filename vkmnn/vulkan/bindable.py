@@ -14,6 +14,9 @@ from vkmnn.vulkan.storage import ELEMENT_BYTES, FP16_BYTES, storage_bytes
 
 PADDED = 4
 
+PipelineKind = tuple["str | None", list[int]]
+"""Why a device cannot run a pipeline, and how many bytes it binds at each of its bindings."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -34,6 +37,7 @@ def find_faults(
     dispatches: Sequence[Dispatch],
     info: DeviceInfo,
     size_of: Callable[[Tensor, int], int] = lambda tensor, limit: storage_bytes(tensor),
+    kinds: dict[SpecializedShader, PipelineKind] | None = None,
 ) -> Iterator[Fault]:
     """Yield what the device does not take; the same tensor may come more than once.
 
@@ -42,10 +46,12 @@ def find_faults(
         info: the device.
         size_of: how many bytes of a tensor are bound where at most `limit` may be; by default this
             knows nothing of packed constants.
+        kinds: what earlier calls have found out about pipelines on the device; takes what this one
+            does.
     """
     limits = info.limits
     max_x, max_y, max_z = limits.max_workgroup_count
-    kinds: dict[SpecializedShader, tuple[str | None, list[int]]] = {}
+    kinds = {} if kinds is None else kinds
     always = min(limits.max_storage_buffer_range, limits.max_texel_buffer_elements * 4)
     small: set[Tensor] = set()
     for dispatch in dispatches:

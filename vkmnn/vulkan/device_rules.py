@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
@@ -39,10 +40,17 @@ def cpu_lanes(info: DeviceInfo) -> CpuLanes:
     return 16 if info.subgroup_size >= 16 else 8
 
 
-def rotate_lanes(info: DeviceInfo) -> list[CpuLanes]:
+def rotate_lanes(info: DeviceInfo) -> tuple[CpuLanes, ...]:
     """Return the subgroup sizes with which rotation kernels run on a device, its own first."""
-    if not info.features >= SHUFFLES:
-        return []
-    smallest, largest = info.limits.subgroup_size_range
-    sizes = [lanes for lanes in CPU_SUBGROUPS if smallest <= lanes <= largest]
-    return sorted(sizes, key=lambda lanes: lanes != info.subgroup_size)
+    return _rotate_lanes(info.features, info.limits.subgroup_size_range, info.subgroup_size)
+
+
+@lru_cache(maxsize=64)
+def _rotate_lanes(
+    features: frozenset[str], sizes: tuple[int, int], own: int
+) -> tuple[CpuLanes, ...]:
+    if not features >= SHUFFLES:
+        return ()
+    smallest, largest = sizes
+    found = [lanes for lanes in CPU_SUBGROUPS if smallest <= lanes <= largest]
+    return tuple(sorted(found, key=lambda lanes: lanes != own))

@@ -294,9 +294,8 @@ class VulkanEncoder:
         if 0 in groups:
             return
         recording = self.recording
-        for tensor, binding in zip(tensors, shader.bindings, strict=True):
-            if "w" in binding.access:
-                recording.written.add(recording.root(tensor))
+        for number in shader.written:
+            recording.written.add(recording.root(tensors[number]))
         spec = spec or {}
         recording.dispatches.append(
             Dispatch(
@@ -471,8 +470,7 @@ def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:
 
 def index_spec(shader: Shader, count: int) -> dict[str, bool]:
     """Return how a shader may divide indices below `count` (see include/divide.glsl.j2)."""
-    divides = any(constant.name == "LARGE" for constant in shader.spec_constants)
-    return {"LARGE": count >= EXACT_QUOTIENTS} if divides else {}
+    return {"LARGE": count >= EXACT_QUOTIENTS} if "LARGE" in shader.constant_names else {}
 
 
 def ceil_div(value: int, divisor: int) -> int:

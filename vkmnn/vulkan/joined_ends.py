@@ -51,6 +51,7 @@ class _Ends:
         self._readers = readers
         self._encoder = encoder
         self._makers = {out.name: at for at, c in enumerate(commands) for out in c.outputs}
+        self._converted = {c.outputs[0].name for c in commands if _converts(c)}
         self._instead: dict[int, Command | None] = {}
 
     def joined(self) -> list[Command]:
@@ -67,7 +68,7 @@ class _Ends:
         """Let a kernel read what conversions before it read, if that pays."""
         command, dropped = self._now(at), []
         x = command.inputs[0] if command.inputs else None
-        while x is not None and (maker := self._alone(x)) is not None and _converts(maker[1]):
+        while x is not None and x.name in self._converted and (maker := self._alone(x)) is not None:
             dropped.append(maker[0])
             x = maker[1].inputs[0]
         if x is None or not dropped or not _is_plain(x) or not self._near(x):

@@ -370,8 +370,8 @@ def plan_memory(
             hint="run a smaller batch, or smaller images",
         ) from error
     buffers += [*shared, *pooled]
-    for tensor, (number, offset) in zip(lifetimes, spots, strict=True):
-        ranges[tensor] = BufferRange(shared[number], offset, storage_bytes(tensor))
+    for (tensor, life), (number, offset) in zip(lifetimes.items(), spots, strict=True):
+        ranges[tensor] = BufferRange(shared[number], offset, life.nbytes)
     readback = _separate(device, copied, MemoryKind.READBACK, alignment, buffers)
     return PlanMemory(
         ranges,
@@ -475,11 +475,11 @@ def uses_of(recording: Recording) -> Uses:
     aliases = recording.aliases
     for dispatch in recording.dispatches:
         step = dispatch.step
-        for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
+        for tensor, reads in zip(dispatch.tensors, dispatch.shader.reads, strict=True):
             root = recording.root(tensor) if tensor in aliases else tensor
             known = spans.get(root)
             spans[root] = (step if known is None else known[0], step)
-            if "r" in binding.access:
+            if reads:
                 read.add(root)
     return Uses(spans, read)
 

@@ -38,6 +38,10 @@ class NormedPairs:
         self._following = dict(self._found(segments)) if has_kernels else {}
         self._fused: dict[str, tuple[Command, NormedKernel, NormedProblem]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._following)
+
     def encode(self, command: Command) -> bool:
         """Return whether a command is recorded, or will be with the other of its pair."""
         fused = self._fused.pop(command.op.name, None)

@@ -32,6 +32,10 @@ class Pairs:
         self._following = dict(_found(segments))
         self._fused: dict[str, tuple[Command, SeparableKernel]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._following)
+
     def encode(self, command: Command) -> bool:
         """Return whether a command is recorded, or will be with the other of its pair."""
         fused = self._fused.pop(command.op.name, None)

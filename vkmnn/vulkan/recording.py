@@ -121,4 +121,4 @@ class Recording:
 
     def root(self, tensor: Tensor) -> Tensor:
         """Return the tensor that owns the storage of `tensor`."""
-        return self.placement(tensor)[0]
+        return self.placement(tensor)[0] if tensor in self.aliases else tensor

@@ -130,7 +130,7 @@ def _rows(problem: Problem) -> tuple[Rows, ...]:
 
 
 def _of_cpus(problem: Problem, info: DeviceInfo, texel: bool) -> Iterator[Sharing]:
-    sizes: list[CpuLanes] = rotate_lanes(info) if texel else []
+    sizes: tuple[CpuLanes, ...] = rotate_lanes(info) if texel else ()
     for lanes in (*sizes, None):
         local = lanes or cpu_lanes(info)
         longest = max(1, MAX_LOOP_ROUNDS // (problem.hidden // 4 + 32))

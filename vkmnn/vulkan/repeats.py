@@ -80,7 +80,7 @@ class Repeats:
         dispatches = []
         writes = set()
         for dispatch in recording.dispatches[first:]:
-            for tensor, binding in zip(dispatch.tensors, dispatch.shader.bindings, strict=True):
+            for tensor in dispatch.tensors:
                 if tensor not in numbers:
                     if tensor is recording.status:
                         return None
@@ -89,9 +89,9 @@ class Repeats:
                         return None
                     numbers[tensor] = len(tensors) + len(beside)
                     beside.append((tensor, packed, origin))
-                if "w" in binding.access:
-                    writes.add(numbers[tensor])
-            dispatches.append((dispatch, tuple([numbers[t] for t in dispatch.tensors])))
+            places = tuple([numbers[t] for t in dispatch.tensors])
+            writes.update([places[number] for number in dispatch.shader.written])
+            dispatches.append((dispatch, places))
         return Taped(dispatches, frozenset(writes), beside, recording.choices[chosen:])
 
     def _repeat(self, taped: Taped, given: Operands) -> None:

@@ -17,7 +17,10 @@ MAX_STEP = 1 << 24
 
 def triple(values: Sequence[int], fill: int) -> Triple:
     """Return spatial values as (depth, height, width); missing leading axes get `fill`."""
-    padded = (*(fill,) * (MAX_AXES - len(values)), *values)
+    axes = len(values)
+    if axes == MAX_AXES - 1:  # as in most networks
+        return fill, values[0], values[1]
+    padded = (*(fill,) * (MAX_AXES - axes), *values)
     return padded[0], padded[1], padded[2]
 
 

@@ -70,12 +70,12 @@ def tiles_of(
     info = target.info
     lanes, cores, start = cpu_lanes(info), cores_of(info), class_of(info).start_us
     rounds, walks = _walks(lanes, problem.outputs, problem.in_blocks, problem.taps, problem.group)
-    pixels = problem.pixels
+    pixels, stored = problem.pixels, STORE_ROUNDS[lanes]
     found = []
     # Written out, as planning does this for every convolution of a new input shape.
-    for tile, step, work in walks[family]:
-        us = -(-pixels // step) * step * work / tile.speed / 1000 / cores
-        stores = us * STORE_ROUNDS[lanes] / rounds
+    for tile, step, work, speed in walks[family]:
+        us = -(-pixels // step) * step * work / speed / 1000 / cores
+        stores = us * stored / rounds
         found.append((start + (us - stores) + stores, tile))
     return found
 
@@ -109,15 +109,15 @@ def min_nanoseconds(problem: ConvProblem, lanes: CpuLanes, rotations: Sequence[i
     pixels = problem.pixels
     return min(
         [
-            -(-pixels // step) * step * work / tile.speed
+            -(-pixels // step) * step * work / speed
             for family, tiles in walks.items()
-            for tile, step, work in tiles
+            for tile, step, work, speed in tiles
             if family != "rotate" or tile.panel in rotations
         ]
     )
 
 
-_Walks = dict[TileFamily, list[tuple[CpuTile, int, int]]]
+_Walks = dict[TileFamily, list[tuple[CpuTile, int, int, float]]]
 
 
 @lru_cache(maxsize=1024)
@@ -126,12 +126,13 @@ def _walks(
 ) -> tuple[int, _Walks]:
     """Return the rounds of the loops, and for every tile what follows from all but the pixels.
 
-    That is how many pixels are computed at a time, and the operations that each takes.
+    That is how many pixels are computed at a time, the operations that each takes, and the speed.
     """
     rounds = _rounds(taps, in_blocks, lanes)
     walks: _Walks = {"rotate": [], "tile": [], "channels": []}
     for tile in CPU_TILES[lanes]:
-        walks[tile.family].append((tile, *_walk(tile, lanes, outputs, rounds, group)))
+        walk = _walk(tile, lanes, outputs, rounds, group)
+        walks[tile.family].append((tile, *walk, tile.speed))
     return rounds, walks
 
 

@@ -104,8 +104,10 @@ def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -
 
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
     """Return what the tuner calls a problem: other weights and other ends are other kernels."""
-    kinds = (("dots", target.dots), ("narrow", target.narrow), ("ends", target.ends))
-    return next(((name, problem) for name, is_so in kinds if is_so), problem)
+    for name, is_so in (("dots", target.dots), ("narrow", target.narrow), ("ends", target.ends)):
+        if is_so:
+            return name, problem
+    return problem
 
 
 def _ordered(ranked: list[F], target: Target) -> list[F]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import field
 from enum import IntEnum
 from functools import cache
 from inspect import isabstract
@@ -55,7 +56,7 @@ class Place(IntEnum):
     """What it is made of is emulated on this device: for the tuner and the tests."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: rankings make dozens
 class Bid(Generic[K]):
     """A kernel that can solve a problem, and its place.
 
@@ -91,6 +92,14 @@ class Target:
     narrow: bool = False
     dots: bool = False
     ends: bool = False
+    gpu: bool = field(init=False, repr=False, compare=False)
+    """Whether shared memory is fast."""
+    cold: bool = field(init=False, repr=False, compare=False)
+    """Whether the network's weights are too many to stay in the device's caches."""
+    key: tuple[object, ...] = field(init=False, repr=False, compare=False)
+    """All of it but the device; of the weights, whether they are too many for its caches.
+
+    Constants that depend on the input shape change their bytes a little, which decides nothing."""
 
     @classmethod
     def of(
@@ -102,40 +111,24 @@ class Target:
         ends: bool = False,
     ) -> Target:
         """Return what an encoder records for, with weights of bytes or of floats."""
-        return cls(
-            encoder.info,
-            encoder.fp16,
-            "texel" in encoder.loads,
-            encoder.load == "texel",
-            encoder.weight_bytes,
-            narrow,
-            dots,
-            ends,
-        )
+        texels, prefers = "texel" in encoder.loads, encoder.load == "texel"
+        given = (encoder.fp16, texels, prefers, encoder.weight_bytes, narrow, dots, ends)
+        return encoder.once(("target", *given), lambda: cls(encoder.info, *given))
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """All of it but the device; of the weights, whether they are too many for its caches.
-
-        Constants that depend on the input shape change their bytes a little, which decides nothing.
-        """
+    def __post_init__(self) -> None:
+        """Work out what every ranking asks for."""
+        _set_gpu(self, is_gpu(self.info))
+        _set_cold(self, self.weight_bytes > class_of(self.info).cache_bytes)
         floats = self.fp16, self.texels, self.prefers_texels, self.cold
-        return *floats, self.narrow, self.dots, self.ends
+        _set_key(self, (*floats, self.narrow, self.dots, self.ends))
 
     @property
     def element_bytes(self) -> int:
         """Bytes of a float in memory."""
         return 2 if self.fp16 else 4
 
-    @property
-    def cold(self) -> bool:
-        """Whether the network's weights are too many to stay in the device's caches."""
-        return self.weight_bytes > class_of(self.info).cache_bytes
 
-    @property
-    def gpu(self) -> bool:
-        """Whether shared memory is fast."""
-        return is_gpu(self.info)
+_set_gpu, _set_cold, _set_key = (vars(Target)[name].__set__ for name in ("gpu", "cold", "key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,8 +264,7 @@ def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
     grouping = problem.grouping
     bids: list[Bid[ConvKernel]] = []
-    for name in CONV_FAMILIES:
-        family = CONV_FAMILIES[name]
+    for family in CONV_FAMILIES.by_name():
         if (
             family.grouping == grouping
             and (family.phased or not problem.phases)
@@ -286,8 +278,7 @@ def rank_convolution(problem: ConvProblem, target: Target) -> list[ConvKernel]:
 def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
     bids: list[Bid[MatMulKernel]] = []
-    for name in MATMUL_FAMILIES:
-        family = MATMUL_FAMILIES[name]
+    for family in MATMUL_FAMILIES.by_name():
         taken = (family.narrow or not target.narrow) and (family.ends or not target.ends)
         if problem.dtype in family.dtypes and taken:
             bids += family.rank(problem, target)

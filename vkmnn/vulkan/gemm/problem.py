@@ -5,6 +5,7 @@ The tuner keeps what it measured by their `repr`.
 
 from __future__ import annotations
 
+from dataclasses import field
 from math import prod
 from typing import Literal
 
@@ -94,34 +95,34 @@ class ConvProblem:
     out_offset: int
     out_block: int
     phases: tuple[tuple[Triple, int], ...] = ()
+    # What rankings ask for many times is worked out once.
+    pixels: int = field(init=False, repr=False, compare=False)
+    """Number of pixels to compute, over all images, of each phase."""
+    channels: int = field(init=False, repr=False, compare=False)
+    """Output channels of all groups."""
+    taps: int = field(init=False, repr=False, compare=False)
+    """Elements of the window."""
+    in_blocks: int = field(init=False, repr=False, compare=False)
+    """Blocks of four input channels of a group."""
+    weight_groups: int = field(init=False, repr=False, compare=False)
+    """Groups of weights: every group has some for each phase."""
+    grouping: Grouping = field(init=False, repr=False, compare=False)
+    """Where groups begin: with a channel block, with every channel, or elsewhere."""
 
-    @property
-    def pixels(self) -> int:
-        """Number of pixels to compute, over all images, of each phase."""
-        return self.batch * prod(self.out_size)
-
-    @property
-    def channels(self) -> int:
-        """Output channels of all groups."""
-        return self.group * self.outputs
-
-    @property
-    def taps(self) -> int:
-        """Elements of the window."""
-        return prod(self.kernel)
-
-    @property
-    def in_blocks(self) -> int:
-        """Blocks of four input channels of a group."""
-        return ceil_div(self.inputs, 4)
-
-    @property
-    def grouping(self) -> Grouping:
-        """Where groups begin: with a channel block, with every channel, or elsewhere."""
-        if self.inputs == self.outputs == 1:
-            return "depthwise"
-        on_blocks = self.group == 1 or (self.inputs % 4 == 0 and self.outputs % 4 == 0)
-        return "blocks" if on_blocks else "odd"
+    def __post_init__(self) -> None:
+        """Work out what follows from the sizes."""
+        inputs, outputs, group = self.inputs, self.outputs, self.group
+        _set_pixels(self, self.batch * prod(self.out_size))
+        _set_channels(self, group * outputs)
+        _set_taps(self, prod(self.kernel))
+        _set_in_blocks(self, -(-inputs // 4))
+        _set_weight_groups(self, group * (len(self.phases) or 1))
+        grouping: Grouping = "odd"
+        if inputs == outputs == 1:
+            grouping = "depthwise"
+        elif group == 1 or (inputs % 4 == 0 and outputs % 4 == 0):
+            grouping = "blocks"
+        _set_grouping(self, grouping)
 
     @property
     def padded(self) -> bool:
@@ -129,15 +130,12 @@ class ConvProblem:
         for lack, _ in self.phases or (((0, 0, 0), 0),):
             for i, size in enumerate(self.in_size):
                 pad = self.pad[i] - lack[i]
+                if pad > 0:
+                    return True
                 reach = (self.kernel[i] - 1) * self.dilation[i]
-                if pad > 0 or (self.out_size[i] - 1) * self.stride[i] - pad + reach >= size:
+                if (self.out_size[i] - 1) * self.stride[i] - pad + reach >= size:
                     return True
         return False
-
-    @property
-    def weight_groups(self) -> int:
-        """Groups of weights: every group has some for each phase."""
-        return self.group * max(1, len(self.phases))
 
     @property
     def work(self) -> int:
@@ -152,3 +150,9 @@ class ConvProblem:
         """
         k = self.taps * ceil_div(self.inputs, vector) * vector
         return Gemm(self.pixels, self.outputs, k, self.weight_groups)
+
+
+_set_pixels, _set_channels, _set_taps, _set_in_blocks, _set_weight_groups, _set_grouping = (
+    vars(ConvProblem)[name].__set__
+    for name in ("pixels", "channels", "taps", "in_blocks", "weight_groups", "grouping")
+)

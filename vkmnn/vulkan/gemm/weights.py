@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -142,4 +143,10 @@ def bias_tensor(bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> T
     """Return the bias; zeros where there is none."""
     if bias is not None:
         return bias
-    return encoder.literal(f"zeros:{channels}", np.zeros(channels, np.float32))
+    return encoder.literal(f"zeros:{channels}", _zeros(channels))
+
+
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> Array:
+    """Return the same zeros for all plans: by their identity they are on the device already."""
+    return np.zeros(count, np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from vkmnn.runtime.drivers.vulkan.api import NULL, ffi, lib
@@ -28,9 +29,9 @@ class Handles:
 
     def cell(self, ctype: str) -> Any:
         """Return where Vulkan is to write the handle of an object of this type."""
-        _, destroy = _calls(ctype)
-        cell = ffi.new(f"{ctype}[1]")
-        self._cells.append((getattr(lib, destroy), cell))
+        _, destroy, kind = _calls(ctype)
+        cell = ffi.new(kind)
+        self._cells.append((destroy, cell))
         return cell
 
     def create(self, ctype: str, info: Any, cell: Any = None) -> Any:
@@ -39,10 +40,11 @@ class Handles:
         Raises:
             DeviceError: of the class that fits the driver's answer.
         """
-        create, _ = _calls(ctype)
+        create, _, _ = _calls(ctype)
         if cell is None:
             cell = self.cell(ctype)
-        return self.made(cell, getattr(lib, create)(self._device.handle, info, NULL, cell), create)
+        result = getattr(lib, create)(self._device.handle, info, NULL, cell)
+        return self.made(cell, result, create)
 
     def made(self, cell: Any, result: int, call: str) -> Any:
         """Return the handle that a call has written, or raise what its result says."""
@@ -62,5 +64,8 @@ class Handles:
             self._cells.pop()
 
 
-def _calls(ctype: str) -> tuple[str, str]:
-    return _CALLS.get(ctype) or (f"vkCreate{ctype[2:]}", f"vkDestroy{ctype[2:]}")
+@cache
+def _calls(ctype: str) -> tuple[str, Any, Any]:
+    """Return the name of what makes objects of a type, what frees them, and the type of cells."""
+    create, destroy = _CALLS.get(ctype) or (f"vkCreate{ctype[2:]}", f"vkDestroy{ctype[2:]}")
+    return create, getattr(lib, destroy), ffi.typeof(f"{ctype}[1]")

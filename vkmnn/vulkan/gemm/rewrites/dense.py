@@ -27,9 +27,9 @@ def choose_dense(problem: ConvProblem, weights: Weights, encoder: VulkanEncoder)
     That is more products, of a kernel that is many times faster on CPU devices where groups do not
     fall on channel blocks, or leave its tiles empty.
     """
-    depthwise = problem.grouping == "depthwise"
-    empty = 0 in (*problem.in_size, problem.pixels, problem.channels)
-    if problem.group == 1 or depthwise or empty or weights.tensor.value is None:
+    if problem.group == 1 or problem.grouping == "depthwise" or weights.tensor.value is None:
+        return False
+    if 0 in (*problem.in_size, problem.pixels, problem.channels):
         return False
     lanes, rotations = cpu_lanes(encoder.info), rotate_lanes(encoder.info)
     if problem.grouping == "blocks":

@@ -95,8 +95,8 @@ def tile_grid(problem: ConvProblem, m: int) -> tuple[int, int]:
 def has_filters(problem: ConvProblem, weights: Weights) -> bool:
     """Return whether all windows are constants of 3 x 3, without steps and groups."""
     return (
-        problem.group == 1
-        and problem.kernel == (1, 3, 3)
+        problem.kernel == (1, 3, 3)
+        and problem.group == 1
         and problem.stride == problem.dilation == (1, 1, 1)
         and problem.in_size[0] == problem.out_size[0] == 1
         and problem.pad[0] == 0
@@ -112,7 +112,7 @@ def choose_winograd(problem: ConvProblem, weights: Weights, encoder: VulkanEncod
     dispatches more cost more than the products that they save. There, float16 has faster kernels.
     """
     info = encoder.info
-    if "texel" not in encoder.loads or not has_filters(problem, weights):
+    if not has_filters(problem, weights) or "texel" not in encoder.loads:
         return 0
     products = {m: gemm_problem(problem, m) for m in WEIGHT_MATRIX}
     most = info.limits.max_storage_buffer_range
