@@ -148,3 +148,13 @@ def test_attributes_that_are_no_frozen_dataclass():
 def test_numbers_of_inputs_that_make_no_sense(inputs, content):
     with pytest.raises(PluginError, match="make no sense"):
         op_type("Thing", inputs=inputs, content=content)
+
+
+def test_entries_by_name_follow_the_registrations():
+    registry: Registry[str, int] = Registry("number of")
+    registry.register("b")(2)
+    assert registry.by_name() == (2,)
+    registry.register("a")(1)
+    assert registry.by_name() == (1, 2)
+    registry.remove("b")
+    assert registry.by_name() == (1,)

@@ -33,7 +33,7 @@ from vkmnn.vulkan.gemm.shared_tiles import (
     workgroups,
 )
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART, parts_of
-from vkmnn.vulkan.gemm.weights import Weights
+from vkmnn.vulkan.gemm.weights import Weights, bias_tensor
 
 FLOOR = replace(
     LARGE_GPU,
@@ -332,3 +332,20 @@ def test_processors_go_along_rows_of_codes(channels: int, size: int) -> None:
         replace(problem, kernel=(1, 3, 5)),
     )
     assert not any(isinstance(_first_on_a_processor(other), ConvRow) for other in others)
+
+
+def test_zeros_for_a_bias_are_the_same_in_all_plans():
+    # More than `MAX_SHARED_BYTES`, so that only their identity says that they are there already.
+    first, second = (bias_tensor(None, 9216, VulkanEncoder(LARGE_GPU)) for _ in range(2))
+    assert first.value is second.value
+    assert not first.value.any()
+
+
+def test_what_follows_from_a_problem_follows_its_copies():
+    problem = convolution(6, 16, 14, 3)
+    assert (problem.pixels, problem.channels, problem.taps, problem.in_blocks) == (196, 16, 9, 2)
+    assert (problem.grouping, problem.weight_groups) == ("blocks", 1)
+    grouped = replace(problem, group=2, batch=3, phases=(((0, 0, 0), 0), ((0, 0, 1), 1)))
+    assert (grouped.pixels, grouped.channels, grouped.weight_groups) == (588, 32, 4)
+    assert grouped.grouping == "odd"
+    assert "pixels" not in repr(problem)  # which names what the tuner has measured
