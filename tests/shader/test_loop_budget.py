@@ -56,6 +56,7 @@ SHORT_BECAUSE = {
     "lrn": f"{EXECUTIONS}/lrn.py:MAX_LOOP_ROUNDS",
     "matmul_codes": f"{EXECUTIONS}/packed.py:MAX_DEPTH",
     "matmul_coop": f"{EXECUTIONS}/matmul.py:MAX_K",
+    "matmul_dot": "vkmnn/vulkan/gemm/families/dot.py:MAX_K",
     "matmul_gemv": f"{EXECUTIONS}/matmul.py:MAX_K",
     "matmul_rotate": f"{EXECUTIONS}/matmul.py:MAX_K",
     "matmul_shared": "vkmnn/vulkan/gemm/shared_tiles.py:MAX_LOOP_ROUNDS",

@@ -30,6 +30,7 @@ TWINS = {
     "conv_rotate": "conv_tile",
     "conv_row": "conv_tile",
     "matmul_coop": "matmul_tile",
+    "matmul_dot": "matmul_shared",
     "matmul_rotate": "matmul_tile",
 }
 HALVES_ONLY = {"convert_width"}

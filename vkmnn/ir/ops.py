@@ -322,7 +322,7 @@ class NormedMatMulAttrs(OpAttrs):
 
 @op_type(
     "QuantizedMatMul",
-    inputs=(5, 7),
+    inputs=(5, 8),
     flops=cost.matmul_flops,
     host=HostWork(cost.matmul_numbers, flop_s=1e-10, blas=True),
 )
@@ -335,6 +335,8 @@ class QuantizedMatMulAttrs(OpAttrs):
     `MatMul`. Input 6, constant [7, N], rounds codes a second time, before the table: its rows are
     low, high, of_x, offset, unit, made_low and made_high, and a code c becomes
     clip(rint((clip(c, low, high) · of_x + offset) / unit), made_low, made_high).
+    `taken` and `taken_b`: bounds of a and b, where they are known. Where those of a are not, there
+    may be input 7, one number: with that added, a is from 0 to 255. No result depends on these.
     """
 
     transpose_a: bool
@@ -344,6 +346,8 @@ class QuantizedMatMulAttrs(OpAttrs):
     add: CodeSum | None = None
     scale: float = 1.0
     first: int = 0
+    taken: tuple[float, float] = (-inf, inf)
+    taken_b: tuple[float, float] = (-inf, inf)
 
 
 @op_type(

@@ -4726,6 +4726,127 @@ def matmul_coop(
     )
 
 
+MatmulDotTile: TypeAlias = Literal[
+    "64x64",
+    "32x32",
+    "32x32x4",
+]
+MatmulDotAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_MATMUL_DOT = struct.Struct("<IIIIIII2I3I3IfffIIi")
+
+
+class MatmulDotParams(Params):
+    """Push constants of `matmul_dot`: 84 bytes.
+
+    Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
+    """
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "a_row",
+        "a_step",
+        "b_panel",
+        "b_row",
+        "batch_size",
+        "a_batch",
+        "b_batch",
+        "alpha",
+        "act_alpha",
+        "act_beta",
+        "tiles",
+        "b_matrix",
+        "a_shift",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        a_row: int,
+        a_step: int,
+        b_panel: int,
+        b_row: int,
+        batch_size: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        alpha: float,
+        act_alpha: float,
+        act_beta: float,
+        tiles: int,
+        b_matrix: int,
+        a_shift: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.a_row: Final = a_row
+        self.a_step: Final = a_step
+        self.b_panel: Final = b_panel
+        self.b_row: Final = b_row
+        self.batch_size: Final = batch_size
+        self.a_batch: Final = a_batch
+        self.b_batch: Final = b_batch
+        self.alpha: Final = alpha
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+        self.tiles: Final = tiles
+        self.b_matrix: Final = b_matrix
+        self.a_shift: Final = a_shift
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_DOT.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.a_row,
+                self.a_step,
+                self.b_panel,
+                self.b_row,
+                *array(self.batch_size, 2),
+                *array(self.a_batch, 3),
+                *array(self.b_batch, 3),
+                self.alpha,
+                self.act_alpha,
+                self.act_beta,
+                self.tiles,
+                self.b_matrix,
+                self.a_shift,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_DOT, error) from None
+
+
+def matmul_dot(
+    *,
+    tile: MatmulDotTile,
+    aligned: MatmulDotAligned,
+) -> Shader:
+    """Return a variant of `matmul_dot`.
+
+    Product of codes by dot products of four bytes each: tiles of both operands pass through
+    shared memory as words of four along K, and groups of invocations may share K. The left
+    operand, and with B_PLAIN the right one, are whole numbers in float32, of which words are made
+    on the way; else `b` is words, panel by panel [K / 4][columns]. Bytes are codes less `a_shift`
+    and WEIGHT_SHIFT: `sums`, of b along K, make up for the former. With POINTED, codes with the
+    number in `point` added are from 0 to 255.
+    """
+    return _find(
+        "matmul_dot",
+        {
+            "tile": tile,
+            "aligned": aligned,
+        },
+    )
+
+
 MatmulGemvRows: TypeAlias = Literal[
     1,
     4,

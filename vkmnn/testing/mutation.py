@@ -130,7 +130,7 @@ def mutants(rendered: Rendered, name: str) -> Iterator[Mutant]:
     for number, (text, (file, line)) in enumerate(
         zip(rendered.text.split("\n"), rendered.lines, strict=False)
     ):
-        declares = text.startswith(("layout", "struct", "shared", "#"))
+        declares = text.startswith(("layout", "struct", "shared", "spirv_instruction", "#"))
         if block or declares:
             block = not text.startswith("}") and (block or not text.rstrip().endswith((";", ")")))
             block = block and not text.startswith("#")

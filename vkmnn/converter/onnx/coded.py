@@ -44,12 +44,23 @@ MOVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """A float32 tensor of codes less `zero`, all of them from `low` to `high`."""
+    """A float32 tensor of codes less `zero`, all of them from `low` to `high`.
+
+    `bounds`: those that hold, where `low` and `high` are of codes with sums as large. `point`: a
+    tensor of one number, which was taken away from numbers from 0 to 255 and is not constant.
+    """
 
     tensor: str
     zero: int
     low: int
     high: int
+    bounds: tuple[float, float] | None = None
+    point: str = ""
+
+    @property
+    def taken(self) -> tuple[float, float]:
+        """The bounds that are known."""
+        return self.bounds or (float(self.low), float(self.high))
 
     @property
     def largest(self) -> int:
@@ -235,7 +246,11 @@ def carried(node: NodeContext, name: str, leaf: Leaf, fill: Fill = lambda _: Non
         inputs[2:3] = [node.constant(np.float32(added))]
     outputs = [node.new(output) if output else "" for output in op.outputs]
     node.emit(op.type, inputs, op.attrs, outputs)
-    return Coded(outputs[op.outputs.index(name)], parts[0].zero, low, high)
+    moved = outputs[op.outputs.index(name)]
+    if len(parts) > 1 or parts[0].bounds is None:
+        bounds = min(part.taken[0] for part in parts), max(part.taken[1] for part in parts)
+        return Coded(moved, parts[0].zero, low, high, (min(bounds[0], low), max(bounds[1], high)))
+    return replace(parts[0], tensor=moved)
 
 
 def _added(node: NodeContext, op: Op, fill: Fill) -> float | None:

@@ -47,15 +47,15 @@ def shifted(node: NodeContext, x: str, zero: str, axis: int) -> str:
 def dynamic_codes(node: NodeContext, found: Dynamic) -> Coded:
     """Return codes less the zero point that they were made with."""
     codes = whole_codes(node, found.steps, found.point, DType.UINT8)
-    return _coded(binary(node, "SUB", codes, found.point))
+    return _coded(binary(node, "SUB", codes, found.point), point=found.point)
 
 
-def _coded(tensor: str) -> Coded:
+def _coded(tensor: str, low: float = -_SPAN, high: float = _SPAN, point: str = "") -> Coded:
     """Return bytes less one zero point as what sums of them can reach says: all of one sign.
 
     Whatever the zero point is, no sum of products is larger than where all codes are of one sign.
     """
-    return Coded(tensor, 0, 0, _SPAN)
+    return Coded(tensor, 0, 0, _SPAN, (low, high), point)
 
 
 def read_integers(node: NodeContext, x: str, zero: str, axis: int) -> Coded:
@@ -69,9 +69,15 @@ def read_integers(node: NodeContext, x: str, zero: str, axis: int) -> Coded:
     if found is not None:
         return found
     wide = cast(node, x, _F32)
-    if zero:
-        wide = binary(node, "SUB", wide, along(node, zero, x, axis, _F32))
-    return _coded(wide)
+    low, high = map(float, node.dtype(x).limits)
+    if not zero:
+        return _coded(wide, low, high)
+    points, known = along(node, zero, x, axis, _F32), node.const_value(zero)
+    codes = binary(node, "SUB", wide, points)
+    if known is not None and known.size:
+        return _coded(codes, low - float(known.max()), high - float(known.min()))
+    single = node.shape(zero) in ((), (1,)) and low == 0
+    return _coded(codes, point=points if single else "")
 
 
 def _finish(node: NodeContext, sums: Sums) -> None:
@@ -99,15 +105,15 @@ def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sum
         return None
     product = Product(a.tensor, right.tensor)
     if right.largest <= EXACT:
-        return Sums(sum_products(node, a.tensor, right.tensor, product))
+        return Sums(sum_products(node, a, right.tensor, product))
     whole = node.const_value(right.tensor)
     parts = halves(whole) if whole is not None else ()
     if not parts or max(int(a.reach(part, 0).max()) for part in parts) > EXACT:
         return None
     high, low = (node.constant(part) for part in parts)
-    first = sum_products(node, a.tensor, high, product, HALF)
-    rest = sum_products(node, a.tensor, low, product)
-    return Sums(sum_products(node, a.tensor, low, product, first=first), (first, rest))
+    first = sum_products(node, a, high, product, HALF)
+    rest = sum_products(node, a, low, product)
+    return Sums(sum_products(node, a, low, product, first=first), (first, rest))
 
 
 def floats_of_product(node: NodeContext, a: Coded, b: str, b_zero: str) -> str:

@@ -34,11 +34,15 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The right operand as codes, its scales, and how large a sum of its products can be."""
+    """The right operand as codes, its scales, and how large a sum of its products can be.
+
+    `taken`: bounds of codes that are computed.
+    """
 
     tensor: str
     scale: Array
     largest: int
+    taken: tuple[float, float] = (-inf, inf)
 
 
 def note_product(node: NodeContext, product: Product) -> None:
@@ -91,17 +95,21 @@ def multiply_codes(
         if max(int(part.max(initial=0)) for part in sums) + added > EXACT:
             return None
         high, low = (node.constant(_narrow(part)) for part in parts)
-        first = sum_products(node, a.tensor, high, product, HALF)
+        first = sum_products(node, a, high, product, HALF)
         right = replace(right, tensor=low)
     factor = np.asarray(scale * right.scale / unit.scale, np.float32)
     return sum_products(
-        node, a.tensor, right.tensor, product, factor, bias=bias, first=first, bounds=bounds
+        *(node, a, right.tensor, product, factor),
+        bias=bias,
+        first=first,
+        bounds=bounds,
+        taken_b=right.taken,
     )
 
 
 def sum_products(
     node: NodeContext,
-    a: str,
+    a: Coded,
     b: str,
     product: Product,
     factor: Array | float = 1.0,
@@ -109,6 +117,7 @@ def sum_products(
     bias: Array | None = None,
     first: str = "",
     bounds: tuple[float, float] = (-inf, inf),
+    taken_b: tuple[float, float] = (-inf, inf),
 ) -> str:
     """Add a product of codes.
 
@@ -121,13 +130,20 @@ def sum_products(
         bias: [N], whole numbers.
         first: a part of the sums; may be absent.
         bounds: where results are cut off.
+        taken_b: between what b lies, where it is computed.
     """
     attrs = QuantizedMatMulAttrs(
-        product.transpose_a, product.transpose_b, float(bounds[0]), float(bounds[1])
+        product.transpose_a,
+        product.transpose_b,
+        float(bounds[0]),
+        float(bounds[1]),
+        taken=a.taken,
+        taken_b=taken_b,
     )
     offset = "" if bias is None else node.constant(bias.astype(np.float32))
     factors = node.constant(np.asarray(factor, np.float32).reshape(-1))
-    return node.emit("QuantizedMatMul", [a, b, offset, first, factors], attrs)
+    inputs = [a.tensor, b, offset, first, factors]
+    return node.emit("QuantizedMatMul", [*inputs, "", "", a.point] if a.point else inputs, attrs)
 
 
 def _right(node: NodeContext, product: Product, a: Coded) -> Right | None:
@@ -149,7 +165,7 @@ def coded_right(
     depth = info.shape[-1 if product.transpose_b else -2]
     if not isinstance(depth, int):
         return None
-    return Right(b.tensor, np.reshape(scale, 1), depth * a.largest * b.largest)
+    return Right(b.tensor, np.reshape(scale, 1), depth * a.largest * b.largest, b.taken)
 
 
 def fixed_right(node: NodeContext, b: Fixed, a: Coded, *, transposed: bool) -> Right | None:

@@ -69,7 +69,7 @@ class MergeCodeProducts(PatternPass["list[_Product]"]):
             what: index.add_constant(f"{op.name}_{what}", array) for what, array in named.items()
         }
         inputs = [op.inputs[0], names["weights"], names.get("bias", ""), "", names["factors"]]
-        inputs += ["", names["again"]]
+        inputs += ["", names["again"], *op.inputs[AGAIN + 1 :]]
         attrs, source = replace(op.attrs, low=low, high=high), merged_source(match)
         whole, results = index.unique_name(f"{op.name}_merged"), [one.outputs[0] for one in match]
         info = index.info(results[0])
@@ -114,7 +114,7 @@ def _joined(
 
 def _again(op: _Product, columns: int, index: GraphIndex) -> Array:
     """Return how codes are rounded a second time; as they are where they are not."""
-    if any(op.inputs[AGAIN:]):
+    if any(op.inputs[AGAIN : AGAIN + 1]):
         return index.constants[op.inputs[AGAIN]]
     low, high = op.attrs.low, op.attrs.high
     rows = np.array([low, high, 1.0, 0.0, 1.0, low, high], np.float32)

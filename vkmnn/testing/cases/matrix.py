@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
     QuantizedMatMulAttrs,
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.coded import codes_from
 from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
 from vkmnn.testing.cases.normed import coop_tile_of, normed_tiles, staged_norms
 from vkmnn.testing.cases.pooled import tile_of
@@ -106,11 +107,13 @@ def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
     yield from _other_types(dtype, columns)
 
 
-def _codes(pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False) -> Iterator[Case]:
+def _codes(
+    pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False, taken: bool = False
+) -> Iterator[Case]:
     """Yield products of codes: many of the sums end between two of them.
 
     With `narrow`, the right operand is of bytes, the outermost among them, some
-    plus a number.
+    plus a number. With `taken`, bounds of the left one are known.
     """
     for number, (a, b) in enumerate(pairs):
         left, right = whole(*a), whole(*b, seed=1)
@@ -121,6 +124,8 @@ def _codes(pairs: Sequence[tuple[Shape, Shape]], *, narrow: bool = False) -> Ite
             if number % 2:
                 right = right + np.int16(9)
         attrs = QuantizedMatMulAttrs(False, False, -90.0, 121.0, None, 0.5 if number else 1.0)
+        if taken:
+            attrs = replace(attrs, taken=(-100.0, 100.0))
         factor = np.array([0.5, 0.25, 0.75, 1.5, 0.125], np.float32)
         each = np.resize(factor, columns) if number else factor[:1]
         inputs: list[AnyArray | None] = [left, right, whole(columns, seed=2), None, each]
@@ -290,6 +295,55 @@ def matmul_shared(variant: Variant) -> Iterator[Case]:
         yield op_case("MatMul", MatMulAttrs(), [a, b], rtol=0, atol=0)
     if variant.axes["split"] == 0 and variant.element != "w8":
         yield from staged_norms(tile, n - 4 * (small == 4), fp16=variant.fp16)
+
+
+@shader_cases("matmul_dot")
+def matmul_dot(variant: Variant) -> Iterator[Case]:
+    """Codes of every sign; several tiles and steps, none whole; constants, computed matrices."""
+    rows, columns, groups = (*map(int, str(variant.axes["tile"]).split("x")), 1)[:3]
+    small = 4 if variant.axes["aligned"] == 4 else 1
+    n, depth = columns + (4 if small == 4 else 3), 32 * groups
+    long = 3 * depth - 3
+    yield _dots((2, 1, 2, rows + 5, long), (1, 3, 1, long, n), -57)
+    yield _dots((2 * rows + 1, 1), (1, small), -255)
+    yield _dots((1, long), (long, small), 0, weights=13)
+    yield _dots((rows - 1, 2 * depth), (2 * depth, n - 4), -128)
+    yield _dots((0, 3), (3, small), 0)
+    yield _dots((rows + 5, long), (long, n), -40, point=40)
+    # Computed, as they lie and packed; bytes of both less a number, and as they are.
+    yield _dots((3, rows + 1, 2 * depth + 4), (3, 2 * depth + 4, n), -9, computed=-31)
+    yield _dots((2, 5, depth + 3), (1, depth + 3, n), -128, computed=-128)
+    yield from _codes([((3, long), (long, n)), ((rows + 1, 9), (9, n))], narrow=True, taken=True)
+
+
+def _dots(
+    a: Shape,
+    b: Shape,
+    low: int,
+    *,
+    weights: int = 0,
+    computed: int | None = None,
+    point: int | None = None,
+) -> Case:
+    """Return a product of codes whose sums are the result, so that all of them shows.
+
+    Codes begin at `low`. The right operand is constant bytes plus `weights`, or codes from
+    `computed` on. With `point`, nothing is known of the left one but that number.
+    """
+    taken = (float(low), low + 255.0)
+    attrs = QuantizedMatMulAttrs(False, False, -inf, inf, taken=taken)
+    if computed is None:
+        right = (codes_from(-128, *b, seed=1) + weights).astype(np.int16)
+    else:
+        right = codes_from(computed, *b, seed=1)
+        attrs = replace(attrs, taken_b=(float(computed), computed + 255.0))
+    bias = whole(b[-1], seed=2)
+    inputs: list[AnyArray | None] = [codes_from(low, *a), right, bias, None, np.ones(1, np.float32)]
+    if point is not None:
+        attrs = replace(attrs, taken=(-inf, inf))
+        inputs += [None, None, np.array([point], np.float32)]
+    constant = [1, 2, 4] if computed is None else [2, 4]
+    return op_case("QuantizedMatMul", attrs, inputs, constant=constant, rtol=0, atol=0)
 
 
 @shader_cases("matmul_coop")

@@ -48,6 +48,7 @@ class Tiling:
         buffers: two hide the loads of a step, one does not.
         weight_bytes: the right operand of the whole product.
         matrices: multiplied by cooperative matrices.
+        dots: multiplied by dot products of bytes.
         efficiency: the part of the rate in float32 that results an invocation reach.
         lane_flops: of a step, in float32 beside the matrices.
         closing: how often more invocations wait for one another, after the last step.
@@ -68,6 +69,7 @@ class Tiling:
     buffers: int
     weight_bytes: float
     matrices: bool = False
+    dots: bool = False
     efficiency: float = 1.0
     lane_flops: float = 0.0
     closing: int = 0
@@ -122,7 +124,8 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     rate = device.matrix_flops
     if not tiling.matrices:
         lanes = min(1.0, at_once * tiling.invocations / FULL_INVOCATIONS)
-        rate = device.core_flops * tiling.efficiency * lanes
+        full = device.dot_flops if tiling.dots else device.core_flops
+        rate = full * tiling.efficiency * lanes
     arithmetic = tiling.flops / rate + tiling.lane_flops / device.core_flops
     work = max(arithmetic, tiling.staged_bytes / device.shared_bytes)
     split = 0.0

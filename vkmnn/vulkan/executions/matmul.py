@@ -11,6 +11,7 @@ from vkmnn.core.execution import Rejection
 from vkmnn.ir.ops import MatMulAttrs, NormedMatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.byte_codes import code_shift, shift_of_codes
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -23,7 +24,7 @@ from vkmnn.vulkan.gemm.family import (
     Target,
     rank_matmul,
 )
-from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
+from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
 from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
@@ -147,7 +148,18 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         )
         bias = end.pack(self.optional(2), job.problem.n, encoder)
         shift = shift_of(job.b)
-        return replace(job, bias=bias, join=end.join, requantize=end, shift=shift)
+        return replace(
+            job, bias=bias, join=end.join, requantize=end, shift=shift, bytes=self._bytes(shift)
+        )
+
+    def _bytes(self, shift: int | None) -> Bytes | None:
+        """Return how both operands are bytes; None where one is not known to be."""
+        attrs, a, b, point = self.attrs, self.operand(0), self.operand(1), self.optional(7)
+        right = code_shift(*attrs.taken_b) if b.value is None else shift
+        left = code_shift(*attrs.taken) if a.value is None else shift_of_codes(a.value)
+        if right is None or (left is None and point is None):
+            return None
+        return Bytes(left or 0, right, point if left is None else None)
 
 
 @dataclass(frozen=True, slots=True)

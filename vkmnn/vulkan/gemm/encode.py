@@ -58,7 +58,7 @@ def convolution_kernels(
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
-    target = Target.of(encoder, narrow=job.narrow, ends=job.plain_y)
+    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.plain_y)
     problem = job.problem
     candidates = matmul_kernels(problem, target, encoder)
     kernel = encoder.choose("matmul", _named(problem, target), candidates)

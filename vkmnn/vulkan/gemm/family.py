@@ -80,7 +80,8 @@ class Target:
         prefers_texels: they should.
         weight_bytes: of all constants of the network.
         narrow: the weights are bytes.
-        dots: they are signed bytes, and x is codes of a byte: integer dot products multiply them.
+        dots: integer dot products can multiply the operands. Of a convolution, weights are signed
+            bytes and x is codes of a byte; of a product, both are codes that bytes hold.
         ends: the kernel reads or stores plain float32, as the host has it.
     """
 

@@ -67,6 +67,19 @@ class RowNorms:
 
 
 @dataclass(frozen=True, slots=True)
+class Bytes:
+    """Operands whose codes are signed bytes, and what is added to those of each.
+
+    `point`: one number that makes the left operand's codes numbers from 0 to 255; `left` is not
+    known then.
+    """
+
+    left: int
+    right: int
+    point: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MatMulJob:
     """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
 
@@ -74,7 +87,7 @@ class MatMulJob:
     `requantize`, all tensors hold codes, and `bias` is what it packed. `shift`: `b` is a
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
     columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
-    the operands are float16.
+    the operands are float16. `bytes`: both operands are codes that bytes hold.
     """
 
     problem: MatMulProblem
@@ -93,8 +106,14 @@ class MatMulJob:
     norms: RowNorms | None = None
     gated: bool = False
     plain_y: bool = False
+    bytes: Bytes | None = None
 
     @property
     def narrow(self) -> bool:
         """Whether the right operand is read as bytes."""
         return self.shift is not None
+
+    @property
+    def dots(self) -> bool:
+        """Whether dot products of bytes can multiply the operands."""
+        return self.bytes is not None

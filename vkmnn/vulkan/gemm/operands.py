@@ -141,6 +141,30 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
     return Operand(packed, panel, batch, panel=stride)
 
 
+def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
+    """Return a constant right operand of bytes as words of four along k, panel by panel.
+
+    Its strides count ivec4s, the words of four columns: a panel has eight for every four along k.
+    """
+    problem, shift = job.problem, job.shift
+    assert shift is not None
+    k4, panels = ceil_div(problem.k, 4), ceil_div(problem.n, 4 * PANEL)
+    batch = panels * k4 * PANEL
+
+    def words(array: Array) -> Array:
+        packed = _pack_right(array, job.transposed_b, 4 * PANEL)
+        fours = packed.reshape(*packed.shape[:2], k4, 4, 4 * PANEL).swapaxes(-1, -2)
+        return words_of(fours, shift)
+
+    packed = encoder.constant(
+        job.b,
+        f"matmul_dot:{job.transposed_b}:{shift}",
+        words,
+        words=problem.matrices[1] * batch * 4,
+    )
+    return Operand(packed, PANEL, batch, panel=k4 * PANEL)
+
+
 def lies_by_rows(tensor: Tensor, rows: int, k: int, across: bool) -> bool:
     """Return whether `rows_of` needs no dispatch; its arguments."""
     return tensor.value is not None or (k % EIGHT == 0 and not (across and rows > 1))
@@ -220,7 +244,7 @@ def _scratch_dtype(tensor: Tensor) -> DType:
     return DType.FLOAT32 if kernel_dtype(tensor.dtype) == "f32" else DType.INT32
 
 
-def _matrices(array: Array, transposed: bool) -> Array:
+def right_matrices(array: Array, transposed: bool) -> Array:
     """Return the right operand as [batch, rows, columns]."""
     if array.ndim == 1:
         array = array[:, None]
@@ -243,7 +267,7 @@ def _right_constant(array: Array, transposed: bool, width: int, shift: int | Non
 
 
 def _pack_right(array: Array, transposed: bool, width: int) -> Array:
-    matrices = _matrices(array, transposed)
+    matrices = right_matrices(array, transposed)
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
     # Padding copies; most weights need none.
     padded = np.pad(matrices, padding) if any(map(any, padding)) else matrices

@@ -1,8 +1,10 @@
-"""Tiles in shared memory for convolutions of codes, by dot products of four bytes each."""
+"""Tiles in shared memory for convolutions and products of codes, by dot products of four bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
+from typing import cast
 
 import numpy as np
 
@@ -11,13 +13,34 @@ from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.devices import class_of
+from vkmnn.vulkan.cost.terms import Cost, Expected
+from vkmnn.vulkan.cost.tiles import Tiling, tiles_cost, weighed_us
 from vkmnn.vulkan.device_rules import has_fast_dots
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.gemm.binding import bind_convolution
+from vkmnn.vulkan.gemm.binding import alignment, bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.families.shared import tap_table
-from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
-from vkmnn.vulkan.gemm.job import ConvJob
-from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.family import (
+    Bid,
+    ConvKernel,
+    MatMulKernel,
+    Place,
+    Target,
+    conv_family,
+    matmul_family,
+)
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import (
+    PANEL,
+    Operand,
+    left_operand,
+    right_matrices,
+    right_operand,
+    right_words,
+)
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import EFFICIENCY as TILE_EFFICIENCY
+from vkmnn.vulkan.gemm.shared_tiles import LOAD_FLOPS, REGISTERS, Tile, room_of, workgroups
 from vkmnn.vulkan.gemm.weights import pack_panels
 
 TILES: tuple[kernels.ConvDotTile, ...] = ("64x64", "32x32")
@@ -120,3 +143,135 @@ def _offsets(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
         return made
 
     return encoder.constant(weights.tensor, f"offset:{weights.key}:{shift}", sums)
+
+
+# --- products -------------------------------------------------------------------------------------
+
+PRODUCT_TILES = (Tile(64, 64), Tile(32, 32), Tile(32, 32, 4))
+# Words along K that a group of invocations takes in a step, and what they hold.
+LINES, WORD = 8, 4
+# What an invocation does to make a word of four floats, in multiplications and additions: two of
+# each, two conversions that take four times as long, and what puts halves together.
+WORD_FLOPS = 2 * 16
+# Up to this much shared memory, the smallest there is, tiles have two buffers.
+TWO_BUFFERS = 16 << 10
+
+
+@matmul_family
+@dataclass(frozen=True, slots=True)
+class MatMulDot(MatMulKernel):
+    """Products of codes, with sums of 32-bit integers."""
+
+    tile: Tile
+    family = "dot"
+    narrow = True
+
+    @classmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
+        """Take codes by codes: by time where the device has instructions for that."""
+        if not target.dots or target.fp16 or "integer_dot" not in target.info.features:
+            return
+        if not 0 < problem.k <= MAX_K:
+            return
+        fast = Place.TIMED if has_fast_dots(target.info) else Place.SPARE
+        place = fast if target.gpu else Place.EMULATED
+        for tile in PRODUCT_TILES:
+            if tile.invocations > room_of(target.info)[0]:
+                continue
+            kernel = cls(tile)
+            expected = kernel.predict(problem, target)
+            cost = weighed_us(expected.cost.total, expected.done, expected.needed)
+            yield Bid(kernel, place, cost)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time of its tiles: constants take a byte each, codes of other operands four."""
+        gemm = problem.gemm
+        return Expected(self._cost(gemm, target), gemm.work, self._done(gemm))
+
+    def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
+        """Return both operands: floats, and constants as words of four along K."""
+        left = left_operand(job, encoder)
+        if job.b.value is None:
+            return left, right_operand(job, encoder, PANEL)
+        return left, right_words(job, encoder)
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        gemm, codes, plain = job.problem.gemm, job.bytes, job.b.value is None
+        assert codes is not None
+        operands = self.pack(job, encoder)
+        bound = bind_matmul(job, operands)
+        *inputs, y = bound.tensors
+        unused = operands[1].tensor
+        shader = kernels.matmul_dot(
+            tile=cast(kernels.MatmulDotTile, self.tile.name), aligned=alignment(job)
+        )
+        tiles = workgroups(self.tile, gemm)
+        encoder.dispatch(
+            shader,
+            [*inputs, unused if plain else _sums(job, encoder), codes.point or unused, y],
+            kernels.MatmulDotParams(
+                **bound.sizes, tiles=tiles, b_matrix=operands[1].batch, a_shift=codes.left
+            ),
+            linear_groups(tiles, 1, encoder.info.limits),
+            {
+                **bound.spec,
+                "WEIGHT_SHIFT": codes.right,
+                "B_PLAIN": plain,
+                "POINTED": codes.point is not None,
+                "TAIL": ceil_div(gemm.k, WORD) % self._lines != 0,
+            },
+        )
+
+    @property
+    def _lines(self) -> int:
+        return LINES * self.tile.groups
+
+    @property
+    def _depth(self) -> int:
+        return WORD * self._lines
+
+    def _done(self, gemm: Gemm) -> int:
+        steps = ceil_div(gemm.k, self._depth)
+        return workgroups(self.tile, gemm) * self.tile.results * steps * self._depth
+
+    def _cost(self, gemm: Gemm, target: Target) -> Cost:
+        tile, lines = self.tile, self._lines
+        constant = target.narrow
+        vectors = lines * (tile.rows + (0 if constant else tile.columns))
+        stage = lines * (tile.rows // 4 + 1 + tile.columns // 4) * 16
+        buffers = 2 if 2 * stage <= TWO_BUFFERS else 1
+        weights = (1 if constant else 4) * gemm.columns * gemm.k * gemm.batches
+        members = tile.invocations // tile.groups
+        tiling = Tiling(
+            tiles=workgroups(tile, gemm),
+            parts=1,
+            steps=ceil_div(gemm.k, self._depth),
+            left_bytes=4 * tile.rows * self._depth,
+            right_bytes=(1 if constant else 4) * tile.columns * self._depth,
+            staged_bytes=4 * lines * (members * sum(tile.each) + tile.rows + tile.columns),
+            flops=2 * tile.results * self._depth,
+            results=tile.results,
+            invocations=tile.invocations,
+            registers=prod(tile.each) + REGISTERS,
+            shared=buffers * stage,
+            groups=tile.groups,
+            buffers=buffers,
+            weight_bytes=weights,
+            dots=True,
+            efficiency=TILE_EFFICIENCY[tile.each],
+            lane_flops=(LOAD_FLOPS + WORD_FLOPS) * vectors,
+        )
+        cold = target.weight_bytes > class_of(target.info).cache_bytes
+        return tiles_cost(tiling, target.info, cold)
+
+
+def _sums(job: MatMulJob, encoder: VulkanEncoder) -> Tensor:
+    """Return the sums of a constant right operand along K, by column, in whole vec4s a matrix."""
+
+    def sums(array: Array) -> Array:
+        matrices = right_matrices(array, job.transposed_b)
+        made = matrices.sum(1, dtype=np.int64).astype(np.int32)
+        return np.pad(made, ((0, 0), (0, -made.shape[1] % 4)))
+
+    return encoder.constant(job.b, f"matmul_sums:{job.transposed_b}", sums)
