@@ -20,6 +20,8 @@ MAX_REGISTERS = 255
 MAX_RESIDENT = 32
 # Invocations that a multiprocessor needs for its rate in float32.
 FULL_INVOCATIONS = 128
+# What an instruction for dot products of bytes multiplies.
+DOT_PRODUCTS = 4
 # How much of the time as much padding as there is work is worth, and how much of it counts.
 MAX_PADDED = 8.0
 PADDING = 0.2
@@ -124,9 +126,12 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     rate = device.matrix_flops
     if not tiling.matrices:
         lanes = min(1.0, at_once * tiling.invocations / FULL_INVOCATIONS)
-        full = device.dot_flops if tiling.dots else device.core_flops
-        rate = full * tiling.efficiency * lanes
+        rate = device.core_flops * tiling.efficiency * lanes
     arithmetic = tiling.flops / rate + tiling.lane_flops / device.core_flops
+    if tiling.dots:
+        # One instruction for four products; others go on where it takes longer than most.
+        issued = tiling.flops / DOT_PRODUCTS / rate + tiling.lane_flops / device.core_flops
+        arithmetic = max(issued, tiling.flops / device.dot_flops)
     work = max(arithmetic, tiling.staged_bytes / device.shared_bytes)
     split = 0.0
     if tiling.parts > 1:

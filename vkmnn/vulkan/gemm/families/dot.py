@@ -150,9 +150,9 @@ def _offsets(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
 PRODUCT_TILES = (Tile(64, 64), Tile(32, 32), Tile(32, 32, 4))
 # Words along K that a group of invocations takes in a step, and what they hold.
 LINES, WORD = 8, 4
-# What an invocation does to make a word of four floats, in multiplications and additions: two of
-# each, two conversions that take four times as long, and what puts halves together.
-WORD_FLOPS = 2 * 16
+# What an invocation does to make a word of four floats: two multiplications, four additions, and
+# what puts halves together.
+WORD_FLOPS = 16
 # Up to this much shared memory, the smallest there is, tiles have two buffers.
 TWO_BUFFERS = 16 << 10
 
@@ -184,7 +184,7 @@ class MatMulDot(MatMulKernel):
             yield Bid(kernel, place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
-        """Return the time of its tiles: constants take a byte each, codes of other operands four."""
+        """Return the time of its tiles: a constant's numbers take a byte each, others four."""
         gemm = problem.gemm
         return Expected(self._cost(gemm, target), gemm.work, self._done(gemm))
 
@@ -202,7 +202,7 @@ class MatMulDot(MatMulKernel):
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands)
         *inputs, y = bound.tensors
-        unused = operands[1].tensor
+        unused = inputs[2]
         shader = kernels.matmul_dot(
             tile=cast(kernels.MatmulDotTile, self.tile.name), aligned=alignment(job)
         )
@@ -274,4 +274,6 @@ def _sums(job: MatMulJob, encoder: VulkanEncoder) -> Tensor:
         made = matrices.sum(1, dtype=np.int64).astype(np.int32)
         return np.pad(made, ((0, 0), (0, -made.shape[1] % 4)))
 
-    return encoder.constant(job.b, f"matmul_sums:{job.transposed_b}", sums)
+    key = f"matmul_sums:{job.transposed_b}"
+    elements = job.problem.matrices[1] * ceil_div(job.problem.n, 4) * 4
+    return encoder.constant(job.b, key, sums, words=elements)
