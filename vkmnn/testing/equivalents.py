@@ -235,6 +235,14 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "*16x16x16_*",
     ),
     Equivalent("include/staged.glsl.j2", r"TAIL \? min\(.*, (4u \* )?k4 (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("matmul_dot.comp.j2", r"TAIL \? min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent(
+        "include/staged.glsl.j2",
+        r"group > (\du) \?.* → .*group >= \1 \?|"
+        r"group > 1u \?.* → .*group > 0u \?|group > 2u \?.* → .*group > 1u \?|"
+        r"group > 3u \?.* → .*group > 2u \?",
+        "a group leaves nothing to itself",
+    ),
     Equivalent("conv_shared.comp.j2", r"tap_of\(min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
         "include/staged.glsl.j2",

@@ -17,12 +17,12 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, SHUFFLES
 from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
 from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
-from vkmnn.vulkan.gemm.families.dot import ConvDot
+from vkmnn.vulkan.gemm.families.dot import MAX_K, ConvDot, MatMulDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.row import ConvRow
 from vkmnn.vulkan.gemm.families.shared import ConvShared
-from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution
-from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm
+from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution, rank_matmul
+from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 from vkmnn.vulkan.gemm.rewrites.winograd import choose_winograd
 from vkmnn.vulkan.gemm.shared_tiles import (
     NARROW,
@@ -307,6 +307,50 @@ def test_dot_products_come_late_elsewhere(features: set[str], dots: bool, offere
 def test_dot_products_leave_narrow_layers_alone() -> None:
     few = convolution(3, 8, 112, 3)
     assert not isinstance(rank_convolution(few, Target(DOTS, narrow=True, dots=True))[0], ConvDot)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(256, 2304, 768), (256, 768, 3072), (128, 768, 768), (1024, 1024, 1024)]
+)
+def test_products_of_codes_go_to_dot_products_where_these_are_fast(
+    sizes: tuple[int, int, int],
+) -> None:
+    problem = MatMulProblem((), (), (), *sizes)
+    target = Target(DOTS, narrow=True, dots=True)
+    first, *others = rank_matmul(problem, target)
+    assert isinstance(first, MatMulDot)
+    other = next(kernel for kernel in others if not isinstance(kernel, MatMulDot))
+    beside = other.predict(problem, target)
+    assert beside is not None
+    assert first.predict(problem, target).cost.total < beside.cost.total
+
+
+def test_products_of_few_rows_stay_with_the_kernel_for_them() -> None:
+    problem = MatMulProblem((), (), (), 1, 4096, 4096)
+    first = rank_matmul(problem, Target(DOTS, narrow=True, dots=True))[0]
+    assert not isinstance(first, MatMulDot)
+
+
+@pytest.mark.parametrize(
+    ("features", "dots", "offered"),
+    [({"integer_dot"}, True, True), (set(), True, False), (DOTS.features, False, False)],
+)
+@pytest.mark.parametrize("narrow", [True, False])
+def test_dot_products_of_products_come_late_elsewhere(
+    features: set[str], dots: bool, offered: bool, narrow: bool
+) -> None:
+    info = replace(LARGE_GPU, features=frozenset(features))
+    problem = MatMulProblem((), (), (), 256, 768, 768)
+    for device in (info, replace(info, type=DeviceType.CPU)):
+        ranked = rank_matmul(problem, Target(device, narrow=narrow, dots=dots))
+        assert not isinstance(ranked[0], MatMulDot)
+        assert any(isinstance(kernel, MatMulDot) for kernel in ranked) == offered
+
+
+def test_sums_that_32_bits_may_not_hold_are_no_dot_products() -> None:
+    problem = MatMulProblem((), (), (), 64, 64, MAX_K + 1)
+    ranked = rank_matmul(problem, Target(DOTS, narrow=True, dots=True))
+    assert not any(isinstance(kernel, MatMulDot) for kernel in ranked)
 
 
 def _first_on_a_processor(problem: ConvProblem, *, dots: bool = True) -> ConvKernel:

@@ -304,14 +304,17 @@ def matmul_dot(variant: Variant) -> Iterator[Case]:
     small = 4 if variant.axes["aligned"] == 4 else 1
     n, depth = columns + (4 if small == 4 else 3), 32 * groups
     long = 3 * depth - 3
+    # Rows that end in each quarter of a tile: an invocation loads a row of each.
+    quarter = rows // 4
     yield _dots((2, 1, 2, rows + 5, long), (1, 3, 1, long, n), -57)
-    yield _dots((2 * rows + 1, 1), (1, small), -255)
+    yield _dots((rows + quarter + 3, 1), (1, small), -255)
     yield _dots((1, long), (long, small), 0, weights=13)
-    yield _dots((rows - 1, 2 * depth), (2 * depth, n - 4), -128)
+    yield _dots((2 * rows, 2 * depth), (2 * depth, n - 4), -128, residual=True)
     yield _dots((0, 3), (3, small), 0)
-    yield _dots((rows + 5, long), (long, n), -40, point=40)
+    yield _dots((rows + quarter + 3, long), (long, n), -40, point=40)
     # Computed, as they lie and packed; bytes of both less a number, and as they are.
-    yield _dots((3, rows + 1, 2 * depth + 4), (3, 2 * depth + 4, n), -9, computed=-31)
+    more = 2 * quarter + 3
+    yield _dots((3, rows + more, 2 * depth + 4), (3, 2 * depth + 4, n), -9, computed=-31)
     yield _dots((2, 5, depth + 3), (1, depth + 3, n), -128, computed=-128)
     yield from _codes([((3, long), (long, n)), ((rows + 1, 9), (9, n))], narrow=True, taken=True)
 
@@ -324,11 +327,13 @@ def _dots(
     weights: int = 0,
     computed: int | None = None,
     point: int | None = None,
+    residual: bool = False,
 ) -> Case:
     """Return a product of codes whose sums are the result, so that all of them shows.
 
     Codes begin at `low`. The right operand is constant bytes plus `weights`, or codes from
-    `computed` on. With `point`, nothing is known of the left one but that number.
+    `computed` on. With `point`, nothing is known of the left one but that number. With `residual`,
+    a part of the sums.
     """
     taken = (float(low), low + 255.0)
     attrs = QuantizedMatMulAttrs(False, False, -inf, inf, taken=taken)
@@ -338,7 +343,9 @@ def _dots(
         right = codes_from(computed, *b, seed=1)
         attrs = replace(attrs, taken_b=(float(computed), computed + 255.0))
     bias = whole(b[-1], seed=2)
-    inputs: list[AnyArray | None] = [codes_from(low, *a), right, bias, None, np.ones(1, np.float32)]
+    left = codes_from(low, *a)
+    more = whole(*np.matmul(left, right).shape, seed=3) if residual else None
+    inputs: list[AnyArray | None] = [left, right, bias, more, np.ones(1, np.float32)]
     if point is not None:
         attrs = replace(attrs, taken=(-inf, inf))
         inputs += [None, None, np.array([point], np.float32)]

@@ -151,7 +151,7 @@ PRODUCT_TILES = (Tile(64, 64), Tile(32, 32), Tile(32, 32, 4))
 # Words along K that a group of invocations takes in a step, and what they hold.
 LINES, WORD = 8, 4
 # What an invocation does to make a word of four floats: two multiplications, four additions, and
-# what puts halves together.
+# what puts bytes together.
 WORD_FLOPS = 16
 # Up to this much shared memory, the smallest there is, tiles have two buffers.
 TWO_BUFFERS = 16 << 10
