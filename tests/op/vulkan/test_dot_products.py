@@ -33,7 +33,8 @@ def requantized(sums: Array, factor: Array, zero: int, kind: Any) -> Array:
     """Return the codes of sums: multiplied in float32, rounded half to even, then moved."""
     limits = np.iinfo(kind)
     rounded = np.rint(sums.astype(np.float32) * factor.astype(np.float32)) + zero
-    return np.clip(rounded, limits.min, limits.max).astype(kind)
+    made: Array = np.clip(rounded, limits.min, limits.max).astype(kind)
+    return made
 
 
 def made_of(

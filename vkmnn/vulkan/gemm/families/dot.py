@@ -175,12 +175,13 @@ class MatMulDot(MatMulKernel):
             return
         fast = Place.TIMED if has_fast_dots(target.info) else Place.SPARE
         place = fast if target.gpu else Place.EMULATED
-        for tile in PRODUCT_TILES:
+        for number, tile in enumerate(PRODUCT_TILES):
             if tile.invocations > room_of(target.info)[0]:
                 continue
-            kernel = cls(tile)
-            expected = kernel.predict(problem, target)
-            cost = weighed_us(expected.cost.total, expected.done, expected.needed)
+            kernel, cost = cls(tile), float(number)
+            if target.gpu:
+                expected = kernel.predict(problem, target)
+                cost = weighed_us(expected.cost.total, expected.done, expected.needed)
             yield Bid(kernel, place, cost)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
