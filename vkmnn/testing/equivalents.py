@@ -74,6 +74,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "any lane will do, and any factor of zero",
     ),
     Equivalent("include/residual.glsl.j2", r"HAS_RESIDUAL \|\|", _CODED, "conv_*_c8*"),
+    Equivalent("include/residual.glsl.j2", r" → ", _CODED, "matmul_dot_*"),
     Equivalent("include/epilogue.glsl.j2", r"residual = vec4\(1\.0\)", _CODED, "conv_*_c8*"),
     Equivalent(
         "include/requantize.glsl.j2",
