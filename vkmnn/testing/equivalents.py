@@ -73,6 +73,22 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"lane == [1-9]u \?|total == 0\.0 \? 1\.0",
         "any lane will do, and any factor of zero",
     ),
+    Equivalent(
+        "attention_tile.comp.j2",
+        r"pc\.depth \+ 2u|pc\.width \+ 2u",
+        "rows are whole vec4s",
+        "attention_tile_*_4_*",
+    ),
+    Equivalent(
+        "attention_tile.comp.j2",
+        r"min\(first \+ my_query, queries - 0u|>> 2\) - 0u;|keys - 0u\)",
+        _CLAMP,
+    ),
+    Equivalent(
+        "attention_tile.comp.j2",
+        r"more = piece \+ 15u",
+        "a piece more is fetched than is used",
+    ),
     Equivalent("include/residual.glsl.j2", r"HAS_RESIDUAL \|\|", _CODED, "conv_*_c8*"),
     Equivalent("include/residual.glsl.j2", r" → ", _CODED, "matmul_dot_*"),
     Equivalent("include/epilogue.glsl.j2", r"residual = vec4\(1\.0\)", _CODED, "conv_*_c8*"),
