@@ -192,7 +192,9 @@ def child(project: Project, tmp_path: Path) -> Iterator[Child]:
         "    assert manifest['templates']['scale']['op_type'] == 'Scale'\n",
         encoding="utf-8",
     )
-    tests = f"-p no:cacheprovider -c {os.devnull} '{test}'"
+    settings = tmp_path / "pytest.ini"  # none of the repository's
+    settings.write_text("[pytest]\n", encoding="utf-8")
+    tests = f"-p no:cacheprovider -c '{settings}' '{test}'"
     shaders = ("--shaders", str(project.root))
     started = Child(*shaders, "watch", "--interval", "0.05", "--tests", tests)
     yield started
