@@ -81,7 +81,8 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "attention_tile.comp.j2",
-        r"min\(first \+ my_query, queries - 0u|>> 2\) - 0u;|keys - 0u\)",
+        r"min\(first \+ my_query, queries - 0u|>> 2\) - 0u;"
+        r"|k_vector\(.* (keys|depth4) (- 0u|\+ 1u)\)",
         _CLAMP,
     ),
     Equivalent(
