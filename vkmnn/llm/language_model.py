@@ -28,9 +28,9 @@ Prompt = Any
 SEQUENCES = TEXTS
 """How many texts may be generated at a time: each has caches of its own."""
 
-_ALONE, _TOGETHER = 8, 2
+_ALONE, _TOGETHER = 8, 3
 """Where nobody reads along, tokens after the first are waited for together: the host does its part
-for two at once. A text that ends by itself then takes half a step longer, on average."""
+for three at once. A text that ends by itself then takes a step longer, on average."""
 
 
 class LanguageModel:
