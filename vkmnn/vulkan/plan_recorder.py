@@ -8,14 +8,14 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
-from vkmnn.runtime.memory import BufferRange, MemoryKind
+from vkmnn.runtime.memory import Buffer, BufferRange, MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.recorder import CommandBuffer
 from vkmnn.runtime.shader import Shader
 from vkmnn.vulkan.checks import IndexRange, Status
 from vkmnn.vulkan.memory import PlanMemory
 from vkmnn.vulkan.recording import Dispatch, Recording, Spec, SpecializedShader
-from vkmnn.vulkan.segment import Edges, VulkanSegment
+from vkmnn.vulkan.segment import Edges, Glance, VulkanSegment
 from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 
 
@@ -126,23 +126,38 @@ class PlanRecorder:
             (moved if own and not far and tensor not in moved else copies)[tensor] = place
         dispatches = self._recording.dispatches[part.first : part.end]
         status = self._status(dispatches)
-        buffers = []
+        buffers: list[Buffer] = []
         if status is not None:
             assert self._recording.status is not None
             buffers.append(self._device.allocate(VECTOR_BYTES, MemoryKind.READBACK))
             place = moved[self._recording.status] = BufferRange(buffers[0], 0, VECTOR_BYTES)
             status = Status(place, status.checks)
+        ranges = self._ranges(part.uploads)
+        hidden = {n: places[n] for n in ranges if places[n].buffer.coherent_host is None}
+        glance = self._glance(hidden, buffers) if hidden else None
         return VulkanSegment(
             self._record(dispatches, copies, moved),
             Edges(
                 [(tensor, places[tensor.name]) for tensor in part.uploads],
                 [(tensor, places[tensor.name]) for tensor in part.downloads],
-                self._ranges(part.uploads),
+                ranges,
                 status,
             ),
             self._memory,
             owned=buffers,
+            glance=glance,
         )
+
+    def _glance(self, hidden: Mapping[str, BufferRange], buffers: list[Buffer]) -> Glance:
+        """Record copies of tensors to memory that the host sees, all of them one submission."""
+        recorder = self._device.recorder()
+        seen: dict[str, BufferRange] = {}
+        for name, place in hidden.items():
+            buffer = self._device.allocate(place.nbytes, MemoryKind.READBACK)
+            buffers.append(buffer)
+            seen[name] = BufferRange(buffer, 0, place.nbytes)
+            recorder.copy(place, seen[name])
+        return Glance(recorder.finish(), seen)
 
     def _ranges(self, uploads: Sequence[Tensor]) -> dict[str, Sequence[IndexRange]]:
         return {t.name: self._recording.ranges[t] for t in uploads if t in self._recording.ranges}
