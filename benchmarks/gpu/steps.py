@@ -12,7 +12,7 @@ import vkmnn
 from benchmarks import overhead, start
 from benchmarks.families import SIZES
 from benchmarks.gpu import problems
-from benchmarks.gpu.chain import Measured, kernels
+from benchmarks.gpu.chain import Measured, kernels, replay_of
 from benchmarks.gpu.problems import Problem
 from benchmarks.gpu.report import OFF, Section
 from benchmarks.networks import Network
@@ -36,7 +36,6 @@ from vkmnn.testing.runner import reach, run_case
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.forecast import Forecast, PlanningBackend
-from vkmnn.vulkan.segment import VulkanSegment
 
 # What only a device can show: barriers of subgroups, the last of several workgroups, matrices.
 RISKY = (
@@ -456,7 +455,7 @@ def _copies(setting: Setting, section: Section) -> None:
         times = interleave(
             {
                 "run": lambda p=plans["stored"], f=feeds: p.execute(f),
-                **{way: _replay(plan) for way, plan in plans.items()},
+                **{way: replay_of(plan) for way, plan in plans.items()},
             },
             15,
         )
@@ -469,13 +468,6 @@ def _copies(setting: Setting, section: Section) -> None:
              "host's part µs": around, "GB/s of it": 2e-3 * nbytes / around if around else None}
         )  # fmt: skip
     section.tables["a network of one op"] = rows
-
-
-def _replay(plan: Plan) -> Callable[[], None]:
-    """Return what runs a plan's only segment again, without the host's copies."""
-    segment = plan.segments[0]
-    assert isinstance(segment, VulkanSegment)
-    return segment.replay
 
 
 @_step("tuner", "The tuner", "Rules that lose to measurements; choices that do not repeat.", 3)

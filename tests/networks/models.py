@@ -294,8 +294,8 @@ class Detect(nn.Module):
             y = conv(x)
             batch, _, height, width = y.shape
             y = y.view(batch, 3, self.no, height, width).permute(0, 1, 3, 4, 2).contiguous()
-            rows = torch.arange(height, dtype=torch.float32)
-            columns = torch.arange(width, dtype=torch.float32)
+            rows = torch.arange(height, dtype=torch.float32, device=y.device)
+            columns = torch.arange(width, dtype=torch.float32, device=y.device)
             down, across = torch.meshgrid(rows, columns, indexing="ij")
             grid = torch.stack((across, down), 2).expand(1, 3, height, width, 2) - 0.5
             anchors = self.anchors[level].view(1, 3, 1, 1, 2)
@@ -545,7 +545,7 @@ class GPT2(nn.Module):
         self.lm_head.weight = self.wte.weight
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        position_ids = torch.arange(input_ids.shape[1], dtype=torch.long).unsqueeze(0)
+        position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
         x = self.wte(input_ids) + self.wpe(position_ids)
         for block in self.h:
             x = block(x)
