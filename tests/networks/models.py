@@ -472,8 +472,8 @@ class Bert(nn.Module):
         position_ids = self.position_ids[:, : input_ids.shape[1]]
         x = self.words(input_ids) + self.types(token_type_ids) + self.positions(position_ids)
         x = self.norm(x)
-        mask = attention_mask[:, None, None, :].to(torch.float32)
-        mask = (1.0 - mask) * torch.finfo(torch.float32).min
+        mask = attention_mask[:, None, None, :].to(x.dtype)
+        mask = (1.0 - mask) * torch.finfo(x.dtype).min
         for layer in self.layers:
             x = layer(x, mask)
         return x, torch.tanh(self.pooler(x[:, 0]))
