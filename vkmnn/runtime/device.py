@@ -357,7 +357,7 @@ class Device:
     def copy_all(self, pairs: Iterable[tuple[BufferRange, BufferRange]]) -> None:
         """Copy the first range of each pair to the second; return when all copies are done."""
         self.raise_unusable()
-        recorder = CommandRecorder(self, timestamps=False)
+        recorder = CommandRecorder(self, timestamps=False, copies_alone=True)
         for source, target in pairs:
             recorder.copy(source, target)
         with recorder.finish() as commands:

@@ -50,13 +50,19 @@ class CommandRecorder:
     Between commands that touch the same bytes, at least one of them writing, a barrier is put:
     one global memory barrier with the least stages and accesses. Commands without such a
     dependency since the last barrier may overlap on the device. One thread at a time.
+
+    Args:
+        device: where they run.
+        timestamps: whether the times of commands can be read after a run.
+        copies_alone: nothing is dispatched, and what was recorded runs soon, and once.
     """
 
-    def __init__(self, device: OpenDevice, *, timestamps: bool) -> None:
+    def __init__(self, device: OpenDevice, *, timestamps: bool, copies_alone: bool = False) -> None:
         self.device = device
         self.dispatch_count = 0
         self.barrier_count = 0
-        self._recorder = device.driver_device.recorder(timestamps)
+        driver = device.driver_device
+        self._recorder = driver.copier() if copies_alone else driver.recorder(timestamps)
         self._messages = device.driver_device.messages
         self._timestamps = timestamps
         self._max_groups = device.info.limits.max_workgroup_count

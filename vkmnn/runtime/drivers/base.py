@@ -158,6 +158,10 @@ class DriverDevice(ABC):
     def recorder(self, timestamps: bool) -> DriverRecorder:
         """Begin a command list."""
 
+    def copier(self) -> DriverRecorder:
+        """Begin a list of copies, to be run once: the driver may use again what an earlier one used."""
+        return self.recorder(False)
+
     @abstractmethod
     def wait_idle(self) -> None:
         """Wait until the queue is empty."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct as pystruct
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -94,16 +95,32 @@ def _make_barrier(src: int, dst: int) -> tuple[int, int, Any]:
 _barriers: dict[tuple[int, int], tuple[int, int, Any]] = {}
 
 
+class Parts:
+    """A command pool with its command buffer and fence.
+
+    The device keeps some for copies, which are recorded, run and forgotten: to make and free them
+    takes NVIDIA's driver half a millisecond. Whoever holds `taken` uses them.
+    """
+
+    def __init__(self, device: Owner) -> None:
+        self.handles = Handles(device)
+        self.fences = self.handles.cell("VkFence")
+        self.commands = ffi.new("VkCommandBuffer[1]")
+        self.pool: Any = None
+        self.taken = threading.Lock()
+
+
 class _State:
     """Everything that one command buffer owns; it outlives the Python objects around it."""
 
-    __slots__ = ("_abandoned", "_device", "fences", "handles", "keep", "progress")
+    __slots__ = ("_abandoned", "_device", "_parts", "fences", "handles", "keep", "progress")
 
-    def __init__(self, device: Owner) -> None:
+    def __init__(self, device: Owner, parts: Parts | None = None) -> None:
         self._device = device
         self._abandoned = False
+        self._parts = parts
         self.handles = Handles(device)
-        self.fences = self.handles.cell("VkFence")
+        self.fences = parts.fences if parts is not None else self.handles.cell("VkFence")
         self.keep: set[Any] = set()
         self.progress = _IDLE
 
@@ -159,13 +176,22 @@ class _State:
             return False
         self.handles.destroy()
         self.keep.clear()
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            parts.taken.release()
         return True
 
 
 class VulkanRecorder(DriverRecorder):
-    """Records one primary command buffer for replay."""
+    """Records one primary command buffer for replay.
 
-    def __init__(self, device: Owner, timestamps: bool) -> None:
+    Args:
+        device: where it runs.
+        timestamps: whether `timestamp` will be called.
+        parts: what to record with, taken by the caller; None for some of its own.
+    """
+
+    def __init__(self, device: Owner, timestamps: bool, parts: Parts | None = None) -> None:
         self._device = device
         self._timestamps = timestamps
         self._count = 0
@@ -177,25 +203,16 @@ class VulkanRecorder(DriverRecorder):
         self._sets_left = 0
         self._left: dict[int, int] = {}  # descriptors of each type in the current pool
         self._pool_sets = 32
-        info = struct(
-            "VkCommandPoolCreateInfo",
-            lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
-            queueFamilyIndex=device.queue_family,
-        )
-        self._state = _State(device)
-        commands = ffi.new("VkCommandBuffer[1]")
+        self._state = _State(device, parts)
+        commands = ffi.new("VkCommandBuffer[1]") if parts is None else parts.commands
         self._result = VulkanCommands(device, self._state, commands)
-        pool = self._state.handles.create("VkCommandPool", info)
-        allocation = struct(
-            "VkCommandBufferAllocateInfo",
-            lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
-            commandPool=pool,
-            commandBufferCount=1,
-        )
-        device.check(
-            lib.vkAllocateCommandBuffers(device.handle, allocation, commands),
-            "vkAllocateCommandBuffers",
-        )
+        if parts is None:
+            _new_pool(device, self._state.handles, commands)
+        elif parts.pool is None:
+            parts.pool = _new_pool(device, parts.handles, commands)
+        else:
+            result = lib.vkResetCommandPool(device.handle, parts.pool, 0)
+            device.check(result, "vkResetCommandPool")
         self._command = commands[0]
         begin = struct("VkCommandBufferBeginInfo", lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO)
         device.check(lib.vkBeginCommandBuffer(self._command, begin), "vkBeginCommandBuffer")
@@ -372,6 +389,25 @@ class VulkanRecorder(DriverRecorder):
         return self._result
 
 
+def _new_pool(device: Owner, handles: Handles, commands: Any) -> Any:
+    """Make a command pool, write its one command buffer to `commands`, and return it."""
+    info = struct(
+        "VkCommandPoolCreateInfo",
+        lib.VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+        queueFamilyIndex=device.queue_family,
+    )
+    pool = handles.create("VkCommandPool", info)
+    allocation = struct(
+        "VkCommandBufferAllocateInfo",
+        lib.VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+        commandPool=pool,
+        commandBufferCount=1,
+    )
+    result = lib.vkAllocateCommandBuffers(device.handle, allocation, commands)
+    device.check(result, "vkAllocateCommandBuffers")
+    return pool
+
+
 class VulkanCommands(DriverCommands):
     """A recorded command buffer with its fence."""
 
@@ -389,8 +425,9 @@ class VulkanCommands(DriverCommands):
     def prepare(self, timestamps: int) -> None:
         """Make what submitting needs; recording has ended and wrote `timestamps` queries."""
         self._timestamps = timestamps
-        info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)
-        self._state.handles.create("VkFence", info, self._state.fences)
+        if not self._state.fences[0]:
+            info = struct("VkFenceCreateInfo", lib.VK_STRUCTURE_TYPE_FENCE_CREATE_INFO)
+            self._state.handles.create("VkFence", info, self._state.fences)
         self._submit_info = struct(
             "VkSubmitInfo",
             lib.VK_STRUCTURE_TYPE_SUBMIT_INFO,

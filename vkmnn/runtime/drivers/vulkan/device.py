@@ -16,7 +16,7 @@ from vkmnn.mapped_files import MappedFile
 from vkmnn.runtime.device_info import Priority
 from vkmnn.runtime.drivers.base import DriverDevice
 from vkmnn.runtime.drivers.vulkan.api import NULL, check, ffi, lib, names, result_error, struct
-from vkmnn.runtime.drivers.vulkan.command import COMMAND_BUFFERS, VulkanRecorder
+from vkmnn.runtime.drivers.vulkan.command import COMMAND_BUFFERS, Parts, VulkanRecorder
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice
 from vkmnn.runtime.drivers.vulkan.image import VulkanImage
 from vkmnn.runtime.drivers.vulkan.imported import imported
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 RELEASE_WAIT_NS = 2_000_000_000
 """How long whoever frees commands waits for them; then they are freed once the device is idle."""
 _LOOK_UP_EVERY = 256
+_COPIERS = 2
+"""How many threads may copy with command pools that are there already."""
 
 
 class _Owned(NamedTuple):
@@ -74,6 +76,7 @@ class VulkanDevice(DriverDevice):
         self._releasing = False
         self.release_wait_ns = RELEASE_WAIT_NS
         self._process = os.getpid()
+        self._parts = [Parts(self) for _ in range(_COPIERS)]
         self.handle = NULL
         cell = ffi.new("VkDevice *")
         try:
@@ -198,6 +201,10 @@ class VulkanDevice(DriverDevice):
     def recorder(self, timestamps: bool) -> VulkanRecorder:
         return VulkanRecorder(self, timestamps)
 
+    def copier(self) -> VulkanRecorder:
+        parts = next((each for each in self._parts if each.taken.acquire(blocking=False)), None)
+        return VulkanRecorder(self, timestamps=False, parts=parts)
+
     def wait_idle(self) -> None:
         with self.queue_lock:
             self.check(lib.vkDeviceWaitIdle(self.handle), "vkDeviceWaitIdle")
@@ -243,6 +250,8 @@ class VulkanDevice(DriverDevice):
                 owned.finalizer()
             self._defer_lost()
             self._release_all()
+            for parts in self._parts:
+                parts.handles.destroy()
             self.handle = NULL
             lib.vkDestroyDevice(handle, NULL)
         else:
