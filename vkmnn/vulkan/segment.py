@@ -54,7 +54,7 @@ class Glance:
     """How the host sees index tensors that lie in memory of the device alone.
 
     Attributes:
-        command: copies them; recorded once, since recording costs NVIDIA's driver half a millisecond.
+        command: copies them; recorded once, since NVIDIA's driver takes half a millisecond for it.
         seen: where they are then, by name.
     """
 

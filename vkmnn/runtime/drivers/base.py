@@ -159,7 +159,7 @@ class DriverDevice(ABC):
         """Begin a command list."""
 
     def copier(self) -> DriverRecorder:
-        """Begin a list of copies, to be run once: the driver may use again what an earlier one used."""
+        """Begin a list of copies, to run once: what an earlier one used may be used again."""
         return self.recorder(False)
 
     @abstractmethod
