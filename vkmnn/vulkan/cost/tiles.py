@@ -2,9 +2,11 @@
 
 With n workgroups on the busiest multiprocessor, of which r fit there at once, and s steps along K:
 
-    start + ceil(n/r)·s·latency + n·s·max(loads, arithmetic, shared memory) + n·stores + split
+    start + ceil(n/r)·s·latency + n·(opening + s·max(loads, arithmetic, shared memory) + stores)
+    + split
 
-and never less than what it takes to stream weights that are in no cache.
+In float32, n counts whole waves. It is never less than what it takes to stream weights that are in
+no cache.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ MAX_REGISTERS = 255
 MAX_RESIDENT = 32
 # Invocations that a multiprocessor needs for its rate in float32.
 FULL_INVOCATIONS = 128
+# How much of it they reach where that is all there are: each scheduler has one subgroup, and rests
+# whenever that waits.
+ALONE = 0.85
 # What an instruction for dot products of bytes multiplies.
 DOT_PRODUCTS = 4
 # How much of the time as much padding as there is work is worth, and how much of it counts.
@@ -54,6 +59,7 @@ class Tiling:
         efficiency: the part of the rate in float32 that results an invocation reach.
         lane_flops: of a step, in float32 beside the matrices.
         closing: how often more invocations wait for one another, after the last step.
+        openings: how often a workgroup waits for loads that no other workgroup hides.
     """
 
     tiles: int
@@ -75,6 +81,7 @@ class Tiling:
     efficiency: float = 1.0
     lane_flops: float = 0.0
     closing: int = 0
+    openings: int = 0
 
     @property
     def workgroups(self) -> int:
@@ -88,6 +95,22 @@ def resident(tiling: Tiling, device: DeviceClass) -> int:
     by_invocations = device.room_invocations // tiling.invocations
     by_registers = device.room_registers // (tiling.invocations * tiling.registers)
     return max(1, min(by_memory, by_invocations, by_registers, MAX_RESIDENT))
+
+
+def lanes_used(invocations: int, at_once: int) -> float:
+    """Return the part of a multiprocessor's lanes that the invocations of its workgroups keep busy.
+
+    Subgroups are dealt out to the schedulers workgroup by workgroup: where there is not another one
+    for each of them, some rest while the others compute.
+
+    Args:
+        invocations: of a workgroup.
+        at_once: workgroups that it runs at once.
+    """
+    if invocations <= FULL_INVOCATIONS:
+        there = at_once * invocations / FULL_INVOCATIONS
+        return 1.0 if there > 1 else ALONE * there
+    return invocations / (-(-invocations // FULL_INVOCATIONS) * FULL_INVOCATIONS)
 
 
 def weighed_us(us: float, done: int, needed: int) -> float:
@@ -115,6 +138,10 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     busiest = -(-tiling.workgroups // cores_of(info))
     at_once = min(resident(tiling, device), max(busiest, 1))
     waves = -(-busiest // at_once)
+    if not tiling.matrices:
+        # What the last wave leaves over is not spread: some multiprocessors get another full one.
+        # Products by matrices were not seen to wait for that.
+        busiest = waves * at_once
     streamed = tiling.weight_bytes > HUGE_BYTES or (cold and tiling.weight_bytes > TINY_BYTES)
     step = device.step_us if tiling.buffers > 1 else device.single_step_us
     step += device.cold_step_us * streamed
@@ -125,7 +152,7 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
     loads = tiling.left_bytes / rate_bytes + tiling.right_bytes / right_bytes
     rate = device.matrix_flops
     if not tiling.matrices:
-        lanes = min(1.0, at_once * tiling.invocations / FULL_INVOCATIONS)
+        lanes = lanes_used(tiling.invocations, at_once)
         rate = device.core_flops * tiling.efficiency * lanes
     arithmetic = tiling.flops / rate + tiling.lane_flops / device.core_flops
     if tiling.dots:
@@ -138,6 +165,7 @@ def tiles_cost(tiling: Tiling, info: DeviceInfo, cold: bool) -> Cost:
         part_bytes = 4.0 * tiling.results * (tiling.parts + 1)
         split = device.split_us + device.part_us * tiling.parts + part_bytes / device.part_bytes
     latency = waves * (tiling.steps + tiling.closing) * step
+    latency += busiest * tiling.openings * device.round_us
     grouped = 1 + device.group_part * (tiling.groups - 1)
     stores = busiest * tiling.results * grouped / device.core_results
     streaming = tiling.weight_bytes / device.stream_bytes if streamed else 0.0

@@ -74,7 +74,8 @@ class PooledShared:
         """Return the time that it is expected to take."""
         gemm = problem.product.gemm()
         sizes = target.weight_bytes, target.element_bytes
-        cost = shared_cost(SharedKernel(self.tile), gemm, target.info, *sizes, pooled=True)
+        kernel = SharedKernel(self.tile)
+        cost = shared_cost(kernel, gemm, target.info, *sizes, pixels=True, pooled=True)
         return Expected(cost, problem.product.work, self.tile.done(gemm))
 
     def record(self, problem: PooledProblem, job: ConvJob, encoder: VulkanEncoder) -> None:

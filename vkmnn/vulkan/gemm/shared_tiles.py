@@ -29,10 +29,14 @@ ARRIVAL_BYTES = 16
 REGISTERS = 48
 REGISTERS_BESIDE_LOADS = 24
 SUBGROUP = 32
-# What an invocation does for each vec4 that it loads, in multiplications and additions: finding it,
-# storing it; where steps do not end with K or there are pads, zeroing it where it counts as none;
-# and, of the left operand, taking the pivot off and adding it up and its squares.
-LOAD_FLOPS = 8
+# What a vec4 of an operand costs, in multiplications and additions that could be made meanwhile:
+# finding it, loading it, storing it. More of the left operand of a product, whose four numbers go to
+# lines of shared memory that conflict; and of pixels, where subgroups load parts of several lines.
+LOAD_FLOPS = 48
+ROW_FLOPS = 32
+STRADDLING_FLOPS = 64
+# Where steps do not end with K or there are pads, zeroing it where it counts as none; and, of the
+# left operand, taking the pivot off and adding it up and its squares.
 ZERO_FLOPS = 8
 MOMENT_FLOPS = 24
 # The same of a maximum of 3 x 3: for each further vec4, finding it, its maximum and that of its
@@ -45,9 +49,9 @@ MAX_SPLIT_WAVES = 3
 SMALL = 8
 # Lengths of steps that are not sixteen for each group.
 DEPTHS = {(32, 32, 1): 32, (40, 32, 8): 64, (32, 32, 8): 64, (16, 16, 16): 128}
-# The fraction of a multiprocessor's rate that is reached, by results per invocation: with fewer,
-# operands are read more often from shared memory.
-EFFICIENCY = {(8, 8): 1.03, (8, 4): 0.97, (4, 4): 0.73}
+# What of `core_flops` is reached, by results of an invocation: with fewer, operands are read more
+# often from shared memory. Loads are counted apart, so that it may be more than one.
+EFFICIENCY = {(8, 8): 1.17, (8, 4): 1.03, (4, 4): 1.03}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,11 @@ class Tile:
     def vectors(self) -> int:
         """Vec4s that a workgroup loads for a step; where one is too few, whole subgroups rest."""
         return self.depth // 4 * (self.rows + self.columns)
+
+    @property
+    def straddles(self) -> bool:
+        """Whether subgroups that load neighbouring rows end in the middle of a line of them."""
+        return self.rows > SUBGROUP and self.rows % SUBGROUP != 0
 
     @property
     def loads(self) -> int:
@@ -229,6 +238,7 @@ def timed_shared(
     element_bytes: int = 4,
     tiles: Sequence[Tile] = TILES,
     *,
+    pixels: bool = False,
     padded: bool = False,
 ) -> list[tuple[float, SharedKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
@@ -240,7 +250,8 @@ def timed_shared(
         return []  # there is nothing to load a first step from
 
     def timed(kernel: SharedKernel) -> tuple[float, SharedKernel]:
-        cost = shared_cost(kernel, gemm, info, weight_bytes, element_bytes, padded=padded)
+        sizes = weight_bytes, element_bytes
+        cost = shared_cost(kernel, gemm, info, *sizes, pixels=pixels, padded=padded)
         return weighed_us(cost.total, kernel.tile.done(gemm), gemm.work), kernel
 
     offered: list[tuple[float, SharedKernel]] = []
@@ -293,18 +304,24 @@ def shared_cost(
     weight_bytes: int = 0,
     element_bytes: int = 4,
     *,
+    pixels: bool = False,
     padded: bool = False,
     normed: bool = False,
     pooled: bool = False,
 ) -> Cost:
     """Return the time that a kernel is expected to take; arguments as of `rank_shared`.
 
-    `padded`: of what is loaded, some counts as zero, wherever steps end. `normed`: it normalises
-    the rows of the left operand. `pooled`: they are maxima of 3 x 3 others.
+    `pixels`: the rows are those of a convolution. `padded`: of what is loaded, some counts as zero,
+    wherever steps end. `normed`: it normalises the rows of the left operand. `pooled`: they are
+    maxima of 3 x 3 others.
     """
     tile = kernel.tile
     flops = LOAD_FLOPS + (ZERO_FLOPS if padded or tile.has_tail(gemm.k) else 0)
-    more = (MOMENT_FLOPS * normed + POOLED_FLOPS * pooled) * tile.rows * tile.depth // 4
+    if pixels and tile.straddles:
+        flops += STRADDLING_FLOPS
+    left_flops = MOMENT_FLOPS * normed + POOLED_FLOPS * pooled
+    left_flops += 0 if pixels else ROW_FLOPS
+    vectors = tile.rows * tile.depth // 4
     buffers = tile.buffers(info)
     tiling = Tiling(
         tiles=workgroups(tile, gemm),
@@ -322,7 +339,8 @@ def shared_cost(
         buffers=buffers,
         weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
         efficiency=EFFICIENCY[tile.each],
-        lane_flops=flops * tile.vectors + more,
+        lane_flops=flops * tile.vectors + left_flops * vectors,
         closing=2 * normed,
+        openings=1,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

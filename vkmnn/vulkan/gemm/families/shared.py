@@ -63,20 +63,22 @@ def _timed(
     gemm: Gemm,
     target: Target,
     *,
-    narrow: bool,
+    pixels: bool,
     padded: bool = False,
 ) -> Iterable[Bid[K]]:
     if not target.gpu:
-        return _emulated(kind, gemm.k, room_of(target.info), narrow)
-    tiles = (*TILES, *NARROW) if narrow else TILES
+        return _emulated(kind, gemm.k, room_of(target.info), pixels)
+    tiles = (*TILES, *NARROW) if pixels else TILES
     device = target.info, target.weight_bytes, target.element_bytes
-    timed = timed_shared(gemm, *device, tiles, padded=padded)
+    timed = timed_shared(gemm, *device, tiles, pixels=pixels, padded=padded)
     return [Bid(kind(kernel.tile, kernel.parts), Place.TIMED, cost) for cost, kernel in timed]
 
 
-def _cost(kernel: SharedKernel, gemm: Gemm, target: Target, *, padded: bool = False) -> Cost:
+def _cost(
+    kernel: SharedKernel, gemm: Gemm, target: Target, *, pixels: bool, padded: bool = False
+) -> Cost:
     device = target.info, target.weight_bytes, target.element_bytes
-    return shared_cost(kernel, gemm, *device, padded=padded)
+    return shared_cost(kernel, gemm, *device, pixels=pixels, padded=padded)
 
 
 @matmul_family
@@ -89,11 +91,11 @@ class MatMulShared(SharedKernel, MatMulKernel):
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
         """Rank by `shared_tiles`."""
-        return _timed(cls, problem.gemm, target, narrow=False)
+        return _timed(cls, problem.gemm, target, pixels=False)
 
     def predict(self, problem: MatMulProblem, target: Target) -> Expected:
         """Return the time by `shared_tiles`."""
-        cost = _cost(self, problem.gemm, target)
+        cost = _cost(self, problem.gemm, target, pixels=False)
         return Expected(cost, problem.gemm.work, self.tile.done(problem.gemm))
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
@@ -141,12 +143,12 @@ class ConvShared(SharedKernel, ConvKernel):
         gemm = problem.gemm()
         if gemm.k > 4 * MAX_TAP_BLOCKS:
             return ()
-        return _timed(cls, gemm, target, narrow=True, padded=problem.padded)
+        return _timed(cls, gemm, target, pixels=True, padded=problem.padded)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time by `shared_tiles`."""
         gemm = problem.gemm()
-        cost = _cost(self, gemm, target, padded=problem.padded)
+        cost = _cost(self, gemm, target, pixels=True, padded=problem.padded)
         return Expected(cost, problem.work, self.tile.done(gemm))
 
     @property

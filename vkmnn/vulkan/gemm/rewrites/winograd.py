@@ -166,7 +166,8 @@ def _gpu_costs(
 
 
 def _product_us(gemm: Gemm, info: DeviceInfo, *, padded: bool = False) -> float:
-    return min((us for us, _ in timed_shared(gemm, info, padded=padded)), default=inf)
+    timed = timed_shared(gemm, info, pixels=True, padded=padded)
+    return min((us for us, _ in timed), default=inf)
 
 
 def transform_weights(w: Array, m: int) -> Array:
