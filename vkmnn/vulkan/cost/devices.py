@@ -32,6 +32,7 @@ class DeviceClass:
         single_step_us: the same with one buffer, and so with two barriers.
         cold_step_us: more of it where the right operand comes from memory.
         round_us: of a loop round in registers, whose loads wait for memory.
+        cold_round_us: more of it where weights come from memory.
         core_bytes: that a multiprocessor loads through the caches.
         cached_bytes: that all of them together load through the caches.
         cold_bytes: that it loads of what comes from memory.
@@ -64,6 +65,7 @@ class DeviceClass:
     single_step_us: float
     cold_step_us: float
     round_us: float
+    cold_round_us: float
     core_bytes: float
     cached_bytes: float
     cold_bytes: float
@@ -97,6 +99,7 @@ SERVER = DeviceClass(
     single_step_us=0.2676,
     cold_step_us=0.0631,
     round_us=0.35,
+    cold_round_us=0.75,
     core_bytes=88_670,
     cached_bytes=9_610_000,
     cold_bytes=84_550,
@@ -111,7 +114,7 @@ SERVER = DeviceClass(
     part_bytes=53_735,
     stream_bytes=1_715_700,
     memory_bytes=3_700_000,
-    cache_bytes=30_000_000,
+    cache_bytes=40_000_000,
     stored_bytes=256 << 10,  # a guess; `tasks.py bench gpu` measures both ways
     room_shared=100 << 10,
     room_invocations=2048,
@@ -182,6 +185,7 @@ _INTEGRATED = replace(
     single_step_us=0.6,
     cold_step_us=0.2,
     round_us=0.8,
+    cold_round_us=0.4,  # their caches are hardly nearer than their memory
     core_bytes=20_000,
     cold_bytes=20_000,
     shared_bytes=60_000,
@@ -271,6 +275,7 @@ CPU = replace(
     gap_us=15.0,
     beside_us=15.0,
     start_us=0.1,
+    cold_round_us=0.0,
     core_bytes=10_000,
     cold_bytes=10_000,
     shared_bytes=2_000,

@@ -27,6 +27,7 @@ class Loop:
         steps: of a round, each of which waits for what the invocations have staged.
         matrix_flops: that a round computes by cooperative matrices.
         staged_bytes: that a round moves through shared memory.
+        closing: how often the invocations wait for one another after the last round.
     """
 
     workgroups: int
@@ -42,6 +43,7 @@ class Loop:
     steps: int = 0
     matrix_flops: float = 0.0
     staged_bytes: float = 0.0
+    closing: int = 0
 
 
 def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
@@ -57,7 +59,10 @@ def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
     by_registers = device.room_registers // (loop.invocations * loop.registers)
     room = min(device.room_invocations // loop.invocations, by_registers, MAX_RESIDENT)
     waves = -(-busiest // max(1, min(room, busiest)))
-    latency = waves * loop.rounds * (device.round_us + loop.steps * device.step_us)
+    streamed = cold and loop.weight_bytes > TINY_BYTES
+    wait = device.round_us + device.cold_round_us * streamed
+    latency = waves * loop.rounds * (wait + loop.steps * device.step_us)
+    latency += waves * loop.closing * device.step_us
     rounds = busiest * loop.rounds
     loads = rounds * loop.round_bytes / device.core_bytes
     work = rounds * loop.round_flops / (device.core_flops * loop.efficiency)
@@ -65,7 +70,7 @@ def loop_cost(loop: Loop, info: DeviceInfo, cold: bool = False) -> Cost:
     work = max(work, rounds * loop.staged_bytes / device.shared_bytes)
     stores = busiest * loop.results / device.core_results
     stores += busiest * loop.shared_bytes / device.shared_bytes
-    if cold and loop.weight_bytes > TINY_BYTES:
+    if streamed:
         loads = max(loads, loop.weight_bytes / device.stream_bytes - latency)
     return Cost(
         start=device.start_us,

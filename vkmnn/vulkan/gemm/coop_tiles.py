@@ -272,9 +272,15 @@ def timed_coop(
     if matrix is None or gemm.k == 0:
         return []
 
+    least = needed or gemm.work
+    if matrix.m // 2 <= gemm.rows < matrix.m:
+        # Every tile fills up the only matrix: that is no reason to take loops of vectors, which took
+        # longer. With fewer rows than half of it, these stay ahead where memory is what takes time.
+        least = least * matrix.m // gemm.rows
+
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
         us = coop_cost(kernel, gemm, info, weight_bytes).total
-        return weighed_us(us, kernel.tile.done(gemm), needed or gemm.work), kernel
+        return weighed_us(us, kernel.tile.done(gemm), least), kernel
 
     offered: list[tuple[float, CoopKernel]] = []
     spare: list[tuple[float, CoopKernel]] = []

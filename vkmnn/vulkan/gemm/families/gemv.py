@@ -16,6 +16,7 @@ from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.chunks import LOADED_RATE
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.cost.tiles import HUGE_BYTES
@@ -123,10 +124,12 @@ def gemv_cost(
         cold: the network's weights do not stay in the caches.
     """
     rows, width, local = sizes
-    steps = STEPS[-1] if is_gpu(info) else STEPS[0]
+    gpu = is_gpu(info)
+    steps = STEPS[-1] if gpu else STEPS[0]
     rounds = ceil_div(_rounds(gemm, width, local), steps)
-    # Caches move whole sectors: narrow panels leave some of theirs to others.
-    row_bytes = max(4 * width * element_bytes, SECTOR)
+    # Caches move whole sectors: narrow panels leave some of theirs to others. The fewer invocations
+    # lie along a row, the more of them an instruction looks for, one after the other.
+    row_bytes = max(4 * width * element_bytes, SECTOR) * (1 + 1 / width if gpu else 1)
     loop = Loop(
         workgroups=ceil_div(gemm.columns, 4 * width) * gemm.batches,
         invocations=local,
@@ -137,6 +140,9 @@ def gemv_cost(
         registers=16 + 4 * rows + 16 * steps,
         shared_bytes=2 * rows * local * VEC4_BYTES,
         weight_bytes=gemm.columns * gemm.k * gemm.batches * element_bytes,
+        efficiency=LOADED_RATE if gpu else 1.0,
+        # The tree adds one row after the other.
+        closing=rows if gpu else 0,
     )
     return loop_cost(loop, info, cold or loop.weight_bytes > HUGE_BYTES)
 
