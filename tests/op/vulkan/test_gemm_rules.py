@@ -90,7 +90,7 @@ def test_few_rows_are_bound_by_loads() -> None:
     assert wide == 8
     assert not list(gemv_sizes(Gemm(1, 8, 8, 70_000), LARGE_GPU))
     ((_, narrow, local),) = gemv_sizes(Gemm(1, 10, 84), LARGE_GPU)
-    assert (narrow, local) == (1, 64)
+    assert (narrow, local) == (2, 64)
 
 
 def test_batches_count_as_workgroups() -> None:
@@ -262,7 +262,9 @@ def test_cpu_devices_keep_their_ranking() -> None:
         # A layer of ResNet-50 is bound by latency, one of VGG-16 or of a batch by products.
         (convolution(64, 64, 56, 3), False, 0),
         (convolution(512, 512, 7, 3), False, 0),
-        (convolution(64, 64, 224, 3), False, 4),
+        # Where K is as short as 64, every workgroup of its product waits too long for a start.
+        (convolution(64, 64, 224, 3), False, 0),
+        (convolution(64, 128, 112, 3), False, 4),
         (convolution(256, 256, 56, 3), False, 4),
         (convolution(64, 64, 56, 3, batch=32), False, 4),
         (convolution(64, 64, 224, 3), True, 0),

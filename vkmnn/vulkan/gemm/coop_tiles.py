@@ -274,8 +274,8 @@ def timed_coop(
 
     least = needed or gemm.work
     if matrix.m // 2 <= gemm.rows < matrix.m:
-        # Every tile fills up the only matrix: that is no reason to take loops of vectors, which took
-        # longer. With fewer rows than half of it, these stay ahead where memory is what takes time.
+        # Every tile fills up the only matrix: no reason to take loops over vectors, which took
+        # longer. With fewer rows than half of it, these stay ahead where memory takes the time.
         least = least * matrix.m // gemm.rows
 
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:

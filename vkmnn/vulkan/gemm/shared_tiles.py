@@ -30,8 +30,8 @@ REGISTERS = 48
 REGISTERS_BESIDE_LOADS = 24
 SUBGROUP = 32
 # What a vec4 of an operand costs, in multiplications and additions that could be made meanwhile:
-# finding it, loading it, storing it. More of the left operand of a product, whose four numbers go to
-# lines of shared memory that conflict; and of pixels, where subgroups load parts of several lines.
+# finding it, loading it, storing it; more of it in the left operand of a product, whose numbers go
+# to banks of shared memory that conflict, and among pixels where subgroups load parts of lines.
 LOAD_FLOPS = 48
 ROW_FLOPS = 32
 STRADDLING_FLOPS = 64
