@@ -8,9 +8,7 @@ convolutions of codes make and read take one, four to a word (`Tensor.codes`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from itertools import pairwise
 from math import prod
 from typing import Literal
 
@@ -28,16 +26,12 @@ from vkmnn.ir import (
     Layout,
     storage_elements,
 )
-from vkmnn.threads import Workers
 
 ELEMENT_BYTES = 4
 FP16_BYTES = 2
 CODE_BYTES = 1
 # Buffers are read as vec4 and bound at this alignment or a coarser one that the device asks for.
 VECTOR_BYTES = 16
-_LARGE_BYTES = 8 << 20
-_COPY_THREADS = 4
-"""12 MB take 1.16 ms with one thread and 0.51 with four, on sixteen cores."""
 
 _KERNEL_DTYPES = {
     DType.FLOAT32: "f32",
@@ -214,22 +208,4 @@ def read_view(view: npt.NDArray[np.generic], dtype: DType) -> Array:
     if dtype is DType.BOOL:
         result: Array = np.not_equal(view, 0, out=np.empty(view.shape, np.bool_))
         return result
-    if view.nbytes < _LARGE_BYTES or not view.flags.c_contiguous:
-        return view.astype(dtype.numpy, copy=True)
-    copied: Array = np.empty(view.shape, dtype.numpy)
-    _copy_in_parts(copied.reshape(-1), view.reshape(-1))
-    return copied
-
-
-def _copy_in_parts(target: Array, source: npt.NDArray[np.generic]) -> None:
-    """Copy by threads: one alone reaches a fraction of the memory's bandwidth."""
-    count = max(1, min(_COPY_THREADS, os.cpu_count() or 1))
-    edges = [target.size * part // count for part in range(count + 1)]
-    with Workers(count - 1, "vkmnn-copy") as workers:
-        copies = [
-            workers.submit(np.copyto, target[begin:end], source[begin:end], casting="unsafe")
-            for begin, end in pairwise(edges[:-1])
-        ]
-        np.copyto(target[edges[-2] :], source[edges[-2] :], casting="unsafe")
-        for copy in copies:
-            copy.result()
+    return view.astype(dtype.numpy, copy=True)
