@@ -777,6 +777,49 @@ float tan32(float x)
     return flip_sign(value, x);
 }
 #endif
+#ifndef VKMNN_QUOTIENT
+#define VKMNN_QUOTIENT
+float quotient(float a, float b)
+{
+    float q = a / b;
+    precise float q_wide = q * 4097.0;
+    precise float q_high = q_wide - (q_wide - q);
+    precise float q_low = q - q_high;
+    precise float b_wide = b * 4097.0;
+    precise float b_high = b_wide - (b_wide - b);
+    precise float b_low = b - b_high;
+    precise float product = q * b;
+    precise float lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise float rest = (a - product) - lost;
+    precise float correction = rest / b;
+    precise float corrected = q + correction;
+    // By bits: NaN compares as larger than any number. Zeros keep their sign; what overflowed is left alone.
+    int size = floatBitsToInt(abs(correction));
+    int bound = floatBitsToInt(abs(q) * 1e-6);
+    return size < bound ? corrected : q;
+}
+
+vec4 quotient(vec4 a, vec4 b)
+{
+    vec4 q = a / b;
+    precise vec4 q_wide = q * 4097.0;
+    precise vec4 q_high = q_wide - (q_wide - q);
+    precise vec4 q_low = q - q_high;
+    precise vec4 b_wide = b * 4097.0;
+    precise vec4 b_high = b_wide - (b_wide - b);
+    precise vec4 b_low = b - b_high;
+    precise vec4 product = q * b;
+    precise vec4 lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise vec4 rest = (a - product) - lost;
+    precise vec4 correction = rest / b;
+    precise vec4 corrected = q + correction;
+    // By bits: NaN compares as larger than any number. Zeros keep their sign; what overflowed is left alone.
+    ivec4 size = floatBitsToInt(abs(correction));
+    ivec4 bound = floatBitsToInt(abs(q) * 1e-6);
+    return mix(q, corrected, lessThan(size, bound));
+}
+
+#endif
 
 // The rest of a / b, with the sign of a: exact, and in integers, since a division of floats may be off.
 float fmod32(float a, float b)
@@ -855,7 +898,7 @@ float apply(float a, float b)
     case BINARY_MUL:
         return a * b;
     case BINARY_DIV:
-        return a / b;
+        return quotient(a, b);
     case BINARY_POW:
         return power_of(a, b);
     case BINARY_MOD:

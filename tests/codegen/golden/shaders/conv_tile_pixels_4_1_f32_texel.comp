@@ -328,8 +328,7 @@ vec4 activate_with(vec4 sum, vec4 residual)
 vec4 round_code(vec4 x)
 {
     precise vec4 moved = x + 12582912.0;
-    precise vec4 whole = moved - 12582912.0;
-    return whole;
+    return vec4(floatBitsToInt(moved) - 0x4b400000);
 }
 
 // Of any number: from 2^23 on all are whole. Infinities, NaN and the sign of zero remain.
@@ -337,7 +336,7 @@ float round_even(float x)
 {
     float size = abs(x);
     precise float moved = size + 8388608.0;
-    precise float whole = moved - 8388608.0;
+    float whole = float(floatBitsToInt(moved) - 0x4b000000);
     whole = size < 8388608.0 ? whole : size;
     return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & int(0x80000000));
 }
@@ -346,10 +345,53 @@ vec4 round_even(vec4 x)
 {
     vec4 size = abs(x);
     precise vec4 moved = size + 8388608.0;
-    precise vec4 whole = moved - 8388608.0;
+    vec4 whole = vec4(floatBitsToInt(moved) - 0x4b000000);
     whole = mix(size, whole, lessThan(size, vec4(8388608.0)));
     return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & ivec4(0x80000000));
 }
+#endif
+#ifndef VKMNN_QUOTIENT
+#define VKMNN_QUOTIENT
+float quotient(float a, float b)
+{
+    float q = a / b;
+    precise float q_wide = q * 4097.0;
+    precise float q_high = q_wide - (q_wide - q);
+    precise float q_low = q - q_high;
+    precise float b_wide = b * 4097.0;
+    precise float b_high = b_wide - (b_wide - b);
+    precise float b_low = b - b_high;
+    precise float product = q * b;
+    precise float lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise float rest = (a - product) - lost;
+    precise float correction = rest / b;
+    precise float corrected = q + correction;
+    // By bits: NaN compares as larger than any number. Zeros keep their sign; what overflowed is left alone.
+    int size = floatBitsToInt(abs(correction));
+    int bound = floatBitsToInt(abs(q) * 1e-6);
+    return size < bound ? corrected : q;
+}
+
+vec4 quotient(vec4 a, vec4 b)
+{
+    vec4 q = a / b;
+    precise vec4 q_wide = q * 4097.0;
+    precise vec4 q_high = q_wide - (q_wide - q);
+    precise vec4 q_low = q - q_high;
+    precise vec4 b_wide = b * 4097.0;
+    precise vec4 b_high = b_wide - (b_wide - b);
+    precise vec4 b_low = b - b_high;
+    precise vec4 product = q * b;
+    precise vec4 lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise vec4 rest = (a - product) - lost;
+    precise vec4 correction = rest / b;
+    precise vec4 corrected = q + correction;
+    // By bits: NaN compares as larger than any number. Zeros keep their sign; what overflowed is left alone.
+    ivec4 size = floatBitsToInt(abs(correction));
+    ivec4 bound = floatBitsToInt(abs(q) * 1e-6);
+    return mix(q, corrected, lessThan(size, bound));
+}
+
 #endif
 layout(constant_id = 10) const uint TABLE = 0u;
 
@@ -396,7 +438,7 @@ vec4 requantize(vec4 sum, vec4 residual, Ending ending)
         precise vec4 first = code * ending.unit.x;
         precise vec4 second = residual * ending.unit.y;
         precise vec4 both = first + second;
-        precise vec4 steps = both / ending.unit.z;
+        vec4 steps = quotient(both, ending.unit.zzzz);
         code = round_code(clamp(steps, ending.range.xxxx, ending.range.yyyy));
     }
     return code * ending.range.z;

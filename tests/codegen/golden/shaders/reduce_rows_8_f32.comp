@@ -515,7 +515,7 @@ float power(float x)
 {
     float c = x < -87.0 ? -87.0 : x;
     precise float k = floor(c * 1.4426950408889634 + 0.5);
-    precise float r = (c - k * LN2_HIGH) - k * LN2_LOW;
+    precise float r = (x - k * LN2_HIGH) - k * LN2_LOW; // of x: `c` may be a maximum, which NaN does not survive
     float q = r * 0.0001990886958083138 + 0.0013934544986113906;
     q = q * r + 0.00833328440785408;
     q = q * r + 0.04166645556688309;
@@ -529,7 +529,7 @@ vec4 power(vec4 x)
 {
     vec4 c = mix(x, vec4(-87.0), lessThan(x, vec4(-87.0)));
     precise vec4 k = floor(c * 1.4426950408889634 + 0.5);
-    precise vec4 r = (c - k * LN2_HIGH) - k * LN2_LOW;
+    precise vec4 r = (x - k * LN2_HIGH) - k * LN2_LOW; // of x: `c` may be a maximum, which NaN does not survive
     vec4 q = r * 0.0001990886958083138 + 0.0013934544986113906;
     q = q * r + 0.00833328440785408;
     q = q * r + 0.04166645556688309;
@@ -538,6 +538,49 @@ vec4 power(vec4 x)
     vec4 y = intBitsToFloat((ivec4(k) + 127) << 23) * (1.0 + (r + r * r * q));
     return mix(y, vec4(0.0), lessThan(x, vec4(-87.0)));
 }
+#ifndef VKMNN_QUOTIENT
+#define VKMNN_QUOTIENT
+float quotient(float a, float b)
+{
+    float q = a / b;
+    precise float q_wide = q * 4097.0;
+    precise float q_high = q_wide - (q_wide - q);
+    precise float q_low = q - q_high;
+    precise float b_wide = b * 4097.0;
+    precise float b_high = b_wide - (b_wide - b);
+    precise float b_low = b - b_high;
+    precise float product = q * b;
+    precise float lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise float rest = (a - product) - lost;
+    precise float correction = rest / b;
+    precise float corrected = q + correction;
+    // By bits: NaN compares as larger than any number. Zeros keep their sign; what overflowed is left alone.
+    int size = floatBitsToInt(abs(correction));
+    int bound = floatBitsToInt(abs(q) * 1e-6);
+    return size < bound ? corrected : q;
+}
+
+vec4 quotient(vec4 a, vec4 b)
+{
+    vec4 q = a / b;
+    precise vec4 q_wide = q * 4097.0;
+    precise vec4 q_high = q_wide - (q_wide - q);
+    precise vec4 q_low = q - q_high;
+    precise vec4 b_wide = b * 4097.0;
+    precise vec4 b_high = b_wide - (b_wide - b);
+    precise vec4 b_low = b - b_high;
+    precise vec4 product = q * b;
+    precise vec4 lost = ((q_high * b_high - product) + q_high * b_low + q_low * b_high) + q_low * b_low;
+    precise vec4 rest = (a - product) - lost;
+    precise vec4 correction = rest / b;
+    precise vec4 corrected = q + correction;
+    // By bits: NaN compares as larger than any number. Zeros keep their sign; what overflowed is left alone.
+    ivec4 size = floatBitsToInt(abs(correction));
+    ivec4 bound = floatBitsToInt(abs(q) * 1e-6);
+    return mix(q, corrected, lessThan(size, bound));
+}
+
+#endif
 
 // What changes nothing when it is joined.
 float neutral()
@@ -592,7 +635,7 @@ float finish(float total, float center)
     switch (FINISH)
     {
     case REDUCEFINISH_DIVIDE:
-        return total / pc.divisor;
+        return quotient(total, pc.divisor);
     case REDUCEFINISH_SQRT:
         return sqrt(total);
     case REDUCEFINISH_LOG:

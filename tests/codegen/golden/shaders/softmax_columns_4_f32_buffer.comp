@@ -499,7 +499,7 @@ float power(float x)
 {
     float c = x < -87.0 ? -87.0 : x;
     precise float k = floor(c * 1.4426950408889634 + 0.5);
-    precise float r = (c - k * LN2_HIGH) - k * LN2_LOW;
+    precise float r = (x - k * LN2_HIGH) - k * LN2_LOW; // of x: `c` may be a maximum, which NaN does not survive
     float q = r * 0.0001990886958083138 + 0.0013934544986113906;
     q = q * r + 0.00833328440785408;
     q = q * r + 0.04166645556688309;
@@ -513,7 +513,7 @@ vec4 power(vec4 x)
 {
     vec4 c = mix(x, vec4(-87.0), lessThan(x, vec4(-87.0)));
     precise vec4 k = floor(c * 1.4426950408889634 + 0.5);
-    precise vec4 r = (c - k * LN2_HIGH) - k * LN2_LOW;
+    precise vec4 r = (x - k * LN2_HIGH) - k * LN2_LOW; // of x: `c` may be a maximum, which NaN does not survive
     vec4 q = r * 0.0001990886958083138 + 0.0013934544986113906;
     q = q * r + 0.00833328440785408;
     q = q * r + 0.04166645556688309;

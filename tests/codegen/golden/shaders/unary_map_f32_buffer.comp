@@ -547,8 +547,7 @@ float tan32(float x)
 vec4 round_code(vec4 x)
 {
     precise vec4 moved = x + 12582912.0;
-    precise vec4 whole = moved - 12582912.0;
-    return whole;
+    return vec4(floatBitsToInt(moved) - 0x4b400000);
 }
 
 // Of any number: from 2^23 on all are whole. Infinities, NaN and the sign of zero remain.
@@ -556,7 +555,7 @@ float round_even(float x)
 {
     float size = abs(x);
     precise float moved = size + 8388608.0;
-    precise float whole = moved - 8388608.0;
+    float whole = float(floatBitsToInt(moved) - 0x4b000000);
     whole = size < 8388608.0 ? whole : size;
     return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & int(0x80000000));
 }
@@ -565,7 +564,7 @@ vec4 round_even(vec4 x)
 {
     vec4 size = abs(x);
     precise vec4 moved = size + 8388608.0;
-    precise vec4 whole = moved - 8388608.0;
+    vec4 whole = vec4(floatBitsToInt(moved) - 0x4b000000);
     whole = mix(size, whole, lessThan(size, vec4(8388608.0)));
     return intBitsToFloat(floatBitsToInt(whole) | floatBitsToInt(x) & ivec4(0x80000000));
 }
