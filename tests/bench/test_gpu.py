@@ -63,6 +63,15 @@ def test_other_problems_are_right(problem: problems.Problem) -> None:
     assert found.dispatches > 0
 
 
+@needs_device
+def test_ops_of_several_dispatches_are_right() -> None:
+    """The later dispatches write over the input's memory, so that a chain of them ends wrong."""
+    problem = problems.convolution(64, 64, 3, 1, 28)
+    found = list(kernels(problem.case, problem.what, problem.kind, open_device(), runs=1, most=3))
+    assert max(each.dispatches for each in found) > 1
+    assert not any(each.is_wrong for each in found)
+
+
 def test_the_fit_finds_what_is_off() -> None:
     """Times that follow other constants: their factors are found, terms without any stay."""
     factors = {"latency": 2.0, "loads": 0.5}

@@ -534,3 +534,36 @@ def test_plans_are_kept_by_memory(vulkan: None, monkeypatch: pytest.MonkeyPatch)
     assert session._session.core.plan_count == 20
     session.prepare([{"x": (1 << 20,)}])
     assert session._session.core.plan_count == 8
+
+
+def lookup() -> Any:
+    """Return y = t[i] + t[j]: two tensors of indices."""
+    table = numpy_helper.from_array(WEIGHTS, "t")
+    nodes = [
+        helper.make_node("Gather", ["t", "i"], ["a"]),
+        helper.make_node("Gather", ["t", "j"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    inputs = [value(name, ["n"], TensorProto.INT64) for name in "ij"]
+    return model(nodes, inputs, [value("y", ["n", 7])], [table])
+
+
+@pytest.mark.parametrize("profile", ["", "nvidia-h200"])
+def test_a_bound_run_checks_indices(
+    profile: str, vulkan: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the host cannot see the memory that they lie in."""
+    monkeypatch.setenv("VKMNN_DEVICE_PROFILE", profile)
+    i, j = np.array([3, 0, 12]), np.array([1, 12, 7])
+    with vkmnn.InferenceSession(lookup()) as session:
+        first = session.upload(i)
+        bound = session.bind({"i": first, "j": j})
+        assert not bound.copies
+        bound()
+        np.testing.assert_array_equal(bound.outputs["y"].numpy(), WEIGHTS[i] + WEIGHTS[j])
+        first.copy_from(np.array([3, 13, 0]))
+        with pytest.raises(vkmnn.InvalidInputError, match="'i' holds the index 13"):
+            bound()
+        first.copy_from(np.array([0, 1, 2]))
+        bound()
+        np.testing.assert_array_equal(bound.outputs["y"].numpy(), WEIGHTS[:3] + WEIGHTS[j])
