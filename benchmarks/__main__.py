@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -267,15 +267,22 @@ def llm_command(
     device: DeviceOption = "auto",
     prompt: Annotated[int, typer.Option("--prompt", min=1, help="Tokens of the prompt.")] = 64,
     tokens: Annotated[int, typer.Option("--tokens", min=2, help="Tokens of the text.")] = 64,
-    layers: Annotated[int, typer.Option("--layers", min=1, help="Of the model.")] = 12,
+    shape: Annotated[str, typer.Option("--shape", help=f"{', '.join(llm.SHAPES)}.")] = "125m",
+    layers: Annotated[
+        int | None, typer.Option("--layers", min=1, help="Of the model. Default: the shape's.")
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", "-n", min=1, help="Texts per engine.")] = 3,
     bits: Annotated[int, typer.Option("--bits", help="Of weights: 4, 8, or 32 for floats.")] = 4,
     output: OutputOption = results.DEFAULT,
 ) -> None:
-    """Tokens a second of a LLaMA-like model, 125 M parameters, beside onnxruntime and llama.cpp."""
+    """Tokens a second of a LLaMA-like model beside onnxruntime and llama.cpp."""
+    if shape not in llm.SHAPES:
+        raise typer.BadParameter(f"there are {', '.join(llm.SHAPES)}", param_hint="--shape")
     if bits not in (4, 8, 32):
         raise typer.BadParameter(f"{bits} bits", param_hint="--bits")
-    sizes = llm.Sizes(layers=layers, bits=bits)
+    sizes = replace(llm.SHAPES[shape], bits=bits)
+    if layers is not None:
+        sizes = replace(sizes, layers=layers)
     found, name = llm.measure(output / "llm", sizes, device, prompt, tokens, rounds)
     heading(f"{name}, weights of {bits} bits, a prompt of {prompt} tokens and {tokens} more")
     columns = ("prompt, tokens/s", "text, tokens/s", "dispatches a run", "host, ms a token")

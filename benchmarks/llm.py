@@ -18,6 +18,8 @@ from benchmarks import llama_cpp
 from vkmnn import llm
 
 LLAMA_CPP = "llama.cpp Vulkan"
+LARGE_BYTES = 1 << 30
+"""Of weights that lie in a file of their own: protobuf writes no more than twice that."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,14 @@ class Sizes:
     def depth(self) -> int:
         """Of a head."""
         return self.width // self.heads
+
+
+SHAPES = {
+    "125m": Sizes(),
+    "1b": Sizes(layers=22, width=2048, heads=32, inner=5632),
+    "8b": Sizes(layers=32, width=4096, heads=32, kv_heads=8, inner=14336),
+}
+"""Sizes by name: 0.1, 1.0 and 7.1 billion parameters in products; 32,000 tokens each."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,10 @@ def write_model(folder: Path, sizes: Sizes) -> Path:
     b.linear(y, "logits", sizes.width, sizes.vocabulary)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.onnx"
-    onnx.save(_model(b), str(path))
+    outside = sum(len(constant.raw_data) for constant in b.constants) > LARGE_BYTES
+    data = path.with_name("model.onnx.data")
+    data.unlink(missing_ok=True)  # onnx appends
+    onnx.save(_model(b), str(path), save_as_external_data=outside, location=data.name)
     decoder = {"filename": "model.onnx", "inputs": {}, "outputs": {}}
     config = {"model": {"type": "llama", "context_length": sizes.positions, "decoder": decoder}}
     (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")

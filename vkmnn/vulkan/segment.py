@@ -95,7 +95,7 @@ class VulkanSegment(Segment):
         self._ranges = edges.ranges
         self._status = edges.status
         self._command = command
-        for each in (command, glance and glance.command):
+        for each in (command, None if glance is None else glance.command):
             if each is not None:
                 each.inside = True  # sessions visit the gate
         self._uploads = [(tensor, place, _view(tensor, place)) for tensor, place in edges.uploads]
