@@ -4553,7 +4553,8 @@ def matmul_codes(
     Rows of floats by weights in codes of `bits` bits, which become floats in registers. `lanes`
     8: for CPU devices; a workgroup is one subgroup and makes 32 columns of `rows` rows, whose
     elements the lanes load for each other. `lanes` 0: 32 columns as well, by eight invocations
-    each, which share K and add up in shared memory.
+    each, which share K and add up in shared memory; a part of the rows lies there, ready to be
+    multiplied.
     """
     return _find(
         "matmul_codes",
