@@ -134,8 +134,9 @@ def _special(kind: str, dtype: str) -> Iterator[tuple[AnyArray, AnyArray]]:
         yield np.concatenate([values, [np.float32(0), np.float32(-0.0)]])[:, None], values
         yield f32([16777215, 1e6, 3, -3, 0.7]), f32([0.7, 0.1, np.inf, -np.inf, 0.1])
         yield f32([[1e4], [-1e4], [12345.678]]), floats(63, seed=5) + np.float32(3.1)
-        # Quotients far beyond what a float can tell apart.
-        yield f32([[1.0], [-3e38], [1e20], [16777217.0]]), f32([1e-30, -0.7, 3, -1e-8, 1.7e-37])
+        # Quotients far beyond what a float can tell apart; the largest number is still one.
+        far = f32([[1.0], [-np.finfo(np.float32).max], [1e20], [16777217.0]])
+        yield far, f32([1e-30, -0.7, 3, -1e-8, 1.7e-37])
         # Divisors of the least exponent of normal numbers; the rests are normal, too.
         yield f32([2.9e-38, 4.8e-38]), f32([1.6e-38, 1.8e-38])
     if kind in ("MIN", "MAX"):
