@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,6 @@ def check_feeds(
                 f"the network has no input '{name}'", hint=f"inputs: {', '.join(infos)}"
             )
     arrays: dict[str, Any] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
     for name, info in infos.items():
         if name not in feeds:
             raise InvalidInputError(
@@ -50,8 +49,6 @@ def check_feeds(
             arrays[name] = checked_object(name, types.get(name, ""), feeds[name])
             continue
         arrays[name] = fed_array(info, feeds[name])
-        shapes[name] = arrays[name].shape
-    check_symbols([infos[name] for name in shapes], shapes)
     return arrays
 
 
@@ -197,23 +194,3 @@ def _order_hint(info: TensorInfo, shape: tuple[int, ...]) -> str | None:
             what = f"this looks like {name}" if rank == 4 else "the axes are in another order"
             return f"{what}: {info.name}.transpose({', '.join(map(str, order))})"
     return None
-
-
-def check_symbols(infos: Iterable[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse shapes that give one symbolic dimension two sizes.
-
-    Raises:
-        InvalidInputError: names the dimension and both inputs.
-    """
-    sizes: dict[str, tuple[int, str]] = {}
-    for info in infos:
-        for want, have in zip(info.shape or (), shapes[info.name], strict=False):
-            if not isinstance(want, str):
-                continue
-            first, other = sizes.setdefault(want, (have, info.name))
-            if first != have:
-                raise InvalidInputError(
-                    f"dimension '{want}' is {first} in input '{other}' "
-                    f"but {have} in input '{info.name}'",
-                    hint="inputs that share a symbolic dimension must agree on it",
-                )

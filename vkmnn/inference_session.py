@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.arguments import check_feeds, check_shape, check_symbols, fed_array
+from vkmnn.arguments import check_feeds, check_shape, fed_array
 from vkmnn.bound_run import BoundRun
 from vkmnn.budget import Budget
 from vkmnn.core.backend import MemoryUse, Tuning
@@ -355,7 +355,6 @@ class InferenceSession:
                 raise InvalidInputError(
                     f"input '{missing[0]}' is missing", hint=f"inputs: {', '.join(self._inputs)}"
                 )
-            check_symbols(self._inputs.values(), sizes)
             arrays = {name: fed_array(self._inputs[name], value) for name, value in fed.items()}
             self._session.core.resize(sizes, arrays)
 

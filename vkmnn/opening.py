@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from itertools import product
@@ -17,6 +17,7 @@ from vkmnn.core.branches import Branches
 from vkmnn.core.host_part import HostPart
 from vkmnn.core.loops import Axes, Body
 from vkmnn.core.session import Session
+from vkmnn.core.shared_sizes import SharedSizes
 from vkmnn.core.static import StaticShapes
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.discovery import left_out, load_plugins
@@ -70,12 +71,15 @@ class Network:
 
     `source` is the graph as the front end made it, `graph` the optimised one. `meter` knows the
     budget, which every session has to itself. `static` is what they share where shapes are fixed.
+    `optimise` makes `graph` of `source` or of a graph like it; None where the file holds what the
+    passes had made.
     """
 
     source: Graph
     graph: Graph
     meter: Meter
     static: StaticShapes = field(default_factory=StaticShapes, repr=False)
+    optimise: Callable[[Graph, Meter], Graph] | None = field(default=None, repr=False)
 
     @property
     def outputs(self) -> list[TensorInfo]:
@@ -208,8 +212,10 @@ def load_network(
         if sizes:
             source = _with_sizes(source, sizes)
             finished = False  # the passes know more now
-        graph = _optimised(source, meter, optimised and not finished, on_host=on_host)
-        return Network(source, graph, meter)
+        if finished:
+            return Network(source, source.copy(), meter)
+        optimise = partial(_optimised, optimised=optimised, on_host=on_host)
+        return Network(source, optimise(source, meter), meter, optimise=optimise)
 
 
 def network_of(
@@ -229,14 +235,15 @@ def network_of(
     """
     with typed_memory_errors("optimising the network"):
         meter = like.meter.renewed()
-        return Network(graph, _optimised(graph, meter, optimised, without=without), like.meter)
+        optimise = partial(_optimised, optimised=optimised, without=without)
+        return Network(graph, optimise(graph, meter), like.meter, optimise=optimise)
 
 
 def _optimised(
     source: Graph,
     meter: Meter,
-    optimised: bool,
     *,
+    optimised: bool,
     on_host: bool = True,
     without: Collection[str] = (),
 ) -> Graph:
@@ -374,8 +381,18 @@ def open_session(
             _open_branches, budget=network.meter.budget, seconds=environment.timeout_s()
         ),
         static=network.static,
+        told_apart=partial(_told_apart, network, config.save_tensors)
+        if network.optimise is not None
+        else None,
     )
     return OpenSession(core, device.info, device.precision)
+
+
+def _told_apart(network: Network, outputs: Sequence[str], shared: SharedSizes) -> Graph:
+    """Return the network's graph, optimised without names that inputs share for sizes."""
+    assert network.optimise is not None
+    source = shared.told_apart(network.source)
+    return _with_outputs(network.optimise(source, network.meter.renewed()), outputs)
 
 
 def _check_threads(threads: object) -> None:

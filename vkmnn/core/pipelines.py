@@ -11,6 +11,7 @@ from vkmnn.core.placement import Placement
 from vkmnn.core.plan import Plan
 from vkmnn.core.program import Value
 from vkmnn.core.session import Session
+from vkmnn.core.shared_sizes import SharedSizes
 from vkmnn.core.watched import Callback, Decision, OpCall, decided
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, Graph, TensorInfo
@@ -40,6 +41,7 @@ class Pipelines:
             [infos[name] for name in outputs],
             types=types,
         )
+        self._shared = SharedSizes(self.graph.inputs)
 
     @property
     def parts(self) -> Sequence[Session]:
@@ -68,6 +70,7 @@ class Pipelines:
         self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, Array]
     ) -> dict[str, TensorInfo]:
         """Plan every part whose input shapes are known; see `Session.resize`."""
+        self._shared.refuse(shapes)
         known: dict[str, tuple[int, ...]] = dict(shapes)
         found: dict[str, TensorInfo] = {}
         for part in self._parts:

@@ -26,6 +26,7 @@ from vkmnn.core.plan import Plan
 from vkmnn.core.plans import TUNING_RUNS, Planner
 from vkmnn.core.profile import Profile
 from vkmnn.core.program import OpenHost, Program, Value, no_host, refuse_host_ops
+from vkmnn.core.shared_sizes import SharedSizes, shapes_of
 from vkmnn.core.stages import cut, cut_everywhere
 from vkmnn.core.state import State
 from vkmnn.core.static import StaticShapes
@@ -72,6 +73,8 @@ class Session:
         open_branches: turns the graphs inside If, Loop and Scan into networks; None runs all of
             them on the host.
         static: what sessions of a network of fixed shapes share.
+        told_apart: returns the network without the names that inputs share for sizes, for callers
+            whose sizes contradict them; None refuses such sizes.
 
     Raises:
         PlacementError: `require_main` is set, and some op can only run on the host.
@@ -91,19 +94,20 @@ class Session:
         open_host: OpenHost = no_host,
         open_branches: OpenBranches | None = None,
         static: StaticShapes | None = None,
+        told_apart: Callable[[SharedSizes], Graph] | None = None,
     ) -> None:
         folding = meter()
         self._main = main
         self._backup = backup
         self._planner = Planner(main, backup, evaluate, folding.renewed, max_plans, require_main)
-        stages = cut(graph)
         if open_branches is not None and main.type != backup.type:
             open_host = with_branches(open_host, open_branches, self._planner, folding)
-        self._program = Program(graph, stages, self._planner, folding, open_host, static)
-        if require_main and main.type != backup.type:
-            refuse_host_ops(self._program)
         self._watched: Program | None = None
         self._watched_from = folding, open_host
+        self._program = self._open_program(graph, static)
+        self._former: list[Program] = []
+        self._shared = SharedSizes(graph.inputs)
+        self._told_apart = told_apart if self._shared else None  # it holds the model
         self.graph = self._program.graph
         self._rebuild = rebuild
         self._lock = threading.RLock()
@@ -111,6 +115,29 @@ class Session:
         self._submitter: Submitter | None = None
         self._bound: weakref.WeakSet[Bound | State] = weakref.WeakSet()
         self._process = os.getpid()
+
+    def _open_program(self, graph: Graph, static: StaticShapes | None = None) -> Program:
+        meter, open_host = self._watched_from
+        program = Program(graph, cut(graph), self._planner, meter.renewed(), open_host, static)
+        if self._planner.require_main and self._main.type != self._backup.type:
+            refuse_host_ops(program)
+        return program
+
+    def _agree(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Forget what names say about sizes where a caller's contradict them."""
+        try:
+            self._shared.refuse(shapes)
+        except InvalidInputError as error:
+            if self._told_apart is None:
+                raise
+            _log.warning("%s: the network is planned without such names", error.message)
+        else:
+            return
+        self._drop_watched()
+        program = self._open_program(self._told_apart(self._shared))
+        self._former.append(self._program)  # what is bound, and states, may go on with it
+        self._program, self.graph = program, program.graph
+        self._shared = SharedSizes(())
 
     @property
     def content_inputs(self) -> frozenset[str]:
@@ -134,7 +161,12 @@ class Session:
             PlacementError: `require_main` is set and the backup would have to run an op.
             InvalidInputError: the session has been closed, or belongs to another process.
         """
-        return self.call(lambda: self._program.resize(shapes, feeds))
+
+        def work() -> dict[str, TensorInfo]:
+            self._agree(shapes)
+            return self._program.resize(shapes, feeds)
+
+        return self.call(work)
 
     def call(self, work: Callable[..., T], *arguments: Any) -> T:
         """Call `work` exclusively, keeping the session and its device open."""
@@ -173,10 +205,11 @@ class Session:
         """Replace the lost device with a new one, which has no plans yet."""
         self._close_bound()
         self._drop_watched()
-        self._program.drop()
+        self._drop_plans()
         lost, self._main = self._main, self._main.reopened()
         self._planner = replace(self._planner, main=self._main)
-        self._program.use(self._planner)
+        for program in (*self._former, self._program):
+            program.use(self._planner)
         lost.close()
 
     def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
@@ -186,7 +219,12 @@ class Session:
             feeds: one C-contiguous array per graph input, of the input's dtype; what ONNX's type
                 of an input asks for where that is not a tensor.
         """
-        return self.call(lambda: self._program.run(feeds))
+        return self.call(self._run, feeds)
+
+    def _run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        if self._shared:
+            self._agree(shapes_of(feeds))
+        return self._program.run(feeds)
 
     def run_watched(
         self, feeds: Mapping[str, Value], before: Callback, after: Callback
@@ -209,6 +247,7 @@ class Session:
         """
 
         def work() -> dict[str, Value]:
+            self._agree(shapes_of(feeds))
             if self._watched is None:
                 graph, stages = self._program.graph, cut_everywhere(self._program.graph)
                 self._watched = Program(graph, stages, self._planner, *self._watched_from)
@@ -232,7 +271,7 @@ class Session:
         def begin() -> Callable[[], T]:
             begun: Begun | None = None
             with suppress(IntegerRangeError):  # `run` handles this case
-                begun = self.call(lambda: self._program.begin(feeds))
+                begun = self.call(self._begin, feeds)
             if begun is None:
                 results = self.run(feeds)
                 return lambda: finish(results)
@@ -245,6 +284,11 @@ class Session:
             if self._submitter is None:
                 self._submitter = Submitter()
             return self._submitter.submit(begin)
+
+    def _begin(self, feeds: Mapping[str, Value]) -> Begun | None:
+        if self._shared:
+            self._agree(shapes_of(feeds))
+        return self._program.begin(feeds)
 
     def _end(self, begun: Begun, feeds: Mapping[str, Value]) -> dict[str, Value]:
         """Wait for a run that was started; repeat it where `run` would."""
@@ -266,6 +310,7 @@ class Session:
     def _bind(
         self, inputs: Mapping[str, DeviceTensor], outputs: Mapping[str, DeviceTensor | None]
     ) -> Bound:
+        self._agree(shapes_of(inputs))
         bound = self._program.bind(inputs, outputs)
         self._bound.add(bound)
         return bound
@@ -295,8 +340,18 @@ class Session:
         return self.call(make)
 
     def run_state(self, state: State, feeds: Mapping[str, Value]) -> dict[str, Value]:
-        """Do a run of a state; see `State.run`."""
-        return self.call(lambda: state.run(feeds))
+        """Do a run of a state; see `State.run`.
+
+        Raises:
+            InvalidInputError: sizes contradict what the inputs' names say; what the state holds was
+                planned by them.
+        """
+
+        def work() -> dict[str, Value]:
+            self._shared.refuse(shapes_of(feeds))
+            return state.run(feeds)
+
+        return self.call(work)
 
     def release_bound(self, bound: Bound | State) -> None:
         """Close a bound run or a state, unless the session already has."""
@@ -314,6 +369,7 @@ class Session:
     def _run_on_device(
         self, feeds: Mapping[str, Value], names: Sequence[str]
     ) -> dict[str, DeviceTensor]:
+        self._agree(shapes_of(feeds))
         results = self._program.run_on_device(feeds, names)
         return {name: self._tensor_of(name, value) for name, value in results.items()}
 
@@ -351,7 +407,8 @@ class Session:
         the "commands" in them (dispatches, copies and fills), "allocations" of device memory,
         "pipelines" that were made and "host_copies" of tensors by all who use the device.
         """
-        return {"plans": self._program.plans_made, **self._main.counters()}
+        made = sum(program.plans_made for program in (*self._former, self._program))
+        return {"plans": made, **self._main.counters()}
 
     def measured(self) -> tuple[str, Mapping[str, str]]:
         """Return what was measured on the device; see `Backend.measured`."""
@@ -373,6 +430,9 @@ class Session:
 
         def work() -> None:
             self._drop_watched()
+            self._told_apart = None
+            for former in self._former:
+                former.forget_arrays()
             self._program.forget_arrays()
             self._main.offer(())
             self.graph = self._program.graph
@@ -385,7 +445,7 @@ class Session:
 
         def work() -> None:
             self._drop_watched()
-            self._program.drop()
+            self._drop_plans()
             self._main.trim()
 
         self.call(work)
@@ -402,7 +462,12 @@ class Session:
         """
         if runs < 1:
             raise InvalidInputError(f"cannot profile {runs} runs", hint="ask for at least one run")
-        return self.call(lambda: self._program.profile(feeds, runs))
+
+        def work() -> Profile:
+            self._agree(shapes_of(feeds))
+            return self._program.profile(feeds, runs)
+
+        return self.call(work)
 
     def tune(
         self,
@@ -422,7 +487,12 @@ class Session:
         """
         if runs < 1:
             raise InvalidInputError(f"cannot tune with {runs} runs", hint="ask for at least one")
-        return self.call(lambda: self._program.tune(feeds, runs, progress))
+
+        def work() -> Tuning:
+            self._agree(shapes_of(feeds))
+            return self._program.tune(feeds, runs, progress)
+
+        return self.call(work)
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the current plan.
@@ -488,6 +558,10 @@ class Session:
         if watched is not None:
             watched.drop()
 
+    def _drop_plans(self) -> None:
+        for program in (*self._former, self._program):
+            program.drop()
+
     def _close_bound(self) -> None:
         for bound in list(self._bound):
             bound.close()
@@ -508,7 +582,7 @@ class Session:
             self._closed = True
             self._close_bound()
             self._drop_watched()
-            self._program.drop()
+            self._drop_plans()
             self._main.close()
             self._backup.close()
 

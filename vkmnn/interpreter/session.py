@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.arguments import check_symbols
 from vkmnn.core.device_tensor import as_array
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.placement import Placement
@@ -106,7 +105,6 @@ class Session:
                     hint="call resize_tensor for it first",
                 )
         shapes = self._shapes()
-        check_symbols(self.core.graph.inputs, shapes)
         if self._network is None:
             if self.state is SessionStatus.READY:
                 return

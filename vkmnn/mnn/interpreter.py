@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import check_shape, check_symbols
+from vkmnn.arguments import check_shape
 from vkmnn.core.pipelines import Pipelines
 from vkmnn.core.session import Session as CoreSession
 from vkmnn.core.watched import OpCall
@@ -59,7 +59,6 @@ class Session:
         shapes = {name: tensor._shape for name, tensor in self._inputs.items()}
         for name, shape in shapes.items():
             check_shape(self._infos[name], shape)
-        check_symbols(self._infos.values(), shapes)
         feeds = {n: t._array for n, t in self._inputs.items() if t._array is not None}
         known = self._core.resize(shapes, feeds)
         for name, output in self._outputs.items():

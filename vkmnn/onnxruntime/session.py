@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from vkmnn.arguments import check_symbols, checked_object
+from vkmnn.arguments import checked_object
 from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.onnxruntime.binding import IOBinding
@@ -324,7 +324,6 @@ class InferenceSession(Session):
         if self._options.enable_profiling:
             self._last = fed, arrays
         with translated():
-            check_symbols(plain.values(), {name: arrays[name].shape for name in plain})
             core = self._sessions[fed].core
             if not on_device:
                 return core.run(arrays)

@@ -48,23 +48,6 @@ def test_least_recently_used_plan_goes_first(device: str) -> None:
     session.close()
 
 
-def test_two_dimensions_of_one_name_must_agree(device: str) -> None:
-    node = helper.make_node("Add", ["a", "b"], ["y"])
-    proto = model([node], [value("a", ["N", 3]), value("b", ["N", 3])], [value("y", ["N", 3])])
-    session = vkmnn.InferenceSession(proto, device)
-    with pytest.raises(vkmnn.InvalidInputError, match="'N' is 2 in input 'a' but 4 in input 'b'"):
-        session.run(None, {"a": floats(2, 3), "b": floats(4, 3)})
-    (y,) = session.run(None, {"a": floats(2, 3), "b": floats(2, 3)})
-    np.testing.assert_array_equal(y, 2 * floats(2, 3))
-
-    interpreter = vkmnn.Interpreter.from_model(proto)
-    other = interpreter.create_session(vkmnn.ScheduleConfig(device))
-    for name, rows in (("a", 2), ("b", 4)):
-        interpreter.resize_tensor(other, interpreter.get_session_input(other, name), (rows, 3))
-    with pytest.raises(vkmnn.InvalidInputError, match="'N' is 2 in input 'a' but 4 in input 'b'"):
-        interpreter.resize_session(other)
-
-
 def test_shape_from_the_content_of_an_input(device: str) -> None:
     node = helper.make_node("Reshape", ["x", "shape"], ["y"])
     proto = model(

@@ -172,8 +172,9 @@ def _finish(s: Sketch, origin: str) -> Case:
     runs: list[Feeds] = [first]
     size = _symbolic_size(s, inputs)
     if size is not None:
+        named = {size, _mistaken(s, inputs, size)}
         for value in inputs:
-            dims[value.name] = [_SYMBOL if n == size else n for n in value.shape]
+            dims[value.name] = [_SYMBOL if n in named else n for n in value.shape]
     domains = {node.domain for node in nodes}
     model = helper.make_model(
         helper.make_graph(
@@ -236,6 +237,14 @@ def _symbolic_size(s: Sketch, inputs: Sequence[Value]) -> int | None:
     if not sizes or not s.chance(0.35):
         return None
     return s.rng.choice(sizes)
+
+
+def _mistaken(s: Sketch, inputs: Sequence[Value], size: int) -> int:
+    """Return another size that the model calls by the same name, as exporters do at times."""
+    free = {n for v in inputs if v.spread is not None for n in v.shape}
+    fixed = {n for v in inputs if v.spread is None for n in v.shape}
+    others = sorted(free - fixed - {size})
+    return s.rng.choice(others) if others and s.chance(0.1) else size
 
 
 def _second(
