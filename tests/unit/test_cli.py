@@ -282,7 +282,6 @@ def test_precision(cli: Cli, device: str, model: Path) -> None:
         (["-s", "M=3"], "no input and no dimension 'M'"),
         (["-s", "N=3,4"], "no input and no dimension 'N'"),
         (["-s", "x=2,5"], "has shape [N, 3], got [2, 5]"),
-        (["-s", "x=2,3", "-s", "ids=4"], "dimension 'N'"),
         (["-d", "no such card"], "no device fits 'no such card'"),
         (["-o", "/proc/nowhere/out"], "cannot be saved"),
         (["-o", "/proc/nowhere.npz"], "cannot be saved"),
