@@ -50,6 +50,7 @@ SHORT_BECAUSE = {
     "grid_sample": "four taps along each of three axes",
     "group_norm": f"{EXECUTIONS}/group_norm.py:MAX_STEPS",
     "image_conv": "vkmnn/vulkan/images/windows.py:MAX_LOOP_ROUNDS",
+    "image_interp": f"{CASES}/sampling.py::interp_smooth",
     "image_pool": "vkmnn/vulkan/images/windows.py:MAX_TAPS",
     "interp": f"{CASES}/sampling.py::interp_smooth",
     "linear_attention": f"{EXECUTIONS}/linear_attention.py:MAX_LOOP_ROUNDS",

@@ -4111,6 +4111,75 @@ def image_convert(
     )
 
 
+ImageInterpElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_IMAGE_INTERP = struct.Struct("<II2I2iIf")
+
+
+class ImageInterpParams(Params):
+    """Push constants of `image_interp`: 32 bytes.
+
+    Values: 2 in out_size, 2 in in_size.
+    """
+
+    __slots__ = (
+        "count",
+        "rows",
+        "out_size",
+        "in_size",
+        "channels",
+        "outside",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        rows: int,
+        out_size: tuple[int, ...],
+        in_size: tuple[int, ...],
+        channels: int,
+        outside: float,
+    ) -> None:
+        self.count: Final = count
+        self.rows: Final = rows
+        self.out_size: Final = out_size
+        self.in_size: Final = in_size
+        self.channels: Final = channels
+        self.outside: Final = outside
+
+    def pack(self) -> bytes:
+        try:
+            return _IMAGE_INTERP.pack(
+                self.count,
+                self.rows,
+                *array(self.out_size, 2),
+                *array(self.in_size, 2),
+                self.channels,
+                self.outside,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _IMAGE_INTERP, error) from None
+
+
+def image_interp(
+    *,
+    element: ImageInterpElement,
+) -> Shader:
+    """Return a variant of `image_interp`.
+
+    Resizes rows and columns of an image; an invocation makes a texel.
+    """
+    return _find(
+        "image_interp",
+        {
+            "element": element,
+        },
+    )
+
+
 ImagePoolElement: TypeAlias = Literal[
     "f32",
     "f16",
@@ -4192,6 +4261,88 @@ def image_pool(
     """
     return _find(
         "image_pool",
+        {
+            "element": element,
+        },
+    )
+
+
+ImageRasterElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_IMAGE_RASTER = struct.Struct("<I3I4i4i2i4i2iIf")
+
+
+class ImageRasterParams(Params):
+    """Push constants of `image_raster`: 88 bytes.
+
+    Values: 3 in size, 4 in x_start, 4 in x_step, 2 in x_size, 4 in y_start, 2 in y_size.
+    """
+
+    __slots__ = (
+        "count",
+        "size",
+        "x_start",
+        "x_step",
+        "x_size",
+        "y_start",
+        "y_size",
+        "channels",
+        "fill",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        size: tuple[int, ...],
+        x_start: tuple[int, ...],
+        x_step: tuple[int, ...],
+        x_size: tuple[int, ...],
+        y_start: tuple[int, ...],
+        y_size: tuple[int, ...],
+        channels: int,
+        fill: float,
+    ) -> None:
+        self.count: Final = count
+        self.size: Final = size
+        self.x_start: Final = x_start
+        self.x_step: Final = x_step
+        self.x_size: Final = x_size
+        self.y_start: Final = y_start
+        self.y_size: Final = y_size
+        self.channels: Final = channels
+        self.fill: Final = fill
+
+    def pack(self) -> bytes:
+        try:
+            return _IMAGE_RASTER.pack(
+                self.count,
+                *array(self.size, 3),
+                *array(self.x_start, 4),
+                *array(self.x_step, 4),
+                *array(self.x_size, 2),
+                *array(self.y_start, 4),
+                *array(self.y_size, 2),
+                self.channels,
+                self.fill,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _IMAGE_RASTER, error) from None
+
+
+def image_raster(
+    *,
+    element: ImageRasterElement,
+) -> Shader:
+    """Return a variant of `image_raster`.
+
+    Copies a block of texels from one image into another, or fills it; an invocation makes a
+    texel. Fours are (batch, row, block, column).
+    """
+    return _find(
+        "image_raster",
         {
             "element": element,
         },

@@ -13,11 +13,14 @@ from vkmnn import InferenceSession
 from vkmnn.core.plan import Plan
 from vkmnn.cpu_fallback import CpuBackend, run_op
 from vkmnn.errors import InvalidInputError
-from vkmnn.ir import Activation, Array, DType, Graph, Layout, Op, OpAttrs, TensorInfo
+from vkmnn.ir import Activation, Array, DType, Graph, Layout, Op, OpAttrs, Region, TensorInfo, View
 from vkmnn.ir.ops import (
+    AxisAttrs,
     BinaryAttrs,
     ConvolutionAttrs,
+    InterpAttrs,
     MatMulAttrs,
+    PadAttrs,
     PoolingAttrs,
     ReshapeAttrs,
     SoftmaxAttrs,
@@ -27,6 +30,7 @@ from vkmnn.runtime import Device, Image
 from vkmnn.testing.case import tensor_info
 from vkmnn.vulkan.backend import VulkanBackend
 from vkmnn.vulkan.images.place import image_size, place_of
+from vkmnn.vulkan.images.raster import box_of
 from vkmnn.vulkan.recording import Recording
 
 FP16_TOLERANCE = 2e-2
@@ -296,3 +300,94 @@ def test_the_variable_decides(profile: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("VKMNN_STORAGE", "texture")
     with pytest.raises(InvalidInputError, match="VKMNN_STORAGE='texture' is not known"):
         InferenceSession(model.SerializeToString(), device="0")
+
+
+def _joined_network() -> tuple[Graph, dict[str, Array]]:
+    """What decoders of U-Nets and heads of detectors move: joined, resized, cut and padded."""
+    rng = np.random.default_rng(3)
+
+    def weights(*shape: int) -> Array:
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+    def numbers(*values: int) -> Array:
+        return np.array(values, np.int64)
+
+    same = ConvolutionAttrs((3, 3), (1, 1), (1, 1), (1,) * 4, activation=Activation("RELU"))
+    half = ConvolutionAttrs((3, 3), (2, 2), (1, 1), (1,) * 4, activation=Activation("RELU"))
+    ops = [
+        _op("Convolution", "x w0", "a", same),
+        _op("Convolution", "a w1", "b", half),
+        _op("Interp", "b no no size", "u", InterpAttrs("linear", axes=(2, 3))),
+        _op("Interp", "b no no size", "v", InterpAttrs("nearest", axes=(2, 3))),
+        _op("Concat", "a u v", "c", AxisAttrs(1)),
+        _op("Convolution", "c w2", "d", same),
+        _op("Slice", "d from to axes", "s", OpAttrs()),
+        _op("Pad", "s pads", "p", PadAttrs()),
+        _op("Convolution", "p w3", "y", same),
+        _op("Concat", "c d", "z", AxisAttrs(1)),
+    ]
+    for op in ops:
+        op.inputs = ["" if name == "no" else name for name in op.inputs]
+    constants = {
+        "w0": weights(8, 3, 3, 3),
+        "w1": weights(4, 8, 3, 3),
+        "w2": weights(13, 16, 3, 3),
+        "w3": weights(5, 13, 3, 3),
+        "size": numbers(19, 23),
+        "from": numbers(2, 3),
+        "to": numbers(17, 20),
+        "axes": numbers(2, 3),
+        "pads": numbers(0, 0, 1, 2, 0, 0, 3, 4),
+    }
+    x = rng.standard_normal((2, 3, 19, 23)).astype(np.float32)
+    outputs = [
+        TensorInfo("y", DType.FLOAT32, (2, 5, 19, 23)),
+        TensorInfo("z", DType.FLOAT32, (2, 29, 19, 23)),
+    ]
+    return Graph("joined", [tensor_info("x", x)], outputs, ops, constants), {"x": x}
+
+
+@pytest.mark.parametrize("fp16", [False, True])
+def test_what_is_joined_resized_and_cut_stays_in_images(fp16: bool) -> None:
+    """There are no conversions but those at the ends: no buffer in between."""
+    if fp16 and "storage16" not in device().info.features:
+        pytest.skip("the device stores no fp16")
+    graph, feeds = _joined_network()
+    got, backend = _run(graph, feeds, fp16=fp16)
+    tolerance = FP16_TOLERANCE if fp16 else 1e-5
+    for name, want in _expected(graph, feeds).items():
+        np.testing.assert_allclose(got[name], want, rtol=tolerance, atol=tolerance)
+    moving = [name for name in backend.kernels if "image_" not in name and "width" not in name]
+    assert not moving
+    into = [name for name in backend.kernels if name.startswith("image_convert_image")]
+    out = [name for name in backend.kernels if name.startswith("image_convert_buffer")]
+    assert (len(into), len(out)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "region", "box"),
+    [
+        # Channels 4 to 8 of six by five pixels behind others, in each of two images.
+        (
+            (2, 12, 6, 5),
+            (2, 8, 6, 5),
+            Region(View(120, (360, 1)), View(120, (240, 1)), (2, 120)),
+            ((0, 4, 0, 0), (1, 1, 1, 1), (0, 4, 0, 0), (2, 4, 6, 5)),
+        ),
+        # Every second column, from the last to the first.
+        (
+            (4, 3, 9),
+            (4, 3, 5),
+            Region(View(8, (9, -2)), View(0, (5, 1)), (12, 5)),
+            ((0, 0, 0, 8), (1, 1, 0, -2), (0, 0, 0, 0), (4, 3, 1, 5)),
+        ),
+        # A transposition, and a reshape, are no boxes.
+        ((2, 3), (3, 2), Region(View(0, (1, 3)), View(0, (2, 1)), (3, 2)), None),
+        ((2, 6), (3, 4), Region(View(0, (1,)), View(0, (1,)), (12,)), None),
+    ],
+)
+def test_regions_that_are_boxes(
+    source: tuple[int, ...], output: tuple[int, ...], region: Region, box: object
+) -> None:
+    found = box_of(region, source, output)
+    assert (found and (found.src, found.step, found.dst, found.size)) == box

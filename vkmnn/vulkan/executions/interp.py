@@ -129,6 +129,11 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         if taps > MAX_TAPS:
             raise Rejection(f"{taps} taps along an axis, at most {MAX_TAPS} fit")
 
+    @property
+    def steps(self) -> Sequence[Sequence[Taps]]:
+        """What each dispatch resizes."""
+        return self._steps
+
     def layouts(self) -> Layouts:
         """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
         attrs, x = self.attrs, self.operand(0)

@@ -7,5 +7,5 @@ from importlib import import_module
 
 def load_all() -> None:
     """Import the modules that register kernels for images."""
-    for module in ("elementwise", "windows"):
+    for module in ("elementwise", "interp", "raster", "windows"):
         import_module(f"{__name__}.{module}")
