@@ -136,9 +136,11 @@ def image_interp(variant: Variant) -> Iterator[Case]:
         yield case(InterpAttrs(mode, axes=(3,)), floats(3, 5, 2, 9), (4,))
         yield case(InterpAttrs(mode, axes=(2,)), floats(1, 3, 17), (31,))
         crop = InterpAttrs(mode, "tf_crop_and_resize", extrapolation_value=3.5, axes=(2, 3))
-        yield case(crop, floats(1, 5, 6, 7), (9, 8), (-1, 0, 1, 2))
+        for channels in (5, 6, 11):
+            yield case(crop, floats(1, channels, 6, 7), (9, 8), (-1, 0, 1, 2))
     yield case(InterpAttrs("nearest", axes=(3,)), floats(1, 9, 1, 3), (WIDE,))
     yield case(InterpAttrs("linear", axes=(3,)), floats(1, 9, 1, WIDE), (7,))
+    yield case(InterpAttrs("linear", axes=(2, 3)), floats(1, 9, 2, WIDE), (3, WIDE))
     yield case(InterpAttrs("cubic", antialias=True, axes=(3,)), floats(1, 3, 4, 40), (7,))
 
 
