@@ -494,6 +494,7 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
         config.progress,
         fp16=precision == "normal",
         tuning=config.tuning_effort,
+        storage=config.storage,
         spacious=config.memory == "high",
     )
     return OpenDevice(backend, device.info, precision)

@@ -14,6 +14,7 @@ PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "flo
 
 Level = Literal["normal", "high", "low"]
 Tuning = Literal["off", "cached", "on"]
+Storage = Literal["auto", "buffer", "image"]
 
 OnDeviceLost = Literal["raise", "rebuild"]
 Unsupported = Literal["cpu", "raise"]
@@ -95,6 +96,8 @@ class ScheduleConfig:
             and has the CPU backend run one op at a time. Either is also the priority of the
             session's work among all programs, on devices with the feature "queue_priority".
         tuning: what `VKMNN_TUNE` says, for this session; comes before `power`.
+        storage: where tensors lie between ops, in buffers or in 2-D images: what `VKMNN_STORAGE`
+            says, for this session.
         path: the part of the network to run; None for all of it. Only `Interpreter` takes it.
     """
 
@@ -111,6 +114,7 @@ class ScheduleConfig:
     memory: Level = "normal"
     power: Level = "normal"
     tuning: Tuning | None = None
+    storage: Storage | None = None
     path: NetworkPath | None = None
 
     @property
@@ -132,7 +136,7 @@ class ScheduleConfig:
         return self.tuning or by_power.get(self.power)
 
     def check_levels(self) -> None:
-        """Check memory, power and tuning.
+        """Check memory, power, tuning and storage.
 
         Raises:
             InvalidInputError: one of them is unknown.
@@ -141,6 +145,7 @@ class ScheduleConfig:
             ("memory", self.memory, get_args(Level)),
             ("power", self.power, get_args(Level)),
             ("tuning", self.tuning, (None, *get_args(Tuning))),
+            ("storage", self.storage, (None, *get_args(Storage))),
         ):
             if value not in known:
                 raise InvalidInputError(

@@ -86,3 +86,23 @@ def test_levels_as_mnn_writes_them(tmp_path: Any) -> None:
         assert net.runSession(session) == 0
     with pytest.raises(InvalidInputError, match="no power 'utter'"):
         net.createSession({"power": "utter"})
+
+
+@pytest.mark.skipif(not vkmnn.devices(), reason="no Vulkan device")
+@pytest.mark.parametrize(
+    ("storage", "variable", "images"),
+    [("image", "buffer", True), ("buffer", "image", False), (None, "image", True)],
+)
+def test_storage_of_one_session(
+    storage: Any, variable: str, images: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "images" not in vkmnn.devices()[0].features:
+        pytest.skip("the device has no images")
+    monkeypatch.setenv("VKMNN_STORAGE", variable)
+    session = vkmnn.Interpreter(tanh_chain(["N"])).create_session({"storage": storage})
+    assert (session.core._main._images > 0) is images  # type: ignore[union-attr]
+
+
+def test_storage_that_is_not_known() -> None:
+    with pytest.raises(InvalidInputError, match='storage="texture" is not known'):
+        vkmnn.Interpreter(tanh_chain(["N"])).create_session({"storage": "texture"})
