@@ -33,6 +33,7 @@ SHORT_BECAUSE = {
     "binary": "one iteration per bit of an exponent",
     "cached_attention": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
     "cached_attention_subgroup": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
+    "cached_attention_wide": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
     "conv_coop": "vkmnn/vulkan/gemm/families/coop.py:MAX_TAP_PAIRS",
     "conv_depthwise": f"{CASES}/convolution_shapes.py::convolution_long_windows",
     "conv_dot": "vkmnn/vulkan/gemm/families/dot.py:MAX_K",

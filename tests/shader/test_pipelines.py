@@ -25,6 +25,7 @@ TWINS = {
     "attention_coop": "attention_tile",
     "attention_rotate": "attention_tile",
     "cached_attention_subgroup": "cached_attention",
+    "cached_attention_wide": "cached_attention",
     "conv_coop": "conv_tile",
     "conv_dot": "conv_shared",
     "conv_rotate": "conv_tile",

@@ -1338,6 +1338,157 @@ def cached_attention_subgroup(
     )
 
 
+CachedAttentionWideLanes: TypeAlias = Literal[
+    8,
+    32,
+]
+CachedAttentionWideSplit: TypeAlias = Literal[
+    0,
+    1,
+]
+CachedAttentionWideElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_CACHED_ATTENTION_WIDE = struct.Struct("<IIIIIIIIIIIIfIIIIIIIIII")
+
+
+class CachedAttentionWideParams(Params):
+    """Push constants of `cached_attention_wide`: 92 bytes."""
+
+    __slots__ = (
+        "heads",
+        "shared_by",
+        "capacity",
+        "depth",
+        "columns",
+        "width",
+        "table",
+        "table_image",
+        "mask_image",
+        "mask_head",
+        "lanes_log2",
+        "scores",
+        "scale",
+        "rows",
+        "table_row",
+        "mask_row",
+        "q_row",
+        "k_row",
+        "v_row",
+        "k_start",
+        "v_start",
+        "length_image",
+        "parts",
+    )
+
+    def __init__(
+        self,
+        *,
+        heads: int,
+        shared_by: int,
+        capacity: int,
+        depth: int,
+        columns: int,
+        width: int,
+        table: int,
+        table_image: int,
+        mask_image: int,
+        mask_head: int,
+        lanes_log2: int,
+        scores: int,
+        scale: float,
+        rows: int,
+        table_row: int,
+        mask_row: int,
+        q_row: int,
+        k_row: int,
+        v_row: int,
+        k_start: int,
+        v_start: int,
+        length_image: int,
+        parts: int,
+    ) -> None:
+        self.heads: Final = heads
+        self.shared_by: Final = shared_by
+        self.capacity: Final = capacity
+        self.depth: Final = depth
+        self.columns: Final = columns
+        self.width: Final = width
+        self.table: Final = table
+        self.table_image: Final = table_image
+        self.mask_image: Final = mask_image
+        self.mask_head: Final = mask_head
+        self.lanes_log2: Final = lanes_log2
+        self.scores: Final = scores
+        self.scale: Final = scale
+        self.rows: Final = rows
+        self.table_row: Final = table_row
+        self.mask_row: Final = mask_row
+        self.q_row: Final = q_row
+        self.k_row: Final = k_row
+        self.v_row: Final = v_row
+        self.k_start: Final = k_start
+        self.v_start: Final = v_start
+        self.length_image: Final = length_image
+        self.parts: Final = parts
+
+    def pack(self) -> bytes:
+        try:
+            return _CACHED_ATTENTION_WIDE.pack(
+                self.heads,
+                self.shared_by,
+                self.capacity,
+                self.depth,
+                self.columns,
+                self.width,
+                self.table,
+                self.table_image,
+                self.mask_image,
+                self.mask_head,
+                self.lanes_log2,
+                self.scores,
+                self.scale,
+                self.rows,
+                self.table_row,
+                self.mask_row,
+                self.q_row,
+                self.k_row,
+                self.v_row,
+                self.k_start,
+                self.v_start,
+                self.length_image,
+                self.parts,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CACHED_ATTENTION_WIDE, error) from None
+
+
+def cached_attention_wide(
+    *,
+    lanes: CachedAttentionWideLanes,
+    split: CachedAttentionWideSplit,
+    element: CachedAttentionWideElement,
+) -> Shader:
+    """Return a variant of `cached_attention_wide`.
+
+    A few rows of queries on a cache, for GPUs (include/cached_attention.glsl.j2): eight subgroups
+    of `lanes` invocations take one head and row. Eight invocations share a row of the cache, so
+    that they read 128 bytes side by side; they score it, and weigh its columns, without a
+    barrier: every eight keep a maximum, a sum and a result of their own, which meet at the end,
+    in a subgroup first. KEY_VECTORS, VALUE_VECTORS: how many vec4s of a key and of a value an
+    invocation holds. Where `split`, the rows are shared as in cached_attention.
+    """
+    return _find(
+        "cached_attention_wide",
+        {
+            "lanes": lanes,
+            "split": split,
+            "element": element,
+        },
+    )
+
+
 CastSource: TypeAlias = Literal[
     "f32",
     "i32",

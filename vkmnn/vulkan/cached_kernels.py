@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Literal
 
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
@@ -10,7 +11,7 @@ from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost
-from vkmnn.vulkan.device_rules import CpuLanes, is_gpu, rotate_lanes
+from vkmnn.vulkan.device_rules import SHUFFLES, CpuLanes, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import ShaderCall, VulkanEncoder, ceil_div
 
 KEYS = 64
@@ -20,6 +21,11 @@ PART_VECTORS = KEYS + 1
 """Vec4s that a part leaves: those of its invocations, its maximum and sum."""
 STEPS = 4  # of a round, with a barrier after each
 ROUND_LOADS = 2  # that wait for one another: keys, then values
+WideLanes = Literal[8, 32]
+WIDE_LANES: tuple[WideLanes, ...] = (32, 8)
+SHARERS = 8
+"""Invocations that share a row where eight subgroups take a head."""
+AHEAD = 2  # rows that each of these asks for at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +83,7 @@ class CachedKernel:
             steps=STEPS // ROUND_LOADS,
         )
         cost = loop_cost(loop, info)
-        if self.parts == 1:
-            return cost
-        device = class_of(info)
-        part_bytes = 16.0 * PART_VECTORS * (self.parts + 1)
-        merged = device.split_us + device.part_us * self.parts + part_bytes / device.part_bytes
-        return cost + Cost(split=merged)
+        return cost if self.parts == 1 else cost + _merged(self.parts, info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +120,79 @@ class CachedSubgroup:
         return loop_cost(loop, info)
 
 
-Kernel = CachedKernel | CachedSubgroup
+@dataclass(frozen=True, slots=True)
+class CachedWide:
+    """Eight subgroups of `lanes` take a head; eight invocations share a row. `parts` as above."""
+
+    lanes: WideLanes
+    parts: int = 1
+    family = "wide"
+
+    def call(self, encoder: VulkanEncoder) -> ShaderCall:
+        """Return what to dispatch."""
+        shader = kernels.cached_attention_wide(
+            lanes=self.lanes, split=0 if self.parts == 1 else 1, element=encoder.element
+        )
+        return shader, kernels.CachedAttentionWideParams
+
+    def spec(self, problem: CachedProblem) -> dict[str, int]:
+        """Return its own specialization constants: vec4s of an invocation."""
+        return {
+            "KEY_VECTORS": ceil_div(problem.depth, 4 * SHARERS),
+            "VALUE_VECTORS": ceil_div(problem.width, 4 * SHARERS),
+        }
+
+    def time(self, problem: CachedProblem, info: DeviceInfo) -> Cost:
+        """Return the time that the kernel is expected to take where the cache is half full."""
+        rows = self.lanes * AHEAD
+        loop = Loop(
+            workgroups=problem.workgroups * self.parts,
+            invocations=8 * self.lanes,
+            # Two more: the new row, which waits for its length, and what all have found.
+            rounds=2 + ceil_div(problem.keys, 2 * rows * self.parts),
+            round_bytes=rows * problem.columns * 4,
+            round_flops=rows * problem.columns * 2,
+            results=problem.columns,
+            registers=64,
+        )
+        cost = loop_cost(loop, info)
+        return cost if self.parts == 1 else cost + _merged(self.parts, info)
+
+
+def _merged(parts: int, info: DeviceInfo) -> Cost:
+    """Return what it takes the last of several workgroups to join what all have found."""
+    device = class_of(info)
+    part_bytes = 16.0 * PART_VECTORS * (parts + 1)
+    return Cost(split=device.split_us + device.part_us * parts + part_bytes / device.part_bytes)
+
+
+Kernel = CachedKernel | CachedSubgroup | CachedWide
 
 
 def kernels_of(problem: CachedProblem, info: DeviceInfo, texel: bool) -> list[Kernel]:
     """Return the kernels that can do it, the likely fastest first.
 
-    Rows are shared where a GPU has more cores than there are workgroups. Subgroups need texel
-    buffers; devices that are no GPUs take them first.
+    Rows are shared where a GPU has more cores than there are workgroups. Subgroups by themselves
+    need texel buffers; devices that are no GPUs take them first.
     """
-    shared = [CachedKernel(parts) for parts in PARTS]
+    wide = wide_lanes(info)
     alone = [CachedSubgroup(lanes) for lanes in rotate_lanes(info)] if texel else []
+    several = [CachedWide(lanes, parts) for lanes in wide for parts in (1, PARTS[0])]
     if not is_gpu(info):
-        return [*alone, CachedKernel(), shared[0]]
-    if problem.workgroups >= cores_of(info):
-        return [CachedKernel(), shared[0], *alone]
+        return [*alone, CachedKernel(), CachedKernel(PARTS[0]), *several]
+    offered: list[CachedKernel | CachedWide] = [CachedKernel(parts) for parts in (1, *PARTS)]
+    offered += [CachedWide(lanes, parts) for lanes in wide[:1] for parts in (1, *PARTS)]
 
-    def us(kernel: CachedKernel) -> float:
+    def us(kernel: CachedKernel | CachedWide) -> float:
         idle = kernel.parts > 1 and problem.keys < KEYS * kernel.parts
         return inf if idle else kernel.time(problem, info).total
 
-    return [*sorted([CachedKernel(), *shared], key=us), *alone]
+    return [*sorted(offered, key=us), *alone, *(k for k in several if k not in offered)]
+
+
+def wide_lanes(info: DeviceInfo) -> tuple[WideLanes, ...]:
+    """Return the sizes of subgroups that a device can have and there are kernels for."""
+    if not info.features >= SHUFFLES:
+        return ()
+    smallest, largest = info.limits.subgroup_size_range
+    return tuple(lanes for lanes in WIDE_LANES if smallest <= lanes <= largest)

@@ -230,6 +230,7 @@ _SCORED = {
 
 @shader_cases("cached_attention")
 @shader_cases("cached_attention_subgroup")
+@shader_cases("cached_attention_wide")
 def cached_attention(variant: Variant) -> Iterator[Case]:
     """Empty, broken and full blocks of rows, tables and masks of all kinds; the rest is poison."""
     for number, (
