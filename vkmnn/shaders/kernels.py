@@ -4869,6 +4869,100 @@ def matmul_codes(
     )
 
 
+MatmulCodesNarrowBits: TypeAlias = Literal[
+    4,
+    8,
+]
+MatmulCodesNarrowColumns: TypeAlias = Literal[
+    8,
+    16,
+]
+MatmulCodesNarrowElement: TypeAlias = Literal[
+    "f32",
+    "f16",
+]
+_MATMUL_CODES_NARROW = struct.Struct("<IIIIIffff")
+
+
+class MatmulCodesNarrowParams(Params):
+    """Push constants of `matmul_codes_narrow`: 36 bytes."""
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "blocks",
+        "chunks",
+        "act_alpha",
+        "act_beta",
+        "epsilon",
+        "mean",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        blocks: int,
+        chunks: int,
+        act_alpha: float,
+        act_beta: float,
+        epsilon: float,
+        mean: float,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.blocks: Final = blocks
+        self.chunks: Final = chunks
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_CODES_NARROW.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.blocks,
+                self.chunks,
+                self.act_alpha,
+                self.act_beta,
+                self.epsilon,
+                self.mean,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_CODES_NARROW, error) from None
+
+
+def matmul_codes_narrow(
+    *,
+    bits: MatmulCodesNarrowBits,
+    columns: MatmulCodesNarrowColumns,
+    element: MatmulCodesNarrowElement,
+) -> Shader:
+    """Return a variant of `matmul_codes_narrow`.
+
+    A row of floats by weights in codes of `bits` bits, for GPUs: `columns` neighbouring columns
+    of a panel for each workgroup, so that the grid is larger than that of matmul_codes and fewer
+    codes wait for their turn. As many invocations as there are columns share a chunk of K with
+    those beside them, and every so many take another chunk; while one part of the row is
+    multiplied, the next one and its codes are on their way.
+    """
+    return _find(
+        "matmul_codes_narrow",
+        {
+            "bits": bits,
+            "columns": columns,
+            "element": element,
+        },
+    )
+
+
 MatmulCoopTile: TypeAlias = Literal[
     "128x128w64x64k1",
     "64x128w32x64k1",

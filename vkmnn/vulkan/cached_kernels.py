@@ -8,7 +8,7 @@ from typing import Literal
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.cost.devices import class_of, cores_of
+from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.cost.passes import Loop, loop_cost
 from vkmnn.vulkan.cost.terms import Cost
 from vkmnn.vulkan.device_rules import SHUFFLES, CpuLanes, is_gpu, rotate_lanes

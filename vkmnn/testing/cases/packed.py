@@ -16,7 +16,8 @@ from vkmnn.testing.cases.shapes import whole
 Shape = tuple[int, ...]
 
 # Rows (a shape), depth, columns and block: single numbers, blocks of half a chunk with an odd
-# number of them, tails of K in and out of step with vec4s, several panels, several blocks.
+# number of them, tails of K in and out of step with vec4s, several panels, several blocks,
+# a row longer than what kernels have in shared memory.
 _PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
     ((1,), 64, 33, 32),
     ((2, 5), 100, 37, 16),
@@ -26,6 +27,7 @@ _PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
     ((), 96, 32, 96),
     ((3, 11), 256, 41, 128),
     ((0,), 32, 8, 32),
+    ((1,), 4196, 37, 64),
 )
 _CLAMP = Activation("CLIP", -40.0, 50.0)
 
@@ -98,6 +100,7 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
 
 
 @shader_cases("matmul_codes")
+@shader_cases("matmul_codes_narrow")
 def matmul_codes(variant: Variant) -> Iterator[Case]:
     """Broken panels and chunks, blocks of one and two chunks and of half a one, epilogues."""
     return products(int(variant.axes["bits"]))

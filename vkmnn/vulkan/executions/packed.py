@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import cast
@@ -14,13 +15,14 @@ from vkmnn.ir import DType
 from vkmnn.ir.ops import GatherNBitsAttrs, MatMulNBitsAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
-from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
-from vkmnn.vulkan.gemm.codes import CHUNK, CodeForm, PackedCodes, pack_codes
+from vkmnn.vulkan.gemm.codes import CHUNK, PANEL, CodeForm, PackedCodes, pack_codes
 from vkmnn.vulkan.gemm.job import MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import MatMulProblem
@@ -31,6 +33,7 @@ MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
 UNPACK_ROWS = {True: 17, False: 25}
 # Unless they take more than this, as those of a large vocabulary do.
 UNPACK_BYTES = 1 << 28
+NARROW: tuple[kernels.MatmulCodesNarrowColumns, ...] = (8, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,13 @@ class CodesKernel:
 
     rows: kernels.MatmulCodesRows
     lanes: kernels.MatmulCodesLanes
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowCodes:
+    """A kernel for one row, of which a workgroup makes `columns`, a part of a panel."""
+
+    columns: kernels.MatmulCodesNarrowColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +130,13 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         encode_stages(replace(job, norms=norms, gated=attrs.gated), encoder, gain)
 
     def _encode_codes(
-        self, kernel: CodesKernel, packed: PackedCodes, encoder: VulkanEncoder
+        self, kernel: CodesKernel | NarrowCodes, packed: PackedCodes, encoder: VulkanEncoder
     ) -> None:
         form, job = self._form, self._job(packed.codes, self.operand(0))
         left = left_operand(job, encoder)
         epilogue = epilogue_of(self.attrs.activation)
-        shader = kernels.matmul_codes(
-            bits=_bits(form), rows=kernel.rows, lanes=kernel.lanes, element=encoder.element
-        )
-        params = kernels.MatmulCodesParams(
+        shader, params_of, groups = _call(kernel, form, self._rows, encoder)
+        params = params_of(
             rows=self._rows,
             columns=form.columns,
             k4=ceil_div(form.depth, 4),
@@ -151,7 +159,6 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
             "NORMED": self.optional(6) is not None,
             "GATED": self.attrs.gated,
         }
-        groups = (form.panels, ceil_div(self._rows, kernel.rows), 1)
         encoder.dispatch(shader, [left.tensor, *weights, *added, self.output], params, groups, spec)
 
     def _gain(self, encoder: VulkanEncoder) -> Tensor | None:
@@ -162,7 +169,23 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         return encoder.constant(gain, "gain4", lambda array: np.pad(array, (0, -depth % 4)))
 
 
-def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesKernel | Unpacked]:
+def _call(
+    kernel: CodesKernel | NarrowCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
+) -> tuple[Shader, Callable[..., Params], tuple[int, int, int]]:
+    """Return what to dispatch: the shader, its parameters, the workgroups."""
+    bits, element = _bits(form), encoder.element
+    if isinstance(kernel, NarrowCodes):
+        shader = kernels.matmul_codes_narrow(bits=bits, columns=kernel.columns, element=element)
+        groups = (form.panels * (PANEL // kernel.columns), 1, 1)
+        return shader, kernels.MatmulCodesNarrowParams, groups
+    shader = kernels.matmul_codes(bits=bits, rows=kernel.rows, lanes=kernel.lanes, element=element)
+    groups = (form.panels, ceil_div(rows, kernel.rows), 1)
+    return shader, kernels.MatmulCodesParams, groups
+
+
+def candidates_of(
+    problem: CodesProblem, encoder: VulkanEncoder
+) -> list[CodesKernel | NarrowCodes | Unpacked]:
     """Return what can compute a product, the likely fastest first."""
     info, form = encoder.info, problem.form
     lanes: list[kernels.MatmulCodesLanes] = [0]
@@ -176,9 +199,13 @@ def candidates_of(problem: CodesProblem, encoder: VulkanEncoder) -> list[CodesKe
     order = sorted(sizes, key=lambda rows: (ceil_div(problem.rows, rows), rows))
     if not is_gpu(info) and problem.rows > 1:
         order = [4, 8, 1]  # eight rows do not fit the registers of CPU devices
-    found: list[CodesKernel | Unpacked] = [
+    found: list[CodesKernel | NarrowCodes | Unpacked] = [
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
+    narrow = shared and form.panels * (PANEL // min(NARROW)) <= limits.max_workgroup_count[0]
+    if problem.rows == 1 and narrow:
+        place = 0 if is_gpu(info) else len(found)
+        found[place:place] = [NarrowCodes(columns) for columns in NARROW]
     many = problem.rows >= UNPACK_ROWS[is_gpu(info)]
     small = form.depth * form.columns * 4 <= UNPACK_BYTES
     found.insert(0 if many and small else len(found), Unpacked())
