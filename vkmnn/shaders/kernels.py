@@ -4869,23 +4869,19 @@ def matmul_codes(
     )
 
 
-MatmulCodesNarrowBits: TypeAlias = Literal[
+MatmulCodesRowBits: TypeAlias = Literal[
     4,
     8,
 ]
-MatmulCodesNarrowColumns: TypeAlias = Literal[
-    8,
-    16,
-]
-MatmulCodesNarrowElement: TypeAlias = Literal[
+MatmulCodesRowElement: TypeAlias = Literal[
     "f32",
     "f16",
 ]
-_MATMUL_CODES_NARROW = struct.Struct("<IIIIIffff")
+_MATMUL_CODES_ROW = struct.Struct("<IIIIIffff")
 
 
-class MatmulCodesNarrowParams(Params):
-    """Push constants of `matmul_codes_narrow`: 36 bytes."""
+class MatmulCodesRowParams(Params):
+    """Push constants of `matmul_codes_row`: 36 bytes."""
 
     __slots__ = (
         "rows",
@@ -4924,7 +4920,7 @@ class MatmulCodesNarrowParams(Params):
 
     def pack(self) -> bytes:
         try:
-            return _MATMUL_CODES_NARROW.pack(
+            return _MATMUL_CODES_ROW.pack(
                 self.rows,
                 self.columns,
                 self.k4,
@@ -4936,28 +4932,26 @@ class MatmulCodesNarrowParams(Params):
                 self.mean,
             )
         except PACK_ERRORS as error:
-            raise params_error(self, _MATMUL_CODES_NARROW, error) from None
+            raise params_error(self, _MATMUL_CODES_ROW, error) from None
 
 
-def matmul_codes_narrow(
+def matmul_codes_row(
     *,
-    bits: MatmulCodesNarrowBits,
-    columns: MatmulCodesNarrowColumns,
-    element: MatmulCodesNarrowElement,
+    bits: MatmulCodesRowBits,
+    element: MatmulCodesRowElement,
 ) -> Shader:
-    """Return a variant of `matmul_codes_narrow`.
+    """Return a variant of `matmul_codes_row`.
 
-    A row of floats by weights in codes of `bits` bits, for GPUs: `columns` neighbouring columns
-    of a panel for each workgroup, so that the grid is larger than that of matmul_codes and fewer
-    codes wait for their turn. As many invocations as there are columns share a chunk of K with
-    those beside them, and every so many take another chunk; while one part of the row is
-    multiplied, the next one and its codes are on their way.
+    A row of floats by weights in codes of `bits` bits, for GPUs and products of few columns:
+    eight neighbouring columns for each workgroup, a quarter of a panel, so that the grid is
+    larger than that of matmul_codes. Eight invocations share a chunk of K, and every eight take
+    another one; while one part of the row is multiplied, the next one and its codes are on their
+    way.
     """
     return _find(
-        "matmul_codes_narrow",
+        "matmul_codes_row",
         {
             "bits": bits,
-            "columns": columns,
             "element": element,
         },
     )

@@ -100,7 +100,7 @@ def _normed_and_gated(bits: int) -> Iterator[Case]:
 
 
 @shader_cases("matmul_codes")
-@shader_cases("matmul_codes_narrow")
+@shader_cases("matmul_codes_row")
 def matmul_codes(variant: Variant) -> Iterator[Case]:
     """Broken panels and chunks, blocks of one and two chunks and of half a one, epilogues."""
     return products(int(variant.axes["bits"]))

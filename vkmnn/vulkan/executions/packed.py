@@ -18,6 +18,7 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
+from vkmnn.vulkan.cost.devices import cores_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import Params, VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -33,7 +34,8 @@ MAX_DEPTH = CHUNK * MAX_LOOP_ROUNDS
 UNPACK_ROWS = {True: 17, False: 25}
 # Unless they take more than this, as those of a large vocabulary do.
 UNPACK_BYTES = 1 << 28
-NARROW: tuple[kernels.MatmulCodesNarrowColumns, ...] = (8, 16)
+ROW_COLUMNS = 8
+"""Columns that a workgroup makes of a single row, where there are few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,8 @@ class CodesKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class NarrowCodes:
-    """A kernel for one row, of which a workgroup makes `columns`, a part of a panel."""
-
-    columns: kernels.MatmulCodesNarrowColumns
+class RowCodes:
+    """A kernel for one row, of which a workgroup makes a part of a panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         encode_stages(replace(job, norms=norms, gated=attrs.gated), encoder, gain)
 
     def _encode_codes(
-        self, kernel: CodesKernel | NarrowCodes, packed: PackedCodes, encoder: VulkanEncoder
+        self, kernel: CodesKernel | RowCodes, packed: PackedCodes, encoder: VulkanEncoder
     ) -> None:
         form, job = self._form, self._job(packed.codes, self.operand(0))
         left = left_operand(job, encoder)
@@ -170,14 +170,14 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
 
 
 def _call(
-    kernel: CodesKernel | NarrowCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
+    kernel: CodesKernel | RowCodes, form: CodeForm, rows: int, encoder: VulkanEncoder
 ) -> tuple[Shader, Callable[..., Params], tuple[int, int, int]]:
     """Return what to dispatch: the shader, its parameters, the workgroups."""
     bits, element = _bits(form), encoder.element
-    if isinstance(kernel, NarrowCodes):
-        shader = kernels.matmul_codes_narrow(bits=bits, columns=kernel.columns, element=element)
-        groups = (form.panels * (PANEL // kernel.columns), 1, 1)
-        return shader, kernels.MatmulCodesNarrowParams, groups
+    if isinstance(kernel, RowCodes):
+        shader = kernels.matmul_codes_row(bits=bits, element=element)
+        groups = (form.panels * (PANEL // ROW_COLUMNS), 1, 1)
+        return shader, kernels.MatmulCodesRowParams, groups
     shader = kernels.matmul_codes(bits=bits, rows=kernel.rows, lanes=kernel.lanes, element=element)
     groups = (form.panels, ceil_div(rows, kernel.rows), 1)
     return shader, kernels.MatmulCodesParams, groups
@@ -185,7 +185,7 @@ def _call(
 
 def candidates_of(
     problem: CodesProblem, encoder: VulkanEncoder
-) -> list[CodesKernel | NarrowCodes | Unpacked]:
+) -> list[CodesKernel | RowCodes | Unpacked]:
     """Return what can compute a product, the likely fastest first."""
     info, form = encoder.info, problem.form
     lanes: list[kernels.MatmulCodesLanes] = [0]
@@ -199,13 +199,14 @@ def candidates_of(
     order = sorted(sizes, key=lambda rows: (ceil_div(problem.rows, rows), rows))
     if not is_gpu(info) and problem.rows > 1:
         order = [4, 8, 1]  # eight rows do not fit the registers of CPU devices
-    found: list[CodesKernel | NarrowCodes | Unpacked] = [
+    found: list[CodesKernel | RowCodes | Unpacked] = [
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
-    narrow = shared and form.panels * (PANEL // min(NARROW)) <= limits.max_workgroup_count[0]
-    if problem.rows == 1 and narrow:
-        place = 0 if is_gpu(info) else len(found)
-        found[place:place] = [NarrowCodes(columns) for columns in NARROW]
+    parts = form.panels * (PANEL // ROW_COLUMNS)
+    if problem.rows == 1 and shared and parts <= limits.max_workgroup_count[0]:
+        # Measured on an H100: faster where panels leave multiprocessors idle, slower from there on.
+        few = is_gpu(info) and form.panels <= cores_of(info)
+        found.insert(0 if few else len(found), RowCodes())
     many = problem.rows >= UNPACK_ROWS[is_gpu(info)]
     small = form.depth * form.columns * 4 <= UNPACK_BYTES
     found.insert(0 if many and small else len(found), Unpacked())
