@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 # Rows (a shape), depth, columns and block: single numbers, blocks of half a chunk with an odd
 # number of them, tails of K in and out of step with vec4s, several panels, several blocks,
-# a row longer than what kernels have in shared memory.
+# rows longer than what kernels have in shared memory, and than what invocations take at a time.
 _PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
     ((1,), 64, 33, 32),
     ((2, 5), 100, 37, 16),
@@ -28,6 +28,7 @@ _PRODUCTS: tuple[tuple[Shape, int, int, int], ...] = (
     ((3, 11), 256, 41, 128),
     ((0,), 32, 8, 32),
     ((1,), 4196, 37, 64),
+    ((1,), 2204, 37, 16),
 )
 _CLAMP = Activation("CLIP", -40.0, 50.0)
 
@@ -80,6 +81,7 @@ _FUSED: tuple[tuple[Shape, int, int, int, bool, bool], ...] = (
     ((2, 5), 96, 76, 32, False, True),
     ((1,), 256, 132, 64, True, True),
     ((0,), 32, 8, 32, True, True),
+    ((1,), 2310, 40, 32, True, True),
 )
 
 

@@ -74,7 +74,7 @@ class MatMulNBitsExecution(VulkanExecution[MatMulNBitsAttrs]):
         self._form = _form_of(attrs.bits, attrs.block, attrs.depth, attrs.columns)
         _refuse_computed(self.operand(1), self.operand(4), self.optional(5), self.optional(6))
         self._rows = prod(self.operand(0).shape[:-1])
-        if self._form.panels > limits[0] or self._rows > limits[1]:
+        if self._form.panels > min(limits[:2]) or self._rows > limits[1]:
             raise Rejection(f"{self._rows} rows by {attrs.columns} columns")
 
     def fp16_operands(self) -> Fp16Operands:
@@ -176,7 +176,7 @@ def _call(
     bits, element = _bits(form), encoder.element
     if isinstance(kernel, RowCodes):
         shader = kernels.matmul_codes_row(bits=bits, element=element)
-        groups = (form.panels * (PANEL // ROW_COLUMNS), 1, 1)
+        groups = (PANEL // ROW_COLUMNS, form.panels, 1)
         return shader, kernels.MatmulCodesRowParams, groups
     shader = kernels.matmul_codes(bits=bits, rows=kernel.rows, lanes=kernel.lanes, element=element)
     groups = (form.panels, ceil_div(rows, kernel.rows), 1)
@@ -202,8 +202,7 @@ def candidates_of(
     found: list[CodesKernel | RowCodes | Unpacked] = [
         CodesKernel(rows, width) for width in lanes for rows in order if width or shared
     ]
-    parts = form.panels * (PANEL // ROW_COLUMNS)
-    if problem.rows == 1 and shared and parts <= limits.max_workgroup_count[0]:
+    if problem.rows == 1 and shared:
         # Measured on an H100: faster where panels leave multiprocessors idle, slower from there on.
         few = is_gpu(info) and form.panels <= cores_of(info)
         found.insert(0 if few else len(found), RowCodes())
