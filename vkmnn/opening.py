@@ -165,6 +165,9 @@ def open_model(
             optimised=optimised,
             unsupported=unsupported,
         )
+        if _selector(config) != CPU_DEVICE:
+            # Meanwhile the other thread waits for drivers, which are loaded from disk.
+            from vkmnn.vulkan import backend  # noqa: F401
         return network, open_session(network, config, device.result())
 
 
@@ -481,7 +484,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
     """
     _check_threads(config.threads)
     config.check_levels()
-    selector = environment.device_selector() if config.device == "auto" else config.device
+    selector = _selector(config)
     if selector == CPU_DEVICE:
         return _on_cpu(config)
     if isinstance(selector, str) and selector != "auto" and not selector.isdigit():
@@ -523,6 +526,10 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         foreseen=foreseen,
     )
     return OpenDevice(backend, device.info, precision)
+
+
+def _selector(config: ScheduleConfig) -> str | int:
+    return environment.device_selector() if config.device == "auto" else config.device
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
