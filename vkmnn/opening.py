@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
@@ -154,7 +155,8 @@ def open_model(
         VkmnnError: as `load_network` and `open_session`.
     """
     with Workers(1, "vkmnn-open") as workers:
-        device = workers.submit(open_device, config)
+        settings = (sorted(as_inputs), sorted((sizes or {}).items()), optimised, unsupported)
+        device = workers.submit(open_device, config, _subject(model, config, settings))
         network = load_network(
             model,
             budget,
@@ -163,6 +165,9 @@ def open_model(
             optimised=optimised,
             unsupported=unsupported,
         )
+        if _selector(config) != CPU_DEVICE:
+            # Meanwhile the other thread waits for drivers, which are loaded from disk.
+            from vkmnn.vulkan import backend  # noqa: F401
         return network, open_session(network, config, device.result())
 
 
@@ -452,8 +457,25 @@ def _open_branches(
     return Body(graph, body.given, body.formal, body.outer, axes, body.still, seconds)
 
 
-def open_device(config: ScheduleConfig) -> OpenDevice:
+def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | None:
+    """Name a file and how it is opened, as it is now; None for what is no file."""
+    if not isinstance(model, str | os.PathLike):
+        return None
+    try:
+        status = Path(model).stat()
+    except (OSError, ValueError):  # whoever reads it says what is wrong
+        return None
+    how = (config.precision, config.storage, config.tuning_effort, config.memory)
+    return repr((os.path.realpath(model), status.st_size, status.st_mtime_ns, *how, settings))
+
+
+def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevice:
     """Open the device that the configuration asks for.
+
+    Args:
+        config: how the session runs.
+        subject: says what is about to be opened on it, for the pipelines that this needed last
+            time; None where nothing is known.
 
     Raises:
         DeviceNotFoundError: it is not there.
@@ -462,7 +484,7 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
     """
     _check_threads(config.threads)
     config.check_levels()
-    selector = environment.device_selector() if config.device == "auto" else config.device
+    selector = _selector(config)
     if selector == CPU_DEVICE:
         return _on_cpu(config)
     if isinstance(selector, str) and selector != "auto" and not selector.isdigit():
@@ -485,6 +507,11 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
             raise
         _log.warning("no Vulkan device, the numpy CPU backend runs the network: %s", error)
         return _on_cpu(config)
+    foreseen = None
+    if subject is not None and not device.validation:
+        from vkmnn.vulkan.foreseen import Foreseen
+
+        foreseen = Foreseen(device, subject)
     from vkmnn.vulkan.backend import VulkanBackend
 
     has_fp16 = "storage16" in device.info.features
@@ -496,8 +523,13 @@ def open_device(config: ScheduleConfig) -> OpenDevice:
         tuning=config.tuning_effort,
         storage=config.storage,
         spacious=config.memory == "high",
+        foreseen=foreseen,
     )
     return OpenDevice(backend, device.info, precision)
+
+
+def _selector(config: ScheduleConfig) -> str | int:
+    return environment.device_selector() if config.device == "auto" else config.device
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:

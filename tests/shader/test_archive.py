@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -42,6 +43,25 @@ def test_packed_modules_are_the_files(folder: Path) -> None:
     assert packed == [BUILTIN.load(name).spirv() for name in NAMES] * 3
     whole = sum(map(len, packed)) / 3
     assert (folder / ARCHIVE_FILE).stat().st_size < whole / 2
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["as written", "in another order"])
+def test_every_variant_is_found_in_the_manifest(tmp_path: Path, changed: bool) -> None:
+    """One by one, as processes do that need some of them; no other is taken for one."""
+    manifest = json.loads((BUILTIN.folder / "manifest.json").read_text("utf-8"))
+    if changed:
+        turned = dict(reversed(manifest["variants"].items()))
+        text = json.dumps({**manifest, "variants": turned}, indent=2)
+        (tmp_path / "manifest.json").write_text(text)
+    else:
+        shutil.copy(BUILTIN.folder / "manifest.json", tmp_path)
+    names = list(manifest["variants"])
+    library = ShaderLibrary(tmp_path)
+    for name in names:
+        assert library.load(name).digest == manifest["variants"][name]["spirv_sha256"]
+    for missing in ("", "a", "zzz", f"{names[5]}_", names[5][:-1]):
+        with pytest.raises(ShaderError, match="no shader variant"):
+            ShaderLibrary(tmp_path).load(missing)
 
 
 def test_the_same_modules_make_the_same_archive(folder: Path) -> None:

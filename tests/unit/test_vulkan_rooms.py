@@ -27,6 +27,18 @@ def test_executions_are_operators(path: Path) -> None:
     assert module_name(path) in homes, "what several operators share has no place here"
 
 
+def test_the_table_of_executions_is_right() -> None:
+    """They are imported by it, when an op of theirs is planned."""
+    assert list(executions.MODULES) == [path.stem for path in modules(VULKAN / "executions")]
+    executions.load_all()
+    found: dict[str, set[str]] = {}
+    for op_type in EXECUTIONS:
+        home, _, module = EXECUTIONS[op_type].__module__.rpartition(".")
+        if home == executions.__name__:
+            found.setdefault(module, set()).add(op_type)
+    assert {module: set(names) for module, names in executions.MODULES.items()} == found
+
+
 @pytest.mark.parametrize("path", modules(VULKAN / "gemm" / "families"), ids=lambda path: path.stem)
 def test_every_module_of_families_registers_one(path: Path) -> None:
     families.load_all()

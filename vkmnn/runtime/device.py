@@ -96,6 +96,7 @@ class Device:
         self._pipelines = PipelineStore()
         self._lock = threading.RLock()
         self._staging_lock = threading.RLock()
+        self._warm_up_lock = threading.Lock()
         self._staging: dict[MemoryKind, Buffer] = {}
         self._process = os.getpid()
         self._closed = False
@@ -260,11 +261,11 @@ class Device:
             warm_up: also call `warm_up` on each pipeline as soon as it is built.
         """
         pairs = list(wanted)
-        new = sum(
-            key_of(shader, complete_spec(shader, spec)) not in self._pipelines
+        waited_for = sum(
+            not self._pipelines.is_built(key_of(shader, complete_spec(shader, spec)))
             for shader, spec in pairs
         )
-        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, new)
+        threads = min(_MAX_COMPILE_THREADS, os.cpu_count() or 1, waited_for)
         return PipelineBatch(self, pairs, threads, warm_up)
 
     def warm_up(self, pipelines: Sequence[Pipeline]) -> None:
@@ -273,10 +274,13 @@ class Device:
         Such devices compile on the first dispatch of a pipeline; one with zero workgroups is
         enough. Does nothing on other devices, where pipeline creation compiles.
         """
-        cold = [pipeline for pipeline in pipelines if not pipeline.warm]
-        if self.info.type is not DeviceType.CPU or not cold:
+        if self.info.type is not DeviceType.CPU:
             return
-        with self.gate.visit(), ExitStack() as stack:
+        # One at a time: the driver works on one anyway, and nothing is warmed up twice.
+        with self.gate.visit(), self._warm_up_lock, ExitStack() as stack:
+            cold = [pipeline for pipeline in pipelines if not pipeline.warm]
+            if not cold:
+                return
             buffer = stack.enter_context(self.allocate(4096, MemoryKind.DEVICE))
             formats = {name for pipeline in cold for name in pipeline.image_formats if name}
             images: dict[str | None, Buffer] = {
@@ -300,8 +304,8 @@ class Device:
             finally:
                 commands.destroy()
             self.raise_messages()
-        for pipeline in cold:
-            pipeline.warm = True
+            for pipeline in cold:
+                pipeline.warm = True
 
     def recorder(self, *, timestamps: bool = False) -> CommandRecorder:
         """Start recording; with `timestamps`, the times of commands can be read after a run.

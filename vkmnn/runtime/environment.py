@@ -37,6 +37,16 @@ def validation() -> bool:
     return text in _TRUE
 
 
+def pin_workers() -> bool:
+    """`VKMNN_PIN_WORKERS`: whether each worker of a software device has its own processor."""
+    text = os.environ.get("VKMNN_PIN_WORKERS", "").strip().lower() or "1"
+    if text not in _TRUE | _FALSE:
+        raise InvalidInputError(
+            f"VKMNN_PIN_WORKERS={text!r} is neither true nor false", hint="set it to 1 or 0"
+        )
+    return text in _TRUE
+
+
 def disabled_features() -> frozenset[str]:
     """`VKMNN_DISABLE_FEATURES`: features to leave off, by commas; "all" leaves the floor alone."""
     text = os.environ.get("VKMNN_DISABLE_FEATURES", "")

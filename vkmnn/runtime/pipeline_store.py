@@ -41,6 +41,11 @@ class PipelineStore:
     def __contains__(self, key: PipelineKey) -> bool:
         return key in self._recent or key in self._alive
 
+    def is_built(self, key: PipelineKey) -> bool:
+        """Tell whether nobody has to wait for a pipeline."""
+        recent = self._recent.get(key)
+        return key in self._alive if recent is None else recent.done()
+
     def claim(self, key: PipelineKey, made: Future[Pipeline]) -> Future[Pipeline]:
         """Return the future of a pipeline; it is `made` if the caller has to settle it."""
         dropped = []

@@ -38,10 +38,14 @@ class WarmUp:
     Args:
         device: theirs, a CPU device.
         built: the pipelines, some of which are still being built.
+        helped: False leaves everything after a kernel that had to be compiled to others.
     """
 
-    def __init__(self, device: OpenDevice, built: Sequence[Future[Pipeline]]) -> None:
+    def __init__(
+        self, device: OpenDevice, built: Sequence[Future[Pipeline]], *, helped: bool = True
+    ) -> None:
         self._device = device
+        self._helped = helped
         self._todo = deque(built)
         self._pool = Workers(1 + MAX_HELPERS, "vkmnn-warm-up")
         self._done = self._pool.submit(self._within, self._run)
@@ -69,6 +73,8 @@ class WarmUp:
             # On a busy machine it may take as long without anything being compiled.
             spent = min(time.perf_counter() - start, time.process_time() - worked)
             slow = spent > COLD_S
+            if slow and not self._helped:
+                return
             if slow and not helpers and not self._device.validation:
                 count = min(MAX_HELPERS, (os.cpu_count() or 1) - 1, len(self._todo))
                 helpers = [self._pool.submit(self._within, self._help) for _ in range(count)]

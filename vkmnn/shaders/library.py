@@ -167,11 +167,13 @@ class ShaderLibrary:
         """Find the manifest entry of a variant.
 
         Parsing one entry of some hundreds takes a hundredth of the time of parsing them all, and
-        the generator writes each at the start of a line.
+        the generator writes each at the start of a line, in the order of their names.
         """
         text, variants = self._source
         head = f'\n    "{name}": '
-        place = -1 if "_manifest" in self.__dict__ else text.find(head, variants)
+        place = -1
+        if "_manifest" not in self.__dict__:
+            place = text.find(head, _before(text, variants, name))
         if place < 0:
             found: dict[str, Any] | None = self._manifest["variants"].get(name)
             return found
@@ -208,6 +210,26 @@ class ShaderLibrary:
 
 
 _DECODER = json.JSONDecoder()
+_ENTRY = '\n    "'
+
+
+def _before(text: str, variants: int, name: str) -> int:
+    """Return a place in a manifest before the entry of a variant, and not far from it."""
+    low, high = variants, len(text)
+    while high - low > _NEAR:
+        middle = text.rfind(_ENTRY, low, (low + high) // 2)
+        if middle < 0:
+            break
+        start = middle + len(_ENTRY)
+        if text[start : text.find('"', start)] <= name:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+_NEAR = 20_000
+"""Characters that are searched in no time; entries take two thousand."""
 
 
 @functools.cache

@@ -29,13 +29,15 @@ from vkmnn.runtime.gate import Visit
 from vkmnn.runtime.memory import MemoryKind
 from vkmnn.runtime.pipeline import Pipeline
 from vkmnn.runtime.pipeline_store import KEPT_PIPELINES
-from vkmnn.vulkan import executions, images
+from vkmnn.vulkan import images
 from vkmnn.vulkan.bindable import Fault, PipelineKind, find_faults
 from vkmnn.vulkan.choice import Choice, Chooser, Preferences
 from vkmnn.vulkan.device_rules import is_gpu
 from vkmnn.vulkan.device_storage import new_tensor
 from vkmnn.vulkan.encoder import MAX_KNOWN, VulkanEncoder
-from vkmnn.vulkan.execution import EXECUTIONS, Problem, VulkanExecution
+from vkmnn.vulkan.execution import Problem, VulkanExecution
+from vkmnn.vulkan.executions import execution_of
+from vkmnn.vulkan.foreseen import Foreseen
 from vkmnn.vulkan.forms import Forms
 from vkmnn.vulkan.images.forms import image_record
 from vkmnn.vulkan.images.place import image_size
@@ -61,9 +63,6 @@ from vkmnn.vulkan.tuning import TunableBackend, TuningFile, tune
 
 _log = logging.getLogger(__name__)
 
-executions.load_all()
-images.load_all()
-
 
 class VulkanBackend(TunableBackend):
     """One session's use of a Vulkan device.
@@ -80,6 +79,7 @@ class VulkanBackend(TunableBackend):
         tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
         storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
         spacious: kernels may take several times the memory where that makes them faster.
+        foreseen: pipelines that are being built for the first plan; closed with the backend.
     """
 
     type = "VULKAN"
@@ -99,8 +99,10 @@ class VulkanBackend(TunableBackend):
         tuning: str | None = None,
         storage: str | None = None,
         spacious: bool = False,
+        foreseen: Foreseen | None = None,
     ) -> None:
         self.device = device
+        self._foreseen = foreseen
         self._spacious = spacious
         self.fp16 = fp16
         self._fp16_inputs = fp16_inputs
@@ -114,6 +116,8 @@ class VulkanBackend(TunableBackend):
         self._apart = False
         self._storage = storage or environment.storage()
         self._images = image_size(device.info, self._storage)
+        if self._images:
+            images.load_all()
         self._constants = constants_of(device)
         self._known: dict[Hashable, Any] = {}
         self._forms = Forms()
@@ -128,7 +132,7 @@ class VulkanBackend(TunableBackend):
         self, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]
     ) -> Execution | Rejection:
         """Return an execution, or the reason the op cannot run on this device."""
-        own = EXECUTIONS.get(op.type)
+        own = execution_of(op.type)
         if own is None and not len(KERNELS):
             return Rejection(f"no Vulkan execution for {op.type}")
         content = OP_TYPES[op.type].content
@@ -228,6 +232,9 @@ class VulkanBackend(TunableBackend):
                 memory = self.place(recording, list(kept.values()), list(inputs.values()))
                 made = batch.result(self._progress)
             self._pipelines.update(zip(missing, made, strict=True))
+            foreseen, self._foreseen = self._foreseen, None
+            if foreseen is not None:
+                foreseen.settle(list(missing.values()))
         else:
             memory = self.place(recording, list(kept.values()), list(inputs.values()))
         self._reject_constants(segments, recording, memory)
@@ -482,6 +489,8 @@ class VulkanBackend(TunableBackend):
 
     def close(self) -> None:
         """Free what a lost device still holds; plans must be closed before."""
+        if self._foreseen is not None:
+            self._foreseen.close()
         retire_unwanted()
 
 

@@ -7,13 +7,15 @@ import logging
 import threading
 
 from vkmnn.errors import DeviceError, DeviceNotFoundError
-from vkmnn.runtime.device_info import DeviceInfo, Priority
+from vkmnn.runtime import environment
+from vkmnn.runtime.device_info import DeviceInfo, DeviceType, Priority
 from vkmnn.runtime.drivers.base import Driver, DriverUnavailableError
 from vkmnn.runtime.drivers.vulkan.api import LOADER_HINT, address, enumerate_array, lib
 from vkmnn.runtime.drivers.vulkan.device import VulkanDevice
 from vkmnn.runtime.drivers.vulkan.features import PhysicalDevice, query
 from vkmnn.runtime.drivers.vulkan.instance import Instance, require_layer
 from vkmnn.runtime.drivers.vulkan.tables import FEATURE_STRUCTS
+from vkmnn.runtime.drivers.vulkan.workers import pin_workers
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +44,15 @@ class VulkanDriver(Driver):
         disabled: frozenset[str],
         priority: Priority = "normal",
     ) -> VulkanDevice:
+        pinned = environment.pin_workers()
         instance = self._instance(validation)
         for physical in self._physical_devices(validation):
             if (physical.info.uuid, physical.info.driver_uuid) == (info.uuid, info.driver_uuid):
                 shown = dataclasses.replace(physical, info=info)  # as a device profile changes it
-                return VulkanDevice(instance, shown, disabled, priority)
+                device = VulkanDevice(instance, shown, disabled, priority)
+                if physical.info.type is DeviceType.CPU and pinned:
+                    pin_workers()
+                return device
         raise DeviceNotFoundError(f"{info.name} ({info.uuid}) has gone")
 
     def unknown_to_layer(self) -> frozenset[str]:

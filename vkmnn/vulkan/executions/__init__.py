@@ -2,11 +2,67 @@
 
 from __future__ import annotations
 
-import pkgutil
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
+
+from vkmnn.vulkan.execution import EXECUTIONS, VulkanExecution
+
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "append": ("Append",),
+    "arg_reduce": ("ArgMax", "ArgMin"),
+    "attention": ("StridedAttention",),
+    "binary": ("BinaryOp",),
+    "cached_attention": ("CachedAttention",),
+    "cast": ("BitCast", "Cast"),
+    "convolution": ("Convolution", "QuantizedConvolution"),
+    "cum_sum": ("CumProd", "CumSum"),
+    "deconvolution": ("Deconvolution",),
+    "deform_columns": ("DeformColumns",),
+    "det": ("Det",),
+    "dynamic_range": ("DynamicRange",),
+    "elementwise": ("Elementwise",),
+    "gathering": ("Gather", "GatherElements", "GatherND"),
+    "grid_sample": ("GridSample",),
+    "group_norm": ("GroupNorm",),
+    "interp": ("Interp",),
+    "layer_norm": ("LayerNorm",),
+    "linear_attention": ("LinearAttention",),
+    "lrn": ("LRN",),
+    "matmul": ("MatMul", "NormedMatMul", "QuantizedMatMul"),
+    "non_max_suppression": ("NonMaxSuppression",),
+    "one_hot": ("OneHot",),
+    "packed": ("GatherNBits", "MatMulNBits"),
+    "pooling": ("Pooling",),
+    "raster": ("ConvertTensor", "Raster"),
+    "recurrent": ("Recurrent",),
+    "reduction": ("Reduction",),
+    "regions": ("RoiAlign", "RoiPool"),
+    "rotary": ("Rotary",),
+    "scale": ("Scale",),
+    "scattering": ("ScatterElements", "ScatterND"),
+    "select": ("Select",),
+    "softmax": ("Softmax",),
+    "top_k": ("TopK",),
+    "unary": ("UnaryOp",),
+    "unlowered": ("Col2Im", "DFT"),
+}
+"""Which module registers the executions of which op types."""
+
+_HOMES = {op_type: module for module, op_types in MODULES.items() for op_type in op_types}
+
+
+def execution_of(op_type: str) -> type[VulkanExecution[Any]] | None:
+    """Return the execution of an op type, None where there is none; imports what registers it."""
+    found = EXECUTIONS.get(op_type)
+    home = _HOMES.get(op_type)
+    if found is None and home is not None:
+        import_module(f"{__name__}.{home}")
+        found = EXECUTIONS.get(op_type)
+    return found
 
 
 def load_all() -> None:
     """Import every module of this package, so that all executions are registered."""
-    for module in pkgutil.iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+    for module in MODULES:
+        import_module(f"{__name__}.{module}")

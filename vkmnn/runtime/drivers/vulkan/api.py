@@ -12,6 +12,7 @@ from typing import Any
 
 from vkmnn.errors import DeviceError, DeviceLostError, OutOfDeviceMemoryError
 from vkmnn.runtime.drivers.base import DriverUnavailableError
+from vkmnn.runtime.drivers.vulkan.package import LOADER, raw_vulkan
 
 _LOADER_HINTS = {
     "linux": "install the Vulkan loader and a driver (Debian, Ubuntu: `apt install libvulkan1 "
@@ -19,19 +20,17 @@ _LOADER_HINTS = {
     "win32": "install the GPU vendor's driver; it brings vulkan-1.dll",
     "darwin": "install the Vulkan SDK with MoltenVK and put its lib folder on DYLD_LIBRARY_PATH",
 }
-_LOADERS = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}
-_LOADER = _LOADERS.get(sys.platform, "libvulkan.so.1")
 LOADER_HINT = _LOADER_HINTS.get(sys.platform, _LOADER_HINTS["linux"])
 
 try:
-    from vulkan._vulkan import ffi, lib
+    ffi, lib = raw_vulkan()
 except ImportError as error:
     raise DriverUnavailableError(
         f"the Python package 'vulkan' cannot be imported: {error}", "pip install vulkan"
     ) from error
 except OSError as error:
     # The package's own message asks for the SDK, which nobody needs.
-    raise DriverUnavailableError(f"no Vulkan loader: cannot load {_LOADER}", LOADER_HINT) from error
+    raise DriverUnavailableError(f"no Vulkan loader: cannot load {LOADER}", LOADER_HINT) from error
 
 NULL = ffi.NULL
 

@@ -1,0 +1,48 @@
+"""The cffi library inside the package `vulkan`, without the package's own functions."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from typing import Any
+
+_TYPES = "vulkan._vulkancache"
+_LOADERS = {"win32": "vulkan-1.dll", "darwin": "libvulkan.dylib"}
+LOADER = _LOADERS.get(sys.platform, "libvulkan.so.1")
+
+
+def raw_vulkan() -> tuple[Any, Any]:
+    """Return the package's `ffi` and `lib`.
+
+    Its types are in a module of their own. To import that as usual would run the package first,
+    thousands of definitions which nothing here uses.
+
+    Raises:
+        ImportError: there is no such package.
+        OSError: there is no Vulkan loader.
+    """
+    types = None if "vulkan" in sys.modules else _types()
+    if types is not None:
+        with contextlib.suppress(OSError):  # the package may know other names
+            return types, types.dlopen(LOADER)
+    from vulkan._vulkan import ffi, lib
+
+    return ffi, lib
+
+
+def _types() -> Any | None:
+    """Return the `ffi` of the package, which is not imported; None where it is built otherwise."""
+    package = find_spec("vulkan")
+    if package is None:
+        return None
+    spec = PathFinder.find_spec(_TYPES, package.submodule_search_locations)
+    if spec is None or spec.loader is None:
+        return None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    ffi: Any = getattr(module, "ffi", None)
+    if ffi is not None:  # what the package has if others import it later
+        sys.modules.setdefault(_TYPES, module)
+    return ffi
