@@ -53,15 +53,23 @@ _CODED = "sums of codes end in `requantize`, which takes no activation"
 _MORE = "|".join(f"VECTORS > {n}u.* → .*VECTORS > {n - 1}u" for n in range(1, 8))
 
 EQUIVALENTS: tuple[Equivalent, ...] = (
-    Equivalent(
-        "cached_attention_subgroup.comp.j2",
-        r"KEY_VECTORS >=|^ *if \(VALUE_VECTORS >= \d+u\)$",
-        "vec4s too many count as zeros, and are not stored",
+    *(
+        Equivalent(template, pattern, "vec4s too many count as zeros, and are not stored")
+        for template in ("cached_attention_subgroup.comp.j2", "cached_attention_wide.comp.j2")
+        for pattern in (
+            r"KEY_VECTORS >=|^ *if \(VALUE_VECTORS >= \d+u\)$",
+            rf"^(?!.*VALUE.*\{{)(.*({_MORE}))",
+        )
     ),
     Equivalent(
-        "cached_attention_subgroup.comp.j2",
-        rf"^(?!.*VALUE.*\{{)(.*({_MORE}))",
-        "vec4s too many count as zeros, and are not stored",
+        "cached_attention_wide.comp.j2",
+        r"VALUE_VECTORS >=|VALUE_VECTORS > \d+u.* → |vec4 (query|key\d_|value\d_)\d = vec4\(1",
+        "what is past the last vec4 meets zeros of the query, or is not stored",
+    ),
+    Equivalent(
+        "cached_attention_wide.comp.j2",
+        r"→ .*(top = max\(|lane == 1u|lane <= )",
+        "any maximum that does not overflow will do, and any lane that has it",
     ),
     Equivalent(
         "cached_attention_subgroup.comp.j2",
@@ -130,7 +138,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "conv_strip_*",
     ),
     Equivalent(
-        "matmul_codes.comp.j2",
+        "include/codes_product.glsl.j2",
         r"sum\[1\].*there\[0\] \?|sum\[2\].*there\[[01]\] \?|sum\[3\].*there\[[012]\] \?",
         "results past the last column are not stored",
     ),
