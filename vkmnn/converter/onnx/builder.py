@@ -38,6 +38,7 @@ from vkmnn.converter.onnx.schema import (
     function_body,
     schema_defaults,
 )
+from vkmnn.converter.onnx.sequences import KnownSequences
 from vkmnn.converter.onnx.source import (
     LocalFunctions,
     SourceNode,
@@ -106,6 +107,7 @@ class GraphBuilder:
         self._tainted: set[str] = set()
         self._unread: set[tuple[str, str, str]] = set()
         self._opsets = opset_map(file.proto.opset_import)
+        self._sequences = KnownSequences(self.folded, self.info, self.constant, self._tensors.new)
 
     def build(self) -> Graph:
         """Convert the model.
@@ -119,6 +121,7 @@ class GraphBuilder:
         self._read_values({name for node in nodes for name in reads(node.proto)})
         self._meter.weigh(sum(array.nbytes for array in self.graph.constants.values()))
         self._convert_all(nodes)
+        self._hand_out_sequences()
         if self._refused:
             raise UnsupportedOpError(self._refused)
         self._add_outputs()
@@ -311,8 +314,14 @@ class GraphBuilder:
             done += 1
             self._meter.check_nodes(done, node.op, node.name)
             self._meter.check_time(node.op, node.name)
+            members = self._sequences.resolve(node.proto)
+            if members is not None:
+                stack.extend(self._around(node, members)[::-1])
+                continue
             made = len(self.graph.ops)
             try:
+                if not is_loop(node.proto) and not is_if(node.proto):
+                    self._make_sequences(node)
                 reason = self._host_only(node)
                 if reason is not None:
                     self._keep(node, reason)
@@ -327,7 +336,23 @@ class GraphBuilder:
                         self._known.pop(name, None)
                         self._facts.forget(name)
                 del self.graph.ops[made:]
+                self._make_sequences(node)
                 self._keep(node, error.message)
+
+    def _around(self, node: SourceNode, protos: Sequence[onnx.NodeProto]) -> list[SourceNode]:
+        """Return nodes that stand in place of one."""
+        self.read_tensors.update(name for proto in protos for name in proto.input)
+        return [
+            SourceNode(proto, self._ops.new(proto.name), GLUE_OPSETS, node.source, node.calls)
+            for proto in protos
+        ]
+
+    def _make_sequences(self, node: SourceNode) -> None:
+        """Have the host make the known sequences that a node reads as such."""
+        if self._host_check is not None:
+            for proto in self._sequences.construct(reads(node.proto)):
+                (made,) = self._around(node, [proto])
+                self._keep(made, "its values have no counterpart on a device")
 
     def _host_only(self, node: SourceNode) -> str | None:
         """Say why a node is for the host, whatever the converters can; else None."""
@@ -501,7 +526,7 @@ class GraphBuilder:
         Raises:
             UnsupportedCaseError: it is not known, too large, or 0, or the body is for the host.
         """
-        known = Known(self.folded, self.info, self.constant, node.opsets)
+        known = Known(self.folded, self.info, self.constant, node.opsets, self._sequences.holds)
         made = unroll(node.proto, node.name, known, self._tensors, self._ops)
         if made is None:
             raise UnsupportedCaseError(alternative(node.op, node.domain, node.opset))
@@ -608,6 +633,15 @@ class GraphBuilder:
         self._keep_tensor(with_data(self._objects.tensors.pop(name), inner, None))
         proto = onnx.NodeProto(op_type="Identity", name=name, input=[inner], output=[name])
         self._keep(SourceNode(proto, name, self._opsets, name), "a constant of the host's")
+
+    def _hand_out_sequences(self) -> None:
+        """Have the host make the known sequences that the network returns."""
+        import onnx
+
+        names = [value.name for value in self._proto.output if self._sequences.holds(value.name)]
+        if names:
+            reader = onnx.NodeProto(op_type="Identity", name=names[0], input=names)
+            self._make_sequences(SourceNode(reader, names[0], self._opsets, names[0]))
 
     def _add_infos(self) -> None:
         for op in self.graph.ops:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vkmnn.converter.onnx.branches import own_names, rename_reads
+from vkmnn.converter.onnx.branches import outer_names, own_names, rename_reads
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.names import Names
 from vkmnn.converter.onnx.registry import find_converter
 from vkmnn.converter.onnx.schema import Schema
+from vkmnn.converter.onnx.sequences import SEQUENCE_OPS
 from vkmnn.ir import Array, DType, TensorInfo
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ class Known:
         info: returns what is known of a tensor's shape and type.
         constant: adds a constant and returns its name.
         opsets: what the node is written in.
+        sequence: returns whether a name is a sequence whose members are known.
     """
 
     value: Callable[[str], Array | None]
     info: Callable[[str], TensorInfo | None]
     constant: Callable[[Array], str]
     opsets: Mapping[str, int]
+    sequence: Callable[[str], bool]
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ def unroll(
     body = next((a.g for a in node.attribute if a.name == "body"), None)
     if body is None or not _has_floats(node, body, known):
         return None
-    if not _is_for_devices(body, known.opsets):
+    if not _is_for_devices(body, known.opsets, any(map(known.sequence, node.input))):
         return None
     writer = _Writer(name, body, known, tensors, ops)
     if node.op_type == "Loop":
@@ -94,8 +97,8 @@ def unroll(
     return writer.made if done else None
 
 
-def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int]) -> bool:
-    """Whether devices have all operators of a body."""
+def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int], known: bool) -> bool:
+    """Whether devices have all operators of a body, or they work on sequences that are known."""
     from onnx import defs
 
     for inner in body.node:
@@ -103,10 +106,12 @@ def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int]) -> bool:
         opset = opsets.get(domain, 1)
         nested = [a.g for a in inner.attribute if a.name == "body"]
         if is_loop(inner):
-            if not all(_is_for_devices(graph, opsets) for graph in nested):
+            if not all(_is_for_devices(graph, opsets, known) for graph in nested):
                 return False
         elif inner.op_type in _SIZED_BY_DATA:
             return False
+        elif known and inner.op_type in SEQUENCE_OPS and not domain:
+            continue
         elif inner.op_type != "Constant" and find_converter(inner.op_type, domain, opset) is None:
             try:
                 schema: Schema = defs.get_schema(inner.op_type, opset, domain)
@@ -121,7 +126,10 @@ def _is_for_devices(body: onnx.GraphProto, opsets: Mapping[str, int]) -> bool:
 def _has_floats(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> bool:
     """Whether a loop computes with floats; counters and sequences of tokens are for the host."""
     types = {value.type.tensor_type.elem_type for value in (*body.input, *body.output)}
-    infos = (known.info(name) for name in node.input if name)
+    names = {name for name in node.input if name}
+    if any(map(known.sequence, names)):
+        names |= outer_names(body)  # whose members may come from there
+    infos = (known.info(name) for name in names)
     narrow = (info.dtype for info in infos if info and info.dtype is not DType.FLOAT64)
     return bool(types & _FLOATS) or any(dtype.is_float for dtype in narrow)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from vkmnn.converter.passes.base import IndexedPass
 from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.converter.passes.slice_assignment import feeds_box
 from vkmnn.errors import VkmnnError
 from vkmnn.folding import Evaluator, Folder, operands
 from vkmnn.ir.graph import Array, Op
@@ -36,7 +37,8 @@ class FoldConstants(IndexedPass):
     """Evaluates ops whose inputs are all constant, and Shape and Size of tensors of known shape.
 
     A result that is larger than its inputs and than 16 MiB is left to be made at run time, so that
-    a small model cannot turn into a huge one.
+    a small model cannot turn into a huge one. Large parts of indices that `AssignSlices` does
+    without are not made at all.
 
     Args:
         evaluate: computes an op; where it raises, the op stays, to fail where the model runs.
@@ -60,7 +62,7 @@ class FoldConstants(IndexedPass):
     def _fold(self, op: Op, index: GraphIndex) -> list[Array] | None:
         if op.type in ("Shape", "Size"):
             return _known_shape(op, index)
-        if op.type in _NEVER or not op.inputs:
+        if op.type in _NEVER or not op.inputs or feeds_box(op, index):
             return None
         inputs = operands(op, index.constant)
         if inputs is None:

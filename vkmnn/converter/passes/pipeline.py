@@ -43,6 +43,7 @@ from vkmnn.converter.passes.reshape import MergeReshapes, SimplifyReshapes
 from vkmnn.converter.passes.residual import FuseLateResidual, FuseResidual
 from vkmnn.converter.passes.rotary import FuseRotary
 from vkmnn.converter.passes.rowwise import FuseFloatGate, FuseFloatNorm
+from vkmnn.converter.passes.slice_assignment import AssignSlices
 from vkmnn.converter.passes.softplus import SimplifySoftplus
 from vkmnn.converter.passes.transpose import MergeTransposes
 from vkmnn.converter.passes.transpose_matmul import LowerTranspose, RaiseTranspose
@@ -73,6 +74,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         RemoveNoOps(),
         FoldConstants(evaluate),
         RefineShapes(),
+        AssignSlices(),
         MergeCommonSubexpressions(),
         SimplifyReshapes(),
         MergeReshapes(),
