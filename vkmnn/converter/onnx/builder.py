@@ -324,6 +324,7 @@ class GraphBuilder:
                     self._make_sequences(node)
                 reason = self._host_only(node)
                 if reason is not None:
+                    self._make_sequences(node)
                     self._keep(node, reason)
                     continue
                 stack.extend(self._convert(node)[::-1])
@@ -348,10 +349,13 @@ class GraphBuilder:
         ]
 
     def _make_sequences(self, node: SourceNode) -> None:
-        """Have the host make the known sequences that a node reads as such."""
-        if self._host_check is not None:
-            for proto in self._sequences.construct(reads(node.proto)):
-                (made,) = self._around(node, [proto])
+        """Have the host make the known sequences that a node reads as such, or refuse them."""
+        for proto in self._sequences.construct(reads(node.proto)):
+            (made,) = self._around(node, [proto])
+            if self._host_check is None:
+                reason = alternative(made.op, "", made.opset)
+                self._refuse(made, UnsupportedCaseError(reason))
+            else:
                 self._keep(made, "its values have no counterpart on a device")
 
     def _host_only(self, node: SourceNode) -> str | None:
