@@ -28,7 +28,7 @@ Evaluate = Callable[[Graph, list[np.ndarray]], list[np.ndarray]]
 REFUSED_REASONS = re.compile(
     r"element type (BFLOAT16|FLOAT8\w+|FLOAT4\w+|U?INT[24]|STRING)"
     r"|(casting to|quantizing to|output_dtype|precision) (BFLOAT16|FLOAT8|FLOAT4|U?INT[24])"
-    r"|sequences, optionals and strings|optional values|sequence values"
+    r"|sequences, optionals and strings|sequences of known members|optional values|sequence values"
     r"|a light|random"
     r"|its output shape depends on data"
     r"|training_mode"

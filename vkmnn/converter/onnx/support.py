@@ -17,6 +17,9 @@ _RANDOM = "random numbers are drawn on the host; fed as an input, they keep a ne
 _NOT_TENSORS = (
     "sequences, optionals and strings are kept on the host; the device holds dense tensors"
 )
+_SEQUENCES = (
+    "sequences of known members are plain tensors; those of others are kept on the host"
+)
 
 _ALTERNATIVES: Mapping[str, str] = {
     "If": (
@@ -32,18 +35,18 @@ _ALTERNATIVES: Mapping[str, str] = {
     "RandomUniform": _RANDOM,
     "RandomUniformLike": _RANDOM,
     "Multinomial": _RANDOM,
-    "ConcatFromSequence": _NOT_TENSORS,
+    "ConcatFromSequence": _SEQUENCES,
     "Optional": _NOT_TENSORS,
     "OptionalGetElement": _NOT_TENSORS,
     "OptionalHasElement": _NOT_TENSORS,
     "RegexFullMatch": _NOT_TENSORS,
-    "SequenceAt": _NOT_TENSORS,
-    "SequenceConstruct": _NOT_TENSORS,
-    "SequenceEmpty": _NOT_TENSORS,
-    "SequenceErase": _NOT_TENSORS,
-    "SequenceInsert": _NOT_TENSORS,
-    "SequenceLength": _NOT_TENSORS,
-    "SplitToSequence": _NOT_TENSORS,
+    "SequenceAt": _SEQUENCES,
+    "SequenceConstruct": _SEQUENCES,
+    "SequenceEmpty": _SEQUENCES,
+    "SequenceErase": _SEQUENCES,
+    "SequenceInsert": _SEQUENCES,
+    "SequenceLength": _SEQUENCES,
+    "SplitToSequence": _SEQUENCES,
     "StringConcat": _NOT_TENSORS,
     "StringNormalizer": _NOT_TENSORS,
     "StringSplit": _NOT_TENSORS,

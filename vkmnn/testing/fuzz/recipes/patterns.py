@@ -270,3 +270,30 @@ def embedding(s: Sketch) -> None:
     if int(np.max(best.array)) >= table.shape[0]:
         raise Skip
     s.one("Gather", table, best)
+
+
+@pattern
+def slice_assignment(s: Sketch) -> None:
+    """Numbers that are put into a box of a tensor, or nearly one, as exporters spell it."""
+    if not s.since(13):
+        raise Skip
+    x = s.pick(s.choose("float32", "float32", "int32"), min_rank=1, max_rank=4, spread=FINITE)
+    if 0 in x.shape:
+        raise Skip
+    ranges = []
+    for size in x.shape[: s.rng.randint(1, x.rank)]:
+        begin = s.rng.randrange(size)
+        line = np.arange(begin, s.rng.randint(begin + 1, size), s.choose(1, 1, 1, 1, 2))
+        line = line[::-1] if s.chance(0.05) else line
+        ranges.append(line - size if s.chance(0.2) else line)
+    sizes = [len(line) for line in ranges]
+    parts = []
+    shape = s.parameter(sizes, constant=0.95)
+    for axis, line in enumerate(ranges):
+        along = line.reshape([-1 if other == axis else 1 for other in range(len(sizes))])
+        wide = s.one("Expand", s.parameter(along, constant=0.95), shape)
+        parts.append(s.one("Unsqueeze", wide, s.parameter([-1], constant=1.0)))
+    rows = s.one("Concat", *parts, axis=-1)
+    updates = s.pick(x.dtype, [*sizes, *x.shape[len(sizes) :]], spread=FINITE)
+    adds = s.since(16) and s.chance(0.3)
+    s.one("ScatterND", x, rows, updates, reduction="add" if adds else None)
