@@ -158,13 +158,13 @@ class KnownSequences:
             return None
         single = len(node.input) < 2 or not node.input[1]
         value = np.array(1) if single else self.value(node.input[1])
-        if value is None or (value.size == 0) or (value < 1).any():
+        if value is None or not value.size:
+            return None
+        sizes = [int(one) for one in value.reshape(-1)]
+        if min(sizes) < 1:
             return None
         if value.ndim == 0:
-            step = int(value)
-            sizes = [min(step, size - first) for first in range(0, size, step)]
-        else:
-            sizes = [int(one) for one in value]
+            sizes = [min(sizes[0], size - first) for first in range(0, size, sizes[0])]
         if sum(sizes) != size or len(sizes) > MAX_PARTS:
             return None
         parts = [self.new_name(f"{node.output[0]}/part") for _ in sizes]

@@ -17,9 +17,7 @@ _RANDOM = "random numbers are drawn on the host; fed as an input, they keep a ne
 _NOT_TENSORS = (
     "sequences, optionals and strings are kept on the host; the device holds dense tensors"
 )
-_SEQUENCES = (
-    "sequences of known members are plain tensors; those of others are kept on the host"
-)
+_SEQUENCES = "sequences of known members are plain tensors; those of others are kept on the host"
 
 _ALTERNATIVES: Mapping[str, str] = {
     "If": (

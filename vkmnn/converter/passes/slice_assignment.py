@@ -10,7 +10,7 @@ import numpy as np
 from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Array, Op
-from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, OpAttrs
+from vkmnn.ir.ops import AxisAttrs, BinaryAttrs, OpAttrs, ScatterNDAttrs
 from vkmnn.records import dataclass
 
 GRID_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class AssignSlices(PatternPass[Box]):
     name = "assign_slices"
     roots = frozenset({"ScatterND"})
 
-    def match(self, op: Op, index: GraphIndex) -> Box | NoMatch:
+    def match(self, op: Op[ScatterNDAttrs], index: GraphIndex) -> Box | NoMatch:
         if op.attrs.reduction not in ("none", "add"):
             return NoMatch("neither assigned nor added")
         sizes = index.static_shape(op.inputs[0])
