@@ -458,7 +458,7 @@ def _open_branches(
 
 
 def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | None:
-    """Name a file and how it is opened, as it is now; None for what is no file."""
+    """Name a file and how it is opened, as it is now; None for what is not a file."""
     if not isinstance(model, str | os.PathLike):
         return None
     try:

@@ -261,9 +261,9 @@ def test_branches_run_on_the_device_where_the_host_is_ruled_out() -> None:
             np.testing.assert_array_equal(y, np.maximum(X, 0) if c else -X)
         assert not session.placement().off_device
     text = helper.make_graph([node("SequenceConstruct", "x", "s")], "t", [], [])
-    text.node.append(node("SequenceAt", "s zero", "t"))
+    text.node.append(node("SequenceAt", "s k", "t"))
     text.output.append(value("t", F, None))
     choice = node("If", "c", "y", then_branch=text, else_branch=sides[1])
-    proto = model([choice], {"x": (F, [3, 4]), "c": (B, [])}, {"y": F}, {"zero": np.array(0)})
+    proto = model([choice], {"x": (F, [3, 4]), "c": (B, []), "k": (L, [])}, {"y": F})
     with pytest.raises(vkmnn.PlacementError, match="Sequence"):
         InferenceSession(proto, require_device=True)
