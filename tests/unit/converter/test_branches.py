@@ -225,3 +225,56 @@ def test_a_condition_of_several_elements() -> None:
     model = build([choice("c", RELU, NEG)], {"c": np.array([True, False])})
     with pytest.raises(ModelError, match="2 elements"):
         InferenceSession(model, device="cpu")
+
+
+def _hiding() -> onnx.FunctionProto:
+    """A function whose branch defines an `x` of its own beside what the caller calls `x`."""
+    then = graph([node("Neg", "a", "x"), node("Mul", "a x", "t")], "t")
+    otherwise = graph([node("Relu", "a", "e")], "e")
+    return helper.make_function(
+        "local",
+        "hiding",
+        ["a", "c"],
+        ["y"],
+        [choice("c", then, otherwise)],
+        [helper.make_opsetid("", 17)],
+    )
+
+
+def test_names_of_a_branch_do_not_hide_what_is_given_to_its_function() -> None:
+    call = node("hiding", "x true", "y", domain="local")
+    check(build([call], {"true": np.array(True)}, functions=[_hiding()]), [-X * X])
+
+
+@pytest.mark.parametrize("version", [17, 16], ids=["same opset", "another opset"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_functions_called_in_branches_of_an_unknown_condition(version: int, sign: int) -> None:
+    """On the host, calls are replaced where the opsets agree; else the functions go along."""
+    opset = [helper.make_opsetid("", version), helper.make_opsetid("local", 1)]
+    half = helper.make_function(
+        "local", "half", ["a"], ["b"], [node("Add", "a a", "s"), node("Neg", "s", "b")], opset
+    )
+    outer = helper.make_function(
+        "local",
+        "outer",
+        ["x", "c"],
+        ["y"],
+        [
+            choice(
+                "c",
+                graph([node("half", "x", "h", domain="local"), node("Abs", "h", "t")], "t"),
+                graph([node("half", "x", "t", domain="local")], "t"),
+            )
+        ],
+        opset,
+    )
+    nodes = [
+        node("ReduceMax", "x", "m", keepdims=0),
+        node("Greater", "m zero", "c"),
+        node("outer", "x c", "y", domain="local"),
+    ]
+    model = build(nodes, {"zero": np.array(0, np.float32)}, functions=[outer, half])
+    x = sign * np.abs(X)
+    check(model, [np.abs(2 * x) if sign > 0 else -2 * x], x)
+    with InferenceSession(model) as session:
+        assert [op.type for op in session.placement().off_device] == ["If"]

@@ -5,7 +5,8 @@ A name in an inner graph means the graph's own tensor, or else one of the graph 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vkmnn.converter.onnx.domains import normal_domain
@@ -55,18 +56,40 @@ def reads(node: onnx.NodeProto) -> set[str]:
 
 
 def rename_reads(node: onnx.NodeProto, rename: Rename) -> None:
-    """Rename, in place, what the inner graphs of a node read from around them."""
+    """Rename, in place, what the inner graphs of a node read from around them.
+
+    A tensor of an inner graph that would hide what a name has become gets another name.
+    """
     for graph in inner_graphs(node):
-        own = own_names(graph)
+        own, outer = own_names(graph), outer_names(graph)
+        names = {name: rename(name) for name in outer}
+        used = own.union(outer, names.values())
+        for hidden in sorted(own.intersection(names.values())):
+            names[hidden] = _unlike(hidden, used)
+        _rename_all(graph, names)
 
-        def outer(name: str, own: set[str] = own) -> str:
-            return name if not name or name in own else rename(name)
 
-        for value in graph.output:
-            value.name = outer(value.name)
-        for inner in graph.node:
-            inner.input[:] = [outer(name) for name in inner.input]
-            rename_reads(inner, outer)
+def _unlike(name: str, used: set[str]) -> str:
+    """Return a name that is not used, and use it."""
+    while name in used:
+        name += "_"
+    used.add(name)
+    return name
+
+
+def _rename_all(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename tensors, in place, wherever an inner graph defines or reads them."""
+
+    def renamed(name: str) -> str:
+        return names.get(name, name)
+
+    sparse = (tensor.values for tensor in graph.sparse_initializer)
+    for named in chain(graph.input, graph.output, graph.value_info, graph.initializer, sparse):
+        named.name = renamed(named.name)
+    for inner in graph.node:
+        inner.input[:] = [renamed(name) for name in inner.input]
+        inner.output[:] = [renamed(name) for name in inner.output]
+        rename_reads(inner, renamed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,17 +131,26 @@ def cut_out(
 def _called(
     node: onnx.NodeProto, functions: Mapping[tuple[str, str], onnx.FunctionProto]
 ) -> list[onnx.FunctionProto]:
-    """Return the functions that a node calls, in its inner graphs or by way of others."""
+    """Return the functions that a node calls, in its inner graphs or by way of others.
+
+    Each comes after those that it calls, as the reference evaluator wants them.
+    """
     found: dict[int, onnx.FunctionProto] = {}
-    work = [node]
-    while work and functions:
-        one = work.pop()
-        function = functions.get((normal_domain(one.domain), one.op_type))
-        if function is not None and id(function) not in found:
-            found[id(function)] = function
-            work.extend(function.node)
+    seen: set[int] = set()
+
+    def visit(one: onnx.NodeProto) -> None:
         for graph in inner_graphs(one):
-            work.extend(graph.node)
+            for inner in graph.node:
+                visit(inner)
+        function = functions.get((normal_domain(one.domain), one.op_type))
+        if function is not None and id(function) not in seen:
+            seen.add(id(function))
+            for inner in function.node:
+                visit(inner)
+            found[id(function)] = function
+
+    if functions:
+        visit(node)
     return list(found.values())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -250,6 +251,16 @@ def _function_key(domain: str, name: str, overload: str) -> _Key:
     return normal_domain(domain), name, overload
 
 
+def _agree(opsets: dict[str, int] | None, others: Mapping[str, int]) -> bool:
+    """True where no domain has two versions; then `opsets` takes over the domains of the others."""
+    if opsets is None:
+        return True
+    if any(opsets.get(domain, version) != version for domain, version in others.items()):
+        return False
+    opsets.update(others)
+    return True
+
+
 class LocalFunctions:
     """The functions that a model defines, to be expanded where they are called.
 
@@ -270,7 +281,7 @@ class LocalFunctions:
             self._table[key] = function
 
     def expand(self, nodes: Sequence[SourceNode], names: Names, meter: Meter) -> list[SourceNode]:
-        """Replace calls by function bodies until none is left.
+        """Replace calls by function bodies until none is left, in inner graphs as well.
 
         Raises:
             ModelError: as `expand_call`.
@@ -278,17 +289,69 @@ class LocalFunctions:
         """
         # Counted before anything is expanded: a few nested functions can stand for 10^20 nodes.
         meter.check_nodes(sum(self._size(node.proto, ()) for node in nodes))
+        return self._flat(nodes, names, meter)
+
+    def _flat(
+        self,
+        nodes: Iterable[SourceNode],
+        names: Names,
+        meter: Meter,
+        opsets: dict[str, int] | None = None,
+    ) -> list[SourceNode]:
+        """Return nodes without calls.
+
+        Args:
+            nodes: the nodes, in order.
+            names: that are taken.
+            meter: of the time.
+            opsets: of an inner graph, whose nodes share them: what is written in others stays a
+                call, and what they do not name yet is added.
+        """
         flat: list[SourceNode] = []
         stack = list(nodes)[::-1]
         while stack:
             node = stack.pop()
             meter.check_time(node.op, node.name)
             called = self._table.get(_function_key(node.domain, node.op, node.proto.overload))
-            if called is None:
-                flat.append(node)
+            if called is None or not _agree(opsets, opset_map(called.opset_import)):
+                flat.append(self._expanded_within(node, names, meter))
             else:
                 stack.extend(expand_call(node, called, called.attribute_proto, names)[::-1])
         return flat
+
+    def _expanded_within(self, node: SourceNode, names: Names, meter: Meter) -> SourceNode:
+        """Return a node whose inner graphs call no functions, as far as their opsets agree."""
+        if not self._calls_within(node.proto):
+            return node
+        proto = type(node.proto)()
+        proto.CopyFrom(node.proto)
+        opsets = dict(node.opsets)
+        for graph in inner_graphs(proto):
+            inner = [
+                SourceNode(
+                    one,
+                    f"{node.name}/{one.name or f'{one.op_type}_{number}'}",
+                    node.opsets,
+                    node.source,
+                    node.calls,
+                )
+                for number, one in enumerate(graph.node)
+            ]
+            flat = self._flat(inner, names, meter, opsets)
+            kept = [one.proto.SerializeToString() for one in flat]
+            del graph.node[:]
+            for data in kept:
+                graph.node.add().ParseFromString(data)
+        return replace(node, proto=proto, opsets=opsets)
+
+    def _calls_within(self, node: onnx.NodeProto) -> bool:
+        """True where an inner graph of a node calls a function."""
+        return bool(self._table) and any(
+            _function_key(one.domain, one.op_type, one.overload) in self._table
+            or self._calls_within(one)
+            for graph in inner_graphs(node)
+            for one in graph.node
+        )
 
     def _size(self, node: onnx.NodeProto, callers: tuple[_Key, ...], inner: bool = False) -> int:
         """Return how many nodes a node stands for, those of its inner graphs included.
