@@ -7,7 +7,7 @@ read it: under its own name for integers, under `decoded` for what DequantizeLin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -285,25 +285,46 @@ def recoded(node: NodeContext, name: str, unit: Unit, bounds: tuple[int, int]) -
     Each part is rounded where it was decoded: what makes it can take that over.
     """
     joins: list[str] = []
+    whole: set[str] = set()
 
     def leaf(source: str) -> Coded | None:
         found = decoded(node, source)
         if found is not None:
-            return _rounded_again(node, found, unit, bounds)
+            return _rounded_again(node, found, unit, bounds, whole)
         op = node.maker(source)
-        joins.extend([source] if op is not None and op.type == "Concat" else [])
+        if op is not None and op.type == "Concat":
+            joins.append(source)
+            whole.update(_cut_and_joined(node, op.inputs))
         return None
 
     made = carried(node, name, leaf)
     return made.tensor if made is not None and joins else None
 
 
-def _rounded_again(node: NodeContext, found: Decoded, unit: Unit, bounds: tuple[int, int]) -> Coded:
-    """Return decoded codes as those of another scale; before a Resize, which makes more of them."""
+def _cut_and_joined(node: NodeContext, parts: Sequence[str]) -> set[str]:
+    """Return the codes of which a Split makes two or more of the parts that a Concat joins."""
+    cut: list[str] = []
+    for part in set(parts):
+        found = decoded(node, part)
+        op = node.maker(found.codes.tensor) if found is not None else None
+        cut.extend([op.inputs[0]] if op is not None and op.type == "Split" else [])
+    return {codes for codes in cut if cut.count(codes) > 1}
+
+
+def _rounded_again(
+    node: NodeContext, found: Decoded, unit: Unit, bounds: tuple[int, int], whole: Collection[str]
+) -> Coded:
+    """Return decoded codes as those of another scale.
+
+    They are rounded before a Resize, which makes more of them, and before a Split of `whole`: one
+    op for several parts.
+    """
 
     def leaf(tensor: str) -> Coded | None:
         op = node.maker(tensor)
         if op is not None and isinstance(op.attrs, InterpAttrs):
+            return None
+        if op is not None and op.type == "Split" and op.inputs[0] in whole:
             return None
         if found.scale == unit.scale:
             codes = clip_codes(node, tensor, *bounds, (found.codes.low, found.codes.high))
