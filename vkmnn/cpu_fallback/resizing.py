@@ -8,6 +8,7 @@ import numpy as np
 
 from vkmnn.cpu_fallback.convolution import at
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required, widen
+from vkmnn.cpu_fallback.requantize import mean_of_codes
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
@@ -50,6 +51,8 @@ def _interp(op: Op[InterpAttrs], inputs: Inputs) -> list[AnyArray]:
     output = tuple(axis.output for axis in axes)
     if 0 in output:
         return [np.zeros(output, dtype=x.dtype)]
+    if attrs.ending is not None:
+        x = mean_of_codes(x, attrs.ending)
     exact = attrs.mode == "nearest"
     result = x if exact else widen(x) if x.dtype.kind == "f" else x.astype(np.float64)
     masks: list[AnyArray] = []

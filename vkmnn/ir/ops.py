@@ -779,7 +779,7 @@ class InterpAttrs(OpAttrs):
     """Resize; inputs x, roi?, scales?, sizes? (the last three are content), as in ONNX Resize.
 
     mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. No axes: all
-    of them.
+    of them. `ending`: what is read of x are codes in another scale (nearest, no extrapolation).
     """
 
     mode: str = "nearest"
@@ -791,6 +791,7 @@ class InterpAttrs(OpAttrs):
     antialias: bool = False
     axes: tuple[int, ...] = ()
     keep_aspect_ratio_policy: str = "stretch"
+    ending: CodeMean | None = None
 
 
 @op_type("GridSample", inputs=2, flops=8, host=HostWork(cost.grid_sample_numbers))

@@ -8,9 +8,10 @@ from itertools import product
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
-from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
+from vkmnn.ir.ops import CodeMean, GridSampleAttrs, InterpAttrs
 from vkmnn.shape.resizing import COORDINATE_MODES, GRID_PADDING_MODES, MODES, NEAREST_MODES
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.coded import codes_from
 from vkmnn.testing.cases.shapes import f32, floats, integers
 
 Ints = tuple[int, ...]
@@ -53,7 +54,20 @@ def interp(variant: Variant) -> Iterator[Case]:
         if dtype in ("int8", "int16"):
             smooth = InterpAttrs(mode, antialias=True, axes=(1, 2))
             yield _resized(smooth, x.astype(dtype), (2, 5))
+    if not variant.fp16:
+        for ending in (CodeMean(0.5, 1.0, -20.0, 90.0), CodeMean(2.0, 0.75, 3.0, 127.0, 1.5)):
+            codes = InterpAttrs(ending=ending, axes=(0, 1, 2))
+            x = codes_from(-130, 3, 5, 7, inner)
+            for sizes in ((3, 10, 14), (7, 5, 3), (3, 5, 7), (2, 3, 11)):
+                yield _resized(codes, x, sizes)
     if inner == 4:
+        for low in (-20.0, 2.0):
+            yield blocked_case(
+                "Interp",
+                InterpAttrs(ending=CodeMean(0.5, 0.75, low, 90.0), axes=(2, 3)),
+                [codes_from(-60, 2, 5, 3, 4), None, None, np.array([5, 7])],
+                constant=[3],
+            )
         yield blocked_case(
             "Interp",
             InterpAttrs("linear", axes=(2, 3)),

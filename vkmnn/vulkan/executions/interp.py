@@ -16,6 +16,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
+from vkmnn.vulkan.byte_codes import rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
@@ -125,6 +126,9 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         values = [None if tensor is None else tensor.value for tensor in self.inputs]
         self._axes = resize_axes(self.op, x.shape, values)
         self._steps = [] if 0 in self.output.shape else plan_steps(self._axes, attrs)
+        if attrs.ending and not self._steps and 0 not in x.shape:
+            last = len(x.shape) - 1
+            self._steps = [[kept(last, x.shape[last])]]
         taps = max((taps.count for step in self._steps for taps in step), default=0)
         if taps > MAX_TAPS:
             raise Rejection(f"{taps} taps along an axis, at most {MAX_TAPS} fit")
@@ -138,8 +142,11 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
         attrs, x = self.attrs, self.operand(0)
         crops = attrs.coordinate_mode == "tf_crop_and_resize"
+        ending = attrs.ending
+        zeros = ending is None or ending.low <= 0.0 <= ending.high or x.shape[1] % 4 == 0
         blocked = (
             x.layout is Layout.NC4HW4
+            and zeros
             and all(axis.is_identity for axis in self._axes[:2])
             and (not crops or attrs.extrapolation_value == 0.0 or x.shape[1] % 4 == 0)
         )
@@ -148,11 +155,9 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the input, unless the value of elements outside does not fit fp16."""
-        rule = (
-            self.fp16_rule
-            if fits_fp16(np.array([self.attrs.extrapolation_value]))
-            else Fp16Rule.FULL
-        )
+        attrs = self.attrs
+        fits = attrs.ending is None and fits_fp16(np.array([attrs.extrapolation_value]))
+        rule = self.fp16_rule if fits else Fp16Rule.FULL
         wanted, made = apply_fp16_rule(rule, self.inputs[:1], self.outputs)
         return [*wanted, *[False] * (len(self.inputs) - 1)], made
 
@@ -179,9 +184,10 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
                 dtype = DType.FLOAT32 if integer and number < last_sum else output.dtype
                 elements = _resized(sizes, step)
                 target = encoder.scratch(prod(elements) * (4 if blocked else 1), dtype)
-            rounding = {
+            rounding: dict[str, float | bool] = {
                 "FROM_INTEGER": integer and number == 0,
                 "TO_INTEGER": integer and number == last_sum,
+                **(rounding_spec(attrs.ending) if number == 0 else {}),
             }
             self._dispatch(step, sizes, blocked, source, target, rounding, encoder)
             sizes = _resized(sizes, step)
@@ -194,7 +200,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         blocked: bool,
         source: Tensor,
         target: Tensor,
-        rounding: dict[str, bool],
+        rounding: dict[str, float | bool],
         encoder: VulkanEncoder,
     ) -> None:
         """Record the resizing of the axes of `step`; `sizes` are those before it."""

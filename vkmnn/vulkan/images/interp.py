@@ -22,6 +22,8 @@ def _takes(execution: VulkanExecution[Any], inputs: Sequence[Tensor | None]) -> 
         return None
     if len(execution.steps) != 1 or any(taps.axis < 2 for taps in execution.steps[0]):
         return None
+    if execution.attrs.ending is not None:
+        return None
     return {0}
 
 

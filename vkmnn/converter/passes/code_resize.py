@@ -1,0 +1,51 @@
+"""Resizing of codes that are rounded to another scale before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vkmnn.converter.passes.base import NoMatch, PatternPass, binary_parts, merged_source
+from vkmnn.converter.passes.code_rounding import is_codes, rounding_of
+from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.ir import DType
+from vkmnn.ir.graph import Op
+from vkmnn.ir.ops import CodeMean, InterpAttrs
+from vkmnn.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    codes: str
+    ending: CodeMean
+    ops: tuple[Op, ...]
+
+
+class RoundResized(PatternPass[_Match]):
+    """Codes in another scale, which only a Resize to the nearest pixel reads: it rounds them."""
+
+    name = "round_resized"
+    roots = frozenset({"Interp"})
+
+    def match(self, op: Op[InterpAttrs], index: GraphIndex) -> _Match | NoMatch:
+        attrs, x = op.attrs, op.inputs[0]
+        copies = attrs.mode == "nearest" and attrs.coordinate_mode != "tf_crop_and_resize"
+        if not copies or attrs.ending is not None or index.dtype(x) is not DType.FLOAT32:
+            return NoMatch("no copies of floats, or rounded already")
+        last = index.producer(x)
+        rounding = rounding_of(last, index) if last is not None else None
+        if last is None or rounding is None or not index.read_once(x):
+            return NoMatch("nothing is rounded before, or it is used elsewhere")
+        scaled = index.producer(rounding.value)
+        parts = binary_parts(scaled, "MUL")
+        scale = index.scalar(parts[1]) if parts else None
+        if scaled is None or parts is None or scale is None or not is_codes(parts[0], index):
+            return NoMatch("no codes times a scale")
+        if not index.read_once(rounding.value) or not index.same_shape(parts[0], x):
+            return NoMatch("the floats are used elsewhere, or have another shape")
+        ending = CodeMean(scale, rounding.unit, rounding.low, rounding.high)
+        return _Match(parts[0], ending, (scaled, *rounding.ops, last))
+
+    def rewrite(self, op: Op[InterpAttrs], match: _Match, index: GraphIndex) -> None:
+        inputs, attrs = [match.codes, *op.inputs[1:]], replace(op.attrs, ending=match.ending)
+        source = merged_source((*match.ops, op))
+        index.replace(op, Op(op.type, op.name, inputs, list(op.outputs), attrs, source))
