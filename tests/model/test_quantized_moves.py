@@ -114,6 +114,15 @@ def moved() -> onnx.ModelProto:
     return net.made(net.conv(x, 32, 4, 1))
 
 
+def decoder() -> onnx.ModelProto:
+    """Convolutions between which pixels are doubled."""
+    net = Moving()
+    x = net.add("Relu", net.conv("x", 3, 16, 3, 4))
+    for _ in range(3):
+        x = net.add("Relu", net.conv(net.doubled(x), 16, 16, 3))
+    return net.made(net.conv(x, 16, 4, 1))
+
+
 # What is more than the float network's: tensors that two ops read in different scales are rounded
 # in a dispatch of their own.
 MORE = {unet: 1, yolo: 1, ssd: 0, moved: 0}
@@ -140,3 +149,11 @@ def test_codes_that_move_stay_codes(network: Any, way: str, tmp_path: Path) -> N
     assert types["Cast"] == types["Convolution"] == 0
     assert commands(made) <= commands(model) + MORE[network]
     assert memory_on_the_device(made)[1] <= memory_on_the_device(model)[1]
+
+
+def test_pixels_are_copied_as_bytes(tmp_path: Path) -> None:
+    model = decoder()
+    made = quantised(model, "per channel", tmp_path)
+    np.testing.assert_array_equal(steps(made, "auto")[1], steps(made, "cpu")[1])
+    assert commands(made) <= commands(model)
+    assert memory_on_the_device(made)[1] <= memory_on_the_device(model)[1] * 0.25

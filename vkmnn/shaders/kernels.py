@@ -4507,6 +4507,7 @@ InterpWidth: TypeAlias = Literal[
 InterpElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 InterpLoad: TypeAlias = Literal[
     "buffer",

@@ -8,10 +8,11 @@ from itertools import product
 import numpy as np
 
 from vkmnn.cpu_fallback.registry import AnyArray
+from vkmnn.ir import Op
 from vkmnn.ir.ops import CodeMean, GridSampleAttrs, InterpAttrs
 from vkmnn.shape.resizing import COORDINATE_MODES, GRID_PADDING_MODES, MODES, NEAREST_MODES
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
-from vkmnn.testing.cases.coded import codes_from
+from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn.testing.cases.shapes import f32, floats, integers
 
 Ints = tuple[int, ...]
@@ -31,6 +32,9 @@ def _resized(
 @shader_cases("interp")
 def interp(variant: Variant) -> Iterator[Case]:
     """All modes over one to four axes; extrapolation; integers, rounded and kept in range."""
+    if variant.element == "c8":
+        yield from _resized_codes()
+        return
     inner = int(variant.axes["width"])  # elements after the resized axes
     outside = 3.25 if variant.fp16 else 1e30
     for mode in MODES:
@@ -76,6 +80,29 @@ def interp(variant: Variant) -> Iterator[Case]:
             rtol=2e-6,
             atol=2e-6,
         )
+
+
+def _resized_codes() -> Iterator[Case]:
+    """Codes in bytes or floats become bytes or floats, in another scale or as they are."""
+    endings = (None, CodeMean(0.5, 0.75, -20.0, 90.0), CodeMean(2.0, 0.75, -128.0, 127.0, 1.5))
+    sizes = ((6, 14), (3, 5), (7, 7))
+    for low, ending, size in product((-57, -255), endings, sizes):
+        shape = (2, 5, 3, 7)
+        first, constants = as_bytes("x", "codes", shape, low)
+        attrs = InterpAttrs(ending=ending, axes=(2, 3))
+        resized = Op("Interp", "resized", ["codes", "", "", "sizes"], ["made"], attrs)
+        constants["sizes"] = np.array(size)
+        ops, feeds = [first, resized], {"x": codes_from(low, *shape)}
+        yield chain_case(ops, feeds, constants)
+        last, more = as_bytes("made", "last", shape, -128)
+        yield chain_case([*ops, last], feeds, constants | more)
+        if ending is not None:
+            yield chain_case([maximum("x", "codes", 2), resized, last], feeds, constants | more)
+    shape = (2, 5, 3, 4, 7)
+    first, constants = as_bytes("x", "codes", shape, -99)
+    constants["sizes"] = np.array([5, 3])
+    spaced = Op("Interp", "resized", ["codes", "", "", "sizes"], ["made"], InterpAttrs(axes=(2, 4)))
+    yield chain_case([first, spaced], {"x": codes_from(-99, *shape)}, constants)
 
 
 def _plain(dtype: str, *shape: int) -> AnyArray:

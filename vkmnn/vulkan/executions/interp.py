@@ -16,7 +16,7 @@ from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
 from vkmnn.shape.resizing import AxisResize, axis_taps, resize_axes
-from vkmnn.vulkan.byte_codes import rounding_spec
+from vkmnn.vulkan.byte_codes import code_shift, code_spec, rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule, apply_fp16_rule
@@ -142,16 +142,35 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         """Keep channel blocks if neither batch nor channels are resized and zero tails stay so."""
         attrs, x = self.attrs, self.operand(0)
         crops = attrs.coordinate_mode == "tf_crop_and_resize"
-        ending = attrs.ending
-        zeros = ending is None or ending.low <= 0.0 <= ending.high or x.shape[1] % 4 == 0
         blocked = (
             x.layout is Layout.NC4HW4
-            and zeros
+            and self._keeps_zeros()
             and all(axis.is_identity for axis in self._axes[:2])
             and (not crops or attrs.extrapolation_value == 0.0 or x.shape[1] % 4 == 0)
         )
         layout = Layout.NC4HW4 if blocked else Layout.NCHW
         return [layout, *[Layout.NCHW] * (len(self.inputs) - 1)], [layout]
+
+    def _keeps_zeros(self) -> bool:
+        """Return whether what is rounded leaves the lanes past the last channel as they are."""
+        ending = self.attrs.ending
+        inside = ending is None or ending.low <= 0.0 <= ending.high
+        return inside or self.operand(0).shape[1] % 4 == 0
+
+    def code_inputs(self) -> dict[int, int | None]:
+        """Copies of pixels by one dispatch read codes."""
+        pixels = all(taps.axis > 1 for step in self._steps for taps in step)
+        crops = self.attrs.coordinate_mode == "tf_crop_and_resize"
+        copies = self.attrs.mode == "nearest" and not crops and len(self.operand(0).shape) > 2
+        fits = copies and pixels and self._keeps_zeros()
+        return {0: None} if fits and len(self._steps) == 1 else {}
+
+    def made_codes(self) -> int | None:
+        """Copies of codes are codes, and what is rounded and not decoded."""
+        ending, x = self.attrs.ending, self.operand(0)
+        if ending is None or x.layout is not Layout.NC4HW4 or not self.code_inputs():
+            return x.codes
+        return code_shift(ending.low, ending.high) if ending.scale == 1.0 else None
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the input, unless the value of elements outside does not fit fp16."""
@@ -218,8 +237,13 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         row_stride = middle * sizes[last] * inner
         count = outer * rows.size * middle * columns.size * inner
         low, high = _limits(target.dtype)
+        coded = source.codes is not None or target.codes is not None
         encoder.dispatch_linear(
-            kernels.interp(width=4 if wide else 1, element=encoder.element, load=encoder.load),
+            kernels.interp(
+                width=4 if wide else 1,
+                element="c8" if coded else encoder.element,
+                load="buffer" if coded else encoder.load,
+            ),
             [
                 source,
                 encoder.literal(f"{self.op.name}:rows", rows.table(row_stride)),
@@ -245,6 +269,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
                 "MIDDLE": middle > 1,
                 "INNER": inner > 1,
                 **rounding,
+                **code_spec(x=source, y=target),
             },
         )
 
