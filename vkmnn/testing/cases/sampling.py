@@ -98,11 +98,11 @@ def _resized_codes() -> Iterator[Case]:
         yield chain_case([*ops, last], feeds, constants | more)
         if ending is not None:
             yield chain_case([maximum("x", "codes", 2), resized, last], feeds, constants | more)
-    shape = (2, 5, 3, 4, 7)
-    first, constants = as_bytes("x", "codes", shape, -99)
+    space = (2, 5, 3, 4, 7)
+    first, constants = as_bytes("x", "codes", space, -99)
     constants["sizes"] = np.array([5, 3])
     spaced = Op("Interp", "resized", ["codes", "", "", "sizes"], ["made"], InterpAttrs(axes=(2, 4)))
-    yield chain_case([first, spaced], {"x": codes_from(-99, *shape)}, constants)
+    yield chain_case([first, spaced], {"x": codes_from(-99, *space)}, constants)
 
 
 def _plain(dtype: str, *shape: int) -> AnyArray:
