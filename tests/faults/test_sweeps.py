@@ -86,7 +86,7 @@ def test_sessions_that_open_lost_devices_anew(model: Path, fault: Fault) -> None
         assert row.errors["made good"] > row.trials // 4
 
 
-@pytest.mark.parametrize("stride", [97, pytest.param(23, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [97, pytest.param(41, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "fault",
     [
