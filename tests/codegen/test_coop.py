@@ -9,12 +9,13 @@ import pytest
 
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.vulkan.attention_kernels import COOP_GROUPS, AttentionCoop
-from vkmnn.vulkan.gemm.coop_tiles import TILES_OF, Matrix
+from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, TILES_OF, Matrix
 
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
 ]
 ALL_TILES = [tile for sizes in TILES_OF.values() for same in sizes for tile in same]
+BYTE_TILES = [tile for sizes in BYTE_TILES_OF.values() for same in sizes for tile in same]
 _TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_RUNTIME_ARRAY = 21, 22, 23, 28, 29
 _TYPE_STRUCT, _TYPE_POINTER, _CONSTANT, _VARIABLE = 30, 32, 43, 59
 _TYPE_COOPERATIVE_MATRIX = 4456
@@ -79,8 +80,10 @@ def is_run(name: str, invocations: int, matrix: Matrix) -> bool:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("attention")])
 def test_shared_memory_of_products_is_what_the_rules_think(name: str) -> None:
-    family, _, tile_name, step, *more = name.split("_")
-    (tile,) = (tile for tile in ALL_TILES if (tile.name, tile.step) == (tile_name, int(step)))
+    of_bytes = "_codes_" in name
+    family, _, tile_name, step, *more = name.replace("_codes_", "_").split("_")
+    tiles = BYTE_TILES if of_bytes else ALL_TILES
+    (tile,) = (tile for tile in tiles if (tile.name, tile.step) == (tile_name, int(step)))
     norms = tile.norm_bytes if family == "matmul" and more[0] == "0" else 0  # K is not shared
     shared = shared_bytes(name)
     assert shared <= tile.shared_bytes + norms <= min(shared + 16, tile.max_shared)
@@ -104,3 +107,5 @@ def test_every_tile_has_kernels() -> None:
             wanted = f"{template}_coop_{tile.name}_{tile.step}"
             splits = {name.split("_")[4] for name in NAMES if name.startswith(f"{wanted}_")}
             assert splits == ({"0", "1"} if tile.splits else {"0"})
+    for tile in BYTE_TILES:
+        assert f"conv_codes_coop_{tile.name}_{tile.step}" in NAMES

@@ -34,6 +34,7 @@ SHORT_BECAUSE = {
     "cached_attention": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
     "cached_attention_subgroup": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
     "cached_attention_wide": f"{EXECUTIONS}/cached_attention.py:MAX_LOOP_ROUNDS",
+    "conv_codes_coop": "vkmnn/vulkan/gemm/families/codes_coop.py:MAX_K",
     "conv_coop": "vkmnn/vulkan/gemm/families/coop.py:MAX_TAP_PAIRS",
     "conv_depthwise": f"{CASES}/convolution_shapes.py::convolution_long_windows",
     "conv_dot": "vkmnn/vulkan/gemm/families/dot.py:MAX_K",

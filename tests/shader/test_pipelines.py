@@ -26,6 +26,7 @@ TWINS = {
     "attention_rotate": "attention_tile",
     "cached_attention_subgroup": "cached_attention",
     "cached_attention_wide": "cached_attention",
+    "conv_codes_coop": "conv_shared",
     "conv_coop": "conv_tile",
     "conv_dot": "conv_shared",
     "conv_rotate": "conv_tile",

@@ -4,7 +4,7 @@ For tests only: a kernel for subgroups of 32 then computes the same on a device 
 4 or 8 invocations, slowly. Shuffles go through shared memory. All they ask for is what
 `include/group.glsl.j2` keeps to as well: they stand in control flow that is uniform in the
 workgroup, and workgroups are rows along x. Matrices are those of `include/coop.glsl.j2`: the
-operands of a product are read from shared memory when they are multiplied, not when they are
+operands of a product, float16 or signed bytes, are read from shared memory when they are multiplied, not when they are
 loaded, so that they need no storage; each invocation holds and computes eight of their sums, in
 two rows and four columns.
 """
@@ -33,7 +33,7 @@ MAX_SHUFFLES = 32
 _TYPES = ("float", "vec2", "vec4", "int", "ivec2", "ivec4", "uint", "uvec2", "uvec4")
 _EXTENSION = re.compile(
     r"#extension GL_(KHR_(shader_subgroup|cooperative_matrix|memory_scope_semantics)|"
-    r"EXT_shader_explicit_arithmetic_types_float16)"
+    r"EXT_shader_explicit_arithmetic_types_(float16|int8))"
 )
 _SIZE = re.compile(r"const uint SUBGROUP_SIZE = \d+u;")
 _NAMES = """\
@@ -59,7 +59,7 @@ _SUMS = re.compile(r"coopmat<\w+, gl_ScopeSubgroup, (\d+), (\d+), gl_MatrixUseAc
 _DECLARED = re.compile(rf"{_MATRIX.pattern} (\w+)")
 _FILLED = re.compile(r"(coopmat<[^>]*Accumulator>)\(([^()]*)\)")
 _ACCESSED = re.compile(r"coopMat(?:Load|Store)\((\w+), (\w+), .*Layout(\w+)Major\)")
-_SHARED = re.compile(r"shared uvec4 (\w+)\[")
+_SHARED = re.compile(r"shared (uvec[24]) (\w+)\[")
 _TYPES_OF_USES = {"A": "EmulatedOperand", "B": "EmulatedOperand", "Accumulator": "EmulatedSums"}
 _LAYOUTS = {"A": "Row", "B": "Column", "Accumulator": "Row"}
 _COLUMN = """\
@@ -67,6 +67,41 @@ _COLUMN = """\
         sums.first.{lane} += emulated_dot(row0, column);
         sums.second.{lane} += emulated_dot(row1, column);"""
 _COLUMNS = "\n".join(_COLUMN.format(number=i, lane=lane) for i, lane in enumerate("xyzw"))
+# Products of what a cell of shared memory holds of a row and a column, added up.
+_DOT_OF_HALVES = """\
+float emulated_dot(uvec4 a, uvec4 b)
+{
+    vec2 sum = unpackHalf2x16(a.x) * unpackHalf2x16(b.x);
+    sum += unpackHalf2x16(a.y) * unpackHalf2x16(b.y);
+    sum += unpackHalf2x16(a.z) * unpackHalf2x16(b.z);
+    sum += unpackHalf2x16(a.w) * unpackHalf2x16(b.w);
+    return sum.x + sum.y;
+}
+"""
+_DOT_OF_BYTES = """\
+int emulated_dot(uint a, uint b)
+{
+    ivec4 products = ivec4(a) << ivec4(24, 16, 8, 0) >> 24;
+    products *= ivec4(b) << ivec4(24, 16, 8, 0) >> 24;
+    return products.x + products.y + products.z + products.w;
+}
+int emulated_dot(uvec2 a, uvec2 b)
+{
+    return emulated_dot(a.x, b.x) + emulated_dot(a.y, b.y);
+}
+int emulated_dot(uvec4 a, uvec4 b)
+{
+    return emulated_dot(a.xy, b.xy) + emulated_dot(a.zw, b.zw);
+}
+"""
+_STORED = """\
+    MEMORY[at] = first;
+    MEMORY[at + stride] = second;"""
+_STORED_IN_HALVES = """\
+    MEMORY[at] = first.xy;
+    MEMORY[at + 1u] = first.zw;
+    MEMORY[at + stride] = second.xy;
+    MEMORY[at + stride + 1u] = second.zw;"""
 _MATRICES = f"""\
 struct EmulatedOperand
 {{
@@ -75,43 +110,36 @@ struct EmulatedOperand
 }};
 struct EmulatedSums
 {{
-    vec4 first;
-    vec4 second;
+    SUMS first;
+    SUMS second;
 }};
 #define coopMatLoad(matrix, memory, place, stride, layout) matrix = EmulatedOperand(place, stride)
 #define coopMatStore(matrix, memory, place, stride, layout) emulated_store(matrix, place, stride)
 void emulated_store(EmulatedSums sums, uint place, uint stride)
 {{
     uint lane = gl_SubgroupInvocationID;
-    uint at = place + lane / ACROSS * 2u * stride + lane % ACROSS;
-    MEMORY[at] = floatBitsToUint(sums.first);
-    MEMORY[at + stride] = floatBitsToUint(sums.second);
+    uint at = place + lane / ACROSS * 2u * stride + lane % ACROSS * CELLS;
+    uvec4 first = UINTS(sums.first);
+    uvec4 second = UINTS(sums.second);
+STORED
 }}
-float emulated_dot(uvec4 a, uvec4 b)
-{{
-    vec2 sum = unpackHalf2x16(a.x) * unpackHalf2x16(b.x);
-    sum += unpackHalf2x16(a.y) * unpackHalf2x16(b.y);
-    sum += unpackHalf2x16(a.z) * unpackHalf2x16(b.z);
-    sum += unpackHalf2x16(a.w) * unpackHalf2x16(b.w);
-    return sum.x + sum.y;
-}}
-EmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
+DOTEmulatedSums coopMatMulAdd(EmulatedOperand a, EmulatedOperand b, EmulatedSums sums)
 {{
     uint lane = gl_SubgroupInvocationID;
     uint left = a.at + lane / ACROSS * 2u * a.stride;
     uint right = b.at + lane % ACROSS * 4u * b.stride;
     [[dont_unroll]] for (uint k = 0u; k < VECTORS; ++k)
     {{
-        uvec4 row0 = MEMORY[left + k];
-        uvec4 row1 = MEMORY[left + a.stride + k];
-        uvec4 column;
+        CELL row0 = MEMORY[left + k];
+        CELL row1 = MEMORY[left + a.stride + k];
+        CELL column;
 {_COLUMNS}
     }}
     return sums;
 }}"""
 # What comes with cooperative matrices: emulated ones are structures of floats.
 _OF_MATRICES = frozenset(
-    {"cooperative_matrix", "float16", "vulkan_memory_model", "spirv_1_6", "maintenance4"}
+    {"cooperative_matrix", "float16", "int8", "vulkan_memory_model", "spirv_1_6", "maintenance4"}
 )
 
 
@@ -139,9 +167,9 @@ def emulate(rendered: Rendered) -> Rendered:
             functions = (_SHUFFLE.format(type=name) for name in _TYPES if shuffles)
             lines += "\n".join([_NAMES, *functions]).splitlines()
         elif matrices and (memory := _SHARED.match(line)):
-            lines += _coopmat(rendered, memory.group(1)).splitlines()
+            lines += _coopmat(rendered, *memory.groups()).splitlines()
         elif matrices:
-            filled = _FILLED.sub(r"\1(vec4(\2), vec4(\2))", line)
+            filled = _FILLED.sub(_fill, line)
             lines = [_MATRIX.sub(lambda found: _TYPES_OF_USES[found.group(1)], filled)]
         text += lines
         places += [place] * len(lines)
@@ -149,26 +177,46 @@ def emulate(rendered: Rendered) -> Rendered:
     return Rendered("\n".join(text) + "\n", tuple(places), declared)
 
 
-def _coopmat(rendered: Rendered, memory: str) -> str:
-    """Return what stands for the matrices, of the sizes that a variant's have."""
+def _fill(found: re.Match[str]) -> str:
+    """Return what fills sums with a number."""
+    matrix, number = found.groups()
+    vector = "ivec4" if matrix.startswith("coopmat<int,") else "vec4"
+    return f"{matrix}({vector}({number}), {vector}({number}))"
+
+
+def _coopmat(rendered: Rendered, cell: str, memory: str) -> str:
+    """Return what stands for the matrices, of the sizes and elements that a variant's have."""
     rows, columns = map(int, _SUMS.findall(rendered.text)[0])
+    of_bytes = "coopmat<int8_t," in rendered.text
     k = int(_OPERAND.findall(rendered.text)[0])
-    if rows * columns != 8 * rendered.declared.subgroup_size or k % 8:
+    each = (16 if of_bytes else 8) // (2 if cell == "uvec2" else 1)
+    if rows * columns != 8 * rendered.declared.subgroup_size or k % each:
         raise ShaderError(
             f"matrices of {rows}x{columns}x{k} in subgroups of {rendered.declared.subgroup_size} "
             "cannot be emulated: an invocation holds eight sums"
         )
-    sizes = {"MEMORY": memory, "ACROSS": f"{columns // 4}u", "VECTORS": f"{k // 8}u"}
+    whole = cell == "uvec4"
+    names = {
+        "STORED": _STORED if whole else _STORED_IN_HALVES,
+        "DOT": _DOT_OF_BYTES if of_bytes else _DOT_OF_HALVES,
+        "MEMORY": memory,
+        "ACROSS": f"{columns // 4}u",
+        "VECTORS": f"{k // each}u",
+        "SUMS": "ivec4" if of_bytes else "vec4",
+        "UINTS": "uvec4" if of_bytes else "floatBitsToUint",
+        "CELLS": "1u" if whole else "2u",
+        "CELL": cell,
+    }
     text = _MATRICES
-    for name, value in sizes.items():
+    for name, value in names.items():
         text = text.replace(name, value)
     return text
 
 
 def _check_coopmat(rendered: Rendered) -> None:
-    """Refuse other memory than one shared array of uvec4, and other layouts than are emulated."""
+    """Refuse other memory than one shared array, and other layouts than are emulated."""
     uses = dict(found[::-1] for found in _DECLARED.findall(rendered.text))
-    memory = set(_SHARED.findall(rendered.text))
+    memory = {name for _, name in _SHARED.findall(rendered.text)}
     for number, line in enumerate(rendered.text.splitlines()):
         for matrix, array, layout in _ACCESSED.findall(line):
             if memory != {array} or layout != _LAYOUTS[uses[matrix]]:

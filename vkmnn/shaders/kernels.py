@@ -1559,6 +1559,144 @@ def cast(
     )
 
 
+ConvCodesCoopTile: TypeAlias = Literal[
+    "128x128w64x64k1m16x16x32s32",
+    "64x64w32x32k1m16x16x32s32",
+    "32x32w16x16k1m16x16x32s32",
+    "64x64w32x32k1m16x16x16s32",
+    "64x64w16x16k1m8x8x32s8",
+    "64x64w16x32k1m8x16x32s16",
+    "64x64w16x16k1m8x8x8s8",
+    "64x64w32x32k2m16x16x32s32",
+    "64x32w32x32k4m16x16x32s32",
+    "32x32w16x16k2m16x16x32s32",
+    "32x32w16x16k2m16x16x16s32",
+    "32x32w16x16k2m8x8x32s8",
+    "32x32w16x32k2m8x16x32s16",
+    "32x32w16x16k2m8x8x8s8",
+    "32x32w32x32k8m16x16x32s32",
+]
+ConvCodesCoopStep: TypeAlias = Literal[
+    64,
+    128,
+    256,
+]
+_CONV_CODES_COOP = struct.Struct("<I3i3I3i3iIIiiI4IIIIIff")
+
+
+class ConvCodesCoopParams(Params):
+    """Push constants of `conv_codes_coop`: 112 bytes.
+
+    Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
+    """
+
+    __slots__ = (
+        "pixels",
+        "in_size",
+        "out_size",
+        "stride",
+        "pad",
+        "k16",
+        "tiles",
+        "in_block",
+        "in_blocks",
+        "out_block",
+        "out_stride",
+        "out_offset",
+        "group_blocks",
+        "group_panels",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        k16: int,
+        tiles: int,
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.stride: Final = stride
+        self.pad: Final = pad
+        self.k16: Final = k16
+        self.tiles: Final = tiles
+        self.in_block: Final = in_block
+        self.in_blocks: Final = in_blocks
+        self.out_block: Final = out_block
+        self.out_stride: Final = out_stride
+        self.out_offset: Final = out_offset
+        self.group_blocks: Final = group_blocks
+        self.group_panels: Final = group_panels
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_CODES_COOP.pack(
+                self.pixels,
+                *array(self.in_size, 3),
+                *array(self.out_size, 3),
+                *array(self.stride, 3),
+                *array(self.pad, 3),
+                self.k16,
+                self.tiles,
+                self.in_block,
+                self.in_blocks,
+                self.out_block,
+                *array(self.out_stride, 4),
+                self.out_offset,
+                self.group_blocks,
+                self.group_panels,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_CODES_COOP, error) from None
+
+
+def conv_codes_coop(
+    *,
+    tile: ConvCodesCoopTile,
+    step: ConvCodesCoopStep,
+) -> Shader:
+    """Return a variant of `conv_codes_coop`.
+
+    Convolution of codes as an implicit GEMM by cooperative matrices of bytes, summed in whole
+    numbers. k counts fours of channel blocks, tap by tap: `taps` says for each four which texel
+    it is, counted from a pixel's first tap, how many of its blocks there are, and the tap's place
+    as depth and height · 65536 + width. Weights are rows [group][channel][four] of sixteen bytes.
+    x is bytes less X_SHIFT: pads are the bytes of zero, and `offset` adds, for each channel, what
+    that number makes of all its weights.
+    """
+    return _find(
+        "conv_codes_coop",
+        {
+            "tile": tile,
+            "step": step,
+        },
+    )
+
+
 ConvCoopTile: TypeAlias = Literal[
     "128x128w64x64k1",
     "64x128w32x64k1",

@@ -25,8 +25,9 @@ from vkmnn.vulkan.encoder import MIN_TEXELS, loads_of
 
 # What kernels for cooperative matrices look for, and the shared memory of devices that have them.
 COOPMAT_SHAPE = CooperativeMatrixShape(16, 16, 16, "f16", "f16", "f32", "f32", "subgroup", False)
+BYTES_SHAPE = CooperativeMatrixShape(16, 16, 32, "i8", "i8", "i32", "i32", "subgroup", False)
 _MATRIX = re.compile(r"m(\d+)x(\d+)x(\d+)s\d+")
-MATRIX_FEATURES = frozenset({"cooperative_matrix", "float16", "vulkan_memory_model"})
+MATRIX_FEATURES = frozenset({"cooperative_matrix", "float16", "int8", "vulkan_memory_model"})
 SHARED_MEMORY = 49_152
 
 
@@ -95,9 +96,11 @@ def lacking(device: Device, shader: Shader) -> str | None:
     reason = device.supports(shader)
     if reason or "cooperative_matrix" not in shader.requires:
         return reason
-    sizes = _matrix_of(shader.name)
-    listed = any((s.m, s.n, s.k) == sizes for s in device.info.cooperative_matrices)
-    return None if listed else f"{shader.name} needs matrices of {sizes}, which are not listed"
+    wanted = _shape_of(shader)
+    if wanted in device.info.cooperative_matrices:
+        return None
+    sizes = wanted.m, wanted.n, wanted.k
+    return f"{shader.name} needs matrices of {sizes}, which are not listed"
 
 
 def bench_for(variant: Variant, device: Device) -> Bench | str:
@@ -118,7 +121,7 @@ def bench_for(variant: Variant, device: Device) -> Bench | str:
             return other
         info, emulated = _with_subgroups(info, shader.subgroup_size), True
         if "cooperative_matrix" in shader.requires:
-            info = _with_coopmat(info, variant)
+            info = _with_coopmat(info, shader)
     texels = any(binding.type is BindingType.TEXEL for binding in shader.bindings)
     if texels and "texel" not in loads_of(info):
         longer = max(MIN_TEXELS, info.limits.max_texel_buffer_elements)
@@ -138,20 +141,22 @@ def _with_subgroups(info: DeviceInfo, size: int) -> DeviceInfo:
     )
 
 
-def _matrix_of(name: str) -> tuple[int, ...]:
-    """Return m, n and k of the matrices of a variant, as its axis `tile` names them."""
-    found = _MATRIX.search(name)
-    large = (COOPMAT_SHAPE.m, COOPMAT_SHAPE.n, COOPMAT_SHAPE.k)
-    return tuple(map(int, found.groups())) if found else large
+def _shape_of(shader: Shader) -> CooperativeMatrixShape:
+    """Return the matrices of a variant: of bytes where it asks for these, as `tile` names them."""
+    shape = BYTES_SHAPE if "int8" in shader.requires else COOPMAT_SHAPE
+    found = _MATRIX.search(shader.name)
+    if found is None:
+        return shape
+    m, n, k = map(int, found.groups())
+    return replace(shape, m=m, n=n, k=k)
 
 
-def _with_coopmat(info: DeviceInfo, variant: Variant) -> DeviceInfo:
+def _with_coopmat(info: DeviceInfo, shader: Shader) -> DeviceInfo:
     """Return a device that has the matrices of a variant."""
-    m, n, k = _matrix_of(variant.name)
     shared = max(SHARED_MEMORY, info.limits.max_shared_memory)
     return replace(
         info,
-        cooperative_matrices=(replace(COOPMAT_SHAPE, m=m, n=n, k=k),),
+        cooperative_matrices=(_shape_of(shader),),
         features=info.features | MATRIX_FEATURES,
         limits=replace(info.limits, max_shared_memory=shared),
     )

@@ -13,10 +13,22 @@ from tests.device_infos import LARGE_GPU
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.ir import DType, TensorInfo
 from vkmnn.runtime.device_info import DeviceInfo, DeviceType
+from vkmnn.runtime.device_profiles import load_profile
 from vkmnn.shaders import kernels
+from vkmnn.testing.emulation import BYTES_SHAPE
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, SHUFFLES
 from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
+from vkmnn.vulkan.gemm.coop_tiles import (
+    AMD_BYTES,
+    BYTE_FEATURES,
+    LARGE_BYTES,
+    LLVMPIPE_BYTES,
+    XE_BYTES,
+    Matrix,
+    byte_matrix_of,
+)
 from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
+from vkmnn.vulkan.gemm.families.codes_coop import ConvCodesCoop
 from vkmnn.vulkan.gemm.families.dot import MAX_K, ConvDot, MatMulDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.row import ConvRow
@@ -304,6 +316,55 @@ def test_dot_products_come_late_elsewhere(features: set[str], dots: bool, offere
     ranked = rank_convolution(RESNET_50[3], Target(info, narrow=True, dots=dots))
     assert not isinstance(ranked[0], ConvDot)
     assert any(isinstance(kernel, ConvDot) for kernel in ranked) == offered
+
+
+MATRICES = replace(
+    DOTS,
+    features=DOTS.features | BYTE_FEATURES,
+    cooperative_matrices=(BYTES_SHAPE,),
+)
+
+
+# The first layer has three channels, of which matrices would make sixteen.
+@pytest.mark.parametrize("problem", RESNET_50[1:])
+def test_codes_go_to_matrices_of_bytes_where_there_are_some(problem: ConvProblem) -> None:
+    """The device's list decides: of these sizes and types, not saturating."""
+    ranked = rank_convolution(problem, Target(MATRICES, narrow=True, dots=True))
+    assert isinstance(ranked[0], ConvCodesCoop)
+    assert ranked[0].tile.matrix == LARGE_BYTES
+    unlike = (
+        *(replace(BYTES_SHAPE, saturating=True), replace(BYTES_SHAPE, c="u32", result="u32")),
+        *(replace(BYTES_SHAPE, a="u8"), replace(BYTES_SHAPE, k=64)),
+    )
+    for shape in unlike:
+        info = replace(MATRICES, cooperative_matrices=(shape,))
+        ranked = rank_convolution(problem, Target(info, narrow=True, dots=True))
+        assert not any(isinstance(kernel, ConvCodesCoop) for kernel in ranked)
+    floats = rank_convolution(problem, Target(MATRICES))
+    assert not any(isinstance(kernel, ConvCodesCoop) for kernel in floats)
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [
+        ("nvidia-h200", LARGE_BYTES),
+        ("radeon-rx-7900-xtx", AMD_BYTES),
+        ("intel-arc-a770", XE_BYTES),
+        ("radeon-rx-6800", None),
+        ("lavapipe-26.2", LLVMPIPE_BYTES),
+    ],
+)
+def test_devices_have_matrices_of_bytes(name: str, matrix: Matrix | None) -> None:
+    profile = load_profile(name)
+    matrices, features = profile.cooperative_matrices, profile.features
+    described = replace(LARGE_GPU, features=features, cooperative_matrices=matrices)
+    assert byte_matrix_of(replace(described, limits=profile.limits)) == matrix
+
+
+def test_narrow_layers_leave_matrices_alone() -> None:
+    few = convolution(3, 8, 112, 3)
+    ranked = rank_convolution(few, Target(MATRICES, narrow=True, dots=True))
+    assert not isinstance(ranked[0], ConvCodesCoop)
 
 
 def test_dot_products_leave_narrow_layers_alone() -> None:

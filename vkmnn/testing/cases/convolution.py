@@ -382,6 +382,37 @@ def conv_coop(variant: Variant) -> Iterator[Case]:
         yield make.transposed((1, 16, 3, 5), (16, 8, 2, 6), (2, 3), 2, together=True)
 
 
+@shader_cases("conv_codes_coop")
+def conv_codes_coop(variant: Variant) -> Iterator[Case]:
+    """Codes of every sign; several tiles and steps, none whole; pads, groups, one to three axes."""
+    rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
+    step = int(variant.axes["step"])
+    make = Maker()
+    x, w = (2, 7, 9, 5), (38, 7, 3, 2)
+    yield make.in_bytes(x, w, -57, strides=(2, 1), pads=(1, 0, 2, 3), residual=True)
+    long = 2 * step + 37
+    yield make.in_bytes(
+        (1, long, rows + 3), (columns + 4, long, 1), -128, residual=True, table=True
+    )
+    if rows > 64:
+        return
+    window = (2, 21, rows // 8 + 1, 8)
+    yield make.in_bytes(window, (columns + 6, 21, 3, 5), 0, pads=(2, 0, 3, 4), residual=True)
+    grouped = step + 12
+    yield make.in_bytes((1, 2 * grouped, 3, 5), (24, grouped, 1, 1), -1, group=2, residual=True)
+    yield make.in_bytes((0, 7, 5, 5), (4, 7, 3, 3), -9)
+    yield make.in_bytes((1, 1, 1, 1), (2, 1, 1, 1), -255)
+    if rows == 32:
+        yield make.in_bytes(x, w, -77, dilations=(2, 3), residual=True, floats="made")
+        yield make.in_bytes((3, 16, 4, 3), (120, 8, 2, 2), -1, pads=(0, 1, 1, 0), group=2)
+        volume, kernel = (2, 5, 5, 4, 7), (3, 5, 2, 3, 2)
+        apart = VOLUME["dilations"]
+        yield make.in_bytes(volume, kernel, -9, pads=VOLUME["pads"], dilations=apart, residual=True)
+        # Whole steps: of one tap, and of several.
+        yield make.in_bytes((1, 2 * step, 3, rows), (7, 2 * step, 1, 1), -5, strides=(2, 3))
+        yield make.in_bytes((1, step, 6, 5), (columns, step, 3, 3), -5, residual=True)
+
+
 @shader_cases("conv_rotate")
 def conv_rotate(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes."""

@@ -1,4 +1,6 @@
-"""Which tile of cooperative matrices computes a float16 product: a table, ranked by time.
+"""Which tile of cooperative matrices computes a product: a table, ranked by time.
+
+Operands are float16, summed in float32, or signed bytes, summed in whole numbers of 32 bits.
 
 Convolutions are products too, as in `shared_tiles`. docs/decisions/gemm-families.md
 says where the numbers come from.
@@ -20,26 +22,40 @@ from vkmnn.vulkan.encoder import ceil_div
 from vkmnn.vulkan.gemm.problem import Gemm
 from vkmnn.vulkan.gemm.split import parts_of, used_parts
 
-# The smallest k that operands are padded to: elements of a uvec4.
+VECTOR_BYTES = 16
+"""Operands are loaded, and padded along k, in uvec4s."""
 VECTOR = 8
+"""Elements of one in float16."""
 
-FEATURES = frozenset(
+_FEATURES = frozenset(
     {
-        *("cooperative_matrix", "float16", "vulkan_memory_model", "storage16"),
+        *("cooperative_matrix", "vulkan_memory_model"),
         *("subgroup_basic", "subgroup_size_control", "full_subgroups"),
     }
 )
-_KINDS = ("f16", "f16", "f32", "f32", "subgroup")
+FEATURES = _FEATURES | {"float16", "storage16"}
+"""Of devices whose matrices of float16 the kernels use."""
+BYTE_FEATURES = _FEATURES | {"int8"}
+"""Of devices whose matrices of signed bytes the kernels use."""
+# By the bytes of an element of the operands.
+_KINDS = {
+    1: ("i8", "i8", "i32", "i32", "subgroup"),
+    2: ("f16", "f16", "f32", "f32", "subgroup"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Matrices M x K by K x N that a subgroup of `subgroup` invocations multiplies at a time."""
+    """Matrices M x K by K x N that a subgroup of `subgroup` invocations multiplies at a time.
+
+    Elements have two bytes where they are float16, and one where they are whole numbers.
+    """
 
     m: int
     n: int
     k: int
     subgroup: int
+    element_bytes: int = 2
 
     @property
     def name(self) -> str:
@@ -47,10 +63,11 @@ class Matrix:
         return f"m{self.m}x{self.n}x{self.k}s{self.subgroup}"
 
     def runs_on(self, info: DeviceInfo) -> bool:
-        """Return whether a device lists these sizes, for float16 summed in float32."""
+        """Return whether a device lists these sizes, and sums in four bytes."""
         smallest, largest = info.limits.subgroup_size_range
         return smallest <= self.subgroup <= largest and any(
-            (shape.m, shape.n, shape.k) == (self.m, self.n, self.k) and _has_kinds(shape)
+            (shape.m, shape.n, shape.k) == (self.m, self.n, self.k)
+            and _has_kinds(shape, self.element_bytes)
             for shape in info.cooperative_matrices
         )
 
@@ -63,6 +80,13 @@ XE_MATRIX = Matrix(8, 8, 16, 8)
 """Intel before that."""
 LLVMPIPE_MATRIX = Matrix(8, 8, 8, 8)
 """Mesa's llvmpipe from 26 on, where vectors have 256 bits."""
+
+LARGE_BYTES = Matrix(16, 16, 32, 32, 1)
+"""NVIDIA, for signed bytes; the others as above."""
+AMD_BYTES = Matrix(16, 16, 16, 32, 1)
+XE2_BYTES = Matrix(8, 16, 32, 16, 1)
+XE_BYTES = Matrix(8, 8, 32, 8, 1)
+LLVMPIPE_BYTES = Matrix(8, 8, 8, 8, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +114,8 @@ class CoopTile:
 
     @property
     def splits(self) -> bool:
-        """Whether there is a kernel whose K is shared by workgroups."""
-        return self.groups > 1
+        """Whether there is a kernel whose K is shared by workgroups: there are none of bytes."""
+        return self.groups > 1 and self.matrix.element_bytes > 1
 
     @property
     def invocations(self) -> int:
@@ -102,7 +126,8 @@ class CoopTile:
     @property
     def stage_bytes(self) -> int:
         """Shared memory that a step takes."""
-        return 16 * (self.rows + self.columns) * (self.step // VECTOR + 1)
+        vectors = self.step * self.matrix.element_bytes // VECTOR_BYTES
+        return VECTOR_BYTES * (self.rows + self.columns) * (vectors + 1)
 
     @property
     def buffers(self) -> int:
@@ -130,7 +155,7 @@ class CoopTile:
     @property
     def max_shared(self) -> int:
         """The most that the template asks for; devices with small matrices have less."""
-        return MAX_SHARED if self.matrix == LARGE_MATRIX else MAX_SHARED_SMALL
+        return MAX_SHARED if self.matrix.subgroup == 32 else MAX_SHARED_SMALL
 
     @property
     def part_elements(self) -> int:
@@ -207,6 +232,26 @@ TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
     LLVMPIPE_MATRIX: _small(LLVMPIPE_MATRIX, 16),
 }
 
+_LARGE_BYTES = (
+    (CoopTile(128, 128, 64, 64, 64, 1, LARGE_BYTES),),
+    (CoopTile(64, 64, 64, 32, 32, 1, LARGE_BYTES), CoopTile(64, 64, 128, 32, 32, 2, LARGE_BYTES)),
+    (CoopTile(64, 32, 128, 32, 32, 4, LARGE_BYTES),),
+    (CoopTile(32, 32, 128, 16, 16, 2, LARGE_BYTES), CoopTile(32, 32, 256, 32, 32, 8, LARGE_BYTES)),
+    (CoopTile(32, 32, 64, 16, 16, 1, LARGE_BYTES),),
+)
+_AMD_BYTES = (
+    (CoopTile(64, 64, 64, 32, 32, 1, AMD_BYTES),),
+    (CoopTile(32, 32, 128, 16, 16, 2, AMD_BYTES),),
+)
+BYTE_TILES_OF: dict[Matrix, tuple[tuple[CoopTile, ...], ...]] = {
+    LARGE_BYTES: _LARGE_BYTES,
+    AMD_BYTES: _AMD_BYTES,
+    XE2_BYTES: _small(XE2_BYTES, 32),
+    XE_BYTES: _small(XE_BYTES, 16),
+    LLVMPIPE_BYTES: _small(LLVMPIPE_BYTES, 16),
+}
+"""The same for signed bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class CoopKernel:
@@ -239,9 +284,16 @@ def matrix_of(info: DeviceInfo) -> Matrix | None:
     return next((matrix for matrix in TILES_OF if matrix.runs_on(info)), None)
 
 
-def _has_kinds(shape: CooperativeMatrixShape) -> bool:
+def byte_matrix_of(info: DeviceInfo) -> Matrix | None:
+    """Return the matrices of signed bytes that the kernels use on a device, None without any."""
+    if not info.features >= BYTE_FEATURES:
+        return None
+    return next((matrix for matrix in BYTE_TILES_OF if matrix.runs_on(info)), None)
+
+
+def _has_kinds(shape: CooperativeMatrixShape, element_bytes: int) -> bool:
     kinds = (shape.a, shape.b, shape.c, shape.result, shape.scope)
-    return kinds == _KINDS and not shape.saturating
+    return kinds == _KINDS[element_bytes] and not shape.saturating
 
 
 def rank_coop(gemm: Gemm, info: DeviceInfo, weight_bytes: int = 0) -> list[CoopKernel]:
@@ -261,14 +313,15 @@ def timed_coop(
     weight_bytes: int = 0,
     *,
     needed: int = 0,
+    of_bytes: bool = False,
 ) -> list[tuple[float, CoopKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
     is offered, as if it took forever. `needed` are the multiplications of the problem, where
-    `gemm` is filled up.
+    `gemm` is filled up. `of_bytes`: the operands are signed bytes, not float16.
     """
-    matrix = matrix_of(info)
+    matrix = byte_matrix_of(info) if of_bytes else matrix_of(info)
     if matrix is None or gemm.k == 0:
         return []
 
@@ -284,7 +337,7 @@ def timed_coop(
 
     offered: list[tuple[float, CoopKernel]] = []
     spare: list[tuple[float, CoopKernel]] = []
-    for tile in chain.from_iterable(TILES_OF[matrix]):
+    for tile in chain.from_iterable((BYTE_TILES_OF if of_bytes else TILES_OF)[matrix]):
         if not tile.fits(info):
             continue
         offered.append(timed(CoopKernel(tile)))
@@ -319,24 +372,24 @@ def coop_cost(
         normed: the kernel normalises the rows of the left operand.
         keeps: and stores them.
     """
-    tile = kernel.tile
+    tile, size = kernel.tile, kernel.tile.matrix.element_bytes
     # Every subgroup reads its rows and columns of a step from shared memory.
     reads = tile.invocations // tile.matrix.subgroup * (tile.sub_rows + tile.sub_columns)
     tiling = Tiling(
         tiles=tile.workgroups(gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
-        left_bytes=2 * tile.rows * tile.step,
-        right_bytes=2 * tile.columns * tile.step,
-        staged_bytes=2 * tile.step * (reads / tile.groups + tile.rows + tile.columns),
-        flops=2 * tile.rows * tile.columns * tile.step,
+        left_bytes=size * tile.rows * tile.step,
+        right_bytes=size * tile.columns * tile.step,
+        staged_bytes=size * tile.step * (reads / tile.groups + tile.rows + tile.columns),
+        flops=size * tile.rows * tile.columns * tile.step,  # bytes go twice as fast
         results=tile.rows * tile.columns,
         invocations=tile.invocations,
         registers=tile.registers,
         shared=tile.shared_bytes + (tile.norm_bytes if normed else 0),
         groups=tile.groups,
         buffers=tile.buffers,
-        weight_bytes=2 * gemm.columns * gemm.k * gemm.batches,
+        weight_bytes=size * gemm.columns * gemm.k * gemm.batches,
         matrices=True,
         lane_flops=MOMENT_FLOPS * tile.rows * tile.step if normed else 0.0,
         closing=normed + keeps,

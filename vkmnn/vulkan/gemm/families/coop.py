@@ -153,17 +153,8 @@ class ConvCoop(CoopKernel, ConvKernel):
         return "coop"
 
     def pack(self, w: Array, group: int) -> Array:
-        """Pack weights [O, C/group, taps] as [group][O/group][tap][C/group].
-
-        Output channels fill whole blocks of four, input channels whole pairs of blocks, with zeros.
-        """
-        _, inputs, taps = w.shape
-        outputs = w.shape[0] // group
-        split = w.reshape(group, outputs, inputs, taps)
-        padding = ((0, 0), (0, -outputs % 4), (0, -inputs % VECTOR), (0, 0))
-        padded = np.pad(split, padding) if any(map(any, padding)) else split
-        ordered: Array = padded.transpose(0, 1, 3, 2)
-        return ordered
+        """Return weights as `pack_rows` does; input channels fill whole pairs of blocks."""
+        return pack_rows(w, group, VECTOR)
 
     def elements(self, problem: ConvProblem) -> int:
         """Return how many elements the packed weights have."""
@@ -208,6 +199,20 @@ def _packing_us(problem: MatMulProblem, target: Target) -> float:
     elements = max(matrices[0] * problem.m, matrices[1] * problem.n) * problem.k
     packed = pass_cost(2 * target.element_bytes * elements, target.info)
     return packed.total + class_of(target.info).gap_us
+
+
+def pack_rows(w: Array, group: int, vector: int) -> Array:
+    """Pack weights [O, C/group, taps] as [group][O/group][tap][C/group].
+
+    Output channels fill whole blocks of four, input channels a multiple of `vector`, with zeros.
+    """
+    _, inputs, taps = w.shape
+    outputs = w.shape[0] // group
+    split = w.reshape(group, outputs, inputs, taps)
+    padding = ((0, 0), (0, -outputs % 4), (0, -inputs % vector), (0, 0))
+    padded = np.pad(split, padding) if any(map(any, padding)) else split
+    ordered: Array = padded.transpose(0, 1, 3, 2)
+    return ordered
 
 
 def _taps(problem: ConvProblem, bound: Binding, encoder: VulkanEncoder) -> Tensor:

@@ -48,10 +48,8 @@ TILES: tuple[kernels.ConvDotTile, ...] = ("64x64", "32x32")
 MAX_K = 1 << 16
 # Below, a tile is empty for the most part.
 MIN_K, MIN_OUTPUTS = 64, 16
-# The fraction of a multiprocessor's rate that a tile reaches, at a guess: no GPU was measured.
-EFFICIENCY = {"64x64": 1.0, "32x32": 0.6}
-# Multiprocessors of a device that does not tell.
-SMALL_GPU = 16
+# Words along K of a step, and what they hold.
+DEPTH, WORD = 16, 4
 
 
 @conv_family
@@ -71,13 +69,43 @@ class ConvDot(ConvKernel):
         gemm = problem.gemm()
         if gemm.k > MAX_K:
             return
-        worth = gemm.k >= MIN_K and gemm.columns >= MIN_OUTPUTS
-        fast = Place.MADE_FOR_IT if worth and has_fast_dots(target.info) else Place.SPARE
+        fast = Place.MADE_FOR_IT if worth(gemm) and has_fast_dots(target.info) else Place.SPARE
         place = fast if target.gpu else Place.EMULATED
         for tile in TILES:
             kernel = cls(tile)
-            waves = ceil_div(kernel._tiles(problem), target.info.multiprocessors or SMALL_GPU)
-            yield Bid(kernel, place, waves * kernel.rows * 4 * kernel.panel / EFFICIENCY[tile])
+            expected = kernel.predict(problem, target)
+            us = weighed_us(expected.cost.total, expected.done, expected.needed)
+            yield Bid(kernel, place, us)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time of its tiles, whose words an invocation finds and loads one by one."""
+        gemm, tiles = problem.gemm(), self._tiles(problem)
+        rows, columns = self.rows, 4 * self.panel
+        each = (8, 4) if rows > 32 else (4, 4)
+        invocations = rows * columns // prod(each)
+        steps = ceil_div(gemm.k, WORD * DEPTH)
+        tiling = Tiling(
+            tiles=tiles,
+            parts=1,
+            steps=steps,
+            left_bytes=WORD * DEPTH * rows,
+            right_bytes=WORD * DEPTH * columns,
+            staged_bytes=4 * DEPTH * (invocations * sum(each) + rows + columns),
+            flops=2 * rows * columns * WORD * DEPTH,
+            results=rows * columns,
+            invocations=invocations,
+            registers=prod(each) + REGISTERS,
+            shared=16 * DEPTH * (rows // 4 + 1 + columns // 4),
+            groups=1,
+            buffers=1,
+            weight_bytes=gemm.columns * gemm.k * gemm.batches,
+            dots=True,
+            efficiency=TILE_EFFICIENCY[each],
+            lane_flops=LOAD_FLOPS * DEPTH * (rows + columns // 4),
+        )
+        cold = target.weight_bytes > class_of(target.info).cache_bytes
+        done = tiles * rows * columns * steps * WORD * DEPTH
+        return Expected(tiles_cost(tiling, target.info, cold), problem.work, done)
 
     @property
     def rows(self) -> int:
@@ -107,7 +135,7 @@ class ConvDot(ConvKernel):
         bound = bind_convolution(job, self, encoder)
         *inputs, y = bound.tensors
         one_tap = problem.kernel == (1, 1, 1)
-        offsets = _offsets(job, encoder)
+        offsets = offsets_of(job, encoder)
         taps = offsets
         if not one_tap:
             sizes = problem.in_size, problem.in_blocks, bound.sizes["in_block"]
@@ -131,7 +159,12 @@ class ConvDot(ConvKernel):
         return ceil_div(problem.pixels, self.rows) * panels
 
 
-def _offsets(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
+def worth(gemm: Gemm) -> bool:
+    """Return whether tiles of bytes are full for the most part."""
+    return gemm.k >= MIN_K and gemm.columns >= MIN_OUTPUTS
+
+
+def offsets_of(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
     """Return what the bytes of x fall short of the codes, times all weights of each channel."""
     weights, shift = job.weights, job.x.codes or 0
     width = ceil_div(job.problem.channels, 4) * 4
@@ -148,8 +181,8 @@ def _offsets(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
 # --- products -------------------------------------------------------------------------------------
 
 PRODUCT_TILES = (Tile(64, 64), Tile(32, 32), Tile(32, 32, 4))
-# Words along K that a group of invocations takes in a step, and what they hold.
-LINES, WORD = 8, 4
+# Words along K that a group of invocations takes in a step.
+LINES = 8
 # What an invocation does to make a word of four floats: two multiplications, four additions, and
 # what puts bytes together.
 WORD_FLOPS = 16

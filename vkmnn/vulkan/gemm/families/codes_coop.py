@@ -1,0 +1,131 @@
+"""Cooperative matrices of signed bytes, summed in whole numbers, for convolutions of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Array
+from vkmnn.records import dataclass
+from vkmnn.runtime.recorder import linear_groups
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
+from vkmnn.vulkan.gemm.binding import Binding, bind_convolution
+from vkmnn.vulkan.gemm.coop_tiles import VECTOR_BYTES, CoopKernel, coop_cost, timed_coop
+from vkmnn.vulkan.gemm.families.coop import MAX_TAP, pack_rows
+from vkmnn.vulkan.gemm.families.dot import MAX_K, offsets_of, worth
+from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.problem import ConvProblem
+from vkmnn.vulkan.gemm.weights import packed_elements
+from vkmnn.vulkan.spatial import Triple
+
+# Blocks of four channels whose bytes are a uvec4.
+BLOCKS = 4
+
+
+@conv_family
+@dataclass(frozen=True, slots=True)
+class ConvCodesCoop(CoopKernel, ConvKernel):
+    """Convolutions of codes by matrices of bytes; k counts fours of channel blocks."""
+
+    narrow = True
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:
+        """Take codes by signed bytes, by time, where `dot` does and the device has matrices."""
+        if not target.dots:
+            return
+        gemm = problem.gemm(VECTOR_BYTES)
+        reach = [(k - 1) * step for k, step in zip(problem.kernel, problem.dilation, strict=True)]
+        if gemm.k > MAX_K or max(reach) >= MAX_TAP:
+            return
+        made_for_it = Place.MADE_FOR_IT if worth(problem.gemm()) else Place.SPARE
+        place = made_for_it if target.gpu else Place.EMULATED
+        timed = timed_coop(
+            gemm, target.info, target.weight_bytes, needed=problem.work, of_bytes=True
+        )
+        for cost, kernel in timed:
+            yield Bid(cls(kernel.tile), place, cost)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time by `coop_tiles`."""
+        gemm = problem.gemm(VECTOR_BYTES)
+        cost = coop_cost(self, gemm, target.info, target.weight_bytes)
+        return Expected(cost, problem.work, self.tile.done(gemm))
+
+    @property
+    def panel(self) -> int:
+        """The columns of a tile."""
+        return self.tile.columns // 4
+
+    @property
+    def form(self) -> str:
+        """One for all tiles."""
+        return "codes_coop"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Return weights as `pack_rows` does; input channels fill whole uvec4s of bytes."""
+        return pack_rows(w, group, VECTOR_BYTES)
+
+    def elements(self, problem: ConvProblem) -> int:
+        """Return how many elements the packed weights have."""
+        depth = ceil_div(problem.inputs, VECTOR_BYTES) * VECTOR_BYTES
+        return packed_elements(problem.weight_groups, problem.outputs, depth, problem.taps, 1)
+
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        problem = job.problem
+        gemm = problem.gemm(VECTOR_BYTES)
+        bound = bind_convolution(job, self, encoder)
+        *inputs, y = bound.tensors
+        offsets = offsets_of(job, encoder)
+        one_tap = problem.kernel == (1, 1, 1)
+        taps = offsets if one_tap else _taps(problem, bound, encoder)
+        shader = kernels.conv_codes_coop(
+            tile=cast(kernels.ConvCodesCoopTile, self.tile.name),
+            step=cast(kernels.ConvCodesCoopStep, self.tile.step),
+        )
+        tiles = self.tile.workgroups(gemm)
+        params = kernels.ConvCodesCoopParams(k16=gemm.k // VECTOR_BYTES, tiles=tiles, **bound.sizes)
+        spec = {
+            **bound.spec,
+            **index_spec(shader, problem.pixels),
+            "TAIL": gemm.k % self.tile.step != 0,
+            "PADDED": problem.padded,
+            "ONE_TAP": one_tap,
+        }
+        groups = linear_groups(tiles, 1, encoder.info.limits)
+        encoder.dispatch(shader, [*inputs, taps, offsets, y], params, groups, spec)
+
+
+def _taps(problem: ConvProblem, bound: Binding, encoder: VulkanEncoder) -> Tensor:
+    sizes = problem.kernel, problem.dilation, problem.in_size
+    table = tap_table(*sizes, problem.in_blocks, bound.sizes["in_block"])
+    return encoder.literal("codes coop taps", table)
+
+
+@lru_cache(maxsize=256)
+def tap_table(
+    kernel: Triple, dilation: Triple, in_size: Triple, blocks: int, in_block: int
+) -> Array:
+    """Return for each four channel blocks of each tap what `conv_codes_coop` wants to know.
+
+    That is: distance in texels, how many of the blocks there are, depth, height · 65536 + width.
+    Cached, since plans share what they upload by the array's identity.
+    """
+    positions = np.indices(kernel).reshape(3, -1).T * np.array(dilation)
+    _, height, width = in_size
+    distance = positions @ np.array([height * width, width, 1])
+    first = np.arange(0, blocks, BLOCKS)
+    table = np.zeros((len(positions), len(first), 4), np.int32)
+    table[:, :, 0] = distance[:, None] + first * in_block
+    table[:, :, 1] = np.minimum(blocks - first, BLOCKS)
+    table[:, :, 2] = positions[:, :1]
+    table[:, :, 3] = positions[:, 1:2] << 16 | positions[:, 2:]
+    return table.reshape(-1, 4)
