@@ -10,6 +10,7 @@ import pytest
 from vkmnn.shaders.library import BUILTIN
 from vkmnn.vulkan.attention_kernels import COOP_GROUPS, AttentionCoop
 from vkmnn.vulkan.gemm.coop_tiles import BYTE_TILES_OF, TILES_OF, Matrix
+from vkmnn.vulkan.gemm.families.codes_coop import MAX_ROWS
 
 NAMES = [
     name for name, _, _ in BUILTIN.variants() if "cooperative_matrix" in BUILTIN.load(name).requires
@@ -84,7 +85,8 @@ def test_shared_memory_of_products_is_what_the_rules_think(name: str) -> None:
     family, _, tile_name, step, *more = name.replace("_codes_", "_").split("_")
     tiles = BYTE_TILES if of_bytes else ALL_TILES
     (tile,) = (tile for tile in tiles if (tile.name, tile.step) == (tile_name, int(step)))
-    norms = tile.norm_bytes if family == "matmul" and more[0] == "0" else 0  # K is not shared
+    normed = family == "matmul" and not of_bytes and more[0] == "0"  # K is not shared
+    norms = tile.norm_bytes if normed else 0
     shared = shared_bytes(name)
     assert shared <= tile.shared_bytes + norms <= min(shared + 16, tile.max_shared)
     assert is_run(name, tile.invocations, tile.matrix)
@@ -109,3 +111,5 @@ def test_every_tile_has_kernels() -> None:
             assert splits == ({"0", "1"} if tile.splits else {"0"})
     for tile in BYTE_TILES:
         assert f"conv_codes_coop_{tile.name}_{tile.step}" in NAMES
+        if tile.rows <= MAX_ROWS:
+            assert f"matmul_codes_coop_{tile.name}_{tile.step}_4" in NAMES

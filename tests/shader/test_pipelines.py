@@ -31,6 +31,7 @@ TWINS = {
     "conv_dot": "conv_shared",
     "conv_rotate": "conv_tile",
     "conv_row": "conv_tile",
+    "matmul_codes_coop": "matmul_shared",
     "matmul_coop": "matmul_tile",
     "matmul_dot": "matmul_shared",
     "matmul_rotate": "matmul_tile",

@@ -4,9 +4,9 @@ For tests only: a kernel for subgroups of 32 then computes the same on a device 
 4 or 8 invocations, slowly. Shuffles go through shared memory. All they ask for is what
 `include/group.glsl.j2` keeps to as well: they stand in control flow that is uniform in the
 workgroup, and workgroups are rows along x. Matrices are those of `include/coop.glsl.j2`: the
-operands of a product, float16 or signed bytes, are read from shared memory when they are multiplied, not when they are
-loaded, so that they need no storage; each invocation holds and computes eight of their sums, in
-two rows and four columns.
+operands of a product, float16 or signed bytes, are read from shared memory when they are
+multiplied, not when they are loaded, so that they need no storage; each invocation holds and
+computes eight of their sums, in two rows and four columns.
 """
 
 from __future__ import annotations

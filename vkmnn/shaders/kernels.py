@@ -5008,6 +5008,144 @@ def matmul_codes(
     )
 
 
+MatmulCodesCoopTile: TypeAlias = Literal[
+    "64x64w32x32k1m16x16x32s32",
+    "32x32w16x16k1m16x16x32s32",
+    "64x64w32x32k1m16x16x16s32",
+    "64x64w16x16k1m8x8x32s8",
+    "64x64w16x32k1m8x16x32s16",
+    "64x64w16x16k1m8x8x8s8",
+    "64x64w32x32k2m16x16x32s32",
+    "64x32w32x32k4m16x16x32s32",
+    "32x32w16x16k2m16x16x32s32",
+    "32x32w16x16k2m16x16x16s32",
+    "32x32w16x16k2m8x8x32s8",
+    "32x32w16x32k2m8x16x32s16",
+    "32x32w16x16k2m8x8x8s8",
+    "32x32w32x32k8m16x16x32s32",
+]
+MatmulCodesCoopStep: TypeAlias = Literal[
+    64,
+    128,
+    256,
+]
+MatmulCodesCoopAligned: TypeAlias = Literal[
+    4,
+    1,
+]
+_MATMUL_CODES_COOP = struct.Struct("<IIIIIII2I3I3IfffIIi")
+
+
+class MatmulCodesCoopParams(Params):
+    """Push constants of `matmul_codes_coop`: 84 bytes.
+
+    Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
+    """
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "a_row",
+        "a_step",
+        "b_panel",
+        "b_row",
+        "batch_size",
+        "a_batch",
+        "b_batch",
+        "alpha",
+        "act_alpha",
+        "act_beta",
+        "tiles",
+        "b_matrix",
+        "a_shift",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        a_row: int,
+        a_step: int,
+        b_panel: int,
+        b_row: int,
+        batch_size: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        alpha: float,
+        act_alpha: float,
+        act_beta: float,
+        tiles: int,
+        b_matrix: int,
+        a_shift: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.a_row: Final = a_row
+        self.a_step: Final = a_step
+        self.b_panel: Final = b_panel
+        self.b_row: Final = b_row
+        self.batch_size: Final = batch_size
+        self.a_batch: Final = a_batch
+        self.b_batch: Final = b_batch
+        self.alpha: Final = alpha
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+        self.tiles: Final = tiles
+        self.b_matrix: Final = b_matrix
+        self.a_shift: Final = a_shift
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_CODES_COOP.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.a_row,
+                self.a_step,
+                self.b_panel,
+                self.b_row,
+                *array(self.batch_size, 2),
+                *array(self.a_batch, 3),
+                *array(self.b_batch, 3),
+                self.alpha,
+                self.act_alpha,
+                self.act_beta,
+                self.tiles,
+                self.b_matrix,
+                self.a_shift,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_CODES_COOP, error) from None
+
+
+def matmul_codes_coop(
+    *,
+    tile: MatmulCodesCoopTile,
+    step: MatmulCodesCoopStep,
+    aligned: MatmulCodesCoopAligned,
+) -> Shader:
+    """Return a variant of `matmul_codes_coop`.
+
+    Product of codes by constant codes by cooperative matrices of bytes, summed in whole numbers.
+    The left operand is whole numbers in float32, of which words of four bytes are made on the way
+    to shared memory; `b` is rows of uvec4s along k, sixteen bytes each. Bytes of a are codes less
+    `a_shift`: `sums`, of b along K, make up for that. With POINTED, codes with the number in
+    `point` added are from 0 to 255.
+    """
+    return _find(
+        "matmul_codes_coop",
+        {
+            "tile": tile,
+            "step": step,
+            "aligned": aligned,
+        },
+    )
+
+
 MatmulCodesRowBits: TypeAlias = Literal[
     4,
     8,

@@ -28,7 +28,7 @@ from vkmnn.vulkan.gemm.coop_tiles import (
     byte_matrix_of,
 )
 from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
-from vkmnn.vulkan.gemm.families.codes_coop import ConvCodesCoop
+from vkmnn.vulkan.gemm.families.codes_coop import ConvCodesCoop, MatMulCodesCoop
 from vkmnn.vulkan.gemm.families.dot import MAX_K, ConvDot, MatMulDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
 from vkmnn.vulkan.gemm.families.row import ConvRow
@@ -359,6 +359,16 @@ def test_devices_have_matrices_of_bytes(name: str, matrix: Matrix | None) -> Non
     matrices, features = profile.cooperative_matrices, profile.features
     described = replace(LARGE_GPU, features=features, cooperative_matrices=matrices)
     assert byte_matrix_of(replace(described, limits=profile.limits)) == matrix
+
+
+@pytest.mark.parametrize("sizes", [(256, 2304, 768), (256, 768, 3072), (1024, 1024, 1024)])
+def test_products_of_codes_go_to_matrices_of_bytes(sizes: tuple[int, int, int]) -> None:
+    problem = MatMulProblem((), (), (), *sizes)
+    target = Target(MATRICES, narrow=True, dots=True, signed=True)
+    assert isinstance(rank_matmul(problem, target)[0], MatMulCodesCoop)
+    for other in (replace(target, signed=False), replace(target, dots=False), Target(MATRICES)):
+        ranked = rank_matmul(problem, other)
+        assert not any(isinstance(kernel, MatMulCodesCoop) for kernel in ranked)
 
 
 def test_narrow_layers_leave_matrices_alone() -> None:

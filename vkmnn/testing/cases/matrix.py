@@ -319,6 +319,25 @@ def matmul_dot(variant: Variant) -> Iterator[Case]:
     yield from _codes([((3, long), (long, n)), ((rows + 1, 9), (9, n))], narrow=True, taken=True)
 
 
+@shader_cases("matmul_codes_coop")
+def matmul_codes_coop(variant: Variant) -> Iterator[Case]:
+    """Codes of every sign by constants; several tiles and steps, none whole."""
+    rows, columns = map(int, str(variant.axes["tile"]).split("w")[0].split("x"))
+    small = 4 if variant.axes["aligned"] == 4 else 1
+    n, step = columns + (4 if small == 4 else 3), int(variant.axes["step"])
+    long = 3 * step - 3
+    yield _dots((2, 1, 2, rows + 5, long), (1, 3, 1, long, n), -57)
+    yield _dots((2 * rows, 2 * step), (2 * step, n - 4), -128, residual=True)
+    yield _dots((rows + 3, long), (long, n), -40, point=40)
+    if rows > 32:
+        return
+    yield _dots((rows + 7, 1), (1, small), -255)
+    yield _dots((1, long), (long, small), 0)
+    yield _dots((0, 3), (3, small), 0)
+    yield _dots((5, step + 5), (step + 5, n), -9)
+    yield from _codes([((3, long), (long, n)), ((rows + 1, 9), (9, n))], narrow=True, taken=True)
+
+
 def _dots(
     a: Shape,
     b: Shape,

@@ -314,12 +314,14 @@ def timed_coop(
     *,
     needed: int = 0,
     of_bytes: bool = False,
+    word_flops: float = 0.0,
 ) -> list[tuple[float, CoopKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
     is offered, as if it took forever. `needed` are the multiplications of the problem, where
     `gemm` is filled up. `of_bytes`: the operands are signed bytes, not float16.
+    `word_flops`: as of `coop_cost`.
     """
     matrix = byte_matrix_of(info) if of_bytes else matrix_of(info)
     if matrix is None or gemm.k == 0:
@@ -332,7 +334,7 @@ def timed_coop(
         least = least * matrix.m // gemm.rows
 
     def timed(kernel: CoopKernel) -> tuple[float, CoopKernel]:
-        us = coop_cost(kernel, gemm, info, weight_bytes).total
+        us = coop_cost(kernel, gemm, info, weight_bytes, word_flops=word_flops).total
         return weighed_us(us, kernel.tile.done(gemm), least), kernel
 
     offered: list[tuple[float, CoopKernel]] = []
@@ -361,6 +363,7 @@ def coop_cost(
     *,
     normed: bool = False,
     keeps: bool = False,
+    word_flops: float = 0.0,
 ) -> Cost:
     """Return the time that a kernel is expected to take; other arguments as of `rank_coop`.
 
@@ -371,6 +374,7 @@ def coop_cost(
         weight_bytes: of all constants of the network.
         normed: the kernel normalises the rows of the left operand.
         keeps: and stores them.
+        word_flops: the left operand is float32, of which making a word of bytes takes that.
     """
     tile, size = kernel.tile, kernel.tile.matrix.element_bytes
     # Every subgroup reads its rows and columns of a step from shared memory.
@@ -379,7 +383,7 @@ def coop_cost(
         tiles=tile.workgroups(gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
-        left_bytes=size * tile.rows * tile.step,
+        left_bytes=(4 if word_flops else size) * tile.rows * tile.step,
         right_bytes=size * tile.columns * tile.step,
         staged_bytes=size * tile.step * (reads / tile.groups + tile.rows + tile.columns),
         flops=size * tile.rows * tile.columns * tile.step,  # bytes go twice as fast
@@ -391,7 +395,7 @@ def coop_cost(
         buffers=tile.buffers,
         weight_bytes=size * gemm.columns * gemm.k * gemm.batches,
         matrices=True,
-        lane_flops=MOMENT_FLOPS * tile.rows * tile.step if normed else 0.0,
+        lane_flops=tile.rows * tile.step * (MOMENT_FLOPS * normed + word_flops / 4),
         closing=normed + keeps,
     )
     return tiles_cost(tiling, info, weight_bytes > class_of(info).cache_bytes)

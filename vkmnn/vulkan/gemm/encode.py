@@ -58,7 +58,8 @@ def convolution_kernels(
 
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
-    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.plain_y)
+    signed = job.shift == 0
+    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.plain_y, signed=signed)
     problem = job.problem
     candidates = matmul_kernels(problem, target, encoder)
     kernel = encoder.choose("matmul", _named(problem, target), candidates)

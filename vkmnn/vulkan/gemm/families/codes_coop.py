@@ -1,4 +1,7 @@
-"""Cooperative matrices of signed bytes, summed in whole numbers, for convolutions of codes."""
+"""Cooperative matrices of signed bytes, summed in whole numbers: convolutions, products of codes.
+
+Of products, the right operand is a constant whose numbers are signed bytes.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,24 @@ from vkmnn.runtime.recorder import linear_groups
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div, index_spec
-from vkmnn.vulkan.gemm.binding import Binding, bind_convolution
+from vkmnn.vulkan.gemm.binding import Binding, alignment, bind_convolution, bind_matmul
 from vkmnn.vulkan.gemm.coop_tiles import VECTOR_BYTES, CoopKernel, coop_cost, timed_coop
 from vkmnn.vulkan.gemm.families.coop import MAX_TAP, pack_rows
-from vkmnn.vulkan.gemm.families.dot import MAX_K, offsets_of, worth
-from vkmnn.vulkan.gemm.family import Bid, ConvKernel, Place, Target, conv_family
-from vkmnn.vulkan.gemm.job import ConvJob
-from vkmnn.vulkan.gemm.problem import ConvProblem
-from vkmnn.vulkan.gemm.weights import packed_elements
+from vkmnn.vulkan.gemm.families.dot import MAX_K, WORD_FLOPS, offsets_of, sums_of, worth
+from vkmnn.vulkan.gemm.family import (
+    Bid,
+    ConvKernel,
+    MatMulKernel,
+    Place,
+    Target,
+    conv_family,
+    matmul_family,
+)
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import Operand, left_operand, right_matrices
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import LOAD_FLOPS
+from vkmnn.vulkan.gemm.weights import packed_elements, words_of
 from vkmnn.vulkan.spatial import Triple
 
 # Blocks of four channels whose bytes are a uvec4.
@@ -129,3 +142,87 @@ def tap_table(
     table[:, :, 2] = positions[:, :1]
     table[:, :, 3] = positions[:, 1:2] << 16 | positions[:, 2:]
     return table.reshape(-1, 4)
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+@matmul_family
+@dataclass(frozen=True, slots=True)
+class MatMulCodesCoop(CoopKernel, MatMulKernel):
+    """Products of codes by constants, by matrices of bytes."""
+
+    narrow = True
+
+    @classmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
+        """Take codes by signed bytes, by time."""
+        if not (target.dots and target.signed) or target.fp16 or problem.k > MAX_K:
+            return
+        place = Place.TIMED if target.gpu else Place.EMULATED
+        timed = timed_coop(
+            problem.gemm, target.info, target.weight_bytes, of_bytes=True, word_flops=_MADE_FLOPS
+        )
+        for cost, kernel in timed:
+            if kernel.tile.rows <= MAX_ROWS:
+                yield Bid(cls(kernel.tile), place, cost)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time by `coop_tiles`, with the words that are made on the way."""
+        gemm, total = problem.gemm, target.weight_bytes
+        cost = coop_cost(self, gemm, target.info, total, word_flops=_MADE_FLOPS)
+        return Expected(cost, gemm.work, self.tile.done(gemm))
+
+    def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
+        """Return both operands: floats, and rows of bytes along k."""
+        return left_operand(job, encoder), _byte_rows(job, encoder)
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        gemm, codes = job.problem.gemm, job.bytes
+        assert codes is not None
+        operands = self.pack(job, encoder)
+        bound = bind_matmul(job, operands)
+        *inputs, y = bound.tensors
+        shader = kernels.matmul_codes_coop(
+            tile=cast(kernels.MatmulCodesCoopTile, self.tile.name),
+            step=cast(kernels.MatmulCodesCoopStep, self.tile.step),
+            aligned=alignment(job),
+        )
+        tiles = self.tile.workgroups(gemm)
+        params = kernels.MatmulCodesCoopParams(
+            **bound.sizes, tiles=tiles, b_matrix=operands[1].batch, a_shift=codes.left
+        )
+        spec = {name: value for name, value in bound.spec.items() if name != "WEIGHT_SHIFT"}
+        encoder.dispatch(
+            shader,
+            [*inputs, sums_of(job, encoder), codes.point or inputs[2], y],
+            params,
+            linear_groups(tiles, 1, encoder.info.limits),
+            {
+                **spec,
+                "POINTED": codes.point is not None,
+                "TAIL": ceil_div(gemm.k, 4) * 4 % self.tile.step != 0,
+            },
+        )
+
+
+# Larger tiles would hold more of both operands in registers than there are.
+MAX_ROWS = 64
+# Of finding and loading four numbers, and of making a word of them.
+_MADE_FLOPS = LOAD_FLOPS + WORD_FLOPS
+
+
+def _byte_rows(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
+    """Return a constant right operand as rows along k of whole uvec4s of bytes."""
+    problem, across = job.problem, job.transposed_b
+    k16 = ceil_div(problem.k, VECTOR_BYTES)
+
+    def rows(array: Array) -> Array:
+        matrices = right_matrices(array, across).swapaxes(1, 2)
+        return words_of(np.pad(matrices, ((0, 0), (0, 0), (0, -problem.k % VECTOR_BYTES))), 0)
+
+    batch = problem.n * k16
+    words = problem.matrices[1] * batch * 4
+    packed = encoder.constant(job.b, f"codes_coop:{across}", rows, words=words)
+    return Operand(packed, k16, batch)

@@ -243,7 +243,7 @@ class MatMulDot(MatMulKernel):
         tiles = workgroups(self.tile, gemm)
         encoder.dispatch(
             shader,
-            [*inputs, unused if plain else _sums(job, encoder), codes.point or unused, y],
+            [*inputs, unused if plain else sums_of(job, encoder), codes.point or unused, y],
             kernels.MatmulDotParams(
                 **bound.sizes, tiles=tiles, b_matrix=operands[1].batch, a_shift=codes.left
             ),
@@ -300,7 +300,7 @@ class MatMulDot(MatMulKernel):
         return tiles_cost(tiling, target.info, cold)
 
 
-def _sums(job: MatMulJob, encoder: VulkanEncoder) -> Tensor:
+def sums_of(job: MatMulJob, encoder: VulkanEncoder) -> Tensor:
     """Return the sums of a constant right operand along K, by column, in whole vec4s a matrix."""
 
     def sums(array: Array) -> Array:
