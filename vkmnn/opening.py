@@ -491,7 +491,7 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         load_plugins()  # one may have a backend of that name
         if (name := named_backend(selector)) is not None:
             info = CpuInfo(f"{name} (a plug-in's backend)")
-            precision = _precision(config, False, info.name)
+            precision = _precision(config, "high", info.name)
             return OpenDevice(open_backend(selector), info, precision)
     from vkmnn.runtime import device as devices
 
@@ -514,12 +514,12 @@ def open_device(config: ScheduleConfig, subject: str | None = None) -> OpenDevic
         foreseen = Foreseen(device, subject)
     from vkmnn.vulkan.backend import VulkanBackend
 
-    has_fp16 = "storage16" in device.info.features
-    precision = _precision(config, has_fp16, device.info.name)
+    precision = _precision(config, possible_precision(device.info), device.info.name)
     backend = VulkanBackend(
         device,
         config.progress,
-        fp16=precision == "normal",
+        fp16=precision != "high",
+        half=precision == "low",
         tuning=config.tuning_effort,
         storage=config.storage,
         spacious=config.memory == "high",
@@ -533,22 +533,36 @@ def _selector(config: ScheduleConfig) -> str | int:
 
 
 def _on_cpu(config: ScheduleConfig) -> OpenDevice:
-    precision = _precision(config, False, CpuInfo().name)
+    precision = _precision(config, "high", CpuInfo().name)
     return OpenDevice(CpuBackend(config.cpu_threads), CpuInfo(), precision)
 
 
-def _precision(config: ScheduleConfig, has_fp16: bool, device: str) -> Precision:
+def possible_precision(info: DeviceInfo) -> Precision:
+    """Return the lowest precision in which kernels of a device compute, and gain by it."""
+    if "storage16" not in info.features:
+        return "high"
+    from vkmnn.vulkan.device_rules import is_gpu
+
+    return "low" if "float16" in info.features and is_gpu(info) else "normal"
+
+
+def _precision(config: ScheduleConfig, possible: Precision, device: str) -> Precision:
     """Return the precision to run with, and warn if it is not the requested one."""
     wanted = PRECISIONS[precision_name(config.precision)]
-    if wanted == "normal" and not has_fp16:
+    if possible == "high" and wanted != "high":
         _log.warning(
             '%s stores no float16: precision "%s" runs as "high", in float32',
             device,
             config.precision,
         )
         return "high"
-    if config.precision == "low":
-        _log.warning('precision "low" runs as "normal": the arithmetic is float32')
+    if possible == "normal" and wanted == "low":
+        _log.warning(
+            '%s has no float16 arithmetic of its own: precision "low" runs as "normal", with '
+            "float32 arithmetic",
+            device,
+        )
+        return "normal"
     return wanted
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from vkmnn.errors import InvalidInputError
 
-Precision = Literal["high", "normal"]
+Precision = Literal["high", "normal", "low"]
 PrecisionName = Literal["high", "normal", "low", "fp32", "fp16", "float32", "float16"]
 
 Level = Literal["normal", "high", "low"]
@@ -26,13 +26,20 @@ PRECISIONS: Mapping[str, Precision] = {
     "normal": "normal",
     "fp16": "normal",
     "float16": "normal",
-    "low": "normal",  # MNN's: float16 arithmetic, which no kernel has yet
+    "low": "low",
 }
 """What each name of a precision stands for."""
 
+STORES: Mapping[Precision, str] = {
+    "high": "",
+    "normal": ", float16 storage",
+    "low": ", float16 storage and products",
+}
+"""What headings say of a precision."""
+
 PRECISION_HELP = (
     '"high" or "fp32" (the default): float32 throughout; "normal" or "fp16": float16 storage with '
-    'float32 arithmetic; "low": as "normal"'
+    'float32 arithmetic; "low": with float16 arithmetic in products, too'
 )
 
 
@@ -73,9 +80,11 @@ class ScheduleConfig:
             backend, with a warning), an index, part of a name, a UUID, "cpu" for numpy, or the
             name of a plug-in's backend, with an option after a colon: "f64:strict".
         precision: "high", also "fp32": float32 throughout; "normal", also "fp16": floats are
-            stored as float16 where their range allows it, and computed in float32; "low" is the
-            same as "normal". On devices without 16-bit storage, and on the CPU backend, "normal"
-            runs as "high"; a warning and `Session.precision` say so.
+            stored as float16 where their range allows it, and computed in float32; "low": products
+            by constants and convolutions are computed in float16, a few terms at a time, which are
+            added up in float32. Where the device has no float16 arithmetic, or emulates it, "low"
+            runs as "normal"; without 16-bit storage, and on the CPU backend, both run as "high"; a
+            warning and `Session.precision` say so.
         driver: the Vulkan binding; None takes `VKMNN_DRIVER` or the default.
         validation: run under the Khronos validation layer; None takes `VKMNN_VALIDATION`.
         save_tensors: names of intermediate tensors to keep as additional outputs.

@@ -175,7 +175,9 @@ def test_numpy_takes_the_same_words(dtype: str, precision: Any) -> None:
         assert session.precision == "high"
 
 
-def test_low_is_normal_to_the_bit(caplog: pytest.LogCaptureFixture) -> None:
+def test_low_is_normal_to_the_bit_without_float16_arithmetic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     network = NETWORKS["bert"]
     model = network.build()
     feeds = make_feeds(model, network.sizes[0])
@@ -184,6 +186,8 @@ def test_low_is_normal_to_the_bit(caplog: pytest.LogCaptureFixture) -> None:
         with vkmnn.InferenceSession(model, precision=precision) as session:  # type: ignore[arg-type]
             results[precision] = session.run(None, feeds)
             used = session.precision
+    if used == "low":
+        pytest.skip("a GPU with float16 arithmetic")
     for low, normal in zip(results["low"], results["normal"], strict=True):
         np.testing.assert_array_equal(low, normal)
     said = [record.getMessage() for record in caplog.records if '"low"' in record.getMessage()]

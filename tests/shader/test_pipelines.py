@@ -29,11 +29,13 @@ TWINS = {
     "conv_codes_coop": "conv_shared",
     "conv_coop": "conv_tile",
     "conv_dot": "conv_shared",
+    "conv_half": "conv_shared",
     "conv_rotate": "conv_tile",
     "conv_row": "conv_tile",
     "matmul_codes_coop": "matmul_shared",
     "matmul_coop": "matmul_tile",
     "matmul_dot": "matmul_shared",
+    "matmul_half": "matmul_shared",
     "matmul_rotate": "matmul_tile",
 }
 HALVES_ONLY = {"convert_width"}

@@ -55,7 +55,8 @@ PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         "-p",
-        help='"high" or "fp32" (float32), or "normal" or "fp16" (float16 storage, float32 sums).',
+        help='"high" or "fp32" (float32), "normal" or "fp16" (float16 storage), or "low" (float16 '
+        "storage and products).",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -183,7 +184,7 @@ def run(
     name = precision_name(precision)
     options = RunOptions(device, driver, validation, inputs or [], shape or [], seed, repeat, name)
     options = replace(options, unsupported=unsupported_name(unsupported))
-    usual = 1e-2 if PRECISIONS[name] == "normal" else 1e-4
+    usual = 1e-4 if PRECISIONS[name] == "high" else 1e-2
     allowed = usual if tolerance is None else tolerance
     if not run_model(model, options, output, compare, allowed):
         raise typer.Exit(1)

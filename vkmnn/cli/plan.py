@@ -31,10 +31,22 @@ from vkmnn.core.placement import Placement
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.inference_session import NodeArg
 from vkmnn.ir import Array
-from vkmnn.opening import Network, OpenDevice, load_network, open_session
+from vkmnn.opening import (
+    Network,
+    OpenDevice,
+    load_network,
+    open_session,
+    possible_precision,
+)
 from vkmnn.runtime.device import open_profile
 from vkmnn.runtime.device_profiles import profile_names
-from vkmnn.schedule_config import PRECISIONS, Precision, PrecisionName, ScheduleConfig
+from vkmnn.schedule_config import (
+    PRECISIONS,
+    STORES,
+    Precision,
+    PrecisionName,
+    ScheduleConfig,
+)
 from vkmnn.vulkan.cost.devices import class_of, cores_of
 from vkmnn.vulkan.forecast import Forecast, PlanningBackend
 
@@ -116,9 +128,11 @@ def plan_for(
     """
     device = open_profile(profile)
     try:
-        fp16 = PRECISIONS[precision] == "normal" and "storage16" in device.info.features
-        backend = PlanningBackend(device, fp16, places)
-        opened = OpenDevice(backend, device.info, "normal" if fp16 else "high")
+        possible: tuple[Precision, ...] = ("high", "normal", "low")
+        least = possible.index(possible_precision(device.info))
+        taken = possible[min(possible.index(PRECISIONS[precision]), least)]
+        backend = PlanningBackend(device, taken != "high", places, half=taken == "low")
+        opened = OpenDevice(backend, device.info, taken)
         session = open_session(network, ScheduleConfig(precision=precision), opened).core
         try:
             session.run(feeds)
@@ -209,7 +223,7 @@ def as_dict(
 
 
 def _show(model: str, planned: Planned, facts: Mapping[str, Any]) -> None:
-    half = ", float16 storage" if planned.precision == "normal" else ""
+    half = STORES[planned.precision]
     heading(f"{model} as {facts['profile']} ({facts['device']}){half}")
     titles = ("level", "µs", "kernel", "op", "groups", "waves", "padded", "bytes", "mostly")
     rows = table(*titles, right=("level", "µs", "groups", "waves", "padded", "bytes"))

@@ -31,7 +31,7 @@ from vkmnn.cli.feeds import make_feeds
 from vkmnn.errors import InvalidInputError, VkmnnError
 from vkmnn.inference_session import InferenceSession
 from vkmnn.ir import Array
-from vkmnn.schedule_config import PrecisionName, Unsupported
+from vkmnn.schedule_config import STORES, PrecisionName, Unsupported
 
 _TOP = 5
 _MAX_CLASSES = 100_000
@@ -116,7 +116,7 @@ def _tell_assumed(assumed: Sequence[str]) -> None:
 
 def introduce(model: Path, opened: Opened) -> None:
     """Print what runs where; note what was assumed, and the ops that are not on the device."""
-    half = ", float16 storage" if opened.session.precision == "normal" else ""
+    half = STORES[opened.session.precision]
     heading(f"{model.name} on {opened.session.device.name}{half}")
     _tell_assumed(opened.assumed)
     placement = opened.session.placement()

@@ -27,12 +27,12 @@ _PRECISIONS = {
     "high": "high",
     "normal": "normal",
     "low": "low",
-    "lowBF": "low",
-    "low_bf16": "low",
+    "lowBF": "normal",  # bfloat16, whose range float16 arithmetic does not have
+    "low_bf16": "normal",
     0: "normal",
     1: "high",
     2: "low",
-    3: "low",
+    3: "normal",
 }
 _LEVELS: Mapping[Any, Level] = {
     "normal": "normal",

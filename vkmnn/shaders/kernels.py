@@ -2303,6 +2303,141 @@ def conv_gather(
     )
 
 
+ConvHalfTile: TypeAlias = Literal[
+    "128x64",
+    "64x64",
+    "32x32",
+    "64x32x2",
+    "128x16",
+]
+ConvHalfSplit: TypeAlias = Literal[
+    0,
+    1,
+]
+_CONV_HALF = struct.Struct("<I3i3I3i3iIIIIIiiI4IIIIIff")
+
+
+class ConvHalfParams(Params):
+    """Push constants of `conv_half`: 124 bytes.
+
+    Values: 3 in in_size, 3 in out_size, 3 in stride, 3 in pad, 4 in out_stride.
+    """
+
+    __slots__ = (
+        "pixels",
+        "in_size",
+        "out_size",
+        "stride",
+        "pad",
+        "k4",
+        "tiles",
+        "steps",
+        "parts",
+        "phases",
+        "in_block",
+        "in_blocks",
+        "out_block",
+        "out_stride",
+        "out_offset",
+        "group_blocks",
+        "group_panels",
+        "channels",
+        "act_alpha",
+        "act_beta",
+    )
+
+    def __init__(
+        self,
+        *,
+        pixels: int,
+        in_size: tuple[int, ...],
+        out_size: tuple[int, ...],
+        stride: tuple[int, ...],
+        pad: tuple[int, ...],
+        k4: int,
+        tiles: int,
+        steps: int,
+        parts: int,
+        phases: int,
+        in_block: int,
+        in_blocks: int,
+        out_block: int,
+        out_stride: tuple[int, ...],
+        out_offset: int,
+        group_blocks: int,
+        group_panels: int,
+        channels: int,
+        act_alpha: float,
+        act_beta: float,
+    ) -> None:
+        self.pixels: Final = pixels
+        self.in_size: Final = in_size
+        self.out_size: Final = out_size
+        self.stride: Final = stride
+        self.pad: Final = pad
+        self.k4: Final = k4
+        self.tiles: Final = tiles
+        self.steps: Final = steps
+        self.parts: Final = parts
+        self.phases: Final = phases
+        self.in_block: Final = in_block
+        self.in_blocks: Final = in_blocks
+        self.out_block: Final = out_block
+        self.out_stride: Final = out_stride
+        self.out_offset: Final = out_offset
+        self.group_blocks: Final = group_blocks
+        self.group_panels: Final = group_panels
+        self.channels: Final = channels
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+
+    def pack(self) -> bytes:
+        try:
+            return _CONV_HALF.pack(
+                self.pixels,
+                *array(self.in_size, 3),
+                *array(self.out_size, 3),
+                *array(self.stride, 3),
+                *array(self.pad, 3),
+                self.k4,
+                self.tiles,
+                self.steps,
+                self.parts,
+                self.phases,
+                self.in_block,
+                self.in_blocks,
+                self.out_block,
+                *array(self.out_stride, 4),
+                self.out_offset,
+                self.group_blocks,
+                self.group_panels,
+                self.channels,
+                self.act_alpha,
+                self.act_beta,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _CONV_HALF, error) from None
+
+
+def conv_half(
+    *,
+    tile: ConvHalfTile,
+    split: ConvHalfSplit,
+) -> Shader:
+    """Return a variant of `conv_half`.
+
+    As `conv_shared`, with float16 arithmetic within a step along K. Weights are constants that
+    were multiplied by a power of two (`gemm/half.py`); `unscale` is its reciprocal.
+    """
+    return _find(
+        "conv_half",
+        {
+            "tile": tile,
+            "split": split,
+        },
+    )
+
+
 ConvRotateRows: TypeAlias = Literal[
     64,
     32,
@@ -5632,6 +5767,138 @@ def matmul_gemv(
             "rows": rows,
             "aligned": aligned,
             "element": element,
+        },
+    )
+
+
+MatmulHalfTile: TypeAlias = Literal[
+    "128x64",
+    "64x64",
+    "32x32",
+    "64x32x2",
+]
+MatmulHalfSplit: TypeAlias = Literal[
+    0,
+    1,
+]
+MatmulHalfAligned: TypeAlias = Literal[
+    1,
+    4,
+]
+_MATMUL_HALF = struct.Struct("<IIIIIII2I3I3IfffIIIff")
+
+
+class MatmulHalfParams(Params):
+    """Push constants of `matmul_half`: 92 bytes.
+
+    Values: 2 in batch_size, 3 in a_batch, 3 in b_batch.
+    """
+
+    __slots__ = (
+        "rows",
+        "columns",
+        "k4",
+        "a_row",
+        "a_step",
+        "b_panel",
+        "b_row",
+        "batch_size",
+        "a_batch",
+        "b_batch",
+        "alpha",
+        "act_alpha",
+        "act_beta",
+        "tiles",
+        "steps",
+        "parts",
+        "epsilon",
+        "mean",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        columns: int,
+        k4: int,
+        a_row: int,
+        a_step: int,
+        b_panel: int,
+        b_row: int,
+        batch_size: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        alpha: float,
+        act_alpha: float,
+        act_beta: float,
+        tiles: int,
+        steps: int,
+        parts: int,
+        epsilon: float,
+        mean: float,
+    ) -> None:
+        self.rows: Final = rows
+        self.columns: Final = columns
+        self.k4: Final = k4
+        self.a_row: Final = a_row
+        self.a_step: Final = a_step
+        self.b_panel: Final = b_panel
+        self.b_row: Final = b_row
+        self.batch_size: Final = batch_size
+        self.a_batch: Final = a_batch
+        self.b_batch: Final = b_batch
+        self.alpha: Final = alpha
+        self.act_alpha: Final = act_alpha
+        self.act_beta: Final = act_beta
+        self.tiles: Final = tiles
+        self.steps: Final = steps
+        self.parts: Final = parts
+        self.epsilon: Final = epsilon
+        self.mean: Final = mean
+
+    def pack(self) -> bytes:
+        try:
+            return _MATMUL_HALF.pack(
+                self.rows,
+                self.columns,
+                self.k4,
+                self.a_row,
+                self.a_step,
+                self.b_panel,
+                self.b_row,
+                *array(self.batch_size, 2),
+                *array(self.a_batch, 3),
+                *array(self.b_batch, 3),
+                self.alpha,
+                self.act_alpha,
+                self.act_beta,
+                self.tiles,
+                self.steps,
+                self.parts,
+                self.epsilon,
+                self.mean,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _MATMUL_HALF, error) from None
+
+
+def matmul_half(
+    *,
+    tile: MatmulHalfTile,
+    split: MatmulHalfSplit,
+    aligned: MatmulHalfAligned,
+) -> Shader:
+    """Return a variant of `matmul_half`.
+
+    As `matmul_shared`, with float16 arithmetic within a step along K. The right operand is a
+    constant that was multiplied by a power of two (`gemm/half.py`); `unscale` is its reciprocal.
+    """
+    return _find(
+        "matmul_half",
+        {
+            "tile": tile,
+            "split": split,
+            "aligned": aligned,
         },
     )
 

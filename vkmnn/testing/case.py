@@ -35,7 +35,8 @@ class Case:
     wherever they are offered. With `fp16`, floats are fp16 on the device, from the inputs on:
     numpy then computes with inputs and constants that are rounded to float16, and FP16_ROUNDING of
     the largest result is allowed on top; FP16_STEP of a result where nothing else is allowed. With
-    `images`, tensors lie in images wherever there are kernels for that.
+    `images`, tensors lie in images wherever there are kernels for that. With `half`, kernels are
+    offered whose arithmetic is float16, too.
     """
 
     graph: Graph
@@ -46,6 +47,7 @@ class Case:
     takes: Mapping[str, Hashable] = field(default_factory=dict)
     fp16: bool = False
     images: bool = False
+    half: bool = False
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in self.feeds.values())
@@ -212,6 +214,11 @@ class Variant:
         return self.axes.get("element") == "f16" or "storage16" in needs
 
     @property
+    def half(self) -> bool:
+        """Whether the variant's arithmetic is float16, which kernels are offered on request."""
+        return self.template.endswith("_half")
+
+    @property
     def images(self) -> bool:
         """Whether the variant works on tensors in images."""
         bindings = self.library.load(self.name).bindings
@@ -270,7 +277,9 @@ def cases_of(variant: Variant) -> Iterator[Case]:
     entry = CASES.get(variant.template)
     assert entry is not None, f"no cases for {variant.template}: write one with @shader_cases"
     for case in entry[0](variant):
-        yield replace(case, fp16=case.fp16 or variant.fp16, images=variant.images)
+        yield replace(
+            case, fp16=case.fp16 or variant.fp16, images=variant.images, half=variant.half
+        )
 
 
 def variants() -> list[Variant]:

@@ -53,6 +53,7 @@ class GuardedBackend(VulkanBackend):
         replaced: shaders to run in the place of those of these names.
         fp16: store floats as fp16, from the inputs on; see `VulkanBackend`.
         storage: where tensors lie; see `VulkanBackend`.
+        half: kernels may compute in float16; see `VulkanBackend`.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class GuardedBackend(VulkanBackend):
         replaced: Mapping[str, Shader] = _NONE,
         fp16: bool = False,
         storage: str = "buffer",
+        half: bool = False,
     ) -> None:
         super().__init__(
             device,
@@ -70,6 +72,7 @@ class GuardedBackend(VulkanBackend):
             fp16_inputs=fp16,
             storage=storage,
             spacious=True,  # kernels that take much memory are tested, too
+            half=half,
         )
         self._replaced = replaced
         self._written: list[Tensor] = []

@@ -107,6 +107,7 @@ def pipelines_of(case: Case, device: Device, picker: Picker) -> frozenset[Specia
         fp16_inputs=case.fp16,
         storage=case.storage,
         spacious=True,
+        half=case.half,
     )
     Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     return backend.pipelines
@@ -160,7 +161,12 @@ def run_case(
         ValidationLayerError: the validation layer reported something.
     """
     backend = GuardedBackend(
-        device, Picker(picks, case.takes), replaced, fp16=case.fp16, storage=case.storage
+        device,
+        Picker(picks, case.takes),
+        replaced,
+        fp16=case.fp16,
+        storage=case.storage,
+        half=case.half,
     )
     plan = Plan(case.graph, case.infos, {}, backend, CpuBackend(), run_op)
     try:

@@ -79,6 +79,7 @@ class VulkanBackend(TunableBackend):
         tuning: what `VKMNN_TUNE` says, for this backend; None takes the variable.
         storage: what `VKMNN_STORAGE` says, for this backend; None takes the variable.
         spacious: kernels may take several times the memory where that makes them faster.
+        half: products of 16-bit floats may be computed in float16; the device must have that.
         foreseen: pipelines that are being built for the first plan; closed with the backend.
     """
 
@@ -100,10 +101,12 @@ class VulkanBackend(TunableBackend):
         storage: str | None = None,
         spacious: bool = False,
         foreseen: Foreseen | None = None,
+        half: bool = False,
     ) -> None:
         self.device = device
         self._foreseen = foreseen
         self._spacious = spacious
+        self._half = half
         self.fp16 = fp16
         self._fp16_inputs = fp16_inputs
         self.choices: list[Choice] = []
@@ -342,6 +345,7 @@ class VulkanBackend(TunableBackend):
             weight_bytes=weight_bytes,
             known=self._known,
             spacious=self._spacious,
+            half=self._half,
         )
 
     def place(

@@ -87,6 +87,7 @@ class VulkanEncoder:
         weight_bytes: approximate device memory of all constants of the plan.
         known: what `once` has found out for earlier plans on the same device.
         spacious: kernels may take several times the memory where that makes them faster.
+        half: products of 16-bit floats may be computed in float16.
 
     Attributes:
         info: the device.
@@ -95,7 +96,7 @@ class VulkanEncoder:
     """
 
     __slots__ = (
-        *("_chooser", "_fp16", "_label", "_known", "_load", "_loads", "_scratch"),
+        *("_chooser", "_fp16", "_half", "_label", "_known", "_load", "_loads", "_scratch"),
         *("info", "recording", "spacious", "weight_bytes"),
     )
 
@@ -108,7 +109,9 @@ class VulkanEncoder:
         weight_bytes: int = 0,
         known: dict[Hashable, Any] | None = None,
         spacious: bool = False,
+        half: bool = False,
     ) -> None:
+        self._half = half
         self.info = info
         self.spacious = spacious
         self.weight_bytes = weight_bytes
@@ -140,6 +143,11 @@ class VulkanEncoder:
     def fp16(self) -> bool:
         """Whether the current op works on 16-bit floats."""
         return self._fp16
+
+    @property
+    def half(self) -> bool:
+        """Whether the current op may compute in float16."""
+        return self._half and self._fp16
 
     def choose(self, what: str, problem: Hashable, candidates: Sequence[T], beside: str = "") -> T:
         """Return the candidate to use; list the likely fastest first (see `Chooser`).

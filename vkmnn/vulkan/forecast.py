@@ -118,10 +118,13 @@ class PlanningBackend(VulkanBackend):
         device: of `open_profile`.
         fp16: store floats in 16 bits where ops allow it.
         places: decide where tensors lie, too: packs the constants, and tells the memory.
+        half: products may be computed in float16.
     """
 
-    def __init__(self, device: Device, fp16: bool = False, places: bool = False) -> None:
-        super().__init__(device, chooser=Preferences({}), fp16=fp16)
+    def __init__(
+        self, device: Device, fp16: bool = False, places: bool = False, *, half: bool = False
+    ) -> None:
+        super().__init__(device, chooser=Preferences({}), fp16=fp16, half=half)
         self.recordings: list[tuple[Recording, int]] = []
         """What was recorded, and how many command buffers it makes."""
         self._places = places

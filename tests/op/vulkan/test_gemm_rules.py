@@ -31,6 +31,7 @@ from vkmnn.vulkan.gemm.cpu_tiles import TileFamily, cpu_cost, tiles_of
 from vkmnn.vulkan.gemm.families.codes_coop import ConvCodesCoop, MatMulCodesCoop
 from vkmnn.vulkan.gemm.families.dot import MAX_K, ConvDot, MatMulDot
 from vkmnn.vulkan.gemm.families.gemv import gemv_sizes
+from vkmnn.vulkan.gemm.families.half import ConvHalf, MatMulHalf
 from vkmnn.vulkan.gemm.families.row import ConvRow
 from vkmnn.vulkan.gemm.families.shared import ConvShared
 from vkmnn.vulkan.gemm.family import ConvKernel, Target, rank_convolution, rank_matmul
@@ -316,6 +317,27 @@ def test_dot_products_come_late_elsewhere(features: set[str], dots: bool, offere
     ranked = rank_convolution(RESNET_50[3], Target(info, narrow=True, dots=dots))
     assert not isinstance(ranked[0], ConvDot)
     assert any(isinstance(kernel, ConvDot) for kernel in ranked) == offered
+
+
+@pytest.mark.parametrize("name", ["mali-g610", "adreno-740", "radeon-rx-6800"])
+def test_float16_arithmetic_is_faster_where_tiles_are_full(name: str) -> None:
+    profile = load_profile(name)
+    info = replace(LARGE_GPU, type=profile.type, vendor_id=profile.vendor_id)
+    info = replace(info, features=profile.features, limits=profile.limits)
+    info = replace(info, multiprocessors=profile.multiprocessors)
+    low, normal = Target(info, fp16=True, half=True), Target(info, fp16=True)
+    for problem in (convolution(64, 64, 56, 3), convolution(256, 128, 28, 1)):
+        taken = rank_convolution(problem, low)[0]
+        assert isinstance(taken, ConvHalf)
+        before = rank_convolution(problem, normal)[0]
+        assert not isinstance(before, ConvHalf)
+        times = [kernel.predict(problem, low) for kernel in (taken, before)]
+        assert times[0] is not None
+        assert times[1] is not None
+        assert 0.4 < times[0].cost.total / times[1].cost.total < 1.0
+    product = MatMulProblem((), (), (), 197, 768, 768)
+    assert isinstance(rank_matmul(product, low)[0], MatMulHalf)
+    assert not any(isinstance(kernel, MatMulHalf) for kernel in rank_matmul(product, normal))
 
 
 MATRICES = replace(

@@ -114,7 +114,8 @@ def test_others_are_refused_with_a_hint(precision: str) -> None:
 @pytest.mark.parametrize("precision", ["normal", "fp16", "float16", "low"])
 def test_names_that_mean_halves(fp16: None, precision: str) -> None:
     with vkmnn.InferenceSession(network(), 0, precision=precision) as session:  # type: ignore[arg-type]
-        assert session.precision == "normal"
+        low = precision == "low" and session.precision == "low"  # on GPUs with that arithmetic
+        assert low or session.precision == "normal"
 
 
 def test_a_float16_model(fp16: None) -> None:

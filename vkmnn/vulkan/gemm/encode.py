@@ -36,7 +36,8 @@ def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
     problem = job.problem
     if 0 in (problem.pixels, problem.channels):
         return
-    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.ends)
+    constant = job.weights.tensor.value is not None
+    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.ends, half=constant)
     candidates = convolution_kernels(problem, target, encoder)
     kernel = encoder.choose("convolution", _named(problem, target), candidates)
     before = len(encoder.recording.dispatches)
@@ -59,7 +60,14 @@ def convolution_kernels(
 def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
     """Record a matrix product."""
     signed = job.shift == 0
-    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.plain_y, signed=signed)
+    target = Target.of(
+        encoder,
+        narrow=job.narrow,
+        dots=job.dots,
+        ends=job.plain_y,
+        signed=signed,
+        half=job.problem.constant,
+    )
     problem = job.problem
     candidates = matmul_kernels(problem, target, encoder)
     kernel = encoder.choose("matmul", _named(problem, target), candidates)
@@ -105,7 +113,8 @@ def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -
 
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
     """Return what the tuner calls a problem: other weights and other ends are other kernels."""
-    for name, is_so in (("dots", target.dots), ("narrow", target.narrow), ("ends", target.ends)):
+    facts = ("dots", target.dots), ("narrow", target.narrow), ("ends", target.ends)
+    for name, is_so in (*facts, ("half", target.half)):
         if is_so:
             return name, problem
     return problem

@@ -84,6 +84,7 @@ class Target:
             bytes and x is codes of a byte; of a product, both are codes that bytes hold.
         ends: the kernel reads or stores plain float32, as the host has it.
         signed: the bytes of a product's right operand, a constant, are its numbers as they are.
+        half: the arithmetic may be float16; weights, or the right operand, are constants.
     """
 
     info: DeviceInfo
@@ -95,6 +96,7 @@ class Target:
     dots: bool = False
     ends: bool = False
     signed: bool = False
+    half: bool = False
     gpu: bool = field(init=False, repr=False, compare=False)
     """Whether shared memory is fast."""
     cold: bool = field(init=False, repr=False, compare=False)
@@ -113,10 +115,21 @@ class Target:
         dots: bool = False,
         ends: bool = False,
         signed: bool = False,
+        half: bool = False,
     ) -> Target:
         """Return what an encoder records for, with weights of bytes or of floats."""
         texels, prefers = "texel" in encoder.loads, encoder.load == "texel"
-        given = (encoder.fp16, texels, prefers, encoder.weight_bytes, narrow, dots, ends, signed)
+        given = (
+            encoder.fp16,
+            texels,
+            prefers,
+            encoder.weight_bytes,
+            narrow,
+            dots,
+            ends,
+            signed,
+            half and encoder.half,
+        )
         return encoder.once(("target", *given), lambda: cls(encoder.info, *given))
 
     def __post_init__(self) -> None:
@@ -124,7 +137,7 @@ class Target:
         _set_gpu(self, is_gpu(self.info))
         _set_cold(self, self.weight_bytes > class_of(self.info).cache_bytes)
         floats = self.fp16, self.texels, self.prefers_texels, self.cold
-        _set_key(self, (*floats, self.narrow, self.dots, self.ends, self.signed))
+        _set_key(self, (*floats, self.narrow, self.dots, self.ends, self.signed, self.half))
 
     @property
     def element_bytes(self) -> int:

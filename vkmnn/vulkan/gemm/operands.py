@@ -12,6 +12,7 @@ from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.half import scaled
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.weights import words_of
 from vkmnn.vulkan.storage import CodeElement, WeightElement, kernel_dtype
@@ -139,6 +140,18 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
     )
     _pack("b", b, packed, params, encoder, {"WIDTH": panel})
     return Operand(packed, panel, batch, panel=stride)
+
+
+def half_right(job: MatMulJob, depth: int, encoder: VulkanEncoder) -> Operand:
+    """Return a constant right operand as panels, scaled for float16 arithmetic (`gemm/half.py`)."""
+    problem, transposed = job.problem, job.transposed_b
+    stride = ceil_div(problem.k, 4) * 4 * PANEL
+    packed = encoder.constant(
+        job.b,
+        f"matmul_half:{transposed}:{depth}",
+        lambda array: scaled(_pack_right(array, transposed, 4 * PANEL), depth),
+    )
+    return Operand(packed, PANEL, ceil_div(problem.n, 4 * PANEL) * stride, panel=stride)
 
 
 def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:

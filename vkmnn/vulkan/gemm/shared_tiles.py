@@ -52,6 +52,9 @@ DEPTHS = {(32, 32, 1): 32, (40, 32, 8): 64, (32, 32, 8): 64, (16, 16, 16): 128}
 # What of `core_flops` is reached, by results of an invocation: with fewer, operands are read more
 # often from shared memory. Loads are counted apart, so that it may be more than one.
 EFFICIENCY = {(8, 8): 1.17, (8, 4): 1.03, (4, 4): 1.03}
+# Of float16 arithmetic: of each vec4 of results, the instructions of a step that are not two
+# products at a time; what is converted and added in float32.
+HALF_CLOSING = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,11 @@ class Tile:
         return DEPTHS.get((self.rows, self.columns, self.groups), 16 * self.groups)
 
     @property
+    def chained(self) -> int:
+        """How many products kernels of float16 arithmetic add up before they add in float32."""
+        return self.depth // self.groups
+
+    @property
     def vectors(self) -> int:
         """Vec4s that a workgroup loads for a step; where one is too few, whole subgroups rest."""
         return self.depth // 4 * (self.rows + self.columns)
@@ -137,6 +145,13 @@ class Tile:
         """Shared memory of a workgroup."""
         vectors = self.depth * (self.rows // 4 + 1 + self.columns // 4)
         return buffers * vectors * VEC4_BYTES + ARRIVAL_BYTES
+
+    def half_bytes(self, buffers: int) -> int:
+        """Shared memory of a workgroup that stages float16; groups meet in float32."""
+        owners = min(self.groups, self.each[0])
+        members = self.invocations // self.groups
+        met = (owners - 1) * self.each[0] * members * VEC4_BYTES
+        return self.shared_bytes(buffers) // 2 + met + ARRIVAL_BYTES
 
     def buffers(self, info: DeviceInfo) -> int:
         """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""
@@ -189,6 +204,9 @@ TILES = (
 )
 # For convolutions of few output channels, where invocations need not lie along rows.
 NARROW = (Tile(128, 16), Tile(128, 16, 2))
+# Those with kernels of float16 arithmetic.
+HALF_TILES = (Tile(128, 64), Tile(64, 64), Tile(32, 32), Tile(64, 32, 2))
+HALF_NARROW = (Tile(128, 16),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +217,17 @@ class SharedKernel:
     parts: int = 1
     family = "shared"
     narrow = True
+    half = False
+    """Whether the arithmetic of a step is float16."""
+
+    def buffers(self, info: DeviceInfo) -> int:
+        """Return how many buffers fit into shared memory; 0 where the tile does not fit at all."""
+        if not self.half:
+            return self.tile.buffers(info)
+        invocations, shared = room_of(info)
+        if self.tile.invocations > invocations:
+            return 0
+        return next((n for n in (2, 1) if self.tile.half_bytes(n) <= shared), 0)
 
     @property
     def split(self) -> Literal[0, 1]:
@@ -240,12 +269,14 @@ def timed_shared(
     *,
     pixels: bool = False,
     padded: bool = False,
+    kind: type[SharedKernel] | None = None,
 ) -> list[tuple[float, SharedKernel]]:
     """Return the same with the microseconds that each is expected to take, more where it pads.
 
     Of the ways to share a tile's K by workgroups, the fastest; and one more, so that every kernel
-    is offered, as if it took forever.
+    is offered, as if it took forever. `kind`: a class of kernels other than `SharedKernel`.
     """
+    make = kind or SharedKernel
     if gemm.k == 0:
         return []  # there is nothing to load a first step from
 
@@ -257,18 +288,18 @@ def timed_shared(
     offered: list[tuple[float, SharedKernel]] = []
     spare: list[tuple[float, SharedKernel]] = []
     for tile in tiles:
-        if not tile.buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
+        if not make(tile).buffers(info) or tile.iterations(gemm.k) > MAX_LOOP_ROUNDS:
             continue
-        offered.append(timed(SharedKernel(tile)))
+        offered.append(timed(make(tile)))
         if not tile.splits:
             continue
         steps = tile.steps(gemm.k)
         most = MAX_SPLIT_WAVES * cores_of(info) // workgroups(tile, gemm)
         counts = [parts for parts in parts_of(steps, gemm.k) if parts <= most]
-        shared = [timed(SharedKernel(tile, parts)) for parts in counts]
+        shared = [timed(make(tile, parts)) for parts in counts]
         best = sorted(shared, key=lambda pair: pair[0])[:1]
         offered += best
-        three = SharedKernel(tile, used_parts(steps, 3))
+        three = make(tile, used_parts(steps, 3))
         if steps > 1 and three not in [kernel for _, kernel in best]:
             spare.append((inf, three))
     return [*sorted(offered, key=lambda pair: pair[0]), *spare]
@@ -322,23 +353,25 @@ def shared_cost(
     left_flops = MOMENT_FLOPS * normed + POOLED_FLOPS * pooled
     left_flops += 0 if pixels else ROW_FLOPS
     vectors = tile.rows * tile.depth // 4
-    buffers = tile.buffers(info)
+    buffers, half = kernel.buffers(info), kernel.half
+    # Two products an instruction, and what closes a step: of one in float32.
+    pace = 0.5 + HALF_CLOSING / tile.chained if half else 1.0
     tiling = Tiling(
         tiles=workgroups(tile, gemm),
         parts=kernel.parts,
         steps=kernel.walk(gemm)["steps"],
         left_bytes=element_bytes * tile.rows * tile.depth * (POOLED_LOADS if pooled else 1),
         right_bytes=element_bytes * tile.columns * tile.depth,
-        staged_bytes=tile.staged_bytes,
+        staged_bytes=tile.staged_bytes // 2 if half else tile.staged_bytes,
         flops=2 * tile.results * tile.depth,
         results=tile.results,
         invocations=tile.invocations,
         registers=tile.registers,
-        shared=tile.shared_bytes(buffers),
+        shared=tile.half_bytes(buffers) if half else tile.shared_bytes(buffers),
         groups=tile.groups,
         buffers=buffers,
         weight_bytes=element_bytes * gemm.columns * gemm.k * gemm.batches,
-        efficiency=EFFICIENCY[tile.each],
+        efficiency=EFFICIENCY[tile.each] / pace,
         lane_flops=flops * tile.vectors + left_flops * vectors,
         closing=2 * normed,
         openings=1,

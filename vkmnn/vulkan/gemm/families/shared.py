@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import prod
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.records import dataclass
+from vkmnn.runtime.shader import Shader
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Cost, Expected
 from vkmnn.vulkan.encoder import VulkanEncoder, index_spec
@@ -81,6 +83,25 @@ def _cost(
     return shared_cost(kernel, gemm, *device, pixels=pixels, padded=padded)
 
 
+def kernels_of(
+    kind: Any,
+    gemm: Gemm,
+    target: Target,
+    tiles: Sequence[Tile],
+    *,
+    pixels: bool = False,
+    padded: bool = False,
+) -> list[Bid[Any]]:
+    """Return the kernels of another class than those below, by time.
+
+    On devices that emulate shared memory they come last, as those do.
+    """
+    device = target.info, target.weight_bytes, target.element_bytes
+    timed = timed_shared(gemm, *device, tiles, pixels=pixels, padded=padded, kind=kind)
+    place = Place.TIMED if target.gpu else Place.EMULATED
+    return [Bid(kernel, place, cost) for cost, kernel in timed]
+
+
 @matmul_family
 @dataclass(frozen=True, slots=True)
 class MatMulShared(SharedKernel, MatMulKernel):
@@ -129,9 +150,50 @@ class MatMulShared(SharedKernel, MatMulKernel):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SharedConv(SharedKernel, ConvKernel):
+    """Convolutions as implicit GEMM by tiles in shared memory, of any arithmetic."""
+
+    @property
+    def panel(self) -> int:
+        """The columns of a tile."""
+        return self.tile.columns // 4
+
+    def bind(
+        self, job: ConvJob, shader: Shader, encoder: VulkanEncoder
+    ) -> tuple[list[Tensor], dict[str, Any], dict[str, int | bool]]:
+        """Return tensors in binding order, parameters, and specialization constants."""
+        problem = job.problem
+        bound = bind_convolution(job, self, encoder)
+        *inputs, y = bound.tensors
+        taps = inputs[0]
+        if not _has_one_tap(problem):
+            in_block = bound.sizes["in_block"]
+            table = tap_table(
+                problem.kernel,
+                problem.dilation,
+                problem.in_size,
+                problem.in_blocks,
+                in_block,
+                problem.phases,
+            )
+            taps = encoder.literal("taps", table)
+        walk = self.walk(problem.gemm()) | {"phases": len(problem.phases)}
+        spec = {
+            **bound.spec,
+            **index_spec(shader, problem.pixels),
+            **_shortcuts(job),
+            "PHASED": bool(problem.phases),
+            "BUFFERS": self.buffers(encoder.info),
+            "TAIL": self.tile.has_tail(problem.gemm().k),
+        }
+        sizes = {"k4": problem.taps * problem.in_blocks, **bound.sizes, **walk}
+        return [*inputs, taps, y], sizes, spec
+
+
 @conv_family
 @dataclass(frozen=True, slots=True)
-class ConvShared(SharedKernel, ConvKernel):
+class ConvShared(SharedConv):
     """Convolutions as implicit GEMM by tiles in shared memory."""
 
     phased = True
@@ -151,48 +213,21 @@ class ConvShared(SharedKernel, ConvKernel):
         cost = _cost(self, gemm, target, pixels=True, padded=problem.padded)
         return Expected(cost, problem.work, self.tile.done(gemm))
 
-    @property
-    def panel(self) -> int:
-        """The columns of a tile."""
-        return self.tile.columns // 4
-
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
-        problem = job.problem
-        bound = bind_convolution(job, self, encoder)
-        *inputs, y = bound.tensors
-        taps = inputs[0]
-        if not _has_one_tap(problem):
-            in_block = bound.sizes["in_block"]
-            table = tap_table(
-                problem.kernel,
-                problem.dilation,
-                problem.in_size,
-                problem.in_blocks,
-                in_block,
-                problem.phases,
-            )
-            taps = encoder.literal("taps", table)
         shader = kernels.conv_shared(
             tile=self.tile.name,
             split=self.split,
             element=conv_element(job, encoder),
         )
-        walk = self.walk(problem.gemm()) | {"phases": len(problem.phases)}
+        tensors, sizes, spec = self.bind(job, shader, encoder)
         dispatch_tiles(
             shader,
-            [*inputs, taps, y],
-            kernels.ConvSharedParams(k4=problem.taps * problem.in_blocks, **bound.sizes, **walk),
-            {
-                **bound.spec,
-                **index_spec(shader, problem.pixels),
-                **_shortcuts(job),
-                "PHASED": bool(problem.phases),
-                "BUFFERS": self.tile.buffers(encoder.info),
-                "TAIL": self.tile.has_tail(problem.gemm().k),
-            },
+            tensors,
+            kernels.ConvSharedParams(**sizes),
+            spec,
             encoder,
-            tiles=walk["tiles"],
+            tiles=sizes["tiles"],
             parts=self.parts,
             part_elements=self.tile.results,
         )

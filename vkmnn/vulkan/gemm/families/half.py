@@ -1,0 +1,129 @@
+"""Tiles in shared memory with float16 arithmetic within a step, for `precision="low"` on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+from vkmnn.ir import Array
+from vkmnn.records import dataclass
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.cost.terms import Expected
+from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.gemm.binding import bind_matmul
+from vkmnn.vulkan.gemm.families.shared import MAX_TAP_BLOCKS, SharedConv, kernels_of
+from vkmnn.vulkan.gemm.family import (
+    Bid,
+    ConvKernel,
+    MatMulKernel,
+    Target,
+    conv_family,
+    matmul_family,
+)
+from vkmnn.vulkan.gemm.half import scaled, unscale_of
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import Operand, half_right, left_operand
+from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
+from vkmnn.vulkan.gemm.shared_tiles import HALF_NARROW, HALF_TILES, SharedKernel, shared_cost
+from vkmnn.vulkan.gemm.split import dispatch_tiles
+from vkmnn.vulkan.gemm.weights import pack_panels
+
+
+@matmul_family
+@dataclass(frozen=True, slots=True)
+class MatMulHalf(SharedKernel, MatMulKernel):
+    """Products by constants."""
+
+    half = True
+
+    @classmethod
+    def rank(cls, problem: MatMulProblem, target: Target) -> Iterable[Bid[MatMulKernel]]:
+        """Rank by `shared_tiles`."""
+        if not target.half:
+            return ()
+        return kernels_of(cls, problem.gemm, target, HALF_TILES)
+
+    def predict(self, problem: MatMulProblem, target: Target) -> Expected:
+        """Return the time by `shared_tiles`."""
+        gemm, device = problem.gemm, (target.info, target.weight_bytes, target.element_bytes)
+        cost = shared_cost(self, gemm, *device)
+        return Expected(cost, gemm.work, self.tile.done(gemm))
+
+    def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
+        """Return both operands, the right one scaled."""
+        return left_operand(job, encoder), half_right(job, self.tile.chained, encoder)
+
+    def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        gemm = job.problem.gemm
+        bound = bind_matmul(job, self.pack(job, encoder))
+        shader = kernels.matmul_half(
+            tile=cast(kernels.MatmulHalfTile, self.tile.name),
+            split=self.split,
+            aligned=4 if gemm.columns % 4 == 0 else 1,
+        )
+        walk = self.walk(gemm)
+        dispatch_tiles(
+            shader,
+            [*bound.tensors, unscale_of(job.b, self.tile.chained, encoder)],
+            kernels.MatmulHalfParams(**bound.sizes, **walk, epsilon=0.0, mean=0.0),
+            {
+                **bound.spec,
+                "BUFFERS": self.buffers(encoder.info),
+                "TAIL": self.tile.has_tail(gemm.k),
+            },
+            encoder,
+            tiles=walk["tiles"],
+            parts=self.parts,
+            part_elements=self.tile.results,
+        )
+
+
+@conv_family
+@dataclass(frozen=True, slots=True)
+class ConvHalf(SharedConv):
+    """Convolutions as implicit GEMM, with constant weights."""
+
+    half = True
+    phased = True
+
+    @classmethod
+    def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
+        """Rank by `shared_tiles`, where the table of taps is not too long."""
+        gemm = problem.gemm()
+        if not target.half or gemm.k > 4 * MAX_TAP_BLOCKS:
+            return ()
+        tiles = (*HALF_TILES, *HALF_NARROW)
+        return kernels_of(cls, gemm, target, tiles, pixels=True, padded=problem.padded)
+
+    def predict(self, problem: ConvProblem, target: Target) -> Expected:
+        """Return the time by `shared_tiles`."""
+        gemm, device = problem.gemm(), (target.info, target.weight_bytes, target.element_bytes)
+        cost = shared_cost(self, gemm, *device, pixels=True, padded=problem.padded)
+        return Expected(cost, problem.work, self.tile.done(gemm))
+
+    @property
+    def form(self) -> str:
+        """Weights depend on how many products are added up in float16."""
+        return f"half:{self.panel}:{self.tile.chained}"
+
+    def pack(self, w: Array, group: int) -> Array:
+        """Return weights as other tiles read them, scaled."""
+        return scaled(pack_panels(w, self.panel, group), self.tile.chained)
+
+    def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        """Record the dispatch."""
+        shader = kernels.conv_half(
+            tile=cast(kernels.ConvHalfTile, self.tile.name), split=self.split
+        )
+        tensors, sizes, spec = self.bind(job, shader, encoder)
+        dispatch_tiles(
+            shader,
+            [*tensors, unscale_of(job.weights, self.tile.chained, encoder)],
+            kernels.ConvHalfParams(**sizes),
+            spec,
+            encoder,
+            tiles=sizes["tiles"],
+            parts=self.parts,
+            part_elements=self.tile.results,
+        )
