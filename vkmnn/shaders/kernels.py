@@ -2426,8 +2426,8 @@ def conv_half(
 ) -> Shader:
     """Return a variant of `conv_half`.
 
-    As `conv_shared`, with float16 arithmetic within a step along K. Weights are constants that
-    were multiplied by a power of two (`gemm/half.py`); `unscale` is its reciprocal.
+    As `conv_shared`, with float16 arithmetic within a step along K. Weights are constants, of
+    which every output channel was divided by a power of two (`gemm/half.py`).
     """
     return _find(
         "conv_half",
@@ -5891,7 +5891,7 @@ def matmul_half(
     """Return a variant of `matmul_half`.
 
     As `matmul_shared`, with float16 arithmetic within a step along K. The right operand is a
-    constant that was multiplied by a power of two (`gemm/half.py`); `unscale` is its reciprocal.
+    constant, of which every column was divided by a power of two (`gemm/half.py`).
     """
     return _find(
         "matmul_half",

@@ -1,54 +1,114 @@
-"""Weights for float16 arithmetic: multiplied by a power of two, so that no sum of a step overflows.
+"""Constants for float16 arithmetic: divided by powers of two, so that no sum of a step overflows.
 
-Partial sums of `depth` products a · w, with |w| at most 0.5 / depth, never exceed half of the
-largest |a|, which float16 holds. A power of two changes no digit of a weight, unless it makes it
-smaller than the smallest normal float16, 2^-14: next to the largest weight of its tensor, such a
-one counts less than 2^-9.
+Of every column (an output channel, over all its phases), the largest magnitude becomes less than
+1 / (2 · depth), with `depth` products in a step: their partial sums never exceed half of the
+largest number of the left operand, which float16 holds. Sums are multiplied by the same power
+afterwards. It changes no digit of a weight, but of those that become smaller than 2^-14, the
+smallest normal float16: these count less than 2^-8 of the largest weight of their column.
 """
 
 from __future__ import annotations
 
-from math import frexp
+from math import prod
 
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
+from vkmnn.vulkan.gemm.operands import PANEL, Operand, pack_right, right_matrices
 from vkmnn.vulkan.gemm.weights import Weights
+from vkmnn.vulkan.storage import FP16_MAX
 
-# Powers of two whose reciprocals are normal float32, too.
-_MAX_EXPONENT = 126
+# Exponents of the largest number of a column: what is smaller counts as nothing.
+MIN_EXPONENT, MAX_EXPONENT = -60, 16
 
 
-def scale_of(weights: Array, depth: int) -> float:
-    """Return the power of two for weights of which `depth` products are added up in float16.
+def exponents_of(columns: Array, depth: int) -> Array:
+    """Return the exponents of the powers of two by which columns are divided.
 
-    Infinities and NaNs are left out: what they make is infinite, or none, with any scale.
+    Infinities and NaNs are left out: what they make is the same with any power.
+
+    Args:
+        columns: floats [columns, anything].
+        depth: how many products are added up in float16.
+
+    Returns:
+        int32 [columns].
     """
-    sizes = np.abs(weights, dtype=np.float32)
-    largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
-    if largest == 0.0:
-        return 1.0
-    # largest < 2^exponent, and depth ≤ 2^(bits of depth - 1)
-    exponent = frexp(largest)[1] + (depth - 1).bit_length() + 1
-    return float(2.0 ** max(-_MAX_EXPONENT, min(-exponent, _MAX_EXPONENT)))
-
-
-def scaled(weights: Array, depth: int) -> Array:
-    """Return weights, in any order and padded with zeros, times their scale."""
-    made: Array = np.multiply(weights, np.float32(scale_of(weights, depth)), dtype=np.float32)
+    sizes = np.where(np.isfinite(columns), np.abs(columns), 0.0)
+    largest = np.minimum(sizes.max(axis=1, initial=0.0), FP16_MAX)
+    # largest < 2^exponent and depth ≤ 2^bits
+    exponents = np.frexp(largest)[1].clip(MIN_EXPONENT, MAX_EXPONENT)
+    made: Array = (exponents + (depth - 1).bit_length() + 1).astype(np.int32)
     return made
 
 
-def unscale_of(weights: Tensor | Weights, depth: int, encoder: VulkanEncoder) -> Tensor:
-    """Return one number: the reciprocal of the scale of a constant, as it is seen."""
-    tensor, key = (
-        (weights.tensor, weights.key) if isinstance(weights, Weights) else (weights, "plain")
-    )
+def divided(columns: Array, exponents: Array) -> Array:
+    """Return columns [columns, anything] divided by powers of two; as float16, they are clamped."""
+    inside = np.where(np.isfinite(columns), np.clip(columns, -FP16_MAX, FP16_MAX), columns)
+    made: Array = np.ldexp(inside.astype(np.float32), np.negative(exponents)[:, None])
+    return made
 
-    def reciprocal(plain: Array) -> Array:
-        seen = weights.view(plain) if isinstance(weights, Weights) else plain
-        return np.array([1.0 / scale_of(seen, depth)], np.float32)
 
-    return encoder.constant(tensor, f"unscale:{key}:{depth}", reciprocal, full=True)
+def half_weights(job: ConvJob, depth: int) -> tuple[Weights, Weights]:
+    """Return constant weights of a convolution divided by powers of two, and these, as views.
+
+    The powers are one for each output channel, the same for all phases, in float32.
+    """
+    problem, before = job.problem, job.weights.view
+    groups, phases = problem.group, len(problem.phases) or 1
+
+    def channels(w: Array) -> Array:
+        """Return weights as [output channels, all that belongs to one]."""
+        apart = w.reshape(groups, phases, problem.outputs, prod(w.shape[1:]))
+        together: Array = apart.swapaxes(1, 2).reshape(groups * problem.outputs, -1)
+        return together
+
+    def view(plain: Array) -> Array:
+        seen = before(plain)
+        w = channels(seen)
+        made = divided(w, exponents_of(w, depth))
+        apart = made.reshape(groups, problem.outputs, phases, prod(seen.shape[1:]))
+        back: Array = apart.swapaxes(1, 2).reshape(seen.shape)
+        return back
+
+    def powers(plain: Array) -> Array:
+        made = np.ldexp(np.float32(1.0), exponents_of(channels(before(plain)), depth))
+        return np.pad(made, (0, -len(made) % 4))
+
+    key, weights = f"half:{depth}:{phases}", job.weights
+    scaled = Weights(weights.tensor, f"{weights.key}:{key}", view)
+    return scaled, Weights(weights.tensor, f"{weights.key}:{key}:powers", powers)
+
+
+def half_right(job: MatMulJob, depth: int, encoder: VulkanEncoder) -> tuple[Operand, Tensor]:
+    """Return a constant right operand as panels, divided by powers of two, and these.
+
+    The powers are one for each column, the same for all matrices; zeros fill their last vec4.
+    """
+    problem, transposed = job.problem, job.transposed_b
+    stride = ceil_div(problem.k, 4) * 4 * PANEL
+    batch = ceil_div(problem.n, 4 * PANEL) * stride
+
+    def columns(array: Array) -> Array:
+        matrices = right_matrices(array, transposed)
+        made: Array = matrices.transpose(2, 0, 1).reshape(problem.n, -1)
+        return made
+
+    def panels(array: Array) -> Array:
+        w = columns(array)
+        made = divided(w, exponents_of(w, depth))
+        matrices = made.reshape(problem.n, -1, problem.k).transpose(1, 2, 0)
+        return pack_right(matrices, False, 4 * PANEL)
+
+    def powers(array: Array) -> Array:
+        made = np.ldexp(np.float32(1.0), exponents_of(columns(array), depth))
+        return np.pad(made, (0, -len(made) % 4))
+
+    key = f"matmul_half:{transposed}:{depth}"
+    words = problem.matrices[1] * batch * 4
+    packed = encoder.constant(job.b, key, panels, words=words)
+    factors = encoder.constant(job.b, f"{key}:powers", powers, full=True)
+    return Operand(packed, PANEL, batch, panel=stride), factors

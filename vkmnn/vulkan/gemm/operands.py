@@ -12,7 +12,6 @@ from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
-from vkmnn.vulkan.gemm.half import scaled
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.weights import words_of
 from vkmnn.vulkan.storage import CodeElement, WeightElement, kernel_dtype
@@ -113,7 +112,7 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
         packed = encoder.constant(
             b,
             f"matmul_b:{transposed}:{panel}:{gain.name}",
-            lambda array: _pack_right(np.multiply(array, factors), transposed, 4 * panel),
+            lambda array: pack_right(np.multiply(array, factors), transposed, 4 * panel),
         )
         return Operand(packed, panel, batch, panel=stride)
     if b.value is not None:
@@ -142,18 +141,6 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
     return Operand(packed, panel, batch, panel=stride)
 
 
-def half_right(job: MatMulJob, depth: int, encoder: VulkanEncoder) -> Operand:
-    """Return a constant right operand as panels, scaled for float16 arithmetic (`gemm/half.py`)."""
-    problem, transposed = job.problem, job.transposed_b
-    stride = ceil_div(problem.k, 4) * 4 * PANEL
-    packed = encoder.constant(
-        job.b,
-        f"matmul_half:{transposed}:{depth}",
-        lambda array: scaled(_pack_right(array, transposed, 4 * PANEL), depth),
-    )
-    return Operand(packed, PANEL, ceil_div(problem.n, 4 * PANEL) * stride, panel=stride)
-
-
 def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
     """Return a constant right operand of bytes as words of four along k, panel by panel.
 
@@ -165,7 +152,7 @@ def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:
     batch = panels * k4 * PANEL
 
     def words(array: Array) -> Array:
-        packed = _pack_right(array, job.transposed_b, 4 * PANEL)
+        packed = pack_right(array, job.transposed_b, 4 * PANEL)
         fours = packed.reshape(*packed.shape[:2], k4, 4, 4 * PANEL).swapaxes(-1, -2)
         return words_of(fours, shift)
 
@@ -275,11 +262,12 @@ def _pack_left(array: Array, transposed: bool, by_blocks: bool) -> Array:
 
 
 def _right_constant(array: Array, transposed: bool, width: int, shift: int | None) -> Array:
-    packed = _pack_right(array, transposed, width)
+    packed = pack_right(array, transposed, width)
     return packed if shift is None else words_of(packed, shift)
 
 
-def _pack_right(array: Array, transposed: bool, width: int) -> Array:
+def pack_right(array: Array, transposed: bool, width: int) -> Array:
+    """Return a right operand as [batch, panels, k, columns of a panel], filled up with zeros."""
     matrices = right_matrices(array, transposed)
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
     # Padding copies; most weights need none.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import cast
 
-from vkmnn.ir import Array
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.cost.terms import Expected
@@ -20,13 +20,12 @@ from vkmnn.vulkan.gemm.family import (
     conv_family,
     matmul_family,
 )
-from vkmnn.vulkan.gemm.half import scaled, unscale_of
+from vkmnn.vulkan.gemm.half import half_right, half_weights
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
-from vkmnn.vulkan.gemm.operands import Operand, half_right, left_operand
+from vkmnn.vulkan.gemm.operands import left_operand
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.shared_tiles import HALF_NARROW, HALF_TILES, SharedKernel, shared_cost
 from vkmnn.vulkan.gemm.split import dispatch_tiles
-from vkmnn.vulkan.gemm.weights import pack_panels
 
 
 @matmul_family
@@ -49,14 +48,11 @@ class MatMulHalf(SharedKernel, MatMulKernel):
         cost = shared_cost(self, gemm, *device)
         return Expected(cost, gemm.work, self.tile.done(gemm))
 
-    def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
-        """Return both operands, the right one scaled."""
-        return left_operand(job, encoder), half_right(job, self.tile.chained, encoder)
-
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         gemm = job.problem.gemm
-        bound = bind_matmul(job, self.pack(job, encoder))
+        right, powers = half_right(job, self.tile.chained, encoder)
+        bound = bind_matmul(job, (left_operand(job, encoder), right))
         shader = kernels.matmul_half(
             tile=cast(kernels.MatmulHalfTile, self.tile.name),
             split=self.split,
@@ -65,7 +61,7 @@ class MatMulHalf(SharedKernel, MatMulKernel):
         walk = self.walk(gemm)
         dispatch_tiles(
             shader,
-            [*bound.tensors, unscale_of(job.b, self.tile.chained, encoder)],
+            [*bound.tensors, powers],
             kernels.MatmulHalfParams(**bound.sizes, **walk, epsilon=0.0, mean=0.0),
             {
                 **bound.spec,
@@ -102,24 +98,16 @@ class ConvHalf(SharedConv):
         cost = shared_cost(self, gemm, *device, pixels=True, padded=problem.padded)
         return Expected(cost, problem.work, self.tile.done(gemm))
 
-    @property
-    def form(self) -> str:
-        """Weights depend on how many products are added up in float16."""
-        return f"half:{self.panel}:{self.tile.chained}"
-
-    def pack(self, w: Array, group: int) -> Array:
-        """Return weights as other tiles read them, scaled."""
-        return scaled(pack_panels(w, self.panel, group), self.tile.chained)
-
     def record(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""
         shader = kernels.conv_half(
             tile=cast(kernels.ConvHalfTile, self.tile.name), split=self.split
         )
-        tensors, sizes, spec = self.bind(job, shader, encoder)
+        weights, powers = half_weights(job, self.tile.chained)
+        tensors, sizes, spec = self.bind(replace(job, weights=weights), shader, encoder)
         dispatch_tiles(
             shader,
-            [*tensors, unscale_of(job.weights, self.tile.chained, encoder)],
+            [*tensors, encoder.constant(powers.tensor, powers.key, powers.view, full=True)],
             kernels.ConvHalfParams(**sizes),
             spec,
             encoder,
