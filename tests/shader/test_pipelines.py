@@ -33,6 +33,7 @@ TWINS = {
     "matmul_coop": "matmul_tile",
     "matmul_dot": "matmul_shared",
     "matmul_rotate": "matmul_tile",
+    "nms_tournament": "nms_choose",
 }
 HALVES_ONLY = {"convert_width"}
 """Templates that nothing needs where floats are never stored in 16 bits."""

@@ -6031,6 +6031,84 @@ def nms_sort(
     )
 
 
+NmsTournamentLanes: TypeAlias = Literal[
+    8,
+    16,
+]
+NmsTournamentWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+_NMS_TOURNAMENT = struct.Struct("<IIIIII")
+
+
+class NmsTournamentParams(Params):
+    """Push constants of `nms_tournament`: 24 bytes."""
+
+    __slots__ = (
+        "rows",
+        "classes",
+        "size",
+        "block",
+        "most",
+        "rounds",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        classes: int,
+        size: int,
+        block: int,
+        most: int,
+        rounds: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.classes: Final = classes
+        self.size: Final = size
+        self.block: Final = block
+        self.most: Final = most
+        self.rounds: Final = rounds
+
+    def pack(self) -> bytes:
+        try:
+            return _NMS_TOURNAMENT.pack(
+                self.rows,
+                self.classes,
+                self.size,
+                self.block,
+                self.most,
+                self.rounds,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _NMS_TOURNAMENT, error) from None
+
+
+def nms_tournament(
+    *,
+    lanes: NmsTournamentLanes,
+    width: NmsTournamentWidth,
+) -> Shader:
+    """Return a variant of `nms_tournament`.
+
+    NonMaxSuppression without sorting, for CPU devices: a workgroup is one subgroup of `lanes`
+    invocations and takes one class. Its lanes hold the best key of each block of `block` scores
+    in registers. Round by round, the best of all leaves its block and is kept unless a box that
+    was kept before suppresses it. Nothing marks what has left: that is all that comes before the
+    last one in order. So a dispatch whose loops may not go on tells the next one in `state` only
+    where that one was (its place + 1, or DONE), and how many boxes are kept. width 4: rows are
+    whole vec4s.
+    """
+    return _find(
+        "nms_tournament",
+        {
+            "lanes": lanes,
+            "width": width,
+        },
+    )
+
+
 NormApplyForm: TypeAlias = Literal[
     "rows",
     "channels",

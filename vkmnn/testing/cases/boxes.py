@@ -12,7 +12,9 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array
 from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs, RoiPoolAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import f32, floats, whole
+from vkmnn.vulkan.tournament import SHORT_LOOPS, Tournament
 
 
 def _corners(images: int, count: int, *, span: int = 40, flip: bool = False) -> AnyArray:
@@ -57,9 +59,13 @@ def _case(
     return op_case("NonMaxSuppression", attrs, inputs, constant={2}, outputs=2, rtol=0, atol=0)
 
 
-def suppressions() -> Iterator[Case]:
-    """Every input, both forms of boxes; ties, NaN, infinities, nothing; more boxes than lanes."""
-    for images, classes, count in (
+def suppressions(multiple: int = 1) -> Iterator[Case]:
+    """Every input, both forms of boxes; ties, NaN, infinities, nothing; more boxes than lanes.
+
+    Args:
+        multiple: what numbers of boxes are rounded up to.
+    """
+    for images, classes, least_count in (
         (1, 1, 1),
         (2, 3, 7),
         (1, 5, 131),
@@ -67,6 +73,7 @@ def suppressions() -> Iterator[Case]:
         (2, 1, 1_009),
         (2, 2, 300),
     ):
+        count = -(-least_count // multiple) * multiple
         boxes, scores = _corners(images, count, flip=True), _scores(images, classes, count)
         yield _case(boxes, scores, 5, 0.4)
         yield _case(boxes, scores, 2**62, 0.25, 0.0)
@@ -110,6 +117,25 @@ def nms_sort(variant: Variant) -> Iterator[Case]:
 def nms_choose(variant: Variant) -> Iterator[Case]:
     """Boxes that suppress others, of their own group and of later ones."""
     yield from suppressions()
+
+
+@shader_cases("nms_tournament")
+def nms_tournament(variant: Variant) -> Iterator[Case]:
+    """The same, in one dispatch and in many; boxes twice, so that places matter where one ends."""
+    width, lanes = int(variant.axes["width"]), variant.axes["lanes"]
+    whole_loops = Tournament(lanes)  # type: ignore[arg-type]
+    for way in (whole_loops, replace(whole_loops, rounds=SHORT_LOOPS)):
+        takes = {"suppression": way}
+        for case in suppressions(width):
+            yield taking(case, takes)
+        for count in (131, 257):
+            count = -(-count // width) * width
+            boxes = np.repeat(_corners(2, count, span=400), 2, 1)[:, :count]
+            for levels in (2, 9_999):
+                scores = _scores(2, 3, count, levels=levels)
+                scores[1, :, ::2] = scores[1, :, 1:2]
+                yield taking(_case(boxes, scores, count, 0.4), takes)
+                yield taking(_case(boxes, scores, 40, 0.4, -0.9), takes)
 
 
 @shader_cases("nms_gather")
