@@ -6097,8 +6097,8 @@ def nms_tournament(
     in registers. Round by round, the best of all leaves its block and is kept unless a box that
     was kept before suppresses it. Nothing marks what has left: that is all that comes before the
     last one in order. So a dispatch whose loops may not go on tells the next one in `state` only
-    where that one was (its place + 1, or DONE), and how many boxes are kept. width 4: rows are
-    whole vec4s.
+    where that one was (its place + 1, or -1 where nothing is left to do), and how many boxes are
+    kept. width 4: rows are whole vec4s.
     """
     return _find(
         "nms_tournament",
@@ -7033,8 +7033,10 @@ def recurrent(
     sequences in one direction: with all units it goes through `count` steps, with some of them
     through one. Its invocations share the state in SLICES; `part` holds what each has summed.
     Weights are [direction][from][to] with the gates of a unit side by side, `from` padded to
-    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many: each lane
-    loads one number of a block of the state, and the others reach it by a rotation.
+    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many. A lane makes
+    every number of the state that it reads itself, so it keeps them, and the others reach them by
+    a rotation: there is no shared memory and no barrier. Weights are in the order in which they
+    are read: [direction][block of to][block of from][rotation][lane], both padded.
     """
     return _find(
         "recurrent",

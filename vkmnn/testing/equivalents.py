@@ -392,10 +392,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("matmul_gemv.comp.j2", r"row (>= [2-9]u|> [1-8]u)", "`put` checks again"),
     Equivalent(
-        "nms_choose.comp.j2", r"lessThanEqual\(a|greaterThanEqual\(a", "both choices are equal"
+        "include/overlap.glsl.j2",
+        r"lessThanEqual\(a|greaterThanEqual\(a",
+        "both choices are equal",
     ),
     Equivalent(
-        "nms_choose.comp.j2",
+        "include/overlap.glsl.j2",
         r"bool real = .*>= 0\.0",
         "each of the areas is zero only where another of the conditions fails, or the part is zero",
     ),
@@ -407,6 +409,21 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"piece = \(\w+ \+ LANES (\+ 1u|- 0u)\)|piece = \(\w+ \+ LANES - 1u\) \*",
         "longer pieces, of which the last ones are shorter or empty",
     ),
+    Equivalent(
+        "nms_tournament.comp.j2", r"int last = -?\d", "not read before it is set, or with `after`"
+    ),
+    Equivalent(
+        "nms_tournament.comp.j2", r"more \|\| kept", "a row that is done is gone through in vain"
+    ),
+    Equivalent("nms_tournament.comp.j2", r": -2\);", "any negative number says so"),
+    Equivalent(
+        "nms_tournament.comp.j2",
+        r"min\(place, size (\+ WIDTH|\+ 1u|- 0u)\)",
+        _CLAMP,
+    ),
+    Equivalent("nms_tournament.comp.j2", r"stretch <= size", "a turn past the end finds nothing"),
+    Equivalent("nms_tournament.comp.j2", r"lane (!= 0|== 1)u\)", _SAME),
+    Equivalent("nms_tournament.comp.j2", r"LANES <= limit_rounds", "loops have rounds to spare"),
     Equivalent(
         "one_hot.comp.j2",
         r"index\) <= 1e9|: -(999999999|1000000001);",

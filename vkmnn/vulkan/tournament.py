@@ -9,8 +9,8 @@ from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, CpuLanes, rotate_lanes
 from vkmnn.vulkan.encoder import ceil_div
 
-# Blocks of which a lane holds the best key.
-_TOPS = 16
+TOPS = 16
+"""Blocks of which a lane holds the best key."""
 # Dispatches of one row, at most: sorting takes fewer where all boxes of a long row may be kept.
 _MAX_PARTS = 64
 SHORT_LOOPS = 400
@@ -33,7 +33,7 @@ class Tournament:
     def block(self, size: int) -> int:
         """Return how many scores share a key."""
         step = self.lanes * self.width(size)
-        return step * ceil_div(ceil_div(size, self.lanes * _TOPS), step)
+        return step * ceil_div(ceil_div(size, self.lanes * TOPS), step)
 
     def parts(self, size: int, most: int) -> int:
         """Return how many dispatches it may take to choose `most` of `size` boxes; 0: no number.
@@ -41,7 +41,7 @@ class Tournament:
         The kernel counts in the same way: a round for each turn of a loop, and one to end.
         """
         width, block = self.width(size), self.block(size)
-        look = block // (self.lanes * width) + 2 + 3
+        look = block // (self.lanes * width) + 4
         first = ceil_div(size, self.lanes * block) * (block // width + 2) + 1
         # Whatever comes after the last box that is kept is compared with all others.
         kept = most * (most - 1) // (2 * self.lanes) + (size - most) * (most // self.lanes)

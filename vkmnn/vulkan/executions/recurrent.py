@@ -206,7 +206,10 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         return encoder.check_range(lengths, 0, self._problem.steps, self.op)
 
     def _weights(self, sharing: Sharing, encoder: VulkanEncoder) -> Tensor:
-        """Return the weights as [D, from, to, gates], `from` in whole blocks and gates 1 or 4."""
+        """Return the weights as [D, from, to, gates], `from` in whole blocks and gates 1 or 4.
+
+        Subgroups have them in the order in which they read them.
+        """
         problem = self._problem
         hidden, gates, pitch = problem.hidden, problem.gates, sharing.pitch(problem)
         rows = problem.directions * gates * hidden
@@ -215,11 +218,26 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
             return plain.reshape(rows, hidden, 1)
 
         def pack(plain: Array) -> Array:
-            width = 1 if gates == 1 else 4
-            packed = np.zeros((problem.directions, pitch, hidden, width), plain.dtype)
+            width, to = 1 if gates == 1 else 4, pitch if sharing.lanes else hidden
+            packed = np.zeros((problem.directions, pitch, to, width), plain.dtype)
             split = plain.reshape(problem.directions, gates, hidden, hidden)
-            packed[:, :hidden, :, :gates] = split.transpose(0, 3, 2, 1)
-            return packed
+            packed[:, :hidden, :hidden, :gates] = split.transpose(0, 3, 2, 1)
+            return in_reading_order(packed, sharing.lanes) if sharing.lanes else packed
 
         weights = Weights(self.operand(1), "recurrent", flat)
-        return weights.packed(f"cell:{gates}:{pitch}", pack, encoder)
+        return weights.packed(f"cell:{gates}:{pitch}:{sharing.lanes}", pack, encoder)
+
+
+def in_reading_order(weights: Array, lanes: int) -> Array:
+    """Return weights [D, from, to, gates] as [D, to / lanes, from / lanes, rotation, lane, gates].
+
+    By rotation r, lane l reaches number (l + r) % lanes of a block of the state.
+    """
+    directions, size, _, gates = weights.shape
+    blocks = size // lanes
+    split = weights.reshape(directions, blocks, lanes, blocks, lanes, gates)
+    lane = np.arange(lanes)
+    turned = (lane[:, None] + lane) % lanes
+    # Indices on both sides of a slice: their axes come first.
+    read: Array = split[:, :, turned, :, lane]
+    return read.transpose(2, 4, 3, 0, 1, 5)
