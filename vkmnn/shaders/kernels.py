@@ -7036,7 +7036,8 @@ def recurrent(
     whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many. A lane makes
     every number of the state that it reads itself, so it keeps them, and the others reach them by
     a rotation: there is no shared memory and no barrier. Weights are in the order in which they
-    are read: [direction][block of to][block of from][rotation][lane], both padded.
+    are read: [direction][block of to][block of from][vec4][lane], both padded; the vec4s of a
+    lane hold its rotations, one after the other, with their gates.
     """
     return _find(
         "recurrent",

@@ -415,6 +415,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     Equivalent(
         "nms_tournament.comp.j2", r"more \|\| kept", "a row that is done is gone through in vain"
     ),
+    Equivalent(
+        "include/order.glsl.j2",
+        r"return (2147483646|0x7ffffffe)",
+        "above infinity, and so no other score's",
+        "nms_*",
+    ),
     Equivalent("nms_tournament.comp.j2", r": -2\);", "any negative number says so"),
     Equivalent(
         "nms_tournament.comp.j2",

@@ -208,7 +208,7 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
     def _weights(self, sharing: Sharing, encoder: VulkanEncoder) -> Tensor:
         """Return the weights as [D, from, to, gates], `from` in whole blocks and gates 1 or 4.
 
-        Subgroups have them in the order in which they read them.
+        Subgroups take them as `in_reading_order` returns them.
         """
         problem = self._problem
         hidden, gates, pitch = problem.hidden, problem.gates, sharing.pitch(problem)
@@ -218,26 +218,32 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
             return plain.reshape(rows, hidden, 1)
 
         def pack(plain: Array) -> Array:
-            width, to = 1 if gates == 1 else 4, pitch if sharing.lanes else hidden
-            packed = np.zeros((problem.directions, pitch, to, width), plain.dtype)
-            split = plain.reshape(problem.directions, gates, hidden, hidden)
-            packed[:, :hidden, :hidden, :gates] = split.transpose(0, 3, 2, 1)
-            return in_reading_order(packed, sharing.lanes) if sharing.lanes else packed
+            split = plain.reshape(problem.directions, gates, hidden, hidden).transpose(0, 3, 2, 1)
+            if sharing.lanes:
+                return in_reading_order(split, sharing.lanes)
+            width = 1 if gates == 1 else 4
+            packed = np.zeros((problem.directions, pitch, hidden, width), plain.dtype)
+            packed[:, :hidden, :, :gates] = split
+            return packed
 
         weights = Weights(self.operand(1), "recurrent", flat)
         return weights.packed(f"cell:{gates}:{pitch}:{sharing.lanes}", pack, encoder)
 
 
 def in_reading_order(weights: Array, lanes: int) -> Array:
-    """Return weights [D, from, to, gates] as [D, to / lanes, from / lanes, rotation, lane, gates].
+    """Return weights [D, from, to, gates] as [D, blocks of to, blocks of from, vec4s, lanes, 4].
 
-    By rotation r, lane l reaches number (l + r) % lanes of a block of the state.
+    By rotation r, lane l reaches number (l + r) % lanes of a block of the state. The vec4s of a
+    lane hold its rotations one after the other, with the gates of each.
     """
     directions, size, _, gates = weights.shape
-    blocks = size // lanes
-    split = weights.reshape(directions, blocks, lanes, blocks, lanes, gates)
+    blocks = ceil_div(size, lanes)
+    padded = np.zeros((directions, blocks * lanes, blocks * lanes, gates), weights.dtype)
+    padded[:, :size, :size] = weights
+    split = padded.reshape(directions, blocks, lanes, blocks, lanes, gates)
     lane = np.arange(lanes)
-    turned = (lane[:, None] + lane) % lanes
-    # Indices on both sides of a slice: their axes come first.
-    read: Array = split[:, :, turned, :, lane]
-    return read.transpose(2, 4, 3, 0, 1, 5)
+    turned = (lane + lane[:, None]) % lanes
+    # With indices on both sides of a slice, their axes come first: rotation and lane.
+    read = split[:, :, turned, :, lane].transpose(2, 4, 3, 1, 0, 5)
+    vectors: Array = read.reshape(directions, blocks, blocks, lanes, lanes * gates // 4, 4)
+    return vectors.swapaxes(3, 4)
