@@ -435,6 +435,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"index\) <= 1e9|: -(999999999|1000000001);",
         "no axis is a billion long: nothing matches either way",
     ),
+    Equivalent(
+        "recurrent.comp.j2",
+        r"state\[.*\] = 1\.0;|w\d+\.[xyzw], 1\.0\)",
+        "padding meets weights that are zero, and the sum of a fourth gate is not read",
+    ),
+    Equivalent("recurrent.comp.j2", r"LONG = \d+u", "any longer array will do"),
     Equivalent("pool_strip.comp.j2", r"uvec4\(pc\.channels \+ 4u \*", _ZERO),
     Equivalent("pool_whole.comp.j2", r"min\(v \+ \du \* width, size (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("pool_whole.comp.j2", r"gl_LocalInvocationID\.x (!= 0|== 1)u", _SAME),

@@ -245,5 +245,6 @@ def in_reading_order(weights: Array, lanes: int) -> Array:
     turned = (lane + lane[:, None]) % lanes
     # With indices on both sides of a slice, their axes come first: rotation and lane.
     read = split[:, :, turned, :, lane].transpose(2, 4, 3, 1, 0, 5)
-    vectors: Array = read.reshape(directions, blocks, blocks, lanes, lanes * gates // 4, 4)
-    return vectors.swapaxes(3, 4)
+    vectors = read.reshape(directions, blocks, blocks, lanes, lanes * gates // 4, 4)
+    ordered: Array = vectors.swapaxes(3, 4)
+    return ordered
