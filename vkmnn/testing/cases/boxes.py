@@ -70,7 +70,7 @@ def suppressions(multiple: int = 1) -> Iterator[Case]:
     Args:
         multiple: what numbers of boxes are rounded up to.
     """
-    for images, classes, least_count in (
+    for images, classes, min_count in (
         (1, 1, 1),
         (2, 3, 7),
         (1, 5, 131),
@@ -78,7 +78,7 @@ def suppressions(multiple: int = 1) -> Iterator[Case]:
         (2, 1, 1_009),
         (2, 2, 300),
     ):
-        count = -(-least_count // multiple) * multiple
+        count = -(-min_count // multiple) * multiple
         boxes, scores = _corners(images, count, flip=True), _scores(images, classes, count)
         yield _case(boxes, scores, 5, 0.4)
         yield _case(boxes, scores, 2**62, 0.25, 0.0)
