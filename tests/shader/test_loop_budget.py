@@ -71,6 +71,7 @@ SHORT_BECAUSE = {
     "nms_choose": f"{EXECUTIONS}/non_max_suppression.py:MAX_PARTS",
     "nms_gather": f"{EXECUTIONS}/non_max_suppression.py:MAX_LOOP_ROUNDS",
     "nms_sort": f"{EXECUTIONS}/non_max_suppression.py:MAX_LOOP_ROUNDS",
+    "nms_tournament": "vkmnn/vulkan/tournament.py:MAX_LOOP_ROUNDS",
     "norm_rows": f"{T}layer_norm.py::test_long_rows",
     "pool": f"{CASES}/windows.py::pooling_global",
     "pool_index": f"{CASES}/windows.py::pooling_global",

@@ -37,6 +37,7 @@ TWINS = {
     "matmul_dot": "matmul_shared",
     "matmul_half": "matmul_shared",
     "matmul_rotate": "matmul_tile",
+    "nms_tournament": "nms_choose",
 }
 HALVES_ONLY = {"convert_width"}
 """Templates that nothing needs where floats are never stored in 16 bits."""

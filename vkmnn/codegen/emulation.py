@@ -41,6 +41,7 @@ _NAMES = """\
 #define gl_SubgroupID (gl_LocalInvocationIndex / SUBGROUP_SIZE)
 #define gl_SubgroupInvocationID (gl_LocalInvocationIndex % SUBGROUP_SIZE)
 #define subgroupElect() (gl_SubgroupInvocationID == 0u)
+#define subgroupBarrier() memoryBarrier(), barrier()
 #define subgroupShuffle emulated_shuffle"""
 _SHUFFLE = """\
 shared {type} emulated_{type}[gl_WorkGroupSize.x];

@@ -6574,6 +6574,84 @@ def nms_sort(
     )
 
 
+NmsTournamentLanes: TypeAlias = Literal[
+    8,
+    16,
+]
+NmsTournamentWidth: TypeAlias = Literal[
+    4,
+    1,
+]
+_NMS_TOURNAMENT = struct.Struct("<IIIIII")
+
+
+class NmsTournamentParams(Params):
+    """Push constants of `nms_tournament`: 24 bytes."""
+
+    __slots__ = (
+        "rows",
+        "classes",
+        "size",
+        "block",
+        "most",
+        "rounds",
+    )
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        classes: int,
+        size: int,
+        block: int,
+        most: int,
+        rounds: int,
+    ) -> None:
+        self.rows: Final = rows
+        self.classes: Final = classes
+        self.size: Final = size
+        self.block: Final = block
+        self.most: Final = most
+        self.rounds: Final = rounds
+
+    def pack(self) -> bytes:
+        try:
+            return _NMS_TOURNAMENT.pack(
+                self.rows,
+                self.classes,
+                self.size,
+                self.block,
+                self.most,
+                self.rounds,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _NMS_TOURNAMENT, error) from None
+
+
+def nms_tournament(
+    *,
+    lanes: NmsTournamentLanes,
+    width: NmsTournamentWidth,
+) -> Shader:
+    """Return a variant of `nms_tournament`.
+
+    NonMaxSuppression without sorting, for CPU devices: a workgroup is one subgroup of `lanes`
+    invocations and takes one class. Its lanes hold the best key of each block of `block` scores
+    in registers. Round by round, the best of all leaves its block and is kept unless a box that
+    was kept before suppresses it. Nothing marks what has left: that is all that comes before the
+    last one in order. So a dispatch whose loops may not go on tells the next one in `state` only
+    where that one was (its place + 1, or -1 where nothing is left to do), and how many boxes are
+    kept. width 4: rows are whole vec4s.
+    """
+    return _find(
+        "nms_tournament",
+        {
+            "lanes": lanes,
+            "width": width,
+        },
+    )
+
+
 NormApplyForm: TypeAlias = Literal[
     "rows",
     "channels",
@@ -7498,8 +7576,11 @@ def recurrent(
     sequences in one direction: with all units it goes through `count` steps, with some of them
     through one. Its invocations share the state in SLICES; `part` holds what each has summed.
     Weights are [direction][from][to] with the gates of a unit side by side, `from` padded to
-    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many: each lane
-    loads one number of a block of the state, and the others reach it by a rotation.
+    whole blocks. With lanes, a workgroup of a CPU device is one subgroup of as many. A lane makes
+    every number of the state that it reads itself, so it keeps them, and the others reach them by
+    a rotation: there is no shared memory and no barrier. Weights are in the order in which they
+    are read: [direction][block of to][block of from][vec4][lane], both padded; the vec4s of a
+    lane hold its rotations, one after the other, with their gates.
     """
     return _find(
         "recurrent",

@@ -392,10 +392,12 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("matmul_gemv.comp.j2", r"row (>= [2-9]u|> [1-8]u)", "`put` checks again"),
     Equivalent(
-        "nms_choose.comp.j2", r"lessThanEqual\(a|greaterThanEqual\(a", "both choices are equal"
+        "include/overlap.glsl.j2",
+        r"lessThanEqual\(a|greaterThanEqual\(a",
+        "both choices are equal",
     ),
     Equivalent(
-        "nms_choose.comp.j2",
+        "include/overlap.glsl.j2",
         r"bool real = .*>= 0\.0",
         "each of the areas is zero only where another of the conditions fails, or the part is zero",
     ),
@@ -408,10 +410,37 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "longer pieces, of which the last ones are shorter or empty",
     ),
     Equivalent(
+        "nms_tournament.comp.j2", r"int last = -?\d", "not read before it is set, or with `after`"
+    ),
+    Equivalent(
+        "nms_tournament.comp.j2", r"more \|\| kept", "a row that is done is gone through in vain"
+    ),
+    Equivalent(
+        "include/order.glsl.j2",
+        r"return (2147483646|0x7ffffffe)",
+        "above infinity, and so no other score's",
+        "nms_*",
+    ),
+    Equivalent("nms_tournament.comp.j2", r": -2\);", "any negative number says so"),
+    Equivalent(
+        "nms_tournament.comp.j2",
+        r"min\(place, size (\+ WIDTH|\+ 1u|- 0u)\)",
+        _CLAMP,
+    ),
+    Equivalent("nms_tournament.comp.j2", r"stretch <= size", "a turn past the end finds nothing"),
+    Equivalent("nms_tournament.comp.j2", r"lane (!= 0|== 1)u\)", _SAME),
+    Equivalent("nms_tournament.comp.j2", r"LANES <= limit_rounds", "loops have rounds to spare"),
+    Equivalent(
         "one_hot.comp.j2",
         r"index\) <= 1e9|: -(999999999|1000000001);",
         "no axis is a billion long: nothing matches either way",
     ),
+    Equivalent(
+        "recurrent.comp.j2",
+        r"state\[.*\] = 1\.0;|w\d+\.[xyzw], 1\.0\)",
+        "padding meets weights that are zero, and the sum of a fourth gate is not read",
+    ),
+    Equivalent("recurrent.comp.j2", r"LONG = \d+u", "any longer array will do"),
     Equivalent("pool_strip.comp.j2", r"uvec4\(pc\.channels \+ 4u \*", _ZERO),
     Equivalent("pool_whole.comp.j2", r"min\(v \+ \du \* width, size (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("pool_whole.comp.j2", r"gl_LocalInvocationID\.x (!= 0|== 1)u", _SAME),

@@ -12,7 +12,9 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array
 from vkmnn.ir.ops import DeformColumnsAttrs, NonMaxSuppressionAttrs, RoiAlignAttrs, RoiPoolAttrs
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import f32, floats, whole
+from vkmnn.vulkan.tournament import SHORT_LOOPS, TOPS, Tournament
 
 
 def _corners(images: int, count: int, *, span: int = 40, flip: bool = False) -> AnyArray:
@@ -25,6 +27,11 @@ def _corners(images: int, count: int, *, span: int = 40, flip: bool = False) -> 
         turned = rng.random((images, count, 1)) < 0.5
         boxes = np.where(turned, boxes[:, :, [2, 1, 0, 3]], boxes)
     return boxes
+
+
+def _apart(count: int) -> AnyArray:
+    """Return boxes that suppress nothing, as [1, count, 4]."""
+    return (np.arange(count, dtype=np.float32)[:, None] * 4 + f32([0, 0, 3, 3]))[None]
 
 
 def _centers(images: int, count: int) -> AnyArray:
@@ -57,9 +64,13 @@ def _case(
     return op_case("NonMaxSuppression", attrs, inputs, constant={2}, outputs=2, rtol=0, atol=0)
 
 
-def suppressions() -> Iterator[Case]:
-    """Every input, both forms of boxes; ties, NaN, infinities, nothing; more boxes than lanes."""
-    for images, classes, count in (
+def suppressions(multiple: int = 1) -> Iterator[Case]:
+    """Every input, both forms of boxes; ties, NaN, infinities, nothing; more boxes than lanes.
+
+    Args:
+        multiple: what numbers of boxes are rounded up to.
+    """
+    for images, classes, min_count in (
         (1, 1, 1),
         (2, 3, 7),
         (1, 5, 131),
@@ -67,6 +78,7 @@ def suppressions() -> Iterator[Case]:
         (2, 1, 1_009),
         (2, 2, 300),
     ):
+        count = -(-min_count // multiple) * multiple
         boxes, scores = _corners(images, count, flip=True), _scores(images, classes, count)
         yield _case(boxes, scores, 5, 0.4)
         yield _case(boxes, scores, 2**62, 0.25, 0.0)
@@ -96,8 +108,7 @@ def non_max_suppressions() -> Iterator[Case]:
     """The kernels' cases, and boxes of which none goes: several dispatches choose them."""
     yield from suppressions()
     count = 3_001
-    apart = np.arange(count, dtype=np.float32)[:, None] * 4 + f32([0, 0, 3, 3])
-    yield _case(apart[None], _scores(1, 2, count, levels=9_999), count, 0.5)
+    yield _case(_apart(count), _scores(1, 2, count, levels=9_999), count, 0.5)
 
 
 @shader_cases("nms_sort")
@@ -110,6 +121,45 @@ def nms_sort(variant: Variant) -> Iterator[Case]:
 def nms_choose(variant: Variant) -> Iterator[Case]:
     """Boxes that suppress others, of their own group and of later ones."""
     yield from suppressions()
+
+
+@shader_cases("nms_tournament")
+def nms_tournament(variant: Variant) -> Iterator[Case]:
+    """The same, in one dispatch and in many; boxes twice, so that places matter where one ends."""
+    width, lanes = int(variant.axes["width"]), variant.axes["lanes"]
+    whole_loops = Tournament(lanes)  # type: ignore[arg-type]
+    for way in (whole_loops, replace(whole_loops, rounds=SHORT_LOOPS)):
+        takes = {"suppression": way}
+        for case in suppressions(width):
+            yield taking(case, takes)
+        for count in (131, 257):
+            count = -(-count // width) * width
+            boxes = np.repeat(_corners(2, count, span=400), 2, 1)[:, :count]
+            for levels in (2, 9_999):
+                scores = _scores(2, 3, count, levels=levels)
+                scores[1, :, ::2] = scores[1, :, 1:2]
+                yield taking(_case(boxes, scores, count, 0.4), takes)
+                yield taking(_case(boxes, scores, 40, 0.4, -0.9), takes)
+    for case in _long_rows(whole_loops, width):
+        yield taking(case, {"suppression": whole_loops})
+
+
+def _long_rows(way: Tournament, width: int) -> Iterator[Case]:
+    """Every block of every lane; loops that are as long as they may be, twice; a long first one."""
+    count = TOPS * way.lanes * way.lanes * width
+    boxes = _apart(count)
+    rng = np.random.default_rng(count)
+    for levels in (3, 999):
+        scores = _scores(1, 1, count, levels=levels) * (rng.random(count) < 400 / count)
+        yield _case(boxes, f32(scores), 400, 0.5, 0.0)
+    count = max(size for size in range(width, 3_000, width) if way.parts(size, size) == 2)
+    yield _case(_apart(count), _scores(1, 1, count, levels=9_999), count, 0.5)
+    # All but the worst one are the same box.
+    count = 32_768 + width
+    boxes = np.tile(f32([0, 0, 3, 3]), (1, count, 1))
+    scores = _scores(1, 1, count, levels=9_999)
+    boxes[0, scores.argmin()] = 4, 4, 7, 7
+    yield _case(boxes, scores, 2, 0.5)
 
 
 @shader_cases("nms_gather")

@@ -78,6 +78,8 @@ def _all(cell: str) -> Iterator[Case]:
         yield _case(attrs, sizes)
         if number < len(_SIZES) - 1:
             yield _case(attrs, sizes, lengths=True, first=True, extra=True)
+    # So many blocks of units that the numbers of lanes and of blocks cannot be confused.
+    yield _case(_attrs(cell, "BIDIRECTIONAL"), (2, 3, 61), first=True)
     yield _case(_attrs(cell, "REVERSE"), (3, 2, 5), computed=True)
     yield _case(_attrs(cell), (3, 0, 5))
     if cell == "GRU":

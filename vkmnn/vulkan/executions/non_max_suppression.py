@@ -13,6 +13,7 @@ from vkmnn.shape.boxes import boxes_per_class
 from vkmnn.vulkan.device_rules import CPU_SUBGROUPS, MAX_LOOP_ROUNDS, cpu_lanes, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
+from vkmnn.vulkan.tournament import Tournament, tournaments
 
 WIDE = 128
 """Invocations of a workgroup; sorting takes 17 words of shared memory for each."""
@@ -50,7 +51,7 @@ def choice_parts(size: int, most: int, lanes: int) -> int:
 
 @vulkan_execution("NonMaxSuppression")
 class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
-    """Sorts the candidates of each class, chooses among them, and writes all classes in a row."""
+    """Chooses the boxes of each class, sorted or by tournament; writes all classes in a row."""
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse more boxes than the loops of an invocation can count."""
@@ -66,7 +67,7 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
             raise Rejection(f"{chosen} of each of {self._rows} classes are too many")
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
-        """Record sorting, choosing and gathering."""
+        """Record choosing and gathering."""
         rows = self._rows if self._most else 0
         y = self.result(0) or encoder.scratch(max(1, 3 * rows * self._most), DType.INT32)
         count = self.result(1) or encoder.scratch(1, DType.INT32)
@@ -74,7 +75,11 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
         if rows:
             chosen = encoder.scratch(rows * self._most, DType.INT32)
             state = encoder.scratch(2 * rows, DType.INT32)
-            self._choose(*self._sorted(encoder), chosen, state, encoder)
+            way = self._way(encoder)
+            if way is None:
+                self._choose(*self._sorted(encoder), chosen, state, encoder)
+            else:
+                self._hold(way, chosen, state, encoder)
         encoder.dispatch(
             kernels.nms_gather(load=encoder.load),
             [chosen, state, y, count],
@@ -82,6 +87,44 @@ class NonMaxSuppressionExecution(VulkanExecution[NonMaxSuppressionAttrs]):
             linear_groups(max(rows, 1), 1, encoder.info.limits),
             {"local_size_x": WIDE if is_gpu(encoder.info) else cpu_lanes(encoder.info)},
         )
+
+    def _way(self, encoder: VulkanEncoder) -> Tournament | None:
+        """Return which tournament yields the boxes; None where they are sorted."""
+        info, problem = encoder.info, (self._rows, self._size, self._most)
+        found: list[Tournament | None] = []
+        if "texel" in encoder.loads:
+            found += tournaments(info, self._size, self._most, short=encoder.offers_all)
+        sort = 0 if is_gpu(info) else len(found)
+        found.insert(sort, None)
+        return encoder.choose("suppression", problem, found)
+
+    def _hold(self, way: Tournament, chosen: Tensor, state: Tensor, encoder: VulkanEncoder) -> None:
+        """Record a tournament, in as many parts as it may take."""
+        rows, size, most = self._rows, self._size, self._most
+        boxes, scores = self.operand(0), self.operand(1)
+        limit, least = self.optional(3), self.optional(4)
+        edges = encoder.scratch(4 * rows * most)
+        params = kernels.NmsTournamentParams(
+            rows=rows,
+            classes=self._classes,
+            size=size,
+            block=way.block(size),
+            most=most,
+            rounds=way.rounds,
+        )
+        for part in range(way.parts(size, most)):
+            encoder.dispatch(
+                kernels.nms_tournament(lanes=way.lanes, width=4 if size % 4 == 0 else 1),
+                [scores, least or scores, boxes, limit or boxes, edges, chosen, state],
+                params,
+                linear_groups(rows, 1, encoder.info.limits),
+                {
+                    "FIRST": part == 0,
+                    "CENTER": self.attrs.center,
+                    "HAS_LIMIT": limit is not None,
+                    "HAS_THRESHOLD": least is not None,
+                },
+            )
 
     def _sorted(self, encoder: VulkanEncoder) -> tuple[Tensor, Tensor]:
         """Record the sorting; return the candidates of each row, and how many there are."""

@@ -206,7 +206,10 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
         return encoder.check_range(lengths, 0, self._problem.steps, self.op)
 
     def _weights(self, sharing: Sharing, encoder: VulkanEncoder) -> Tensor:
-        """Return the weights as [D, from, to, gates], `from` in whole blocks and gates 1 or 4."""
+        """Return the weights as [D, from, to, gates], `from` in whole blocks and gates 1 or 4.
+
+        Subgroups take them as `in_reading_order` returns them.
+        """
         problem = self._problem
         hidden, gates, pitch = problem.hidden, problem.gates, sharing.pitch(problem)
         rows = problem.directions * gates * hidden
@@ -215,11 +218,33 @@ class RecurrentExecution(VulkanExecution[RecurrentAttrs]):
             return plain.reshape(rows, hidden, 1)
 
         def pack(plain: Array) -> Array:
+            split = plain.reshape(problem.directions, gates, hidden, hidden).transpose(0, 3, 2, 1)
+            if sharing.lanes:
+                return in_reading_order(split, sharing.lanes)
             width = 1 if gates == 1 else 4
             packed = np.zeros((problem.directions, pitch, hidden, width), plain.dtype)
-            split = plain.reshape(problem.directions, gates, hidden, hidden)
-            packed[:, :hidden, :, :gates] = split.transpose(0, 3, 2, 1)
+            packed[:, :hidden, :, :gates] = split
             return packed
 
         weights = Weights(self.operand(1), "recurrent", flat)
-        return weights.packed(f"cell:{gates}:{pitch}", pack, encoder)
+        return weights.packed(f"cell:{gates}:{pitch}:{sharing.lanes}", pack, encoder)
+
+
+def in_reading_order(weights: Array, lanes: int) -> Array:
+    """Return weights [D, from, to, gates] as [D, blocks of to, blocks of from, vec4s, lanes, 4].
+
+    By rotation r, lane l reaches number (l + r) % lanes of a block of the state. The vec4s of a
+    lane hold its rotations one after the other, with the gates of each.
+    """
+    directions, size, _, gates = weights.shape
+    blocks = ceil_div(size, lanes)
+    padded = np.zeros((directions, blocks * lanes, blocks * lanes, gates), weights.dtype)
+    padded[:, :size, :size] = weights
+    split = padded.reshape(directions, blocks, lanes, blocks, lanes, gates)
+    lane = np.arange(lanes)
+    turned = (lane + lane[:, None]) % lanes
+    # With indices on both sides of a slice, their axes come first: rotation and lane.
+    read = split[:, :, turned, :, lane].transpose(2, 4, 3, 1, 0, 5)
+    vectors = read.reshape(directions, blocks, blocks, lanes, lanes * gates // 4, 4)
+    ordered: Array = vectors.swapaxes(3, 4)
+    return ordered
