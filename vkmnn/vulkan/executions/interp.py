@@ -165,12 +165,16 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         fits = copies and pixels and self._keeps_zeros()
         return {0: None} if fits and len(self._steps) == 1 else {}
 
-    def made_codes(self) -> int | None:
+    def keeps_codes(self) -> bool:
+        """Copies are what they are copies of."""
+        return self.attrs.ending is None and bool(self.code_inputs())
+
+    def made_codes(self, wish: int | None = None) -> int | None:
         """Copies of codes are codes, and what is rounded and not decoded."""
         ending, x = self.attrs.ending, self.operand(0)
         if ending is None or x.layout is not Layout.NC4HW4 or not self.code_inputs():
             return x.codes
-        return code_shift(ending.low, ending.high) if ending.scale == 1.0 else None
+        return code_shift(ending.low, ending.high, wish) if ending.scale == 1.0 else None
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the input, unless the value of elements outside does not fit fp16."""
