@@ -124,6 +124,16 @@ def decoder() -> onnx.ModelProto:
     return net.made(net.conv(x, 16, 4, 1))
 
 
+def smooth() -> onnx.ModelProto:
+    """Convolutions between which pixels are interpolated, by one and by two axes."""
+    net = Moving()
+    x = net.add("Relu", net.conv("x", 3, 16, 3, 4))
+    for factors, mode in (([2, 2], "linear"), ([1, 2], "linear"), ([1.5, 1], "cubic")):
+        scales = net.constant([1, 1, *factors], np.float32)
+        x = net.add("Relu", net.conv(net.add("Resize", x, "", scales, mode=mode), 16, 16, 3))
+    return net.made(net.conv(x, 16, 4, 1))
+
+
 # What is more than the float network's: tensors that two ops read in different scales are rounded
 # in a dispatch of their own.
 MORE = {unet: 1, yolo: 1, ssd: 0, moved: 0}
@@ -210,9 +220,11 @@ def test_joined_codes_take_no_dispatch_more(
     assert memory_on_the_device(made)[1] <= memory_on_the_device(model)[1] * most
 
 
-def test_pixels_are_copied_as_bytes(tmp_path: Path) -> None:
-    model = decoder()
-    made = quantised(model, "per channel", tmp_path)
+@pytest.mark.parametrize("way", ["per channel", "per tensor"])
+@pytest.mark.parametrize("network", [decoder, smooth])
+def test_pixels_are_resized_as_bytes(network: Any, way: str, tmp_path: Path) -> None:
+    model = network()
+    made = quantised(model, way, tmp_path)
     np.testing.assert_array_equal(steps(made, "auto")[1], steps(made, "cpu")[1])
     assert commands(made) <= commands(model)
     assert memory_on_the_device(made)[1] <= memory_on_the_device(model)[1] * 0.25
