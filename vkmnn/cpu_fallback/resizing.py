@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from vkmnn.cpu_fallback.convolution import at
 from vkmnn.cpu_fallback.registry import AnyArray, Inputs, cpu_execution, required, widen
-from vkmnn.cpu_fallback.requantize import mean_of_codes
+from vkmnn.cpu_fallback.requantize import decoded, mean_of_codes
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import GridSampleAttrs, InterpAttrs
@@ -51,9 +52,9 @@ def _interp(op: Op[InterpAttrs], inputs: Inputs) -> list[AnyArray]:
     output = tuple(axis.output for axis in axes)
     if 0 in output:
         return [np.zeros(output, dtype=x.dtype)]
-    if attrs.ending is not None:
-        x = mean_of_codes(x, attrs.ending)
-    exact = attrs.mode == "nearest"
+    exact, ending = attrs.mode == "nearest", attrs.ending
+    if ending is not None:
+        x = mean_of_codes(x, ending) if exact else decoded(x, ending.of_x)
     result = x if exact else widen(x) if x.dtype.kind == "f" else x.astype(np.float64)
     masks: list[AnyArray] = []
     for number, axis in enumerate(axes):
@@ -68,6 +69,8 @@ def _interp(op: Op[InterpAttrs], inputs: Inputs) -> list[AnyArray]:
             masks.append(outside.reshape(-1, *(1,) * (x.ndim - number - 1)))
     for mask in masks:
         result = np.where(mask, result.dtype.type(attrs.extrapolation_value), result)
+    if ending is not None and not exact:
+        result = mean_of_codes(result, replace(ending, of_x=1.0))
     return [_saturated(result, x.dtype)]
 
 

@@ -779,7 +779,8 @@ class InterpAttrs(OpAttrs):
     """Resize; inputs x, roi?, scales?, sizes? (the last three are content), as in ONNX Resize.
 
     mode: nearest, linear, cubic. coordinate_mode: ONNX coordinate_transformation_mode. No axes: all
-    of them. `ending`: what is read of x are codes in another scale (nearest, no extrapolation).
+    of them. `ending`: x is multiplied by `of_x` before it is resized, and becomes codes after that
+    (no cropping).
     """
 
     mode: str = "nearest"

@@ -315,6 +315,11 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
     ),
     Equivalent("grid_sample.comp.j2", r"is_nan\(position\) \? 1\.0", "nothing is defined for NaN"),
     Equivalent("interp.comp.j2", r"COLUMN_PAIRS >= 0u", "rows with weights come with columns"),
+    Equivalent(
+        "interp.comp.j2",
+        r"return value\(at - uint\(pair\.x\)\);$",
+        "rows without weights begin at 0",
+    ),
     Equivalent("gather.comp.j2", r"at = clamp\(.*\); → (;$|.*pc\.axis (\+ 1|- 0)\))", _CHECKED),
     Equivalent("gather_elements.comp.j2", r"clamp\(at, 0, pc\.axis (\+ 1|- 0)\)", _CHECKED),
     Equivalent("gather_nd.comp.j2", r"clamp\(at, 0, pc\.size\[k\] (\+ 1|- 0)\)", _CHECKED),

@@ -16,24 +16,31 @@ from vkmnn.ir.ops import CodeMean, LayerNormAttrs, SoftmaxAttrs
 _BYTE = np.iinfo(np.int8)
 
 
-def code_shift(low: float, high: float) -> int | None:
+def code_shift(low: float, high: float, wish: int | None = None) -> int | None:
     """Return what is added to signed bytes to make the whole numbers between two bounds, and zero.
 
-    None where bytes cannot hold them.
+    That is `wish` where it will do. None where bytes cannot hold them.
     """
     if not (isfinite(low) and isfinite(high)):
         return None
     low, high = min(low, 0), max(high, 0)
     if low != int(low) or high != int(high) or high - low > _BYTE.max - _BYTE.min:
         return None
+    if wish is not None and holds(wish, low, high):
+        return wish
     return int(max(high - _BYTE.max, 0) + min(low - _BYTE.min, 0))
 
 
-def shift_of_codes(values: Array | None) -> int | None:
+def holds(shift: int, low: float, high: float) -> bool:
+    """Return whether signed bytes and a shift make both bounds."""
+    return low - shift >= _BYTE.min and high - shift <= _BYTE.max
+
+
+def shift_of_codes(values: Array | None, wish: int | None = None) -> int | None:
     """Return the same for the whole numbers of an array; None where it has others, too."""
     if values is None or not np.array_equal(values, np.rint(values)):
         return None
-    return code_shift(float(values.min(initial=0)), float(values.max(initial=0)))
+    return code_shift(float(values.min(initial=0)), float(values.max(initial=0)), wish)
 
 
 def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:

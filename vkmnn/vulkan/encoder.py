@@ -450,10 +450,15 @@ class VulkanEncoder:
     @property
     def part_alignment(self) -> int | None:
         """Required alignment of a part's offset in bytes; None if parts cannot be bound."""
-        limits = self.info.limits
-        if limits.whole_buffers:
-            return None
-        return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
+        return part_alignment(self.info)
+
+
+def part_alignment(info: DeviceInfo) -> int | None:
+    """Return where a part of a buffer may begin, in bytes; None if parts cannot be bound."""
+    limits = info.limits
+    if limits.whole_buffers:
+        return None
+    return max(VECTOR_BYTES, limits.storage_offset_alignment, limits.texel_offset_alignment)
 
 
 def _shared(array: Array) -> Array:

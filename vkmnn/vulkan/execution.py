@@ -112,10 +112,21 @@ class VulkanExecution(Execution[AttrsT]):
         """Return whether the op may make codes of what are none: others look for some then."""
         return False
 
-    def made_codes(self) -> int | None:
+    def keeps_codes(self) -> bool:
+        """Return whether the codes that it makes are some of those that it reads."""
+        return False
+
+    def needs_codes(self) -> bool:
+        """Return whether it reads codes only where it makes some, too."""
+        return False
+
+    def made_codes(self, wish: int | None = None) -> int | None:
         """Return the shift with which the only output can be made as codes; None for floats.
 
         Asked of a bound execution, whose inputs are as they will be read.
+
+        Args:
+            wish: the shift that what reads the output would have, if any.
         """
         return None
 

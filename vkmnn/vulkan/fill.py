@@ -10,12 +10,22 @@ from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.storage import stored_dtype, stored_word, vec4_count
 from vkmnn.vulkan.windows import flat_windows
 
+CODES_OF_WORD = 4
+
 
 def encode_fill(output: Tensor, value: float, encoder: VulkanEncoder) -> None:
     """Record one dispatch that sets every element to `value`, which the element type can hold."""
-    # A word holds one element, or two of fp16.
-    bits = int(np.full(2, value).astype(stored_dtype(output)).view(np.uint32)[0])
+    bits = _word_of(output, value)
     shader = kernels.fill(element=stored_word(output))
     for (part,) in flat_windows((output,), encoder.info.limits.max_storage_buffer_range, encoder):
-        count = vec4_count(part)
+        count = vec4_count(part) // (1 if part.codes is None else CODES_OF_WORD)
         encoder.dispatch_linear(shader, [part], kernels.FillParams(count=count, bits=bits), count)
+
+
+def _word_of(output: Tensor, value: float) -> int:
+    """Return the bits of a word that holds one element, two of fp16, or four codes."""
+    if output.codes is None:
+        elements = np.full(2, value).astype(stored_dtype(output))
+    else:
+        elements = np.full(CODES_OF_WORD, value - output.codes).astype(np.int8)
+    return int(elements.view(np.uint32)[0])

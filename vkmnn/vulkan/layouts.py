@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from vkmnn.core.execution import Command, Execution, Layouts
 from vkmnn.core.tensor import Tensor, Usage, are_plain
+from vkmnn.errors import DeviceError
 from vkmnn.ir import Layout, Op, TensorInfo
 from vkmnn.ir.ops import ConvertTensorAttrs
 from vkmnn.records import dataclass
+from vkmnn.vulkan.code_readers import CodeReaders, code_readers
 from vkmnn.vulkan.execution import Problem, VulkanExecution
 from vkmnn.vulkan.fp16 import Fp16Rule, is_float
 from vkmnn.vulkan.images.forms import image_layouts
@@ -68,7 +70,7 @@ def assign_layouts(
     """
     plan = _Plan(backend, make, divider, images)
     if not images:
-        plan.code_readers = _code_readers(commands, backend, outputs, divider)
+        plan.code_readers = code_readers(commands, backend, outputs, divider, fp16=fp16)
     followed = _followed_inputs(commands, backend) if fp16 and not images else frozenset()
     for command in commands:
         plan.owner = command.owner or command.op.name
@@ -89,7 +91,8 @@ class _Plan:
     `current` holds what takes the place of a tensor that was computed in another form than the
     host reads, `constants` the constants that are uploaded as fp16. `owner` names the op that is
     at hand. `code_readers` names the tensors that may be codes of a byte: all ops that read one
-    take it like that. `stay_plain` holds the problems of ops that leave plain tensors as they are.
+    take it like that; with the shift that suits these, if any. `stay_plain` holds the problems of
+    ops that leave plain tensors as they are.
     """
 
     backend: str
@@ -101,7 +104,7 @@ class _Plan:
     current: dict[str, Tensor] = field(default_factory=dict)
     constants: dict[str, Tensor] = field(default_factory=dict)
     owner: str = ""
-    code_readers: frozenset[str] = frozenset()
+    code_readers: CodeReaders = field(default_factory=dict)
     stay_plain: set[Problem] = field(default_factory=set)
 
     def now(self, command: Command) -> list[Tensor | None]:
@@ -200,11 +203,20 @@ class _Plan:
                 seen[number] = tensor = replace(tensor, layout=Layout.NC4HW4, codes=shift)
             if tensor.codes is not None:
                 wanted[number] = Form(Layout.NC4HW4, False, tensor.codes)
+        codes = None
         if command.outputs[0].name in self.code_readers:
             execution.bind(seen, command.outputs)
-            codes = execution.made_codes()
+            codes = execution.made_codes(self.code_readers[command.outputs[0].name])
             if codes is not None:
                 made[0] = Form(Layout.NC4HW4, False, codes)
+        reads = any(form.codes is not None for form in wanted)
+        if codes is None and reads and execution.needs_codes():
+            raise DeviceError(
+                "codes of a byte cannot become floats here",
+                op=command.op.type,
+                node=command.op.name,
+                hint="report this, with the network",
+            )
 
     def plain_problem(
         self, command: Command, inputs: Sequence[Tensor | None], fp16: bool
@@ -278,27 +290,6 @@ def form_of(tensor: Tensor) -> Form:
     return Form(tensor.layout, tensor.fp16, tensor.codes)
 
 
-def _code_readers(
-    commands: Sequence[Command], backend: str, outputs: frozenset[str], divider: Divider | None
-) -> frozenset[str]:
-    """Return the tensors that nothing reads but ops that take codes there."""
-    if not any(_begins_codes(command.execution) for command in commands):
-        return frozenset()
-    found: set[str] = set()
-    others = set(outputs)
-    for command in commands:
-        execution = command.execution
-        numbers: dict[int, int | None] = {}
-        if command.backend == backend and isinstance(execution, VulkanExecution):
-            tensors = [*command.inputs, *command.outputs]
-            if divider is None or divider.is_small(tensors):
-                numbers = execution.code_inputs()
-        for number, tensor in enumerate(command.inputs):
-            if tensor is not None:
-                (found if number in numbers else others).add(tensor.name)
-    return frozenset(found - others)
-
-
 def _followed_inputs(commands: Sequence[Command], backend: str) -> frozenset[str]:
     """Return the network's inputs that some ops take as fp16, and all others would follow.
 
@@ -331,10 +322,6 @@ def _followed_inputs(commands: Sequence[Command], backend: str) -> frozenset[str
             else:
                 others.add(tensor.name)
     return frozenset((taken & follow) - others)
-
-
-def _begins_codes(execution: Execution) -> bool:
-    return isinstance(execution, VulkanExecution) and execution.begins_codes()
 
 
 def _between(tensor: Tensor, after: Form) -> Form | None:

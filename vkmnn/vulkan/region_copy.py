@@ -97,7 +97,7 @@ def _record(
         channels=(channels, out_channels),
         pixels=(pixels, out_pixels),
     )
-    shader = _raster(4 if walk.wide else 1, blocked, encoder)
+    shader = _raster(walk.width, blocked, encoder)
     spec = {"AXES": max(1, len(walk.axes))}
     encoder.dispatch_linear(
         shader, [source, output], params, walk.count, spec, reach=reach_of(source, output, blocked)
@@ -123,6 +123,7 @@ class Walk:
 
     Args:
         wide: in whole vec4s, which offsets and steps count then.
+        coded: four elements are codes in a word.
         src: where it begins in the source.
         dst: where it begins in the output.
         axes: at most MAX_AXES, the innermost last.
@@ -130,10 +131,16 @@ class Walk:
     """
 
     wide: bool
+    coded: bool
     src: int
     dst: int
     axes: tuple[_Axis, ...]
     source: tuple[int, int, int]
+
+    @property
+    def width(self) -> Literal[1, 4]:
+        """How many words an invocation moves."""
+        return 4 if self.wide and not self.coded else 1
 
     @property
     def count(self) -> int:
@@ -172,7 +179,7 @@ def walk_of(region: Region, source: Tensor, output: Tensor, blocked: Blocked) ->
         else:
             src //= 4
             axes = [(size, s // 4, d // 4) for size, s, d in outer] + [(inner // 4, 1, 1)]
-    return Walk(wide, src, dst, tuple(axes), (images, channels, pixels))
+    return Walk(wide, source.codes is not None, src, dst, tuple(axes), (images, channels, pixels))
 
 
 def blocked_of(source: Tensor, output: Tensor, by_blocks: bool) -> Blocked:

@@ -124,7 +124,7 @@ def _record(group: Sequence[_Part], output: Tensor, encoder: VulkanEncoder) -> N
         )
         count += walk.count
     bound = [*sources, *[sources[0]] * (MAX_SOURCES - len(sources))]
-    shader = kernels.raster_parts(width=4 if group[0].walk.wide else 1, element=encoder.element)
+    shader = kernels.raster_parts(width=group[0].walk.width, element=encoder.element)
     encoder.dispatch_linear(
         shader,
         [*bound, encoder.literal("regions", np.array(rows, np.int32)), output],

@@ -1,4 +1,4 @@
-"""Resizing of codes that are rounded to another scale before it."""
+"""Resizing of codes that are rounded to another scale before it, or after it."""
 
 from __future__ import annotations
 
@@ -49,3 +49,49 @@ class RoundResized(PatternPass[_Match]):
         inputs, attrs = [match.codes, *op.inputs[1:]], replace(op.attrs, ending=match.ending)
         source = merged_source((*match.ops, op))
         index.replace(op, Op(op.type, op.name, inputs, list(op.outputs), attrs, source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    resize: Op[InterpAttrs]
+    x: str
+    ending: CodeMean
+    ops: tuple[Op, ...]
+
+
+class RoundSums(PatternPass[_Sums]):
+    """Sums of pixels that become codes, of codes or of floats: the Resize rounds what it makes."""
+
+    name = "round_sums"
+    roots = frozenset({"BinaryOp", "UnaryOp"})
+
+    def match(self, op: Op, index: GraphIndex) -> _Sums | NoMatch:
+        rounding = rounding_of(op, index)
+        if rounding is None:
+            return NoMatch("nothing is rounded")
+        resize = index.producer_of_type(rounding.value, "Interp")
+        if resize is None or resize.attrs.mode == "nearest" or resize.attrs.ending is not None:
+            return NoMatch("no sums of pixels, or rounded already")
+        if resize.attrs.coordinate_mode == "tf_crop_and_resize":
+            return NoMatch("what lies outside is filled in")
+        x, ops = resize.inputs[0], (resize, *rounding.ops)
+        if index.dtype(x) is not DType.FLOAT32 or not index.read_only_by(rounding.value, ops):
+            return NoMatch("no floats, or they are used elsewhere")
+        scaled = index.producer(x)
+        parts = binary_parts(scaled, "MUL")
+        scale = index.scalar(parts[1]) if parts else None
+        of_x = 1.0
+        if scaled and parts and scale is not None and _is_decoded(x, parts[0], index):
+            x, of_x, ops = parts[0], scale, (scaled, *ops)
+        return _Sums(resize, x, CodeMean(of_x, rounding.unit, rounding.low, rounding.high), ops)
+
+    def rewrite(self, op: Op, match: _Sums, index: GraphIndex) -> None:
+        resize = match.resize
+        inputs, attrs = [match.x, *resize.inputs[1:]], replace(resize.attrs, ending=match.ending)
+        source = merged_source((*match.ops, op))
+        index.replace(op, Op(resize.type, resize.name, inputs, list(op.outputs), attrs, source))
+
+
+def _is_decoded(x: str, codes: str, index: GraphIndex) -> bool:
+    """Return whether x is codes times their scale, for a single op."""
+    return is_codes(codes, index) and index.read_once(x) and index.same_shape(codes, x)

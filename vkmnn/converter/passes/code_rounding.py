@@ -69,6 +69,6 @@ def is_codes(name: str, index: GraphIndex) -> bool:
         return False
     if op.type in ("QuantizedConvolution", "QuantizedMatMul"):
         return bool(op.attrs.scale == 1.0)
-    if op.type in ("LayerNorm", "Softmax", "Pooling"):
+    if op.type in ("Interp", "LayerNorm", "Softmax", "Pooling"):
         return op.attrs.ending is not None and bool(op.attrs.ending.scale == 1.0)
     return rounding_of(op, index) is not None

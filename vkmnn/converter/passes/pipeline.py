@@ -18,7 +18,7 @@ from vkmnn.converter.passes.chain import FuseChains
 from vkmnn.converter.passes.clamp import MergeClamps
 from vkmnn.converter.passes.code_attention import FuseCodeAttention
 from vkmnn.converter.passes.code_offset import FuseCodeOffset
-from vkmnn.converter.passes.code_resize import RoundResized
+from vkmnn.converter.passes.code_resize import RoundResized, RoundSums
 from vkmnn.converter.passes.code_rows import DecodeRows, RoundRows
 from vkmnn.converter.passes.code_sum import FuseCodeSum
 from vkmnn.converter.passes.code_table import FuseCodeTable
@@ -119,6 +119,7 @@ def late_passes() -> tuple[Pass, ...]:
         RoundRows(),
         DecodeRows(),
         RoundResized(),
+        RoundSums(),
         DecodeParts(),
         DecodeCodes(),
         FuseCodeAttention(),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from vkmnn.cpu_fallback import run_op
 from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Array, Graph, Op, OpAttrs
 from vkmnn.ir.ops import (
@@ -112,6 +113,81 @@ def raster(variant: Variant) -> Iterator[Case]:
         yield _slice(floats(5, 12, 7), (0, 4, 0, -2), (1, 1, 12, 3), (2, 6, 0, -1))
         yield _case("Expand", NO_ATTRS, floats(3, 1, 5, 1), np.array([3, 2, 5, 4], np.int64))
         yield _case("DepthToSpace", BlockAttrs(2), floats(2, 12, 3, 5))
+        yield from _codes_moved()
+
+
+def _codes_moved() -> Iterator[Case]:
+    """Whole blocks of channels, of codes in bytes: four are a word."""
+    for low, shape in ((-57, (1, 8, 3, 5)), (-128, (2, 4, 7, 1)), (-255, (3, 12, 2, 3))):
+        n, c, h, w = shape
+        pads = np.array([0, 0, 1, 2, 0, 0, 0, 3], np.int64)
+        moves: list[tuple[str, OpAttrs, dict[str, AnyArray]]] = [
+            ("Transpose", TransposeAttrs((0, 1, 3, 2)), {}),
+            ("Transpose", TransposeAttrs((3, 1, 0, 2)), {}),
+            ("Pad", PadAttrs(), {"pads": pads}),
+            ("Pad", PadAttrs("edge"), {"pads": pads}),
+            ("Pad", PadAttrs(), {"pads": pads, "value": np.float32(low + 200)}),
+            ("Pad", PadAttrs(), {"pads": np.array([1, 4, 0, 0, 0, 8, 0, 1], np.int64)}),
+            ("Slice", NO_ATTRS, _ranges((2, -1, -100, -1), (3, 0, w, 2))),
+            ("Slice", NO_ATTRS, _ranges((0, n - 1, n, 1), (1, 4 * (c > 4), c, 1))),
+            ("Slice", NO_ATTRS, _ranges((0, -1, -100, -1), (1, 0, 4, 1))),
+            ("SpaceToDepth", BlockAttrs(2), {}),
+        ]
+        for op_type, attrs, extra in moves:
+            if op_type == "SpaceToDepth" and (h % 2 or w % 2):
+                continue
+            yield _moved_codes(op_type, attrs, low, [shape], extra)
+    for shapes, axis in (
+        (((1, 4, 3, 5), (1, 8, 3, 5)), 1),
+        (((2, 8, 2, 2), (2, 4, 2, 2), (2, 3, 2, 2)), 1),
+        (((1, 5, 3, 7), (1, 5, 2, 7)), 2),
+        (((1, 5, 3, 7), (1, 5, 3, 1)), 3),
+        (((1, 5, 3, 7), (1, 5, 0, 7)), 2),
+        (((1, 1, 1, 2), (1, 1, 1, 3)), 3),
+        (((1, 5, 1, 1, 2), (3, 5, 1, 1, 2)), 0),
+    ):
+        yield _moved_codes("Concat", AxisAttrs(axis), -100, shapes, {})
+
+
+def _ranges(*ranges: tuple[int, int, int, int]) -> dict[str, AnyArray]:
+    """Return what a slice reads beside its data; a range is axis, begin, end and step."""
+    axes, begins, ends, steps = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    return {"begins": begins, "ends": ends, "axes": axes, "steps": steps}
+
+
+def _moved_codes(
+    op_type: str,
+    attrs: OpAttrs,
+    low: int,
+    shapes: Sequence[Shape],
+    extra: Mapping[str, AnyArray],
+    *,
+    twice: bool = False,
+) -> Case:
+    """Return the case of an op between convolutions that make and read bytes.
+
+    Args:
+        op_type: what moves them.
+        attrs: its attributes.
+        low: the lowest code.
+        shapes: those of what it reads.
+        extra: constants that it reads, too.
+        twice: it reads the same tensors again.
+    """
+    ops: list[Op] = []
+    feeds: dict[str, AnyArray] = {}
+    constants: dict[str, AnyArray] = dict(extra)
+    for number, shape in enumerate(shapes):
+        first, more = as_bytes(f"in{number}", f"codes{number}", shape, low)
+        ops.append(first)
+        constants |= more
+        feeds[f"in{number}"] = codes_from(low, *shape, seed=number)
+    names = [f"codes{number}" for number in range(len(shapes))]
+    move = Op(op_type, "move", [*names, *names * twice, *extra], ["moved"], attrs)
+    known = dict(zip(names, feeds.values(), strict=True)) | dict(extra)
+    made = run_op(move, [known[name] for name in move.inputs])[0].shape
+    last, more = as_bytes("moved", "out", made, low)
+    return chain_case([*ops, move, last], feeds, constants | more)
 
 
 @shader_cases("raster_parts")
@@ -141,11 +217,24 @@ def _of_parts(width: int) -> Iterator[Case]:
         yield _case("Pad", PadAttrs("reflect"), *inputs)
     # Channels, not in whole blocks, of several images; whole blocks side by side.
     if width == 1:
+        yield from _codes_in_parts()
         parts = [floats(2, channels, 5, 7, seed=channels) for channels in (3, 6, 1)]
         yield blocked_case("Concat", AxisAttrs(1), parts, rtol=0, atol=0)
     counts = (4, 12) if width == 4 else (3, 13)
     for batch in (1, 2):
         yield _channels_last([whole(batch, count, 5, 3, seed=count) for count in counts])
+
+
+def _codes_in_parts() -> Iterator[Case]:
+    """Whole blocks of channels, of codes in bytes: of several sources, twice, and reflected."""
+    sizes: tuple[tuple[Shape, ...], ...] = (
+        ((1, 5, 3, 7), (1, 5, 2, 7), (1, 5, 1, 7)),
+        ((2, 4, 3, 1), (2, 4, 2, 1)),
+    )
+    for shapes in sizes:
+        yield _moved_codes("Concat", AxisAttrs(2), -100, shapes, {}, twice=True)
+    pads = {"pads": np.array([0, 0, 1, 2, 0, 0, 1, 1], np.int64)}
+    yield _moved_codes("Pad", PadAttrs("reflect"), -57, [(2, 8, 3, 5)], pads)
 
 
 def _channels_last(images: Sequence[AnyArray]) -> Case:
@@ -218,6 +307,11 @@ def fill(variant: Variant) -> Iterator[Case]:
     for number, shape in enumerate(shape for shape in SHAPES if shape):
         x = _typed(number, *shape)
         yield _pad(x, [1, *[0] * (x.ndim - 1)] * 2, number)
+    if variant.element == "f32":
+        pads = {"pads": np.array([0, 0, 2, 1, 0, 0, 0, 3], np.int64)}
+        for low, channels, value in ((-57, 4, 198), (-200, 8, 0), (-255, 5, 0), (0, 8, 255)):
+            extra = pads | {"value": np.float32(value)}
+            yield _moved_codes("Pad", PadAttrs(), low, [(2, channels, 3, 5)], extra)
     yield _pad(floats(3, 5), [0, 131, 0, 0], -0.75)
     yield _pad(integers(3, 5), [0, 131, 0, 0], -7)
     for kind in ("SUM", "PROD", "MAX", "MIN"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -64,6 +65,11 @@ def interp(variant: Variant) -> Iterator[Case]:
             x = codes_from(-130, 3, 5, 7, inner)
             for sizes in ((3, 10, 14), (7, 5, 3), (3, 5, 7), (2, 3, 11)):
                 yield _resized(codes, x, sizes)
+        for ending, mode in product(_SUMS, ("linear", "cubic")):
+            sums = InterpAttrs(mode, ending=ending, axes=(0, 1, 2))
+            x = codes_from(-130, 3, 5, 7, inner)
+            for sizes in ((3, 10, 14), (7, 5, 3), (3, 5, 7), (2, 3, 11)):
+                yield replace(_resized(sums, x, sizes), rtol=0.0, atol=0.0)
     if inner == 4:
         for low in (-20.0, 2.0):
             yield blocked_case(
@@ -103,6 +109,35 @@ def _resized_codes() -> Iterator[Case]:
     constants["sizes"] = np.array([5, 3])
     spaced = Op("Interp", "resized", ["codes", "", "", "sizes"], ["made"], InterpAttrs(axes=(2, 4)))
     yield chain_case([first, spaced], {"x": codes_from(-99, *space)}, constants)
+    yield from _sums_of_codes()
+
+
+# Numbers whose quotients are hardly ever halfway between codes.
+_SUMS = (CodeMean(0.437, 0.631, -60.0, 90.0), CodeMean(2.0, 3.717, -128.0, 127.0, 1.5))
+
+
+def _sums_of_codes() -> Iterator[Case]:
+    """Codes in bytes or floats are added up along one or two axes; sums become bytes or floats."""
+    sizes = ((6, 14), (3, 13), (5, 7), (1, 1), (3, 7))
+    for low, ending, size in product((-57, -255), _SUMS, sizes):
+        shape = (2, 5, 3, 7)
+        first, constants = as_bytes("x", "codes", shape, low)
+        constants["sizes"] = np.array(size)
+        attrs = InterpAttrs("linear", ending=ending, axes=(2, 3))
+        resized = Op("Interp", "resized", ["codes", "", "", "sizes"], ["made"], attrs)
+        feeds = {"x": codes_from(low, *shape)}
+        yield chain_case([first, resized], feeds, constants)
+        last, more = as_bytes("made", "last", shape, -128)
+        if ending.scale == 1.0:
+            yield chain_case([first, resized, last], feeds, constants | more)
+            yield chain_case([maximum("x", "codes", 2), resized, last], feeds, constants | more)
+    space = (1, 6, 5, 4, 3)
+    first, constants = as_bytes("x", "codes", space, -99)
+    constants["sizes"] = np.array([3, 7])
+    for mode, axes in product(("linear", "cubic"), ((2, 4), (3, 4))):
+        attrs = InterpAttrs(mode, ending=_SUMS[0], antialias=mode == "linear", axes=axes)
+        spaced = Op("Interp", "resized", ["codes", "", "", "sizes"], ["made"], attrs)
+        yield chain_case([first, spaced], {"x": codes_from(-99, *space)}, constants)
 
 
 def _plain(dtype: str, *shape: int) -> AnyArray:

@@ -186,16 +186,16 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         """Return whether there are kernels for its weights."""
         return bool(self.code_inputs())
 
-    def made_codes(self) -> int | None:
+    def made_codes(self, wish: int | None = None) -> int | None:
         """What is rounded and not decoded is codes."""
         attrs = self.attrs
         if not self.code_inputs() or attrs.scale != 1.0:
             return None
         table = self.optional(5)
         if table is not None and attrs.add is None:
-            return shift_of_codes(table.value)
+            return shift_of_codes(table.value, wish)
         ends = attrs.add or attrs
-        return code_shift(ends.low, ends.high)
+        return code_shift(ends.low, ends.high, wish)
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""

@@ -96,7 +96,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         """Return whether it ends with rounding and bounds."""
         return code_bounds(self.attrs, len(self.inputs)) is not None
 
-    def made_codes(self) -> int | None:
+    def made_codes(self, wish: int | None = None) -> int | None:
         """What rounds channel-blocked floats, or plain ones, whose order changes with that."""
         bounds = code_bounds(self.attrs, len(self.inputs))
         if bounds is None or any(tensor.fp16 for tensor in self.operands):
@@ -106,7 +106,7 @@ class ElementwiseExecution(VulkanExecution[ElementwiseAttrs]):
         reorders = plain and x.shape == self.output.shape
         if not reorders and self.layouts()[1] != [Layout.NC4HW4]:
             return None
-        return code_shift(*bounds)
+        return code_shift(*bounds, wish)
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the dispatch."""

@@ -158,19 +158,24 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
         return inside or self.operand(0).shape[1] % 4 == 0
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Copies of pixels by one dispatch read codes."""
+        """Copies of pixels by one dispatch read codes, and sums that end as codes."""
         pixels = all(taps.axis > 1 for step in self._steps for taps in step)
         crops = self.attrs.coordinate_mode == "tf_crop_and_resize"
-        copies = self.attrs.mode == "nearest" and not crops and len(self.operand(0).shape) > 2
-        fits = copies and pixels and self._keeps_zeros()
+        ends = self.attrs.mode == "nearest" or self.attrs.ending is not None
+        fits = ends and not crops and len(self.operand(0).shape) > 2
+        fits = fits and pixels and self._keeps_zeros()
         return {0: None} if fits and len(self._steps) == 1 else {}
 
-    def made_codes(self) -> int | None:
+    def keeps_codes(self) -> bool:
+        """Copies are what they are copies of."""
+        return self.attrs.ending is None and bool(self.code_inputs())
+
+    def made_codes(self, wish: int | None = None) -> int | None:
         """Copies of codes are codes, and what is rounded and not decoded."""
         ending, x = self.attrs.ending, self.operand(0)
         if ending is None or x.layout is not Layout.NC4HW4 or not self.code_inputs():
             return x.codes
-        return code_shift(ending.low, ending.high) if ending.scale == 1.0 else None
+        return code_shift(ending.low, ending.high, wish) if ending.scale == 1.0 else None
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the input, unless the value of elements outside does not fit fp16."""
@@ -206,11 +211,25 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
             rounding: dict[str, float | bool] = {
                 "FROM_INTEGER": integer and number == 0,
                 "TO_INTEGER": integer and number == last_sum,
-                **(rounding_spec(attrs.ending) if number == 0 else {}),
+                **self._ending_spec(number),
             }
             self._dispatch(step, sizes, blocked, source, target, rounding, encoder)
             sizes = _resized(sizes, step)
             source = target
+
+    def _ending_spec(self, number: int) -> dict[str, float | bool]:
+        """Return how a dispatch rounds: the first what it copies, the last one sums."""
+        ending = self.attrs.ending
+        if ending is None:
+            return {}
+        if self.attrs.mode == "nearest":
+            return rounding_spec(ending) if number == 0 else {}
+        spec: dict[str, float | bool] = {}
+        if number == len(self._steps) - 1:
+            spec |= rounding_spec(replace(ending, of_x=1.0))
+        if number == 0:
+            spec["OF_TAP"] = ending.of_x
+        return spec
 
     def _dispatch(
         self,
@@ -242,7 +261,7 @@ class InterpExecution(VulkanExecution[InterpAttrs]):
             kernels.interp(
                 width=4 if wide else 1,
                 element="c8" if coded else encoder.element,
-                load="buffer" if coded else encoder.load,
+                load=encoder.load,
             ),
             [
                 source,

@@ -197,11 +197,15 @@ class PoolingExecution(VulkanExecution[PoolingAttrs]):
         """Return whether means end as codes."""
         return self.attrs.ending is not None
 
-    def made_codes(self) -> int | None:
+    def keeps_codes(self) -> bool:
+        """Maxima of codes are some of them."""
+        return self.attrs.kind == "MAX" and self.attrs.ending is None
+
+    def made_codes(self, wish: int | None = None) -> int | None:
         """Maxima of codes are codes, and what is rounded and not decoded."""
         ending = self.attrs.ending
         if ending is not None:
-            return code_shift(ending.low, ending.high) if ending.scale == 1.0 else None
+            return code_shift(ending.low, ending.high, wish) if ending.scale == 1.0 else None
         return self.operand(0).codes if self.attrs.kind == "MAX" else None
 
     @property

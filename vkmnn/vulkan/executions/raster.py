@@ -10,12 +10,14 @@ import numpy as np
 from vkmnn.core.execution import Layouts
 from vkmnn.core.tensor import Tensor, Usage
 from vkmnn.geometry.regions import covers, simplify
-from vkmnn.ir import Layout, Op, Region, View, storage_elements
+from vkmnn.ir import DType, Layout, Op, Region, View, storage_elements
 from vkmnn.ir.ops import RasterAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shaders import kernels
+from vkmnn.vulkan.block_regions import keeps_its_place, whole_blocks
+from vkmnn.vulkan.byte_codes import holds
 from vkmnn.vulkan.cuts import Piece, span_view
-from vkmnn.vulkan.encoder import VulkanEncoder
+from vkmnn.vulkan.encoder import VulkanEncoder, part_alignment
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -41,6 +43,12 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
     """Copies regions, except where a view does, or the producer can write into the output."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    _alignment: int | None
+    _of_codes: list[Region] | None
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Take note of where parts of a buffer may begin."""
+        self._alignment = part_alignment(info)
 
     def layouts(self) -> Layouts:
         """Stay channel-blocked when every region moves whole blocks of channels, as in concat.
@@ -48,6 +56,8 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         What moves otherwise comes out in plain order, from sources in either.
         """
         sources = self.operands
+        if any(tensor.codes is not None for tensor in sources):
+            return [Layout.NC4HW4] * len(sources), [Layout.NC4HW4]
         blocked = sources and all(t.layout is Layout.NC4HW4 for t in sources)
         if blocked and self._blocked_regions() is not None:
             return [Layout.NC4HW4] * len(sources), [Layout.NC4HW4]
@@ -80,12 +90,37 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
     def fp16_operands(self) -> Fp16Operands:
         """Follow the sources, unless the value that fills the gaps does not fit fp16."""
         fits = fits_fp16(np.array([self.attrs.fill]))
-        return self.by_rule(self.fp16_rule if fits else Fp16Rule.FULL)
+        codes = any(tensor.codes is not None for tensor in self.operands)
+        return self.by_rule(self.fp16_rule if fits and not codes else Fp16Rule.FULL)
+
+    def code_inputs(self) -> dict[int, int | None]:
+        """Codes are read where whole blocks of channels move, in as many dispatches as floats."""
+        return {} if self._regions_of_codes() is None else dict.fromkeys(range(len(self.inputs)))
+
+    def keeps_codes(self) -> bool:
+        """What moves stays what it is."""
+        return bool(self.code_inputs())
+
+    def needs_codes(self) -> bool:
+        """Copies move words as they are."""
+        return True
+
+    def made_codes(self, wish: int | None = None) -> int | None:
+        """Codes that all have the same shift, among them what fills the gaps."""
+        shifts = {tensor.codes for tensor in self.operands}
+        shift = shifts.pop() if len(shifts) == 1 else None
+        fill = self.attrs.fill
+        fits = shift is not None and fill == int(fill) and holds(shift, fill, fill)
+        return shift if fits and self._regions_of_codes() is not None else None
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record a fill where regions leave gaps, and one dispatch per region."""
         attrs, inputs, output = self.attrs, self.operands, self.output
-        by_blocks = self._blocked_regions() if output.layout is Layout.NC4HW4 else None
+        by_blocks = None
+        if output.codes is not None:
+            by_blocks = self._regions_of_codes()
+        elif output.layout is Layout.NC4HW4:
+            by_blocks = self._blocked_regions()
         if by_blocks is None:
             elements = prod(output.shape)
             regions = [simplify(region) for region in attrs.regions]
@@ -106,6 +141,33 @@ class RasterExecution(VulkanExecution[RasterAttrs]):
         else:
             fill = attrs.fill if gaps else None
             _copy_all(regions, inputs, output, fill, encoder, ordered=attrs.ordered)
+
+    def _regions_of_codes(self) -> list[Region] | None:
+        """Return the regions of codes in channel-blocked addresses; None where floats move."""
+        if not hasattr(self, "_of_codes"):
+            self._of_codes = self._by_whole_blocks()
+        return self._of_codes
+
+    def _by_whole_blocks(self) -> list[Region] | None:
+        attrs, inputs, output = self.attrs, self.operands, self.output
+        shapes = [tensor.shape for tensor in (*inputs, output)]
+        floats = all(tensor.dtype is DType.FLOAT32 for tensor in (*inputs, output))
+        if attrs.ordered or not inputs or not floats or min(map(len, shapes)) < 3:
+            return None
+        if attrs.fill and output.shape[1] % 4:
+            return None  # lanes past the last channel stay zero
+        moved: list[Region] = []
+        size = storage_elements(output.shape, Layout.NC4HW4)
+        for region in attrs.regions:
+            shape = inputs[region.origin].shape
+            blocks = whole_blocks(simplify(region), shape, output.shape)
+            if blocks is None:
+                return None
+            read = storage_elements(shape, Layout.NC4HW4)
+            if not keeps_its_place(blocks, read, size, self._alignment):
+                return None
+            moved.append(blocks)
+        return moved
 
     def _blocked_regions(self) -> list[Region] | None:
         """Return the regions in channel-blocked addresses, None if one moves parts of blocks."""
@@ -201,7 +263,7 @@ def _is_view(
     if len(regions) > 1 or not is_contiguous(region) or prod(region.size) != elements:
         return False
     source = inputs[region.origin]
-    if stored_dtype(source) != stored_dtype(output):
+    if stored_dtype(source) != stored_dtype(output) or source.codes != output.codes:
         return False
     begin = region.src.offset * element_bytes(output)
     whole = begin == 0 and storage_bytes(source) == storage_bytes(output)
@@ -246,6 +308,7 @@ def _write_in_place(
             root.value is None
             and encoder.is_written(root)
             and stored_dtype(root) == stored_dtype(output)
+            and root.codes == output.codes
             and all(is_contiguous(region) and other == shift for region, other in parts)
             and moved == (content if shift + moved == whole else storage_bytes(root))
             and shift % alignment == 0
@@ -284,6 +347,10 @@ class PartRasterExecution(RasterExecution):
         super().__init__(op, inputs, outputs, info)
         self._pieces = tuple(pieces)
         self._gathers = gathers
+
+    def code_inputs(self) -> dict[int, int | None]:
+        """What is too large to bind is floats."""
+        return {}
 
     def _blocked_regions(self) -> list[Region] | None:
         shape = (self.operand(0) if self._gathers else self.output).shape

@@ -1,0 +1,139 @@
+"""Which tensors may be codes of a byte, and with which shift: planned before any gets its form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from vkmnn.core.execution import Command, Execution
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import Layout
+from vkmnn.vulkan.execution import VulkanExecution
+from vkmnn.vulkan.fp16 import is_float
+from vkmnn.vulkan.layout_change import is_reordered
+from vkmnn.vulkan.splitting import Divider
+
+CodeReaders = dict[str, "int | None"]
+"""Names of tensors, with the shift that suits what reads them, if any."""
+
+
+def code_readers(
+    commands: Sequence[Command],
+    backend: str,
+    outputs: frozenset[str],
+    divider: Divider | None,
+    *,
+    fp16: bool = False,
+) -> CodeReaders:
+    """Return the tensors that nothing reads but ops that take codes there.
+
+    Args:
+        commands: the plan, in running order.
+        backend: the type of the backend whose ops take codes.
+        outputs: tensors that the host reads.
+        divider: tells which ops may have to be cut: they take no codes.
+        fp16: floats may take 16 bits, of which ops that read some make no codes.
+    """
+    if not any(_begins_codes(command.execution) for command in commands):
+        return {}
+    takers: dict[int, VulkanExecution[Any]] = {}
+    for number, command in enumerate(commands):
+        execution = command.execution
+        small = divider is None or divider.is_small([*command.inputs, *command.outputs])
+        if command.backend == backend and isinstance(execution, VulkanExecution) and small:
+            takers[number] = execution
+    while True:
+        found = _wishes(commands, takers, _only_read_as_codes(commands, takers, outputs))
+        without = _without_codes(commands, takers, found, fp16=fp16)
+        if not without:
+            return found
+        for number in without:
+            del takers[number]
+
+
+def _only_read_as_codes(
+    commands: Sequence[Command], takers: Mapping[int, VulkanExecution[Any]], outputs: frozenset[str]
+) -> frozenset[str]:
+    found: set[str] = set()
+    others = set(outputs)
+    for number, command in enumerate(commands):
+        numbers = takers[number].code_inputs() if number in takers else {}
+        for place, tensor in enumerate(command.inputs):
+            if tensor is not None:
+                (found if place in numbers else others).add(tensor.name)
+    return frozenset(found - others)
+
+
+def _wishes(
+    commands: Sequence[Command], takers: Mapping[int, VulkanExecution[Any]], names: frozenset[str]
+) -> CodeReaders:
+    """Return the shifts that suit what reads the tensors: what is joined has to have the same."""
+    wishes: CodeReaders = dict.fromkeys(names)
+    joined: set[str] = set()
+    for number in sorted(takers, reverse=True):
+        command, execution = commands[number], takers[number]
+        after = wishes.get(command.outputs[0].name) if execution.keeps_codes() else None
+        for place, shift in execution.code_inputs().items():
+            tensor = command.inputs[place] if place < len(command.inputs) else None
+            wish = after if shift is None else shift
+            if tensor is None or tensor.name not in names or wish is None:
+                continue
+            if shift is None:
+                joined.add(tensor.name)
+            elif tensor.name in joined:
+                continue
+            wishes[tensor.name] = wish
+    return wishes
+
+
+def _without_codes(
+    commands: Sequence[Command],
+    takers: Mapping[int, VulkanExecution[Any]],
+    readers: CodeReaders,
+    *,
+    fp16: bool,
+) -> list[int]:
+    """Return the ops that read codes only where they make some, and are not sure to do so.
+
+    What ops are foreseen to make is no more than what they will make.
+    """
+    made: dict[str, int] = {}
+    without = []
+    for number, execution in takers.items():
+        command = commands[number]
+        (output, *_), inputs = command.outputs, list(command.inputs)
+        for place, shift in execution.code_inputs().items():
+            tensor = inputs[place] if place < len(inputs) else None
+            if tensor is not None and tensor.name in readers:
+                inputs[place] = _as_codes(tensor, made.get(tensor.name), shift)
+        codes = None
+        if output.name in readers:
+            if fp16:
+                inputs = [_maybe_narrow(tensor) for tensor in inputs]
+            execution.bind(inputs, command.outputs)
+            codes = execution.made_codes(readers[output.name])
+            execution.bind(command.inputs, command.outputs)
+        if codes is not None:
+            made[output.name] = codes
+        elif execution.needs_codes():
+            without.append(number)
+    return without
+
+
+def _as_codes(tensor: Tensor, made: int | None, shift: int | None) -> Tensor:
+    """Return a tensor as it will be read; floats that codes are known for, where they are moved."""
+    if made is None and (shift is None or not is_reordered(tensor)):
+        return tensor
+    return replace(tensor, layout=Layout.NC4HW4, codes=shift if made is None else made)
+
+
+def _maybe_narrow(tensor: Tensor | None) -> Tensor | None:
+    """Return a tensor as it may be where floats may take 16 bits."""
+    if tensor is None or tensor.value is not None or tensor.codes is not None:
+        return tensor
+    return replace(tensor, fp16=is_float(tensor))
+
+
+def _begins_codes(execution: Execution) -> bool:
+    return isinstance(execution, VulkanExecution) and execution.begins_codes()
