@@ -415,7 +415,9 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "longer pieces, of which the last ones are shorter or empty",
     ),
     Equivalent(
-        "nms_tournament.comp.j2", r"int last = -?\d", "not read before it is set, or with `after`"
+        "nms_tournament.comp.j2",
+        r"int last = -?[1-9]",
+        "not read before it is set, or with `after`",
     ),
     Equivalent(
         "nms_tournament.comp.j2", r"more \|\| kept", "a row that is done is gone through in vain"
@@ -445,7 +447,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"state\[.*\] = 1\.0;|w\d+\.[xyzw], 1\.0\)",
         "padding meets weights that are zero, and the sum of a fourth gate is not read",
     ),
-    Equivalent("recurrent.comp.j2", r"LONG = \d+u", "any longer array will do"),
+    Equivalent("recurrent.comp.j2", r"LONG = 3[24]u", "any longer array will do"),
     Equivalent("pool_strip.comp.j2", r"uvec4\(pc\.channels \+ 4u \*", _ZERO),
     Equivalent("pool_whole.comp.j2", r"min\(v \+ \du \* width, size (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent("pool_whole.comp.j2", r"gl_LocalInvocationID\.x (!= 0|== 1)u", _SAME),
