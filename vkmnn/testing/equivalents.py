@@ -236,15 +236,17 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "any number of a row will do as its pivot; which one keeps most digits, other tests show",
     ),
     Equivalent("include/staged.glsl.j2", r"4u / k4 - 1u", _CLAMP),
-    Equivalent("conv_shared.comp.j2", r"min\(block, group_blocks (- 0u|\+ 1u)\)", _CLAMP),
-    Equivalent("matmul_shared.comp.j2", r"min\(n4 \+ lane % \d+u, columns4 (- 0u|\+ 1u)\)", _CLAMP),
+    Equivalent("include/staged_conv.glsl.j2", r"min\(block, group_blocks (- 0u|\+ 1u)\)", _CLAMP),
+    Equivalent(
+        "include/staged_matmul.glsl.j2", r"min\(n4 \+ lane % \d+u, columns4 (- 0u|\+ 1u)\)", _CLAMP
+    ),
     Equivalent(
         "include/staged.glsl.j2",
         r"mix\(vec4\(1\.0\), [ab]",
         "what meets it is zero",
     ),
     Equivalent(
-        "*_shared.comp.j2",
+        "include/staged_*.glsl.j2",
         r"min\(first \+ pc\.steps, \(k4 \+ (\d+)u\) / \1u\)",
         "where nothing is shared, pc.steps counts them all",
         "*_0_*",
@@ -269,7 +271,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         r"group > 3u \?.* → .*group > 2u \?",
         "a group leaves nothing to itself",
     ),
-    Equivalent("conv_shared.comp.j2", r"tap_of\(min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("include/staged_conv.glsl.j2", r"tap_of\(min\(.*, k4 (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
         "include/staged.glsl.j2",
         r"vec4 b\d = .* → .*[35]u \* k \+ b_line",
@@ -277,7 +279,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "*_0_*",
     ),
     Equivalent(
-        "*_shared.comp.j2",
+        "include/staged_*.glsl.j2",
         r"uint end = min\(first - pc\.steps",
         "where nothing is shared, first is 0",
         "*_0_*",
