@@ -16,6 +16,7 @@ from vkmnn.runtime.device_info import DeviceInfo, DeviceType
 from vkmnn.runtime.device_profiles import load_profile
 from vkmnn.shaders import kernels
 from vkmnn.testing.emulation import BYTES_SHAPE
+from vkmnn.vulkan.cost.devices import class_of
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, SHUFFLES
 from vkmnn.vulkan.encoder import FP16_TEXEL_LOADS, VulkanEncoder
 from vkmnn.vulkan.gemm.coop_tiles import (
@@ -43,6 +44,7 @@ from vkmnn.vulkan.gemm.shared_tiles import (
     SharedKernel,
     Tile,
     rank_shared,
+    shared_cost,
     workgroups,
 )
 from vkmnn.vulkan.gemm.split import MAX_PARTS, MIN_PART, parts_of
@@ -338,6 +340,15 @@ def test_float16_arithmetic_is_faster_where_tiles_are_full(name: str) -> None:
     product = MatMulProblem((), (), (), 197, 768, 768)
     assert isinstance(rank_matmul(product, low)[0], MatMulHalf)
     assert not any(isinstance(kernel, MatMulHalf) for kernel in rank_matmul(product, normal))
+
+
+def test_float16_arithmetic_is_not_faster_everywhere() -> None:
+    """GeForces multiply as many numbers in float16 as in float32, but for their matrices."""
+    info = replace(LARGE_GPU, vendor_id=0x10DE, memory_bytes=8 << 30)
+    gemm, device = Gemm(3136, 256, 576), class_of(info)
+    assert device.half_flops == device.core_flops
+    half = shared_cost(MatMulHalf(Tile(64, 64)), gemm, info, element_bytes=2)
+    assert half.total > shared_cost(SharedKernel(Tile(64, 64)), gemm, info, element_bytes=2).total
 
 
 MATRICES = replace(

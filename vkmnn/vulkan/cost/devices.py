@@ -39,6 +39,7 @@ class DeviceClass:
         shared_bytes: that it moves between shared memory and registers.
         core_flops: in float32.
         dot_flops: by dot products of four bytes each.
+        half_flops: in float16, without matrices.
         matrix_flops: by cooperative matrices.
         core_results: that it brings from sums to memory.
         group_part: of that time, what each further group costs whose sums are added.
@@ -72,6 +73,7 @@ class DeviceClass:
     shared_bytes: float
     core_flops: float
     dot_flops: float
+    half_flops: float
     matrix_flops: float
     core_results: float
     group_part: float
@@ -106,6 +108,7 @@ SERVER = DeviceClass(
     shared_bytes=486_800,
     core_flops=333_000,
     dot_flops=666_000,  # assumed: half as many instructions as in float32, four products each
+    half_flops=666_000,  # data sheets: two in one instruction
     matrix_flops=3_157_300,
     core_results=11_705,
     group_part=0.01403,
@@ -130,6 +133,7 @@ _DESKTOP = replace(
     shared_bytes=200_000,
     core_flops=280_000,
     dot_flops=560_000,
+    half_flops=280_000,
     matrix_flops=900_000,
     stream_bytes=240_000,
     memory_bytes=300_000,
@@ -148,6 +152,7 @@ _RADEON = replace(
     shared_bytes=220_000,
     core_flops=220_000,
     dot_flops=880_000,
+    half_flops=440_000,
     matrix_flops=700_000,
     stream_bytes=500_000,
     memory_bytes=700_000,
@@ -167,6 +172,7 @@ _ARC = replace(
     shared_bytes=250_000,
     core_flops=600_000,
     dot_flops=2_400_000,
+    half_flops=1_200_000,
     matrix_flops=3_000_000,
     stream_bytes=300_000,
     memory_bytes=400_000,
@@ -191,6 +197,7 @@ _INTEGRATED = replace(
     shared_bytes=60_000,
     core_flops=80_000,
     dot_flops=320_000,
+    half_flops=160_000,
     matrix_flops=160_000,
     core_results=3_000,
     split_us=4.0,
@@ -211,6 +218,7 @@ _APPLE_GPU = replace(
     shared_bytes=150_000,
     core_flops=230_000,
     dot_flops=230_000,
+    half_flops=230_000,
     matrix_flops=460_000,
     stream_bytes=50_000,
     memory_bytes=60_000,
@@ -225,6 +233,7 @@ _ADRENO = replace(
     start_us=6.0,
     core_flops=120_000,
     dot_flops=480_000,
+    half_flops=240_000,
     core_bytes=16_000,
     cold_bytes=16_000,
     stream_bytes=30_000,
@@ -242,6 +251,7 @@ _MALI = replace(
     shared_bytes=16_000,
     core_flops=60_000,
     dot_flops=240_000,
+    half_flops=120_000,
     core_bytes=12_000,
     cold_bytes=12_000,
     stream_bytes=20_000,
@@ -256,6 +266,7 @@ _SMALL = replace(
     start_us=10.0,
     core_flops=4_000,
     dot_flops=4_000,
+    half_flops=4_000,
     core_bytes=2_000,
     cold_bytes=2_000,
     shared_bytes=4_000,
@@ -281,6 +292,7 @@ CPU = replace(
     shared_bytes=2_000,
     core_flops=50_000,
     dot_flops=50_000,
+    half_flops=5_000,  # emulated
     matrix_flops=50_000,
     core_results=1_500,
     stream_bytes=20_000,

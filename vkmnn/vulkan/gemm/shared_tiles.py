@@ -52,8 +52,8 @@ DEPTHS = {(32, 32, 1): 32, (40, 32, 8): 64, (32, 32, 8): 64, (16, 16, 16): 128}
 # What of `core_flops` is reached, by results of an invocation: with fewer, operands are read more
 # often from shared memory. Loads are counted apart, so that it may be more than one.
 EFFICIENCY = {(8, 8): 1.17, (8, 4): 1.03, (4, 4): 1.03}
-# Of float16 arithmetic: of each vec4 of results, the instructions of a step that are not two
-# products at a time; what is converted and added in float32.
+# Of float16 arithmetic, for each vec4 of results: what is converted and added in float32 at the
+# end of a step, in vec4s of products.
 HALF_CLOSING = 2
 
 
@@ -354,8 +354,10 @@ def shared_cost(
     left_flops += 0 if pixels else ROW_FLOPS
     vectors = tile.rows * tile.depth // 4
     buffers, half = kernel.buffers(info), kernel.half
-    # Two products an instruction, and what closes a step: of one in float32.
-    pace = 0.5 + HALF_CLOSING / tile.chained if half else 1.0
+    device = class_of(info)
+    # Next to float32: products, and what closes a step.
+    products = device.core_flops / device.half_flops
+    pace = products + HALF_CLOSING / tile.chained if half else 1.0
     tiling = Tiling(
         tiles=workgroups(tile, gemm),
         parts=kernel.parts,
