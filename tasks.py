@@ -34,6 +34,9 @@ WIDE_KERNELS = (
 )
 WIDE = {"LP_NATIVE_VECTOR_WIDTH": "512"}
 
+THINNER = ("--vkmnn-sample", "--vkmnn-pairs", "--vkmnn-pipelines=")
+"""Options of the shader suite that leave out variants or cases, but choose no kernels."""
+
 BESIDE = ("kompute", "mesa-25", "swiftshader")
 """The drivers that `test --all` runs beside the default one, in part."""
 
@@ -107,7 +110,7 @@ def shaders(args: Sequence[str]) -> int:
     vulkan.ensure_validation()
     suite = [python, "-m", "pytest", "-q", "-n", str(WORKERS), "--vkmnn-shaders"]
     status = process.run_loud([*suite, "--vkmnn-report", SHADER_REPORT, *args])
-    if all(arg.startswith("--vkmnn-pipelines=") for arg in args):  # these choose no kernels
+    if all(arg.startswith(THINNER) for arg in args):  # these name no kernels
         status = test_wide_kernels([*suite, *args], {}) or status
     if SHADER_REPORT.is_file():
         say(f"the report: {SHADER_REPORT}")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -266,23 +267,31 @@ def test_no_device_is_a_usage_error(project: Project):
     assert "no Vulkan device" in done.stderr or "no device fits" in done.stderr
 
 
-def test_a_sample_shows_every_value_of_every_axis():
+@pytest.mark.parametrize(("strength", "part"), [(1, 0.35), (2, 0.65)])
+def test_a_sample_shows_every_combination_of_values(strength: int, part: float):
     from vkmnn.testing.selection import chosen_variants
 
     def traits(variants):
-        return {(v.template, *axis) for v in variants for axis in v.axes.items()}
+        return {
+            (v.template, frozenset(values))
+            for v in variants
+            for values in combinations(v.axes.items(), min(strength, len(v.axes)))
+        }
 
-    everything, sample = chosen_variants([]), chosen_variants([], sample=True)
+    everything, sample = chosen_variants([]), chosen_variants([], strength=strength)
     assert traits(sample) == traits(everything)
     assert {v.template for v in sample} == {v.template for v in everything}
-    assert len(sample) < len(everything) / 2
+    assert len(sample) < part * len(everything)
+    names = [v.name for v in everything]
+    assert [v.name for v in sample] == sorted({v.name for v in sample}, key=names.index)
 
 
 @NEEDS_DEVICE
-def test_a_sample_is_run_and_is_no_loss_of_coverage(project: Project):
-    done = project.pytest("--vkmnn-shaders", "--vkmnn-sample", "--vkmnn-kernel", "gather_nd_*")
+@pytest.mark.parametrize(("option", "passed"), [("--vkmnn-sample", 2), ("--vkmnn-pairs", 4)])
+def test_a_sample_is_run_and_is_no_loss_of_coverage(project: Project, option: str, passed: int):
+    done = project.pytest("--vkmnn-shaders", option, "--vkmnn-kernel", "gather_nd_*")
     assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout  # of four: two elements by two loads
+    assert f"{passed} passed" in done.stdout  # of four: two elements by two loads
 
 
 def test_only_tests_are_rewritten(project: Project) -> None:

@@ -56,6 +56,12 @@ _OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "test only as many variants as show every value of every axis of each kernel",
     ),
     (
+        "--vkmnn-pairs",
+        "store_true",
+        "",
+        "test only as many variants as show every pair of values of two axes of each kernel",
+    ),
+    (
         "--vkmnn-pipelines",
         "store",
         "N",
@@ -233,6 +239,7 @@ def _restricted(config: pytest.Config) -> bool:
     options = (
         "--vkmnn-kernel",
         "--vkmnn-sample",
+        "--vkmnn-pairs",
         "keyword",
         "markexpr",
         "deselect",

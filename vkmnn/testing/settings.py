@@ -21,7 +21,7 @@ class Settings:
 
     devices: list[str]
     patterns: list[str]
-    sample: bool
+    strength: int
     pipelines: int
     report: Path | None
     results: Path | None
@@ -34,7 +34,7 @@ class Settings:
         """Return the variants that the run is about."""
         from vkmnn.testing.selection import chosen_variants
 
-        return chosen_variants(self.patterns, sample=self.sample)
+        return chosen_variants(self.patterns, strength=self.strength)
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -45,7 +45,7 @@ class Settings:
         return cls(
             devices=get("--vkmnn-device") or [],
             patterns=get("--vkmnn-kernel") or [],
-            sample=get("--vkmnn-sample"),
+            strength=2 if get("--vkmnn-pairs") else int(get("--vkmnn-sample")),
             pipelines=get("--vkmnn-pipelines") or 0,
             report=Path(report) if report else None,
             results=Path(results) if results else None,
