@@ -33,6 +33,17 @@ def test_constant(net, check, fill, shape):
     assert len(done.only.inputs) == 3
 
 
+@pytest.mark.parametrize("rest", [["sink"], ["length"], ["length", "sink"]])
+def test_other_inputs_stay(net, check, rest):
+    length = net.ints(4) if "length" in rest else ""
+    sink = [net.input(3, 1, 1, name="sink")] if "sink" in rest else []
+    q, k, v = (net.input(2, 3, 5, 4, name=name) for name in "qkv")
+    mask = net.const(additive(triangle(), LOWEST))
+    done = check(net.op("Attention", q, k, v, mask, length, *sink, scale=0.5), DETECT)
+    assert done.only.attrs.causal
+    assert done.only.inputs[3:] == ["", length, *sink]
+
+
 @pytest.mark.parametrize(
     "mask",
     [

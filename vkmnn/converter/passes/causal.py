@@ -41,7 +41,8 @@ class DetectCausalMasks(PatternPass["list[str]"]):
                 return NoMatch("the mask is not one square of queries by keys")
         if not _hides_later_keys(op.inputs[3], index):
             return NoMatch("the mask is not triangular")
-        return op.inputs[:3]
+        rest = op.inputs[4:]
+        return [*op.inputs[:3], *(["", *rest] if any(rest) else [])]
 
     def rewrite(self, op: Op[AttentionAttrs], match: list[str], index: GraphIndex) -> None:
         attrs, outputs = replace(op.attrs, causal=True), list(op.outputs)
