@@ -19,6 +19,7 @@ from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
 from vkmnn.host.exact_codes import with_exact_codes
 from vkmnn.host.genuine import genuine_onnxruntime, is_installed
 from vkmnn.host.loop import loop_class
+from vkmnn.host.scan import scan_class
 from vkmnn.threads import Workers
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Reference(HostEngine):
             if node.op_type == "Scan" and not 0 < count <= len(node.input):
                 raise EngineError(f"Scan of {count} inputs has {len(node.input)}")
         try:
-            self._evaluator = evaluator_class()(model, new_ops=[loop_class()])
+            self._evaluator = evaluator_class()(model, new_ops=[loop_class(), scan_class()])
         except Exception as error:
             raise EngineError(_line(error)) from error
 
