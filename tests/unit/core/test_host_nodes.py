@@ -685,5 +685,6 @@ def test_scans_of_empty_slices_over_other_axes_do_not_end_the_process() -> None:
         assert z.tolist() == [4, 4]
         assert y.shape == (2, 3)
         empty = {"s": np.ones(0, np.float32), "x": np.ones((0, 3), np.float32)}
-        with pytest.raises(vkmnn.HostError, match="Scan"):
-            session.run(None, empty)
+        z, y = session.run(None, empty)  # the reference evaluator takes it
+        assert z.shape == (0,)
+        assert y.shape == (0, 3)
