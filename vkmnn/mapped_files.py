@@ -30,3 +30,20 @@ def place_in_file(array: npt.NDArray[np.generic]) -> tuple[MappedFile, int] | No
 def address_of(file: MappedFile) -> int:
     """Return where a mapped file begins in memory: with a page."""
     return int(np.frombuffer(file, np.uint8).ctypes.data)
+
+
+def let_go_of_pages(array: npt.NDArray[np.generic]) -> None:
+    """Let the system have the pages of a mapped file that an array fills: they can be read again.
+
+    They count as this process's memory until then, though nobody needs them. An array that lies
+    elsewhere is left alone.
+    """
+    found = place_in_file(array)
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    if found is None or advice is None:
+        return
+    file, offset = found
+    first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (offset + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if length > 0:
+        file.madvise(advice, first, length)

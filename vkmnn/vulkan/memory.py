@@ -15,7 +15,7 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import OutOfDeviceMemoryError
 from vkmnn.ir import Array, Layout
-from vkmnn.mapped_files import MappedFile, place_in_file
+from vkmnn.mapped_files import MappedFile, let_go_of_pages, place_in_file
 from vkmnn.records import dataclass
 from vkmnn.runtime.device import Device
 from vkmnn.runtime.memory import Buffer, BufferRange, Image, MemoryKind
@@ -31,7 +31,7 @@ from vkmnn.vulkan.storage import VECTOR_BYTES, storage_bytes
 # One allocation must stay well under maxMemoryAllocationSize, whose spec minimum is 1 GiB.
 MAX_ARENA_BYTES = 512 << 20
 # What is packed at a time: packed forms that wait for their place take host memory.
-BATCH_BYTES = 64 << 20
+BATCH_BYTES = 16 << 20
 # Threads cost more than they save below this; beyond a few, memory is the limit.
 PARALLEL_BYTES = 1 << 20
 MAX_THREADS = 4
@@ -159,6 +159,9 @@ class ConstantStore:
                 offset += _room(array, alignment)
         for done in [workers.submit(_write, *write) for write in writes]:
             done.result()
+        for constant, array in packed:
+            let_go_of_pages(array)
+            let_go_of_pages(constant.source)
         return stored
 
     def _in_file(self, array: Array) -> tuple[ConstantArena, BufferRange] | None:

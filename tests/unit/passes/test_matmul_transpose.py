@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
+from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose, FoldSharedTranspose
 from vkmnn.converter.passes.refine_shapes import RefineShapes
 
 FOLD = FoldOperandTranspose()
+SHARED = FoldSharedTranspose()
 
 
 @pytest.mark.parametrize("rank", [2, 3])
@@ -89,3 +90,26 @@ def test_computed_target(net, check):
     dims = {"sizes": ("B", "S"), "k": ("3*B", "S", 5), "q": ("B", 3, "L", 5)}
     done = check(out, RefineShapes(), FOLD, dims=dims)
     assert done.types == ["Shape", "Shape", "Concat", "Gather", "Reshape", "MatMul"]
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_shared_constant_is_not_turned(net, check, readers):
+    table = net.weights(7, 5)
+    turned = net.op("Transpose", table, perm=(1, 0))
+    products = [net.op("MatMul", net.input(3, 5), turned) for _ in range(readers)]
+    rows = net.binary("ADD", table, net.input(7, 5))
+    done = check([rows, *products], SHARED)
+    assert sorted(done.types) == ["BinaryOp", *["MatMul"] * readers]
+    assert set(done.graph.constants) == {table}
+
+
+def test_a_constant_of_its_own_is_folded(net, check):
+    turned = net.op("Transpose", net.weights(7, 5), perm=(1, 0))
+    done = check(net.op("MatMul", net.input(3, 5), turned), SHARED)
+    assert done.types == ["Transpose", "MatMul"]
+
+
+def test_a_shared_input_is_left_to_the_other_pass(net, check):
+    x = net.input(7, 5)
+    product = net.op("MatMul", net.input(3, 5), net.op("Transpose", x, perm=(1, 0)))
+    assert "Transpose" in check([product, net.unary("EXP", x)], SHARED).types

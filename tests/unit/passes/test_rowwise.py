@@ -168,3 +168,12 @@ def test_weights_that_devices_may_not_bind_stay(monkeypatch: pytest.MonkeyPatch)
         net = Net()
         net.product(net.norm("x", "n"), "y", 33)  # two panels of columns, one of rows
         assert types(net.optimized(["y"])) == kinds
+
+
+def test_plain_weights_are_gone() -> None:
+    """The gain is in a copy of them, which is what the products read."""
+    net = Net()
+    net.product(net.norm("x", "n", rms=False, shift=True), "y", 8, bias=True)
+    graph = net.optimized(["y"])
+    assert [op.type for op in graph.ops] == ["NormedMatMul"]
+    assert set(graph.constants) == {name for op in graph.ops for name in op.inputs} - {"x", ""}

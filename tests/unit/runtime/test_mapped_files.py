@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vkmnn.mapped_files import MappedFile, address_of, place_in_file
+from vkmnn.mapped_files import MappedFile, address_of, let_go_of_pages, place_in_file
 from vkmnn.runtime import open_device
 from vkmnn.runtime.device import Device
 
@@ -39,6 +39,31 @@ def test_place_in_file(tmp_path: Path) -> None:
     assert place_in_file(floats[:0]) is None
     assert place_in_file(floats.copy()) is None
     assert place_in_file(np.arange(4)) is None
+
+
+def pages(file: MappedFile) -> int:
+    """Return how many KiB of a file are in this process's memory."""
+    begin = f"{address_of(file):x}-"
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(begin))
+    return next(int(line.split()[1]) for line in lines[start:] if line.startswith("Rss:"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
+def test_pages_are_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(256)) * (1 << 14))
+    with path.open("rb") as opened:
+        file = MappedFile(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    array = np.frombuffer(file, np.uint8)[100 : (3 << 20) + 100]
+    total = int(array.sum())
+    before = pages(file)
+    let_go_of_pages(array)
+    assert before - pages(file) >= (3 << 10) - 8  # all but those that it shares at its ends
+    assert int(array.sum()) == total
+    for other in (array[:50], array[::2], array[:0], array.copy()):  # nothing to let go of
+        let_go_of_pages(other)
+    assert pages(file) >= 3 << 10
 
 
 @pytest.mark.parametrize("nbytes", [1, 5000, 3 * 4096])

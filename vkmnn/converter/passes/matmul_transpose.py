@@ -74,6 +74,26 @@ class FoldOperandTranspose(PatternPass[_Transposed]):
         index.replace(op, *new, Op(op.type, op.name, inputs, list(op.outputs), attrs, source))
 
 
+class FoldSharedTranspose(FoldOperandTranspose):
+    """The same for a constant that is read as it is, too: once folded, it would be there twice.
+
+    That is how decoders have it whose last product is by the transposed table of their tokens.
+    """
+
+    name = "fold_shared_transpose"
+
+    def match(self, op: Op, index: GraphIndex) -> _Transposed | NoMatch:
+        found = super().match(op, index)
+        if isinstance(found, _Transposed) and not _is_shared(found.value, index):
+            return NoMatch("it is of no constant that something else reads")
+        return found
+
+
+def _is_shared(name: str, index: GraphIndex) -> bool:
+    readers = index.readers(name) if name in index.constants else []
+    return any(reader.type != "Transpose" for reader in readers)
+
+
 def _target(op: Op, match: _Transposed, new: list[Op], index: GraphIndex) -> str:
     """Return the shape for the Reshape of an operand that is not transposed before."""
     if match.target:

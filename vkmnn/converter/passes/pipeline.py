@@ -34,7 +34,7 @@ from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.converter.passes.layer_norm import FuseLayerNorm
 from vkmnn.converter.passes.matmul_reshape import UnwrapMatMul
 from vkmnn.converter.passes.matmul_scale import FoldOperandScale, FoldResultScale
-from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose
+from vkmnn.converter.passes.matmul_transpose import FoldOperandTranspose, FoldSharedTranspose
 from vkmnn.converter.passes.merge_code_products import MergeCodeProducts
 from vkmnn.converter.passes.merge_matmul import MergeMatMul
 from vkmnn.converter.passes.norm_affine import FoldNormAffine
@@ -73,6 +73,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     return (
         RemoveDeadCode(),
         RemoveNoOps(),
+        FoldSharedTranspose(),
         FoldConstants(evaluate),
         RefineShapes(),
         AssignSlices(),
@@ -129,6 +130,7 @@ def late_passes() -> tuple[Pass, ...]:
         FuseNorm(),
         FuseFloatGate(),
         FuseFloatNorm(),
+        RemoveDeadCode(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -266,12 +266,20 @@ def _right_constant(array: Array, transposed: bool, width: int, shift: int | Non
     return packed if shift is None else words_of(packed, shift)
 
 
+def _padded(matrices: Array, padding: Sequence[tuple[int, int]]) -> Array:
+    """Return matrices with zeros, in the order in which they lie: that copies whole rows."""
+    if matrices.flags.c_contiguous:
+        return np.pad(matrices, padding)
+    rows = np.pad(matrices.swapaxes(1, 2), [padding[axis] for axis in (0, 2, 1)])
+    turned: Array = rows.swapaxes(1, 2)
+    return turned
+
+
 def pack_right(array: Array, transposed: bool, width: int) -> Array:
     """Return a right operand as [batch, panels, k, columns of a panel], filled up with zeros."""
     matrices = right_matrices(array, transposed)
     padding = ((0, 0), (0, -matrices.shape[1] % 4), (0, -matrices.shape[2] % width))
-    # Padding copies; most weights need none.
-    padded = np.pad(matrices, padding) if any(map(any, padding)) else matrices
+    padded = _padded(matrices, padding) if any(map(any, padding)) else matrices
     batch, k, n = padded.shape
     panels: Array = padded.reshape(batch, k, n // width, width).swapaxes(1, 2)
     return panels
