@@ -229,6 +229,8 @@ def _start(setting: Setting) -> None:
     setting.results.save("start", results.start_data(rows))
     heading(f"Time to the first result on {setting.title}")
     show(start.start_table(rows))
+    heading("Opening the file, caches full, beside onnxruntime")
+    show(start.openings_table(rows))
 
 
 @app.command("networks")
@@ -402,7 +404,7 @@ def start_command(
     output: OutputOption = results.DEFAULT,
     record: RecordOption = False,
 ) -> None:
-    """Time to the first result without caches and with them; memory."""
+    """Time to the first result without caches and with them, beside onnxruntime; memory."""
     where = place(device, 0, 1, timeout)
     _start(_setting(models, only, light, False, where, output, record))
 

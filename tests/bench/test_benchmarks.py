@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from rich.console import Console
 from typer.testing import CliRunner
 
 import vkmnn
-from benchmarks import decoding, families, kernels, plots, results, scaling
+from benchmarks import decoding, families, kernels, plots, results, scaling, start
 from benchmarks.__main__ import app
 from benchmarks.ceilings import Ceilings, coopmat_shape
 from benchmarks.networks import KNOWN, TORCH, Network, from_file, networks, specs_for
@@ -145,6 +147,23 @@ def test_start(command: Callable[..., dict[str, Any]], toy: Path) -> None:
     assert row["cold"]["process_s"] > row["cold"]["load_s"] + row["cold"]["first_s"] > 0
     assert row["facts"]["activations"] >= row["facts"]["lower_bound"] > 0
     assert 0 < row["facts"]["python_us"] < 1e5
+    own, packed, peer = row["openings"]
+    assert (own["engine"], packed["engine"]) == ("vkmnn, its file", "vkmnn, its file packed")
+    assert peer["engine"] == "onnxruntime CPU"
+    for one in (own, packed, peer):
+        assert one["error"] == ""
+        assert 0 < min(one["load_s"], one["first_s"]) < 60
+        assert one["peak_bytes"] is None or one["peak_bytes"] > 20 << 20
+
+
+def test_an_engine_that_cannot_open_says_why() -> None:
+    missing = start._opening("x", [], {"x": "it is not installed"})
+    one = start.Start(1.0, 0.5, 0.25)
+    text = StringIO()
+    row = start.StartResult("net", one, one, {}, [missing, start.Opening("y", 1.0, 0.5, None)])
+    Console(file=text, width=100).print(start.openings_table([row]))
+    assert "it is not installed" in text.getvalue()
+    assert "1.5 s" in text.getvalue().replace("1.50", "1.5")
 
 
 def test_sections_of_earlier_runs_stay(tmp_path: Path) -> None:

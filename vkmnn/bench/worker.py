@@ -36,15 +36,16 @@ class Worker:
         self._last_s = 0.0
 
     def load(self) -> dict[str, Any]:
-        """Load the model and run it once; answer the seconds of both."""
+        """Load the model and run it once; answer the seconds of both, and the process's memory."""
         start = time.perf_counter()
         self._engine.load(self._job())
         loaded = time.perf_counter()
         outputs = self._engine.run()
         done = time.perf_counter()
+        peak = _peak_bytes()
         np.savez(self._folder / "outputs.npz", *outputs)
         self._last_s = done - loaded
-        return {"load_s": loaded - start, "first_s": done - loaded}
+        return {"load_s": loaded - start, "first_s": done - loaded, "peak_bytes": peak}
 
     def _job(self) -> Job:
         data = json.loads((self._folder / "job.json").read_text("utf-8"))
@@ -70,6 +71,18 @@ class Worker:
     def facts(self) -> dict[str, Any]:
         """Answer what the engine tells of itself."""
         return self._engine.facts()
+
+
+def _peak_bytes() -> int | None:
+    """Return the most memory that this process has had; None where the system does not tell.
+
+    Not from getrusage(2), which counts the process that started this one as well.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), None)
 
 
 def answers(worker_of: tuple[str, Path], lines: TextIO) -> Iterator[dict[str, Any]]:
