@@ -210,7 +210,10 @@ def _source_bytes(item: tuple[PackedConstant, str]) -> int:
 def _pack(item: tuple[PackedConstant, str], forms: Forms) -> tuple[PackedConstant, Array]:
     """Return a constant with its packed form; the text names the tensor."""
     constant, name = item
-    return constant, forms.packed(constant, name)
+    array = forms.packed(constant, name)
+    if not np.may_share_memory(array, constant.source):
+        let_go_of_pages(constant.source)
+    return constant, array
 
 
 def _room(array: Array, alignment: int) -> int:
