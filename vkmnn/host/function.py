@@ -37,6 +37,7 @@ class HostFunction:
         inputs: what it reads.
         outputs: what it makes.
         engine: name of the evaluator.
+        is_first: whether that is the one preferred.
         busy_us: how long the last run took.
     """
 
@@ -59,7 +60,9 @@ class HostFunction:
         self.busy_us = 0.0
         self.start_us = 0.0
         self._names = [name for name in engines if ENGINES[name].installed()]
+        found = len(self._names)
         self._engine = self._open(ops)
+        self.is_first = len(self._names) == found - 1
 
     @property
     def engine(self) -> str:
@@ -162,21 +165,55 @@ def open_on_host(
         UnsupportedOpError: no evaluator takes some op.
     """
     functions: list[HostFunction] = []
-    bounds = (engines, seconds, room)
     runs = [list(run) for _, run in groupby(ops, key=opset_key)]
     for number, run in enumerate(runs):
-        later = {name for other in runs[number + 1 :] for op in other for name in op.inputs}
-        needed = {*wanted, *later}
-        try:
-            functions.append(HostFunction(run, constants, needed, *bounds))
-        except UnsupportedOpError:
-            if len(run) == 1:
-                raise
-            # One that takes all was not found; each node has one that takes it.
-            for place, op in enumerate(run):
-                rest = {name for other in run[place + 1 :] for name in other.inputs}
-                functions.append(HostFunction([op], constants, needed | rest, *bounds))
+        later = [op for other in runs[number + 1 :] for op in other]
+        functions += _open_run(run, constants, {*wanted, *_read(later)}, engines, (seconds, room))
     return functions
+
+
+def _open_run(
+    ops: Sequence[Op],
+    constants: Mapping[str, Array],
+    wanted: Collection[str],
+    engines: Sequence[str],
+    bounds: tuple[float, int | None],
+) -> list[HostFunction]:
+    """Return one function if the first evaluator takes all ops, else one for each part it takes.
+
+    So a node that it does not take leaves the others to it.
+    """
+    whole: HostFunction | None = None
+    try:
+        whole = HostFunction(ops, constants, wanted, engines, *bounds)
+    except UnsupportedOpError:
+        if len(ops) == 1:
+            raise
+    if whole is not None and (len(ops) == 1 or whole.is_first):
+        return [whole]
+    try:
+        each = [
+            HostFunction([op], constants, {*wanted, *_read(ops[place:])}, engines, *bounds)
+            for place, op in enumerate(ops, 1)
+        ]
+    except UnsupportedOpError:
+        if whole is None:
+            raise
+        return [whole]
+    names = {function.engine for function in each}
+    if len(names) == 1:  # nothing to tell apart
+        return each if whole is None else [whole]
+    functions: list[HostFunction] = []
+    for name, same in groupby(each, key=lambda function: function.engine):
+        part = [op for function in same for op in function.ops]
+        ops = ops[len(part) :]
+        preferred = (name, *(other for other in engines if other != name))
+        functions += _open_run(part, constants, {*wanted, *_read(ops)}, preferred, bounds)
+    return functions
+
+
+def _read(ops: Sequence[Op]) -> set[str]:
+    return {name for op in ops for name in op.inputs}
 
 
 def _attrs(op: Op) -> HostGraphAttrs:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
 from vkmnn import InferenceSession, Interpreter
+from vkmnn.host import engines
 
 F, L, B, S = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
@@ -349,6 +350,33 @@ def test_a_group_of_several_operator_sets() -> None:
         first, second = session.run(None, {"x": np.ones((3, 4), np.float32)})
     assert first.shape == (2, 12)
     assert second.shape[0] == 2
+
+
+def test_a_node_that_one_evaluator_does_not_take_leaves_it_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Choosy(engines.OnnxRuntime):
+        def __init__(self, proto: onnx.ModelProto, room: int | None) -> None:
+            if any(one.op_type == "StringConcat" for one in proto.graph.node):
+                raise engines.EngineError("no StringConcat")
+            super().__init__(proto, room)
+
+    monkeypatch.setitem(engines.ENGINES, "onnxruntime", Choosy)
+    nodes = [
+        node("Unique", "x", "sorted"),
+        node("StringConcat", "sorted sorted", "twice"),
+        node("StringConcat", "twice x", "thrice"),
+        node("Unique", "thrice", "y"),
+    ]
+    text = TensorProto.STRING
+    outputs = [value("y", text), value("sorted", text)]
+    proto = model(nodes, [value("x", text, ["N"])], outputs, opset=20)
+    with InferenceSession(proto) as session:
+        found = session.run(None, {"x": np.array(["b", "a"], object)})
+        where = [(one.type, one.backend) for one in session.placement().ops]
+    assert list(map(list, found)) == [["aab", "bba"], ["a", "b"]]
+    concats = [("StringConcat", "onnx")] * 2
+    assert where == [("Unique", "onnxruntime"), *concats, ("Unique", "onnxruntime")]
 
 
 def test_other_domains() -> None:
