@@ -55,6 +55,8 @@ def functions(graph: Graph) -> Counter[str]:
     """Count the ops by type, unary and binary ones by kind, and the activations of others."""
     found: Counter[str] = Counter()
     for op in graph.ops:
+        if getattr(op.attrs, "norm", "NONE") != "NONE":  # a product that normalises its rows
+            found["LayerNorm"] += 1
         found[getattr(op.attrs, "kind", op.type)] += 1
         activation = getattr(op.attrs, "activation", None)
         if activation is not None:
