@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -46,4 +47,5 @@ def let_go_of_pages(array: npt.NDArray[np.generic]) -> None:
     first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (offset + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - first
     if length > 0:
-        file.madvise(advice, first, length)
+        with suppress(OSError):  # a system that does not do it loses nothing but room
+            file.madvise(advice, first, length)
