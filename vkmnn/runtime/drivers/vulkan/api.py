@@ -112,15 +112,20 @@ def names(items: list[str]) -> tuple[Any, Any]:
 
 
 def enumerate_array(ctype: str, call: Any, *args: Any) -> list[Any]:
-    """Run a Vulkan call of the form (..., count, array) and return the elements."""
+    """Run a Vulkan call of the form (..., count, array) and return the elements.
+
+    Structures are copies: as elements they would be views, which do not keep the array alive.
+    """
     count = ffi.new("uint32_t *")
+    is_struct = ffi.typeof(ctype).kind == "struct"
     while True:
         _check_enumeration(call(*args, count, NULL))
         array = ffi.new(f"{ctype}[]", count[0])
         result = call(*args, count, array)
         if result != lib.VK_INCOMPLETE:
             _check_enumeration(result)
-            return [array[i] for i in range(count[0])]
+            elements = (array[i] for i in range(count[0]))
+            return [ffi.new(f"{ctype} *", one)[0] if is_struct else one for one in elements]
 
 
 def _check_enumeration(result: int | None) -> None:
