@@ -112,6 +112,7 @@ class InferenceSession:
             on_device_lost=on_device_lost,
         )
         network, self._session = open_model(model, config, budget, unsupported=unsupported)
+        network = network.settled()  # before weights are packed, which takes memory
         self._network: Network | None = network
         self._config = config
         self._types = network.graph.types

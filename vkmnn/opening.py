@@ -100,6 +100,16 @@ class Network:
             found.append(info)
         return found
 
+    def settled(self) -> Network:
+        """Return the network for further sessions, without the weights that passes have replaced.
+
+        It can no longer be optimised in another way, which nobody needs but callers that give
+        inputs other sizes than the names which they share allow.
+        """
+        if SharedSizes(self.graph.inputs):
+            return self
+        return replace(self, source=self.graph, optimise=None)
+
 
 @dataclass(frozen=True, slots=True)
 class OpenDevice:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+from vkmnn import onnxruntime
+from vkmnn.ir import Graph
 from vkmnn.runtime.device import enumerate_devices, open_device
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
@@ -115,3 +119,36 @@ def test_many_runs_and_shapes_do_not_grow_the_process() -> None:
     grown = work(300) - first
     assert grown < 20_000, f"{grown} KiB more after 300 further runs"
     session.close()
+
+
+@pytest.mark.parametrize("face", [vkmnn.InferenceSession, onnxruntime.InferenceSession])
+@pytest.mark.parametrize("rows", ["N", 2])
+def test_weights_that_passes_replaced_are_gone_at_once(
+    face: Callable[[bytes], object], rows: str | int
+) -> None:
+    """Nobody waits for the garbage collector: it may take long to come."""
+    weights = np.ones((4, 3, 1, 1), np.float32)
+    parts = {name: np.ones(4, np.float32) for name in ("gain", "shift", "mean", "variance")}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"]),
+            helper.make_node("BatchNormalization", ["c", *parts], ["y"]),
+        ],
+        "normed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 3, 5, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a, name) for name, a in {"w": weights, **parts}.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        session = face(model)
+        found = [one for one in gc.get_objects() if isinstance(one, Graph)]
+    finally:
+        gc.enable()
+    assert session is not None
+    sizes = [len(one.ops) for one in found if one.name == "normed"]
+    assert sizes
+    assert set(sizes) == {1}

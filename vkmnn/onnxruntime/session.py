@@ -124,6 +124,7 @@ class InferenceSession(Session):
                 sizes=self._options.sizes,
                 optimised=level is not GraphOptimizationLevel.ORT_DISABLE_ALL,
             )
+        network = network.settled()  # before weights are packed, which takes memory
         with translated():
             opened.plan_ahead()
         self._sessions[fed] = opened

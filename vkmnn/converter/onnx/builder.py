@@ -127,6 +127,8 @@ class GraphBuilder:
         self._add_outputs()
         self._add_infos()
         self.graph.validate()
+        # It knows the builder: the cycle would keep all weights until garbage is collected.
+        del self._sequences
         return self.graph
 
     # --- for NodeContext -------------------------------------------------------------------------
