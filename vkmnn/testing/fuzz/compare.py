@@ -132,8 +132,8 @@ def noisy(
 ) -> list[dict[str, AnyArray]]:
     """Return all tensors of a model, several times, with small errors at every node that rounds.
 
-    One time in four, numbers go to the nearest of a coarse grid: what is equal but for rounding is
-    equal there. Another time, no number leaves the range that its tensor had: errors of the largest
+    One time in four, numbers go to the nearest of a coarse grid: what is equal, or zero, but for
+    rounding is so there. Another time, no number leaves the range that its tensor had: errors of the largest
     would hide what those of others do to a scale that follows from it.
     """
     draws = np.random.default_rng(0)
@@ -149,7 +149,11 @@ def noisy(
         if side == "output" and node.op_type in _SINGLE:
             noise = max(noise, _FLOAT32.noise)
         wide = array.astype(np.float64)
+        size = 1.0 if node.op_type in _BOUNDED else _range(array)
+        share = 1.0 if node.op_type in _TRANSFORMS else 0.1
         if gridded:
+            if side == "output":
+                wide = np.where(np.abs(wide) > share * noise * size, wide, 0.0)
             return np.asarray(_on_grid(wide, noise).astype(array.dtype))
         # A zero in float16 may be a number too small for it, which vkmnn keeps in float32.
         exact = wide == 0 if side == "input" or array.dtype != np.float16 else False
@@ -157,8 +161,6 @@ def noisy(
             errors = draws.uniform(-1, 1, array.shape)
             wide = wide * (1 + noise * errors) + np.where(exact, 0.0, allowed.smallest) * errors
             if side == "output":
-                size = 1.0 if node.op_type in _BOUNDED else _range(array)
-                share = 1.0 if node.op_type in _TRANSFORMS else 0.1
                 wide = wide + share * noise * size * draws.uniform(-1, 1, array.shape)
                 if node.op_type in _SUMS:
                     wide = np.where(wide == 0, np.copysign(wide, errors), wide)
