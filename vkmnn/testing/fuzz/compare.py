@@ -133,8 +133,8 @@ def noisy(
     """Return all tensors of a model, several times, with small errors at every node that rounds.
 
     One time in four, numbers go to the nearest of a coarse grid: what is equal, or zero, but for
-    rounding is so there. Another time, no number leaves the range that its tensor had: errors of the largest
-    would hide what those of others do to a scale that follows from it.
+    rounding is so there. Another time, no number leaves the range that its tensor had: errors of
+    the largest would hide what those of others do to a scale that follows from it.
     """
     draws = np.random.default_rng(0)
     gridded = ranged = False
