@@ -111,7 +111,7 @@ class CommandRecorder:
             or self._finished
         ):
             self._refuse(pipeline, bindings, params, groups, label)
-        hazards = self._hazards
+        hazards, barriers = self._hazards, self.barrier_count
         hazard = visible_to_writes = False
         read, written = [], []
         # Lengths were compared above; a strict zip would compare them again.
@@ -135,20 +135,22 @@ class CommandRecorder:
                 end = start + EMPTY_RANGE_BYTES
             state = hazards.get(buffer) or self._track(buffer)
             if reads:
-                if state.written.starts and state.written.overlaps(start, end):
+                if state.written.bounds and state.written.overlaps(start, end):
                     hazard = True
                 read.append((state, start, end))
             if writes:
-                if state.stale.starts and state.stale.overlaps(start, end):
+                if state.stale.bounds and state.stale.overlaps(start, end):
                     hazard = visible_to_writes = True
-                elif state.is_read(start, end, self.barrier_count):
+                elif state.last_read == barriers or (
+                    state.read.bounds and state.read.overlaps(start, end)
+                ):
                     hazard = True
                 written.append((state, start, end))
         if hazard:
             # After a transfer, which is rare, everything is settled at once.
             everything = visible_to_writes or self._used & TRANSFER
             self._barrier(COMPUTE if everything else COMPUTE_READ)
-        barriers = self.barrier_count
+            barriers += 1
         for state, start, end in read:
             if state.constant:
                 state.last_read = barriers

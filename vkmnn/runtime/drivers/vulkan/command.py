@@ -76,7 +76,6 @@ _push = lib.vkCmdPushConstants
 _dispatch = lib.vkCmdDispatch
 _pipeline_barrier = lib.vkCmdPipelineBarrier
 _update_set = lib.vkUpdateDescriptorSetWithTemplate
-_from_buffer = ffi.from_buffer
 
 
 def _make_barrier(src: int, dst: int) -> tuple[int, int, Any]:
@@ -246,7 +245,7 @@ class VulkanRecorder(DriverRecorder):
                 if texel_format is None:
                     numbers += (buffer.number, offset, nbytes)
                 elif buffer.number:
-                    numbers.append(buffer.view(offset, nbytes, texel_format))
+                    numbers.append(buffer.views[offset, nbytes, texel_format])
                 else:
                     numbers += (0, buffer.image_view(texel_format), GENERAL)
             data = layout.pack(*numbers)
@@ -266,7 +265,7 @@ class VulkanRecorder(DriverRecorder):
                 _COMPUTE_STAGE,
                 0,
                 len(params),
-                _from_buffer(params),
+                params,
             )
         _dispatch(command, *groups)
 
@@ -276,7 +275,7 @@ class VulkanRecorder(DriverRecorder):
         if not free:
             free = self._free_sets[layout] = self._allocate_sets(layout)
         result = free.pop()
-        _update_set(self._device.handle, result[0], layout.template, _from_buffer(data))
+        _update_set(self._device.handle, result[0], layout.template, data)
         return result
 
     def _allocate_sets(self, layout: Layout) -> list[Any]:
