@@ -77,12 +77,17 @@ class Plan:
             resolved = static.resolved(graph, inputs, main.uses_geometry, compute)
         self.infos = resolved.infos
         self._constants = resolved.constants
+        described = static.constants(graph) if static is not None else {}
         self.commands: list[Command] = []
         refused: dict[str, str] = {}
         built = None
         while built is None:
             self.commands = main.on_resize_begin(
-                _create_commands(resolved, inputs, set(self._outputs), main, backup, refused, meter)
+                _create_commands(
+                    resolved,
+                    _Tensors(resolved, inputs, set(self._outputs), described),
+                    *(main, backup, refused, meter),
+                )
             )
             _settle(self.commands)
             check_host_memory(self.commands, backup.type, set(self._outputs), meter)
@@ -336,9 +341,10 @@ def _resolve(
     """Resolve a network and, if it is to be `lowered`, its data movement; alike layers once."""
 
     def made_of(part: Graph) -> Resolved:
-        found = resolve(part, inputs, known, evaluate, meter)
+        found = resolve(part, inputs, known, evaluate, meter, described)
         return lower(found, graph.output_names(), evaluate, meter) if lowered else found
 
+    described = static.constants(graph) if static is not None else {}
     layers = static.layers(graph) if static is not None else None
     if static is not None and layers is not None:
         found = resolve_layers(graph, layers, inputs, made_of, meter)
@@ -381,20 +387,32 @@ def _settle(commands: Sequence[Command]) -> None:
 
 
 class _Tensors(dict[str, Tensor]):
-    """The tensors of a plan by name, each made when it is first asked for."""
+    """The tensors of a plan by name, each made when it is first asked for.
+
+    Constants that plans of the network have in common, `described`, are not made again.
+    """
 
     def __init__(
-        self, resolved: Resolved, inputs: Collection[str], outputs: Collection[str]
+        self,
+        resolved: Resolved,
+        inputs: Collection[str],
+        outputs: Collection[str],
+        described: Mapping[str, Tensor],
     ) -> None:
         super().__init__()
         self._resolved = resolved
         self._inputs = inputs
         self._outputs = outputs
+        self._described = described
 
     def __missing__(self, name: str) -> Tensor:
         value = self._resolved.constants.get(name)
         usage = Usage.NORMAL
         if value is not None:
+            shared = self._described.get(name)
+            if shared is not None and shared.value is value:
+                self[name] = shared
+                return shared
             usage = Usage.CONSTANT
         elif name in self._inputs:
             usage = Usage.INPUT
@@ -406,8 +424,7 @@ class _Tensors(dict[str, Tensor]):
 
 def _create_commands(
     resolved: Resolved,
-    inputs: Mapping[str, TensorInfo],
-    outputs: set[str],
+    tensors: _Tensors,
     main: Backend,
     backup: Backend,
     refused: Mapping[str, str],
@@ -417,7 +434,6 @@ def _create_commands(
 
     Ops named in `refused` go straight to the backup, for the reason given there.
     """
-    tensors = _Tensors(resolved, inputs, outputs)
     commands: list[Command] = []
     unsupported: list[UnsupportedNode] = []
     for op in resolved.ops:

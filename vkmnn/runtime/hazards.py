@@ -20,10 +20,10 @@ class IntervalSet:
     def overlaps(self, start: int, end: int) -> bool:
         """Whether a byte of [start, end) is in the set."""
         bounds = self.bounds
-        if not bounds:
+        if not bounds or bounds[-1] <= start or end <= bounds[0]:
             return False
         i = bisect_right(bounds, start)
-        return i % 2 == 1 or (i < len(bounds) and bounds[i] < end)
+        return i % 2 == 1 or bounds[i] < end
 
     def add(self, start: int, end: int) -> None:
         """Add the bytes [start, end), at least one."""

@@ -291,17 +291,15 @@ def _is_free(spans: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 def _best_fit(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
     """Return the offset of the smallest gap that holds `nbytes`, or the end of all ranges."""
-    best_gap, best_offset = None, 0
-    top = 0
+    best_gap, best_top, top = -1, 0, 0
     for start, end in taken:
-        if start > top:
-            offset = _align(top, alignment)
-            gap = start - top
-            if offset + nbytes <= start and (best_gap is None or gap < best_gap):
-                best_gap, best_offset = gap, offset
+        gap = start - top
+        better = gap >= nbytes and (best_gap < 0 or gap < best_gap)
+        if better and -(-top // alignment) * alignment + nbytes <= start:  # _align, for time
+            best_gap, best_top = gap, top
         if end > top:
             top = end
-    return _align(top, alignment) if best_gap is None else best_offset
+    return _align(top if best_gap < 0 else best_top, alignment)
 
 
 def _align(offset: int, alignment: int) -> int:

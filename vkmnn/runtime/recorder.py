@@ -67,7 +67,7 @@ class CommandRecorder:
         self._timestamps = timestamps
         self._max_groups = device.info.limits.max_workgroup_count
         self._labels: list[str] = []
-        self._hazards: dict[Buffer, BufferHazards] = {}
+        self._hazards = _Hazards(device)
         self._used = 0  # scopes since the last barrier
         self._stale = 0  # scopes of writes that no barrier has made visible to writes
         self._unseen = 0  # scopes that no barrier has made visible to transfers
@@ -133,7 +133,7 @@ class CommandRecorder:
             if not nbytes:
                 start = buffer.driver_buffer.empty_offset
                 end = start + EMPTY_RANGE_BYTES
-            state = hazards.get(buffer) or self._track(buffer)
+            state = hazards[buffer]
             if reads:
                 if state.written.bounds and state.written.overlaps(start, end):
                     hazard = True
@@ -242,7 +242,7 @@ class CommandRecorder:
                 raise InvalidInputError(
                     f"bytes {start} to {end} are outside a buffer of {bound.buffer.nbytes} bytes"
                 )
-            state = self._hazards.get(bound.buffer) or self._track(bound.buffer)
+            state = self._hazards[bound.buffer]
             if not bound.nbytes:
                 return
             scope |= TRANSFER_WRITE if writes else TRANSFER_READ
@@ -260,16 +260,6 @@ class CommandRecorder:
                 state.note_read(start, end, self.barrier_count)
         self._used |= scope
         self._stale |= scope & WRITES
-
-    def _track(self, buffer: Buffer) -> BufferHazards:
-        """Begin to watch a buffer."""
-        if buffer.device is not self.device:
-            raise InvalidInputError("the buffer belongs to another device")
-        if buffer.destroyed:
-            raise InvalidInputError("the buffer has been destroyed")
-        constant = buffer.kind in (MemoryKind.WEIGHTS, MemoryKind.UPLOAD)
-        state = self._hazards[buffer] = BufferHazards(constant=constant)
-        return state
 
     def _barrier(self, dst: int) -> None:
         """Put a barrier between everything so far and what follows in scope `dst`."""
@@ -346,6 +336,23 @@ class CommandRecorder:
         else:
             what = f"{bound.nbytes} bytes are not a whole number of texels of {slot.unit} bytes"
         raise InvalidInputError(where + what, op=label or pipeline.shader.name, hint=hint)
+
+
+class _Hazards(dict[Buffer, BufferHazards]):
+    """What has happened to buffers; each is watched from when it is first asked for."""
+
+    def __init__(self, device: OpenDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __missing__(self, buffer: Buffer) -> BufferHazards:
+        if buffer.device is not self._device:
+            raise InvalidInputError("the buffer belongs to another device")
+        if buffer.destroyed:
+            raise InvalidInputError("the buffer has been destroyed")
+        constant = buffer.kind in (MemoryKind.WEIGHTS, MemoryKind.UPLOAD)
+        state = self[buffer] = BufferHazards(constant=constant)
+        return state
 
 
 def _check_rows(src: BufferRange, dst: BufferRange) -> None:
