@@ -224,8 +224,8 @@ def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int
     width = np.array([item.last for item in lifetimes], np.int64) - first + 1
     breadth = np.zeros(len(lifetimes), np.int64)
     # most[i]: the most that is alive at the steps i to i + span - 1, for every power of two.
-    peak, span = np.array(alive, np.int64), 1
-    while span <= len(alive):
+    peak, span, longest = np.array(alive, np.int64), 1, int(width.max(initial=0))
+    while span <= longest:
         fit = np.nonzero((width >= span) & (width < 2 * span))[0]
         breadth[fit] = np.maximum(peak[first[fit]], peak[first[fit] + width[fit] - span])
         peak = np.maximum(peak[: max(len(peak) - span, 0)], peak[span:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -386,9 +387,15 @@ class VulkanEncoder:
 
     def literal(self, name: str, array: Array) -> Tensor:
         """Return a constant tensor that holds `array` (float32 or int32) as it is."""
+        return self._literal(name, _shared(array))
+
+    def zeros(self, count: int) -> Tensor:
+        """Return a constant tensor of floats."""
+        return self._literal(f"zeros:{count}", _zeros(count))
+
+    def _literal(self, name: str, array: Array) -> Tensor:
         fp16 = self.fp16 and array.dtype.kind == "f"
-        packed = PackedConstant(_shared(array), "literal", lambda value: value, fp16)
-        return self._constant(name, packed)
+        return self._constant(name, PackedConstant(array, "literal", lambda value: value, fp16))
 
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
@@ -466,6 +473,12 @@ def _shared(array: Array) -> Array:
     if array.nbytes > MAX_SHARED_BYTES:
         return array
     return _literals.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
+
+
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> Array:
+    """Return the same zeros for all plans: by their identity they are on the device already."""
+    return _shared(np.zeros(count, np.float32))
 
 
 def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:

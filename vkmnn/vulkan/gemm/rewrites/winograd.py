@@ -8,7 +8,6 @@ positions is a group of a convolution of one tap over the tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf, prod
 from typing import cast
 
@@ -204,8 +203,9 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
         encode_convolution(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
     epilogue = epilogue_of(job.activation)
     spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
-    zeros = bias_tensor(job.bias, problem.channels, encoder)
-    transform_output(job, m, (after, zeros), replace(epilogue, spec=spec), encoder.element, encoder)
+    ending = Epilogue(epilogue.alpha, epilogue.beta, spec)
+    bias = bias_tensor(job.bias, problem.channels, encoder)
+    transform_output(job, m, (after, bias), ending, encoder.element, encoder)
     return None
 
 
