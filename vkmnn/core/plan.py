@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 
 _log = logging.getLogger(__name__)
+
+_BACKEND = attrgetter("backend")
 
 
 class Plan:
@@ -110,7 +113,7 @@ class Plan:
 
     def _build(self, inputs: Mapping[str, TensorInfo]) -> tuple[list[Segment], int]:
         """Cut the commands into segments and let the backends prepare theirs."""
-        runs = [(key, list(group)) for key, group in groupby(self.commands, lambda c: c.backend)]
+        runs = [(key, list(group)) for key, group in groupby(self.commands, _BACKEND)]
         kept, provided, copies = _crossings(self.commands, set(self._outputs), set(inputs))
         prepared = {
             key: iter(
@@ -311,7 +314,7 @@ class Plan:
     @property
     def owned_segments(self) -> list[tuple[str, Segment]]:
         """The segments with the types of their backends, in running order."""
-        owners = [key for key, _ in groupby(self.commands, lambda c: c.backend)]
+        owners = [key for key, _ in groupby(self.commands, _BACKEND)]
         return list(zip(owners, self._segments, strict=True))
 
     def close(self) -> None:
@@ -380,10 +383,9 @@ def _is_told(backend: Backend) -> bool:
 
 def _settle(commands: Sequence[Command]) -> None:
     """Make the forms of all tensors final; see `Tensor`."""
-    for command in commands:
-        for tensor in (*command.inputs, *command.outputs):
-            if tensor is not None:
-                tensor.settle()
+    for tensor in {t for command in commands for t in (*command.inputs, *command.outputs)}:
+        if tensor is not None:
+            tensor.settle()
 
 
 class _Tensors(dict[str, Tensor]):
@@ -406,14 +408,13 @@ class _Tensors(dict[str, Tensor]):
         self._described = described
 
     def __missing__(self, name: str) -> Tensor:
-        value = self._resolved.constants.get(name)
-        usage = Usage.NORMAL
-        if value is not None:
-            shared = self._described.get(name)
-            if shared is not None and shared.value is value:
-                self[name] = shared
+        constants, described = self._resolved.constants, self._described
+        value, usage = None, Usage.NORMAL
+        if name in constants:
+            value, usage = constants[name], Usage.CONSTANT
+            if name in described and described[name].value is value:
+                shared = self[name] = described[name]
                 return shared
-            usage = Usage.CONSTANT
         elif name in self._inputs:
             usage = Usage.INPUT
         elif name in self._outputs:

@@ -190,7 +190,8 @@ def _live(ops: list[Op], outputs: set[str]) -> list[Op]:
     for op in reversed(ops):
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
-            needed.discard("")  # an absent input, which no unnamed output makes
+            if "" in op.inputs:
+                needed.discard("")  # an absent input, which no unnamed output makes
             live.append(op)
     live.reverse()
     return live

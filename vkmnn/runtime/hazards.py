@@ -28,8 +28,8 @@ class IntervalSet:
     def add(self, start: int, end: int) -> None:
         """Add the bytes [start, end), at least one."""
         bounds = self.bounds
-        if not bounds:
-            bounds[:] = start, end
+        if not bounds or bounds[-1] < start:  # as ranges mostly come
+            bounds += start, end
             return
         i, j = bisect_left(bounds, start), bisect_right(bounds, end)
         bounds[i:j] = ([] if i % 2 else [start]) + ([] if j % 2 else [end])
@@ -37,6 +37,9 @@ class IntervalSet:
     def remove(self, start: int, end: int) -> None:
         """Remove the bytes [start, end), at least one."""
         bounds = self.bounds
+        if bounds == [start, end]:  # what was written is mostly read next
+            del bounds[:]
+            return
         i, j = bisect_left(bounds, start), bisect_right(bounds, end)
         bounds[i:j] = ([start] if i % 2 else []) + ([end] if j % 2 else [])
 

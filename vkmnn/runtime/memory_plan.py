@@ -308,7 +308,7 @@ def _align(offset: int, alignment: int) -> int:
 
 def _alive(lifetimes: Sequence[Lifetime]) -> list[int]:
     """Return how many bytes are alive at each step, from step 0 to the last."""
-    changes = [0] * (max((item.last for item in lifetimes), default=-1) + 2)
+    changes = [0] * (max([item.last for item in lifetimes], default=-1) + 2)
     for item in lifetimes:
         changes[item.first] += item.nbytes
         changes[item.last + 1] -= item.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
@@ -125,7 +125,7 @@ class VulkanEncoder:
         self._loads: dict[bool, tuple[Load, ...]] = {}
         self._scratch = 0
 
-    def begin(self, op: str, tensors: Iterable[Tensor | None]) -> None:
+    def begin(self, op: str, tensors: Sequence[Tensor | None]) -> None:
         """Start an op; everything recorded from now on belongs to it.
 
         Args:
@@ -133,7 +133,7 @@ class VulkanEncoder:
             tensors: the tensors it reads and writes; if any is stored in 16 bits, `fp16` is true.
         """
         self._label = op
-        self._fp16 = any(tensor is not None and tensor.fp16 for tensor in tensors)
+        self._fp16 = tensors != () and any(t is not None and t.fp16 for t in tensors)
 
     @property
     def label(self) -> str:

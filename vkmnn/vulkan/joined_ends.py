@@ -34,7 +34,7 @@ def join_ends(
         segments: the commands in running order, whose tensors have their final forms.
         encoder: decides.
     """
-    if not any(_converts(command) for commands in segments for command in commands):
+    if "ConvertTensor" not in {command.op.type for commands in segments for command in commands}:
         return segments
     readers = Counter(
         t.name
