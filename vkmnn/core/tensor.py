@@ -24,6 +24,8 @@ class Usage(enum.Enum):
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value if constant.
 
+    Constants that a network brings are tensors of all its plans (`core/static.py`).
+
     `fp16` says that its floats take 16 bits on the device. `codes` says that they are whole numbers
     that take a byte each, and what is added to the signed bytes to make them.
 
