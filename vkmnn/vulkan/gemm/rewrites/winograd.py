@@ -137,10 +137,10 @@ def _cpu_costs(
 ) -> dict[int, float]:
     """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
     costs = {0: min_nanoseconds(problem, lanes, (lanes,))}
+    blocks = problem.in_blocks, ceil_div(problem.outputs, 4)
     for m, product in products.items():
         before, after = TRANSFORM_NS[lanes][m]
         tiles = product.pixels
-        blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
         transforms = tiles * (before * blocks[0] + after * blocks[1])
         costs[m] = min_nanoseconds(product, lanes, (lanes,)) + transforms + DISPATCH_NS
     return costs
