@@ -28,7 +28,7 @@ MAX_BUFFERS_TRIED = 100
 """How many buffers a range may try, the smallest first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Lifetime:
     """A range of `nbytes` bytes that must keep its content from step `first` to `last`, inclusive.
 

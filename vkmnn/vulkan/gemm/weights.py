@@ -17,7 +17,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 BYTE = np.iinfo(np.int8)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Weights:
     """The weights of a convolution: a tensor, and how to see it as [O, C/group, kd, kh, kw].
 
