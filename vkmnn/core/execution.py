@@ -70,7 +70,7 @@ class Execution(Generic[AttrsT]):
         Raises:
             ModelError: it is absent.
         """
-        tensor = self.optional(index)
+        tensor = self.inputs[index] if index < len(self.inputs) else None
         if tensor is None:
             raise ModelError(
                 f"input {index} is required but absent", op=self.op.type, node=self.op.name

@@ -23,6 +23,8 @@ def check_host_memory(
     Raises:
         BudgetError: names the op that exceeds the limit.
     """
+    if backend not in {command.backend for command in commands}:
+        return
     last: dict[str, int] = {}
     for step, command in enumerate(commands):
         for tensor in command.inputs:

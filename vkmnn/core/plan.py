@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from vkmnn.folding import Evaluator
 from vkmnn.ir import Array, Graph, Op, TensorInfo
 
 _log = logging.getLogger(__name__)
+
+_BACKEND = attrgetter("backend")
 
 
 class Plan:
@@ -77,12 +80,17 @@ class Plan:
             resolved = static.resolved(graph, inputs, main.uses_geometry, compute)
         self.infos = resolved.infos
         self._constants = resolved.constants
+        described = static.constants(graph) if static is not None else {}
         self.commands: list[Command] = []
         refused: dict[str, str] = {}
         built = None
         while built is None:
             self.commands = main.on_resize_begin(
-                _create_commands(resolved, inputs, set(self._outputs), main, backup, refused, meter)
+                _create_commands(
+                    resolved,
+                    _Tensors(resolved, inputs, set(self._outputs), described),
+                    *(main, backup, refused, meter),
+                )
             )
             _settle(self.commands)
             check_host_memory(self.commands, backup.type, set(self._outputs), meter)
@@ -105,7 +113,7 @@ class Plan:
 
     def _build(self, inputs: Mapping[str, TensorInfo]) -> tuple[list[Segment], int]:
         """Cut the commands into segments and let the backends prepare theirs."""
-        runs = [(key, list(group)) for key, group in groupby(self.commands, lambda c: c.backend)]
+        runs = [(key, list(group)) for key, group in groupby(self.commands, _BACKEND)]
         kept, provided, copies = _crossings(self.commands, set(self._outputs), set(inputs))
         prepared = {
             key: iter(
@@ -306,7 +314,7 @@ class Plan:
     @property
     def owned_segments(self) -> list[tuple[str, Segment]]:
         """The segments with the types of their backends, in running order."""
-        owners = [key for key, _ in groupby(self.commands, lambda c: c.backend)]
+        owners = [key for key, _ in groupby(self.commands, _BACKEND)]
         return list(zip(owners, self._segments, strict=True))
 
     def close(self) -> None:
@@ -336,9 +344,10 @@ def _resolve(
     """Resolve a network and, if it is to be `lowered`, its data movement; alike layers once."""
 
     def made_of(part: Graph) -> Resolved:
-        found = resolve(part, inputs, known, evaluate, meter)
+        found = resolve(part, inputs, known, evaluate, meter, described)
         return lower(found, graph.output_names(), evaluate, meter) if lowered else found
 
+    described = static.constants(graph) if static is not None else {}
     layers = static.layers(graph) if static is not None else None
     if static is not None and layers is not None:
         found = resolve_layers(graph, layers, inputs, made_of, meter)
@@ -374,28 +383,38 @@ def _is_told(backend: Backend) -> bool:
 
 def _settle(commands: Sequence[Command]) -> None:
     """Make the forms of all tensors final; see `Tensor`."""
-    for command in commands:
-        for tensor in (*command.inputs, *command.outputs):
-            if tensor is not None:
-                tensor.settle()
+    for tensor in {t for command in commands for t in (*command.inputs, *command.outputs)}:
+        if tensor is not None:
+            tensor.settle()
 
 
 class _Tensors(dict[str, Tensor]):
-    """The tensors of a plan by name, each made when it is first asked for."""
+    """The tensors of a plan by name, each made when it is first asked for.
+
+    Constants that plans of the network have in common, `described`, are not made again.
+    """
 
     def __init__(
-        self, resolved: Resolved, inputs: Collection[str], outputs: Collection[str]
+        self,
+        resolved: Resolved,
+        inputs: Collection[str],
+        outputs: Collection[str],
+        described: Mapping[str, Tensor],
     ) -> None:
         super().__init__()
         self._resolved = resolved
         self._inputs = inputs
         self._outputs = outputs
+        self._described = described
 
     def __missing__(self, name: str) -> Tensor:
-        value = self._resolved.constants.get(name)
-        usage = Usage.NORMAL
-        if value is not None:
-            usage = Usage.CONSTANT
+        constants, described = self._resolved.constants, self._described
+        value, usage = None, Usage.NORMAL
+        if name in constants:
+            value, usage = constants[name], Usage.CONSTANT
+            if name in described and described[name].value is value:
+                shared = self[name] = described[name]
+                return shared
         elif name in self._inputs:
             usage = Usage.INPUT
         elif name in self._outputs:
@@ -406,8 +425,7 @@ class _Tensors(dict[str, Tensor]):
 
 def _create_commands(
     resolved: Resolved,
-    inputs: Mapping[str, TensorInfo],
-    outputs: set[str],
+    tensors: _Tensors,
     main: Backend,
     backup: Backend,
     refused: Mapping[str, str],
@@ -417,7 +435,6 @@ def _create_commands(
 
     Ops named in `refused` go straight to the backup, for the reason given there.
     """
-    tensors = _Tensors(resolved, inputs, outputs)
     commands: list[Command] = []
     unsupported: list[UnsupportedNode] = []
     for op in resolved.ops:

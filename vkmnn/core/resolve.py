@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from vkmnn.budget import Meter, unlimited
+from vkmnn.core.tensor import Tensor
 from vkmnn.errors import ShapeError
 from vkmnn.folding import Evaluator, Folder, keep, operands
 from vkmnn.geometry import fuse_rasters, fuse_views, lower_graph
@@ -17,6 +18,8 @@ from vkmnn.shape import RepeatedShapes
 
 # Results of lowered ops larger than this are recomputed in every run instead of kept.
 FOLD_LIMIT_BYTES = 16 << 20
+
+_NONE: Mapping[str, Tensor] = {}
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ def resolve(
     known: Mapping[str, Array],
     evaluate: Evaluator,
     meter: Meter | None = None,
+    described: Mapping[str, Tensor] = _NONE,
 ) -> Resolved:
     """Compute all shapes and fold all constants (MNN's shape computation, first loop).
 
@@ -89,6 +93,7 @@ def resolve(
         known: content of the inputs that `content_inputs` names.
         evaluate: runs one op on arrays; the backup backend's.
         meter: what the values may use; None for no limits.
+        described: constants that other plans have described, by name.
 
     Raises:
         BudgetError: the known values would take more memory or time than allowed.
@@ -99,7 +104,11 @@ def resolve(
     values: dict[str, Array] = {**graph.constants, **known}
     infos: dict[str, TensorInfo] = dict(inputs)
     for name, array in values.items():
-        infos[name] = TensorInfo(name, _dtype(array), array.shape)
+        tensor = described.get(name)
+        if tensor is not None and tensor.value is array:
+            infos[name] = tensor.info
+        else:
+            infos[name] = TensorInfo(name, _dtype(array), array.shape)
     shapes = RepeatedShapes()
     ops: list[Op] = []
     for op in graph.ops:
@@ -181,7 +190,8 @@ def _live(ops: list[Op], outputs: set[str]) -> list[Op]:
     for op in reversed(ops):
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
-            needed.discard("")  # an absent input, which no unnamed output makes
+            if "" in op.inputs:
+                needed.discard("")  # an absent input, which no unnamed output makes
             live.append(op)
     live.reverse()
     return live

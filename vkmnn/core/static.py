@@ -1,4 +1,4 @@
-"""What plans of a network share: its layers, and where shapes are fixed, what follows from them."""
+"""What plans of a network share: layers, constants, and what follows from shapes that are fixed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from vkmnn.core.layers import Layers, find_layers
 from vkmnn.core.resolve import Resolved
-from vkmnn.ir import Graph, Op, TensorInfo
+from vkmnn.core.tensor import Tensor, Usage
+from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
 
 MAX_PARTS = 32
 """Parts of a network whose layers are remembered."""
@@ -18,7 +19,7 @@ class StaticShapes:
 
     Shapes, folded constants and lowered data movement are the same for every session, and when a
     plan is made again: after its memory was released, for a profile, on a device that is reopened.
-    Which layers are alike does not depend on shapes.
+    Which layers are alike does not depend on shapes, nor do the network's own constants.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class StaticShapes:
         self._known: dict[tuple[object, ...], Resolved] = {}
         # The ops are kept, so that their identities in the key stay theirs.
         self._layers: dict[tuple[object, ...], tuple[list[Op], Layers | None]] = {}
+        self._constants: dict[str, Tensor] = {}
 
     def layers(self, graph: Graph) -> Layers | None:
         """Return the layers of a part of the network that are alike, found the first time."""
@@ -40,6 +42,17 @@ class StaticShapes:
     def forget_layers(self, graph: Graph) -> None:
         """Have all layers resolved from now on: they have not become alike."""
         self._layers[_part(graph)] = list(graph.ops), None
+
+    def constants(self, graph: Graph) -> Mapping[str, Tensor]:
+        """Return the constants of a part of the network, made the first time, among those of all.
+
+        Whoever looks one up compares its value: a part may have another of the same name.
+        """
+        known = self._constants
+        if not known.keys() >= graph.constants.keys():
+            for name, array in graph.constants.items():
+                known.setdefault(name, constant(name, array))
+        return known
 
     def resolved(
         self,
@@ -67,6 +80,12 @@ class StaticShapes:
             with self._lock:
                 found = self._known.setdefault(key, found)
         return found
+
+
+def constant(name: str, array: Array) -> Tensor:
+    """Return a tensor with a constant value."""
+    info = TensorInfo(name, DType.from_numpy(array.dtype), array.shape)
+    return Tensor(info, Usage.CONSTANT, value=array)
 
 
 def _part(graph: Graph) -> tuple[object, ...]:

@@ -24,6 +24,8 @@ class Usage(enum.Enum):
 class Tensor:
     """A tensor of one plan: static shape, layout, usage, and its value if constant.
 
+    Constants that a network brings are tensors of all its plans (`core/static.py`).
+
     `fp16` says that its floats take 16 bits on the device. `codes` says that they are whole numbers
     that take a byte each, and what is added to the signed bytes to make them.
 
@@ -40,6 +42,8 @@ class Tensor:
     value: Array | None
     fp16: bool
     codes: int | None
+    name: str = field(init=False, repr=False)
+    """The tensor's name, unique in the plan."""
     shape: tuple[int, ...] = field(init=False, repr=False)
     """The static shape."""
     _settled: bool = field(init=False, repr=False)
@@ -56,6 +60,7 @@ class Tensor:
     ) -> None:
         # Set the slots directly: a plan makes thousands of these, and this is five times faster.
         _set_info(self, info)
+        _set_name(self, info.name)
         _set_shape(self, info.dims)
         _set_usage(self, usage)
         _set_layout(self, layout)
@@ -95,11 +100,6 @@ class Tensor:
         return self._kind
 
     @property
-    def name(self) -> str:
-        """The tensor's name, unique in the plan."""
-        return self.info.name
-
-    @property
     def dtype(self) -> DType:
         """The ONNX element type of the tensor; a backend may store it wider or narrower."""
         return self.info.dtype
@@ -108,8 +108,8 @@ class Tensor:
 _set_info, _set_usage, _set_layout, _set_value, _set_fp16, _set_codes = (
     vars(Tensor)[name].__set__ for name in ("info", "usage", "layout", "value", "fp16", "codes")
 )
-_set_shape, _set_settled, _set_kind = (
-    vars(Tensor)[name].__set__ for name in ("shape", "_settled", "_kind")
+_set_name, _set_shape, _set_settled, _set_kind = (
+    vars(Tensor)[name].__set__ for name in ("name", "shape", "_settled", "_kind")
 )
 
 

@@ -59,7 +59,7 @@ def fuse_rasters(
         The ops in topological order.
     """
     meter = meter or unlimited()
-    if not any(isinstance(op.attrs, RasterAttrs) for op in ops):
+    if RasterAttrs not in {type(op.attrs) for op in ops}:
         return list(ops)
     stored = _stored(ops, infos, keep)
     chains = _Chains(stored, meter)

@@ -50,10 +50,10 @@ def lower_graph(
     work = list(reversed(ops))
     while work:
         op = work.pop()
-        meter.check_time(op.type, op.source or op.name)
         if op.type != "Interp" and not may_lower(op, known):
             result.append(op)
             continue
+        meter.check_time(op.type, op.source or op.name)
         inputs = [known[name] if name else None for name in op.inputs]
         outputs = [
             known[name] if name else TensorInfo("", DType.FLOAT32, None) for name in op.outputs

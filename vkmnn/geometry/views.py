@@ -29,7 +29,7 @@ def fuse_views(
     Returns:
         The ops in topological order.
     """
-    if not any(isinstance(op.attrs, StridedAttentionAttrs) for op in ops):
+    if StridedAttentionAttrs not in {type(op.attrs) for op in ops}:
         return list(ops)
     copies = {op.outputs[0]: op for op in ops if _region(op, infos) is not None}
     readers = Counter(name for op in ops for name in op.inputs)

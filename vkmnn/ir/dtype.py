@@ -87,9 +87,9 @@ class DType(enum.Enum):
         Raises:
             ValueError: numpy's type has no counterpart (strings, complex numbers).
         """
-        kind = np.dtype(dtype)
-        found = _FROM_NUMPY.get(kind)
+        found = _FROM_NUMPY.get(dtype) if isinstance(dtype, np.dtype) else None
         if found is None:
+            kind = np.dtype(dtype)
             found = _FROM_NUMPY[kind] = cls(kind.name)
         return found
 

@@ -6,61 +6,42 @@ from bisect import bisect_left, bisect_right
 
 
 class IntervalSet:
-    """A set of bytes, kept as sorted half-open intervals that neither overlap nor touch.
+    """A set of bytes, kept as half-open intervals that neither overlap nor touch.
 
-    Between two barriers a set mostly holds no interval or one; these cases go first.
+    `bounds` holds where they start and end, in order: what has an even number of them before it
+    lies outside. Between two barriers a set mostly holds no interval or one.
     """
 
-    __slots__ = ("ends", "starts")
+    __slots__ = ("bounds",)
 
     def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ends: list[int] = []
+        self.bounds: list[int] = []
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether a byte of [start, end) is in the set."""
-        starts, ends = self.starts, self.ends
-        if not starts:
+        bounds = self.bounds
+        if not bounds or bounds[-1] <= start or end <= bounds[0]:
             return False
-        if len(starts) == 1:
-            return starts[0] < end and start < ends[0]
-        i = bisect_right(ends, start)  # first interval that ends after `start`
-        return i < len(starts) and starts[i] < end
+        i = bisect_right(bounds, start)
+        return i % 2 == 1 or bounds[i] < end
 
     def add(self, start: int, end: int) -> None:
-        """Add the bytes [start, end)."""
-        starts, ends = self.starts, self.ends
-        if not starts:
-            starts.append(start)
-            ends.append(end)
+        """Add the bytes [start, end), at least one."""
+        bounds = self.bounds
+        if not bounds or bounds[-1] < start:  # as ranges mostly come
+            bounds += start, end
             return
-        i = bisect_left(ends, start)  # first interval that reaches `start`
-        if i == len(starts) or starts[i] > end:
-            starts.insert(i, start)
-            ends.insert(i, end)
-            return
-        j = bisect_right(starts, end)  # first interval that begins after `end`
-        starts[i:j] = [min(start, starts[i])]
-        ends[i:j] = [max(end, ends[j - 1])]
+        i, j = bisect_left(bounds, start), bisect_right(bounds, end)
+        bounds[i:j] = ([] if i % 2 else [start]) + ([] if j % 2 else [end])
 
     def remove(self, start: int, end: int) -> None:
-        """Remove the bytes [start, end)."""
-        starts, ends = self.starts, self.ends
-        if len(starts) == 1 and start <= starts[0] and ends[0] <= end:
-            self.clear()
+        """Remove the bytes [start, end), at least one."""
+        bounds = self.bounds
+        if bounds == [start, end]:  # what was written is mostly read next
+            del bounds[:]
             return
-        i = bisect_right(ends, start)  # first interval that ends after `start`
-        if i == len(starts) or starts[i] >= end:
-            return
-        j = bisect_left(starts, end)  # first interval that begins at or after `end`
-        first, last = starts[i], ends[j - 1]
-        starts[i:j] = ([first] if first < start else []) + ([end] if last > end else [])
-        ends[i:j] = ([start] if first < start else []) + ([last] if last > end else [])
-
-    def clear(self) -> None:
-        """Remove everything."""
-        self.starts.clear()
-        self.ends.clear()
+        i, j = bisect_left(bounds, start), bisect_right(bounds, end)
+        bounds[i:j] = ([start] if i % 2 else []) + ([end] if j % 2 else [])
 
 
 class BufferHazards:
@@ -94,7 +75,7 @@ class BufferHazards:
             self.last_read = barriers
         else:
             self.read.add(start, end)
-            if self.stale.starts:
+            if self.stale.bounds:
                 self.stale.remove(start, end)
 
     def note_write(self, start: int, end: int) -> None:
@@ -105,9 +86,6 @@ class BufferHazards:
 
     def pass_barrier(self, visible_to_writes: bool) -> None:
         """Forget what a barrier has ordered."""
-        if self.read.starts:
-            self.read.clear()
-        if self.written.starts:
-            self.written.clear()
-        if visible_to_writes and self.stale.starts:
-            self.stale.clear()
+        del self.read.bounds[:], self.written.bounds[:]
+        if visible_to_writes:
+            del self.stale.bounds[:]

@@ -28,7 +28,7 @@ MAX_BUFFERS_TRIED = 100
 """How many buffers a range may try, the smallest first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Lifetime:
     """A range of `nbytes` bytes that must keep its content from step `first` to `last`, inclusive.
 
@@ -224,8 +224,8 @@ def _by_breadth(lifetimes: Sequence[Lifetime], alive: Sequence[int]) -> list[int
     width = np.array([item.last for item in lifetimes], np.int64) - first + 1
     breadth = np.zeros(len(lifetimes), np.int64)
     # most[i]: the most that is alive at the steps i to i + span - 1, for every power of two.
-    peak, span = np.array(alive, np.int64), 1
-    while span <= len(alive):
+    peak, span, longest = np.array(alive, np.int64), 1, int(width.max(initial=0))
+    while span <= longest:
         fit = np.nonzero((width >= span) & (width < 2 * span))[0]
         breadth[fit] = np.maximum(peak[first[fit]], peak[first[fit] + width[fit] - span])
         peak = np.maximum(peak[: max(len(peak) - span, 0)], peak[span:])
@@ -291,17 +291,15 @@ def _is_free(spans: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 def _best_fit(taken: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int:
     """Return the offset of the smallest gap that holds `nbytes`, or the end of all ranges."""
-    best_gap, best_offset = None, 0
-    top = 0
+    best_gap, best_top, top = -1, 0, 0
     for start, end in taken:
-        if start > top:
-            offset = _align(top, alignment)
-            gap = start - top
-            if offset + nbytes <= start and (best_gap is None or gap < best_gap):
-                best_gap, best_offset = gap, offset
+        gap = start - top
+        better = gap >= nbytes and (best_gap < 0 or gap < best_gap)
+        if better and -(-top // alignment) * alignment + nbytes <= start:  # _align, for time
+            best_gap, best_top = gap, top
         if end > top:
             top = end
-    return _align(top, alignment) if best_gap is None else best_offset
+    return _align(top if best_gap < 0 else best_top, alignment)
 
 
 def _align(offset: int, alignment: int) -> int:
@@ -310,7 +308,7 @@ def _align(offset: int, alignment: int) -> int:
 
 def _alive(lifetimes: Sequence[Lifetime]) -> list[int]:
     """Return how many bytes are alive at each step, from step 0 to the last."""
-    changes = [0] * (max((item.last for item in lifetimes), default=-1) + 2)
+    changes = [0] * (max([item.last for item in lifetimes], default=-1) + 2)
     for item in lifetimes:
         changes[item.first] += item.nbytes
         changes[item.last + 1] -= item.nbytes

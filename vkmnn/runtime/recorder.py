@@ -67,7 +67,7 @@ class CommandRecorder:
         self._timestamps = timestamps
         self._max_groups = device.info.limits.max_workgroup_count
         self._labels: list[str] = []
-        self._hazards: dict[Buffer, BufferHazards] = {}
+        self._hazards = _Hazards(device)
         self._used = 0  # scopes since the last barrier
         self._stale = 0  # scopes of writes that no barrier has made visible to writes
         self._unseen = 0  # scopes that no barrier has made visible to transfers
@@ -111,7 +111,7 @@ class CommandRecorder:
             or self._finished
         ):
             self._refuse(pipeline, bindings, params, groups, label)
-        hazards = self._hazards
+        hazards, barriers = self._hazards, self.barrier_count
         hazard = visible_to_writes = False
         read, written = [], []
         # Lengths were compared above; a strict zip would compare them again.
@@ -133,22 +133,24 @@ class CommandRecorder:
             if not nbytes:
                 start = buffer.driver_buffer.empty_offset
                 end = start + EMPTY_RANGE_BYTES
-            state = hazards.get(buffer) or self._track(buffer)
+            state = hazards[buffer]
             if reads:
-                if state.written.starts and state.written.overlaps(start, end):
+                if state.written.bounds and state.written.overlaps(start, end):
                     hazard = True
                 read.append((state, start, end))
             if writes:
-                if state.stale.starts and state.stale.overlaps(start, end):
+                if state.stale.bounds and state.stale.overlaps(start, end):
                     hazard = visible_to_writes = True
-                elif state.is_read(start, end, self.barrier_count):
+                elif state.last_read == barriers or (
+                    state.read.bounds and state.read.overlaps(start, end)
+                ):
                     hazard = True
                 written.append((state, start, end))
         if hazard:
             # After a transfer, which is rare, everything is settled at once.
             everything = visible_to_writes or self._used & TRANSFER
             self._barrier(COMPUTE if everything else COMPUTE_READ)
-        barriers = self.barrier_count
+            barriers += 1
         for state, start, end in read:
             if state.constant:
                 state.last_read = barriers
@@ -240,7 +242,7 @@ class CommandRecorder:
                 raise InvalidInputError(
                     f"bytes {start} to {end} are outside a buffer of {bound.buffer.nbytes} bytes"
                 )
-            state = self._hazards.get(bound.buffer) or self._track(bound.buffer)
+            state = self._hazards[bound.buffer]
             if not bound.nbytes:
                 return
             scope |= TRANSFER_WRITE if writes else TRANSFER_READ
@@ -258,16 +260,6 @@ class CommandRecorder:
                 state.note_read(start, end, self.barrier_count)
         self._used |= scope
         self._stale |= scope & WRITES
-
-    def _track(self, buffer: Buffer) -> BufferHazards:
-        """Begin to watch a buffer."""
-        if buffer.device is not self.device:
-            raise InvalidInputError("the buffer belongs to another device")
-        if buffer.destroyed:
-            raise InvalidInputError("the buffer has been destroyed")
-        constant = buffer.kind in (MemoryKind.WEIGHTS, MemoryKind.UPLOAD)
-        state = self._hazards[buffer] = BufferHazards(constant=constant)
-        return state
 
     def _barrier(self, dst: int) -> None:
         """Put a barrier between everything so far and what follows in scope `dst`."""
@@ -344,6 +336,23 @@ class CommandRecorder:
         else:
             what = f"{bound.nbytes} bytes are not a whole number of texels of {slot.unit} bytes"
         raise InvalidInputError(where + what, op=label or pipeline.shader.name, hint=hint)
+
+
+class _Hazards(dict[Buffer, BufferHazards]):
+    """What has happened to buffers; each is watched from when it is first asked for."""
+
+    def __init__(self, device: OpenDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def __missing__(self, buffer: Buffer) -> BufferHazards:
+        if buffer.device is not self._device:
+            raise InvalidInputError("the buffer belongs to another device")
+        if buffer.destroyed:
+            raise InvalidInputError("the buffer has been destroyed")
+        constant = buffer.kind in (MemoryKind.WEIGHTS, MemoryKind.UPLOAD)
+        state = self[buffer] = BufferHazards(constant=constant)
+        return state
 
 
 def _check_rows(src: BufferRange, dst: BufferRange) -> None:

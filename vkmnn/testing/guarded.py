@@ -108,7 +108,7 @@ class GuardedBackend(VulkanBackend):
         constants = {
             tensor: constant.array(tensor.name)
             for tensor, constant in constants_used(
-                recording, [*uses_of(recording).spans, *kept]
+                recording, [*uses_of(recording).spans, *map(recording.root, kept)]
             ).items()
         }
         ranges: dict[Tensor, BufferRange] = {}

@@ -512,6 +512,11 @@ def _reject_faulty(segments: Sequence[Sequence[Command]], faults: Iterable[Fault
 
 def _constant_bytes(segments: Sequence[Sequence[Command]]) -> int:
     """Return the total size in bytes of all commands' constants, each counted once."""
-    tensors = (t for commands in segments for command in commands for t in command.inputs)
-    constants = {t.name: t for t in tensors if t is not None and t.value is not None}
+    constants = {
+        t.name: t
+        for commands in segments
+        for command in commands
+        for t in command.inputs
+        if t is not None and t.value is not None
+    }
     return sum(storage_bytes(tensor) for tensor in constants.values())

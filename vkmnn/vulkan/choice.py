@@ -79,7 +79,7 @@ def kernel_name(candidate: object) -> str:
     return "_".join([family, *parts] if family else parts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Choice:
     """One decision made while the op `op` was encoded.
 

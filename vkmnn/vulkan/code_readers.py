@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vkmnn.core.execution import Command, Execution
+from vkmnn.core.execution import Command
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Layout
 from vkmnn.vulkan.execution import VulkanExecution
@@ -35,7 +35,7 @@ def code_readers(
         divider: tells which ops may have to be cut: they take no codes.
         fp16: floats may take 16 bits, of which ops that read some make no codes.
     """
-    if not any(_begins_codes(command.execution) for command in commands):
+    if not _begin_codes(commands):
         return {}
     takers: dict[int, VulkanExecution[Any]] = {}
     for number, command in enumerate(commands):
@@ -135,5 +135,13 @@ def _maybe_narrow(tensor: Tensor | None) -> Tensor | None:
     return replace(tensor, fp16=is_float(tensor))
 
 
-def _begins_codes(execution: Execution) -> bool:
-    return isinstance(execution, VulkanExecution) and execution.begins_codes()
+def _begin_codes(commands: Sequence[Command]) -> bool:
+    """Return whether an op may make codes of what are none; most classes never do."""
+    classes = {
+        kind
+        for kind in {type(command.execution) for command in commands}
+        if issubclass(kind, VulkanExecution)
+        and kind.begins_codes is not VulkanExecution.begins_codes
+    }
+    asked = (command.execution for command in commands if type(command.execution) in classes)
+    return any(isinstance(one, VulkanExecution) and one.begins_codes() for one in asked)

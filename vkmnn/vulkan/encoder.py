@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -124,7 +125,7 @@ class VulkanEncoder:
         self._loads: dict[bool, tuple[Load, ...]] = {}
         self._scratch = 0
 
-    def begin(self, op: str, tensors: Iterable[Tensor | None]) -> None:
+    def begin(self, op: str, tensors: Sequence[Tensor | None]) -> None:
         """Start an op; everything recorded from now on belongs to it.
 
         Args:
@@ -132,7 +133,7 @@ class VulkanEncoder:
             tensors: the tensors it reads and writes; if any is stored in 16 bits, `fp16` is true.
         """
         self._label = op
-        self._fp16 = any(tensor is not None and tensor.fp16 for tensor in tensors)
+        self._fp16 = tensors != () and any(t is not None and t.fp16 for t in tensors)
 
     @property
     def label(self) -> str:
@@ -386,9 +387,15 @@ class VulkanEncoder:
 
     def literal(self, name: str, array: Array) -> Tensor:
         """Return a constant tensor that holds `array` (float32 or int32) as it is."""
+        return self._literal(name, _shared(array))
+
+    def zeros(self, count: int) -> Tensor:
+        """Return a constant tensor of floats."""
+        return self._literal(f"zeros:{count}", _zeros(count))
+
+    def _literal(self, name: str, array: Array) -> Tensor:
         fp16 = self.fp16 and array.dtype.kind == "f"
-        packed = PackedConstant(_shared(array), "literal", lambda value: value, fp16)
-        return self._constant(name, packed)
+        return self._constant(name, PackedConstant(array, "literal", lambda value: value, fp16))
 
     def _constant(self, name: str, packed: PackedConstant) -> Tensor:
         info = TensorInfo(f"{name}:{packed.key}", DType.from_numpy(packed.source.dtype), ())
@@ -466,6 +473,12 @@ def _shared(array: Array) -> Array:
     if array.nbytes > MAX_SHARED_BYTES:
         return array
     return _literals.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
+
+
+@lru_cache(maxsize=64)
+def _zeros(count: int) -> Array:
+    """Return the same zeros for all plans: by their identity they are on the device already."""
+    return _shared(np.zeros(count, np.float32))
 
 
 def loads_of(info: DeviceInfo, fp16: bool = False) -> tuple[Load, ...]:

@@ -34,10 +34,15 @@ def join_ends(
         segments: the commands in running order, whose tensors have their final forms.
         encoder: decides.
     """
-    if not any(_converts(command) for commands in segments for command in commands):
+    if "ConvertTensor" not in {command.op.type for commands in segments for command in commands}:
         return segments
-    tensors = (t for commands in segments for command in commands for t in command.inputs)
-    readers = Counter(tensor.name for tensor in tensors if tensor is not None)
+    readers = Counter(
+        t.name
+        for commands in segments
+        for command in commands
+        for t in command.inputs
+        if t is not None
+    )
     return [_Ends(commands, readers, encoder).joined() for commands in segments]
 
 
@@ -57,17 +62,18 @@ class _Ends:
     def joined(self) -> list[Command]:
         """Return the commands that remain."""
         for at, command in enumerate(self._commands):
+            x = command.inputs[0] if command.inputs else None
             if _converts(command):
                 self._join_last(at)
-            else:
-                self._join_first(at)
+            elif x is not None and x.name in self._converted:
+                self._join_first(at, x)
         kept = (self._instead.get(at, command) for at, command in enumerate(self._commands))
         return [command for command in kept if command is not None]
 
-    def _join_first(self, at: int) -> None:
-        """Let a kernel read what conversions before it read, if that pays."""
+    def _join_first(self, at: int, inner: Tensor) -> None:
+        """Let a kernel read what conversions before it read, if that pays; `inner` is theirs."""
         command, dropped = self._now(at), []
-        x = command.inputs[0] if command.inputs else None
+        x: Tensor | None = inner
         while x is not None and x.name in self._converted and (maker := self._alone(x)) is not None:
             dropped.append(maker[0])
             x = maker[1].inputs[0]
@@ -75,7 +81,7 @@ class _Ends:
             return
         joined = replace(command, inputs=[x, *command.inputs[1:]])
         beside = self._commands[dropped[0]].op.name
-        if self._pays(joined, 0, command.inputs[0], x, beside):
+        if self._pays(joined, 0, inner, x, beside):
             self._instead |= {at: joined, **dict.fromkeys(dropped)}
 
     def _join_last(self, at: int) -> None:

@@ -109,6 +109,8 @@ class _Plan:
 
     def now(self, command: Command) -> list[Tensor | None]:
         """Return the inputs of a command as they are at this point."""
+        if not self.current:
+            return list(command.inputs)
         return [None if t is None else self.current.get(t.name, t) for t in command.inputs]
 
     def narrow_inputs(self, command: Command, names: frozenset[str] | None) -> None:

@@ -341,7 +341,7 @@ def plan_memory(
     """
     alignment = _alignment(device)
     uses = uses_of(recording)
-    constants = constants_used(recording, [*uses.spans, *kept])
+    constants = constants_used(recording, [*uses.spans, *map(recording.root, kept)])
     placed = store.place(constants, forms)
     ranges = {tensor: storage.range for tensor, storage in placed.items()}
 
@@ -447,11 +447,10 @@ def _spots(
     return [(0, offset) for offset in offsets], [total] if total else [], bound
 
 
-def constants_used(recording: Recording, tensors: Iterable[Tensor]) -> dict[Tensor, PackedConstant]:
-    """Return the constants among what dispatches or the host read, in the form that is bound."""
+def constants_used(recording: Recording, roots: Iterable[Tensor]) -> dict[Tensor, PackedConstant]:
+    """Return the constants among tensors that own storage, in the form that is bound."""
     used: dict[Tensor, PackedConstant] = {}
-    for tensor in tensors:
-        root = recording.root(tensor)
+    for root in roots:
         if root.value is None or root in used:
             continue
         packed = recording.packed.get(root)
@@ -483,8 +482,7 @@ def uses_of(recording: Recording) -> Uses:
         step = dispatch.step
         for tensor, reads in zip(dispatch.tensors, dispatch.shader.reads, strict=True):
             root = recording.root(tensor) if tensor in aliases else tensor
-            known = spans.get(root)
-            spans[root] = (step if known is None else known[0], step)
+            spans[root] = (spans[root][0] if root in spans else step, step)
             if reads:
                 read.add(root)
     return Uses(spans, read)

@@ -187,11 +187,11 @@ class PlanRecorder:
         if not dispatches and not copies:
             return None
         recorder = self._device.recorder(timestamps=self._timestamps)
-        whole = {**self._memory.ranges, **(moved or {})}
+        places = _Places(self._recording, {**self._memory.ranges, **(moved or {})})
         for dispatch in dispatches:
             recorder.dispatch(
                 self._pipelines[dispatch.pipeline],
-                [whole.get(tensor) or self._place(tensor, moved) for tensor in dispatch.tensors],
+                [places[tensor] for tensor in dispatch.tensors],
                 dispatch.params,
                 dispatch.groups,
                 dispatch.label,
@@ -199,21 +199,38 @@ class PlanRecorder:
             if self._apart:
                 recorder.wait_for_all()
         for tensor, target in copies.items():
-            source = self._place(tensor, moved)
+            source = places[tensor]
             recorder.copy(BufferRange(source.buffer, source.offset, target.nbytes), target)
         return recorder.finish()
 
-    def _place(
-        self, tensor: Tensor, moved: Mapping[Tensor, BufferRange] | None = None
-    ) -> BufferRange:
-        root, offset = self._recording.placement(tensor)
-        whole = (moved.get(root) if moved else None) or self._memory.ranges[root]
-        if root is tensor:
-            return whole
-        return BufferRange(whole.buffer, whole.offset + offset, storage_bytes(tensor))
+    def _place(self, tensor: Tensor) -> BufferRange:
+        return _place(tensor, self._recording, self._memory.ranges)
 
     def _is_placed(self, tensor: Tensor) -> bool:
         return self._recording.root(tensor) in self._memory.ranges
+
+
+class _Places(dict[Tensor, BufferRange]):
+    """Where tensors lie: those that own storage, and those within others when they are met."""
+
+    def __init__(self, recording: Recording, owners: Mapping[Tensor, BufferRange]) -> None:
+        super().__init__(owners)
+        self._recording = recording
+        self._owners = owners
+
+    def __missing__(self, tensor: Tensor) -> BufferRange:
+        place = self[tensor] = _place(tensor, self._recording, self._owners)
+        return place
+
+
+def _place(
+    tensor: Tensor, recording: Recording, owners: Mapping[Tensor, BufferRange]
+) -> BufferRange:
+    root, offset = recording.placement(tensor)
+    whole = owners[root]
+    if root is tensor:
+        return whole
+    return BufferRange(whole.buffer, whole.offset + offset, storage_bytes(tensor))
 
 
 def _fits(tensor: Tensor, place: BufferRange) -> bool:

@@ -168,5 +168,5 @@ def _marks(recording: Recording) -> tuple[object, ...]:
         len(recording.aliases),
         len(recording.checks),
         len(recording.counters),
-        sum(map(len, recording.ranges.values())),
+        sum(map(len, recording.ranges.values())) if recording.ranges else 0,
     )

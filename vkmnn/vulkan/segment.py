@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -276,7 +277,7 @@ class VulkanSegment(Segment):
 
 
 def _nbytes(tensor: Tensor) -> int:
-    return int(np.prod(tensor.shape, dtype=np.int64)) * element_bytes(tensor)
+    return prod(tensor.shape) * element_bytes(tensor)
 
 
 def _view(tensor: Tensor, place: BufferRange) -> Array | None:

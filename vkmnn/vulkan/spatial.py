@@ -20,6 +20,8 @@ def triple(values: Sequence[int], fill: int) -> Triple:
     axes = len(values)
     if axes == MAX_AXES - 1:  # as in most networks
         return fill, values[0], values[1]
+    if axes == MAX_AXES:
+        return values[0], values[1], values[2]
     padded = (*(fill,) * (MAX_AXES - axes), *values)
     return padded[0], padded[1], padded[2]
 

@@ -11,6 +11,10 @@ from onnx import helper, numpy_helper
 import vkmnn
 from tests.unit.core.models import model, value
 from vkmnn.core import plan
+from vkmnn.core.static import StaticShapes
+from vkmnn.cpu_fallback import CpuBackend, run_op
+from vkmnn.ir import Array, DType, Graph, Op, TensorInfo
+from vkmnn.ir.ops import BinaryAttrs
 
 DEVICES = ["auto", "cpu"] if vkmnn.devices() else ["cpu"]
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -106,3 +110,32 @@ def test_other_outputs_are_another_network(device: str, worked: list[str]) -> No
     np.testing.assert_array_equal(
         changed.outputs["y"].copy_to(), np.concatenate([X.transpose(2, 0, 1)] * 2, 2)
     )
+
+
+def planned(graph: Graph, static: StaticShapes, size: int) -> plan.Plan:
+    """Return a plan on the numpy backend."""
+    inputs = {"x": TensorInfo("x", DType.FLOAT32, (size, 2))}
+    return plan.Plan(graph, inputs, {}, CpuBackend(), CpuBackend(), run_op, static=static)
+
+
+def sums(constant: Array) -> Graph:
+    """Return a network that adds a constant to rows of two."""
+    x, y = (TensorInfo(name, DType.FLOAT32, ("N", 2)) for name in "xy")
+    op = Op("BinaryOp", "add", ["x", "k"], ["y"], BinaryAttrs("ADD"))
+    return Graph("sums", [x], [y], [op], {"k": constant})
+
+
+def test_plans_share_the_constants_of_their_network() -> None:
+    graph, static = sums(np.ones(2, np.float32)), StaticShapes()
+    one, two = (planned(graph, static, size).commands[0].inputs for size in (3, 4))
+    assert one[1] is two[1]
+    assert one[0] is not two[0]
+
+
+def test_another_constant_of_the_same_name_is_not_taken_for_it() -> None:
+    static = StaticShapes()
+    planned(sums(np.ones(2, np.float32)), static, 3)
+    other = planned(sums(np.full((1, 2), 2, np.float32)), static, 3)
+    assert other.infos["k"].shape == (1, 2)
+    (y,) = other.execute({"x": np.zeros((3, 2), np.float32)}).values()
+    np.testing.assert_array_equal(y, np.full((3, 2), 2))

@@ -20,13 +20,13 @@ def test_interval_set_behaves_like_a_set_of_bytes(
         model = (
             model | set(range(start, end)) if action == "add" else model - set(range(start, end))
         )
-    pairs = list(zip(intervals.starts, intervals.ends, strict=True))
+    pairs = list(zip(intervals.bounds[::2], intervals.bounds[1::2], strict=True))
     assert {byte for start, end in pairs for byte in range(start, end)} == model
     assert all(start < end for start, end in pairs)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(pairs))
     assert intervals.overlaps(*probe) == bool(model & set(range(*probe)))
-    intervals.clear()
-    assert not intervals.overlaps(0, 100)
+    intervals.remove(0, 100)
+    assert not intervals.bounds
 
 
 def test_reads_of_constant_memory_are_one_read_of_all() -> None:

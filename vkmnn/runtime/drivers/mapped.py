@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from functools import cache
 
 _LARGE_PAGE = 2 << 20
 
@@ -34,4 +35,10 @@ def prefer_large_pages(pointer: int, nbytes: int) -> None:
     first = -(-pointer // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (pointer + nbytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
     # It may be refused, which costs nothing: the pages stay small.
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), advice)
+    _process().madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), advice)
+
+
+@cache
+def _process() -> ctypes.CDLL:
+    """Return what the process itself is linked with, found once."""
+    return ctypes.CDLL(None)

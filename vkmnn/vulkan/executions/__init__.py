@@ -55,9 +55,8 @@ _HOMES = {op_type: module for module, op_types in MODULES.items() for op_type in
 def execution_of(op_type: str) -> type[VulkanExecution[Any]] | None:
     """Return the execution of an op type, None where there is none; imports what registers it."""
     found = EXECUTIONS.get(op_type)
-    home = _HOMES.get(op_type)
-    if found is None and home is not None:
-        import_module(f"{__name__}.{home}")
+    if found is None and op_type in _HOMES:
+        import_module(f"{__name__}.{_HOMES[op_type]}")
         found = EXECUTIONS.get(op_type)
     return found
 

@@ -29,6 +29,7 @@ from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 
 # Channels of a block.
 BLOCK = 4
+FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 _Direct = TypeVar("_Direct", ConvolutionAttrs, QuantizedConvolutionAttrs)
 
@@ -45,9 +46,10 @@ class ConvolutionBase(VulkanExecution[AttrsT]):
         axes = len(self.output.shape) - 2
         if axes > MAX_AXES:
             raise Rejection(f"{axes} spatial axes, at most {MAX_AXES} fit")
-        for tensor in self.operands:
-            codes = tensor is self.operand(1) and tensor.dtype in self.weights
-            if tensor.dtype not in (DType.FLOAT32, DType.FLOAT16) and not codes:
+        for number, tensor in enumerate(self.inputs):
+            if tensor is None or tensor.dtype in FLOATS:
+                continue
+            if number != 1 or tensor.dtype not in self.weights:
                 raise Rejection(f"convolution of {tensor.dtype.value} tensors")
 
     def layouts(self) -> Layouts:

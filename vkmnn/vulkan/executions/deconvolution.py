@@ -126,8 +126,9 @@ def _joined(problems: Sequence[ConvProblem]) -> ConvProblem:
     whole = (*pad, max(p.pad[2] for p in problems))
     phases = []
     for problem in problems:
-        less = tuple(most - mine for most, mine in zip(whole, problem.pad, strict=True))
-        phases.append((triple(less, 0), problem.out_offset - problems[0].out_offset))
+        front, top, left = problem.pad
+        less = whole[0] - front, whole[1] - top, whole[2] - left
+        phases.append((less, problem.out_offset - problems[0].out_offset))
     return replace(problems[0], pad=whole, phases=tuple(phases))
 
 
@@ -157,18 +158,18 @@ def _problem(
     size = triple(window.output, 1)
     plane, row = size[1] * size[2], size[2]
     depth, height, width = triple(window.strides, 1)
-    first = triple(tuple(phase.first for phase in phases), 0)
+    first = [phase.first for phase in phases]
     return ConvProblem(
         batch=x[0],
         group=group,
         inputs=w[0] // group,
         outputs=w[1],
         in_size=triple(tuple(x[2:]), 1),
-        out_size=triple(tuple(phase.count for phase in phases), 1),
-        kernel=triple(tuple(phase.tap_count for phase in phases), 1),
+        out_size=triple([phase.count for phase in phases], 1),
+        kernel=triple([phase.tap_count for phase in phases], 1),
         stride=(1, 1, 1),
-        dilation=triple(tuple(phase.dilation for phase in phases), 1),
-        pad=triple(tuple(phase.pad for phase in phases), 0),
+        dilation=triple([phase.dilation for phase in phases], 1),
+        pad=triple([phase.pad for phase in phases], 0),
         out_strides=(prod(size), depth * plane, height * row, width),
         out_offset=first[0] * plane + first[1] * row + first[2],
         out_block=x[0] * prod(size),

@@ -11,7 +11,7 @@ from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.weights import Weights
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class ConvJob:
     """A convolution to record.
 

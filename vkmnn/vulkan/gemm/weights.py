@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -18,7 +17,7 @@ from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 BYTE = np.iinfo(np.int8)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which takes twice as long: plans make hundreds
 class Weights:
     """The weights of a convolution: a tensor, and how to see it as [O, C/group, kd, kh, kw].
 
@@ -35,7 +34,7 @@ class Weights:
         """Return the weights seen in another way, on top of this one."""
         before = self.view
         key = f"{self.key}:{key}"
-        return replace(self, key=key, view=lambda plain: view(before(plain)))
+        return Weights(self.tensor, key, lambda plain: view(before(plain)), self.shift)
 
     def as_floats(self, key: str, view: Callable[[Array], Array]) -> Weights:
         """Return what `view` makes of the weights: floats, whatever these are."""
@@ -143,10 +142,4 @@ def bias_tensor(bias: Tensor | None, channels: int, encoder: VulkanEncoder) -> T
     """Return the bias; zeros where there is none."""
     if bias is not None:
         return bias
-    return encoder.literal(f"zeros:{channels}", _zeros(channels))
-
-
-@lru_cache(maxsize=64)
-def _zeros(count: int) -> Array:
-    """Return the same zeros for all plans: by their identity they are on the device already."""
-    return np.zeros(count, np.float32)
+    return encoder.zeros(channels)

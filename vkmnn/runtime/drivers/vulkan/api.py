@@ -98,11 +98,7 @@ def struct(name: str, stype: int, **members: Any) -> Any:
 
     Pointers stored in it do not keep what they point to alive; the caller has to.
     """
-    result = ffi.new(f"{name} *")
-    result.sType = stype
-    for member, value in members.items():
-        setattr(result, member, value)
-    return result
+    return ffi.new(f"{name} *", {"sType": stype, **members})
 
 
 def names(items: list[str]) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import logging
 import struct as pystruct
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,10 @@ _push = lib.vkCmdPushConstants
 _dispatch = lib.vkCmdDispatch
 _pipeline_barrier = lib.vkCmdPipelineBarrier
 _update_set = lib.vkUpdateDescriptorSetWithTemplate
-_from_buffer = ffi.from_buffer
 
 
 def _make_barrier(src: int, dst: int) -> tuple[int, int, Any]:
-    """Return (source stages, destination stages, VkMemoryBarrier) of two scopes."""
+    """Note and return (source stages, destination stages, VkMemoryBarrier) of two scopes."""
     stages = [
         sum(stage for group, stage in _STAGES.items() if scope & group) for scope in (src, dst)
     ]
@@ -89,7 +89,8 @@ def _make_barrier(src: int, dst: int) -> tuple[int, int, Any]:
     barrier.dstAccessMask = sum(bit for flag, bit in _ACCESSES.items() if dst & flag)
     if not barrier.srcAccessMask:  # an execution dependency alone
         barrier.dstAccessMask = 0
-    return stages[0], stages[1], barrier
+    made = _barriers[src, dst] = stages[0], stages[1], barrier
+    return made
 
 
 _barriers: dict[tuple[int, int], tuple[int, int, Any]] = {}
@@ -197,8 +198,8 @@ class VulkanRecorder(DriverRecorder):
         self._count = 0
         self._pipeline: VulkanPipeline | None = None
         self._set: Any = None
-        self._sets: dict[Layout, dict[bytes, Any]] = {}
-        self._free_sets: dict[Layout, list[Any]] = {}
+        self._sets: defaultdict[Layout, dict[bytes, Any]] = defaultdict(dict)
+        self._free_sets: defaultdict[Layout, list[Any]] = defaultdict(list)
         self._set_arrays: list[Any] = []
         self._sets_left = 0
         self._left: dict[int, int] = {}  # descriptors of each type in the current pool
@@ -246,16 +247,14 @@ class VulkanRecorder(DriverRecorder):
                 if texel_format is None:
                     numbers += (buffer.number, offset, nbytes)
                 elif buffer.number:
-                    numbers.append(buffer.view(offset, nbytes, texel_format))
+                    numbers.append(buffer.views[offset, nbytes, texel_format])
                 else:
                     numbers += (0, buffer.image_view(texel_format), GENERAL)
             data = layout.pack(*numbers)
-            sets = self._sets.get(layout)
-            if sets is None:
-                sets = self._sets[layout] = {}
-            bound_set = sets.get(data)
-            if bound_set is None:
-                bound_set = sets[data] = self._new_set(layout, data)
+            sets = self._sets[layout]
+            if data not in sets:
+                sets[data] = self._new_set(layout, data)
+            bound_set = sets[data]
             if bound_set is not self._set:
                 _bind_sets(command, _BIND_POINT, pipeline.pipeline_layout, 0, 1, bound_set, 0, NULL)
                 self._set = bound_set
@@ -266,17 +265,17 @@ class VulkanRecorder(DriverRecorder):
                 _COMPUTE_STAGE,
                 0,
                 len(params),
-                _from_buffer(params),
+                params,
             )
         _dispatch(command, *groups)
 
     def _new_set(self, layout: Layout, data: bytes) -> Any:
         """Return a pointer to a new descriptor set that binds what `data` says."""
-        free = self._free_sets.get(layout)
+        free = self._free_sets[layout]
         if not free:
-            free = self._free_sets[layout] = self._allocate_sets(layout)
+            free += self._allocate_sets(layout)
         result = free.pop()
-        _update_set(self._device.handle, result[0], layout.template, _from_buffer(data))
+        _update_set(self._device.handle, result[0], layout.template, data)
         return result
 
     def _allocate_sets(self, layout: Layout) -> list[Any]:
@@ -346,9 +345,7 @@ class VulkanRecorder(DriverRecorder):
         )
 
     def barrier(self, src: int, dst: int) -> None:
-        made = _barriers.get((src, dst))
-        if made is None:
-            made = _barriers[src, dst] = _make_barrier(src, dst)
+        made = _barriers[src, dst] if (src, dst) in _barriers else _make_barrier(src, dst)
         _pipeline_barrier(self._command, made[0], made[1], 0, 1, made[2], 0, NULL, 0, NULL)
 
     def open_image(self, image: VulkanImage) -> None:

@@ -12,7 +12,7 @@ from vkmnn.runtime.drivers.base import EMPTY_RANGE_BYTES
 from vkmnn.runtime.drivers.mapped import MappedMemory
 from vkmnn.runtime.drivers.vulkan.api import address, ffi, lib, struct
 from vkmnn.runtime.drivers.vulkan.handles import Handles
-from vkmnn.runtime.drivers.vulkan.memory import USAGE, VulkanBuffer, release_memory
+from vkmnn.runtime.drivers.vulkan.memory import USAGE, Views, VulkanBuffer, release_memory
 
 if TYPE_CHECKING:
     from vkmnn.runtime.drivers.vulkan.owner import Owner
@@ -52,7 +52,6 @@ class ImportedBuffer(VulkanBuffer):
         if max(whole, EMPTY_RANGE_BYTES) > device.info.limits.max_allocation_bytes:
             raise DeviceError(f"{whole} bytes exceed the device's limit for an allocation")
         self._handles = Handles(device)
-        self._views: dict[tuple[int, int, str], Any] = {}
         self._owner = MappedMemory()
         # The file stays mapped until the memory is freed, whatever becomes of this object.
         self._finalizer = device.own(
@@ -81,6 +80,7 @@ class ImportedBuffer(VulkanBuffer):
         )
         self.handle = self._handles.create("VkBuffer", info)
         self.number = address(self.handle)
+        self.views = Views(self._handles, self.handle)
         requirements = ffi.new("VkMemoryRequirements *")
         lib.vkGetBufferMemoryRequirements(device.handle, self.handle, requirements)
         pointer = ffi.cast("void *", address_of(self._file))

@@ -48,6 +48,33 @@ _PREFERENCES_UNIFIED = _PREFERENCES | {
 _UNIFIED = (DeviceType.CPU, DeviceType.INTEGRATED)
 
 
+class Views(dict[tuple[int, int, str], int]):
+    """The texel views of a buffer by offset, size and format, as integers: made on first use.
+
+    Args:
+        handles: what they are freed with.
+        buffer: what they show.
+    """
+
+    def __init__(self, handles: Handles, buffer: Any) -> None:
+        super().__init__()
+        self._handles = handles
+        self._buffer = buffer
+
+    def __missing__(self, key: tuple[int, int, str]) -> int:
+        offset, nbytes, texel_format = key
+        info = struct(
+            "VkBufferViewCreateInfo",
+            lib.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
+            buffer=self._buffer,
+            format=TEXEL_FORMATS[texel_format],
+            offset=offset,
+            range=nbytes,
+        )
+        # Two threads may get here at once: the second's view waits for the buffer's end.
+        return self.setdefault(key, address(self._handles.create("VkBufferView", info)))
+
+
 class VulkanBuffer(DriverBuffer):
     """A VkBuffer, its memory, its host mapping and its texel views.
 
@@ -62,9 +89,9 @@ class VulkanBuffer(DriverBuffer):
         "_handles",
         "_memory",
         "_owner",
-        "_views",
         "handle",
         "number",
+        "views",
     )
 
     def __init__(self, device: Owner, nbytes: int, kind: MemoryKind) -> None:
@@ -79,7 +106,6 @@ class VulkanBuffer(DriverBuffer):
                 hint="split the tensor, or run a smaller batch",
             )
         self._handles = Handles(device)
-        self._views: dict[tuple[int, int, str], int] = {}
         self.host = None
         # Views may outlive the buffer object: the memory belongs to what they refer to.
         self._owner = MappedMemory()
@@ -97,6 +123,7 @@ class VulkanBuffer(DriverBuffer):
         memory = self._handles.cell("VkDeviceMemory")  # the first, to be freed last
         self.handle = _create_buffer(self._handles, size)
         self.number = address(self.handle)
+        self.views = Views(self._handles, self.handle)
         requirements = ffi.new("VkMemoryRequirements *")
         lib.vkGetBufferMemoryRequirements(device.handle, self.handle, requirements)
         self._memory, flags = allocate_memory(device, self._handles, requirements, kind, memory)
@@ -118,24 +145,6 @@ class VulkanBuffer(DriverBuffer):
             lib.vkMapMemory(self._device.handle, self._memory, 0, size, 0, pointer), "vkMapMemory"
         )
         return address(pointer[0])
-
-    def view(self, offset: int, nbytes: int, texel_format: str) -> int:
-        """Return the VkBufferView of a range as an integer, made on first use."""
-        key = (offset, nbytes, texel_format)
-        view = self._views.get(key)
-        if view is None:
-            info = struct(
-                "VkBufferViewCreateInfo",
-                lib.VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO,
-                buffer=self.handle,
-                format=TEXEL_FORMATS[texel_format],
-                offset=offset,
-                range=nbytes,
-            )
-            # Two threads may get here at once: the second's view waits for the buffer's end.
-            made = address(self._handles.create("VkBufferView", info))
-            view = self._views.setdefault(key, made)
-        return view
 
     def flush(self) -> None:
         if not self.coherent:

@@ -86,8 +86,10 @@ class ConvHalf(SharedConv):
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterable[Bid[ConvKernel]]:
         """Rank by `shared_tiles`, where the table of taps is not too long."""
+        if not target.half:
+            return ()
         gemm = problem.gemm()
-        if not target.half or gemm.k > 4 * MAX_TAP_BLOCKS:
+        if gemm.k > 4 * MAX_TAP_BLOCKS:
             return ()
         tiles = (*HALF_TILES, *HALF_NARROW)
         return kernels_of(cls, gemm, target, tiles, pixels=True, padded=problem.padded)

@@ -205,7 +205,8 @@ class ConvShared(SharedConv):
         gemm = problem.gemm()
         if gemm.k > 4 * MAX_TAP_BLOCKS:
             return ()
-        return _timed(cls, gemm, target, pixels=True, padded=problem.padded)
+        padded = target.gpu and problem.padded  # decides nothing elsewhere, and takes a while
+        return _timed(cls, gemm, target, pixels=True, padded=padded)
 
     def predict(self, problem: ConvProblem, target: Target) -> Expected:
         """Return the time by `shared_tiles`."""

@@ -8,7 +8,6 @@ positions is a group of a convolution of one tap over the tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf, prod
 from typing import cast
 
@@ -138,10 +137,10 @@ def _cpu_costs(
 ) -> dict[int, float]:
     """Return the nanoseconds of one core that F(m, 3) takes, for m = 0 a direct convolution."""
     costs = {0: min_nanoseconds(problem, lanes, (lanes,))}
+    blocks = problem.in_blocks, ceil_div(problem.outputs, 4)
     for m, product in products.items():
         before, after = TRANSFORM_NS[lanes][m]
         tiles = product.pixels
-        blocks = ceil_div(problem.inputs, 4), ceil_div(problem.outputs, 4)
         transforms = tiles * (before * blocks[0] + after * blocks[1])
         costs[m] = min_nanoseconds(product, lanes, (lanes,)) + transforms + DISPATCH_NS
     return costs
@@ -204,8 +203,9 @@ def by_winograd(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
         encode_convolution(ConvJob(gemm_problem(problem, m), transformed, before, after), encoder)
     epilogue = epilogue_of(job.activation)
     spec = {**epilogue.spec, **residual_spec(job.residual, job.join)}
-    zeros = bias_tensor(job.bias, problem.channels, encoder)
-    transform_output(job, m, (after, zeros), replace(epilogue, spec=spec), encoder.element, encoder)
+    ending = Epilogue(epilogue.alpha, epilogue.beta, spec)
+    bias = bias_tensor(job.bias, problem.channels, encoder)
+    transform_output(job, m, (after, bias), ending, encoder.element, encoder)
     return None
 
 
