@@ -209,6 +209,25 @@ def test_tables(bits: int, block: int, zeros: bool) -> None:
     check(model([node], constants, x), x, ["GatherNBits"], 0.0)
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["fp4", "nf4"])
+@pytest.mark.parametrize(("depth", "columns", "block"), [(64, 24, 16), (50, 7, 64), (5, 3, 16)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_codes_of_bitsandbytes(kind: int, depth: int, columns: int, block: int, dtype: str) -> None:
+    size = depth * columns
+    constants = {
+        "b": RANDOM.integers(0, 256, -(-size // 2), dtype=np.uint8),
+        "absmax": RANDOM.uniform(0.01, 0.1, -(-size // block)).astype(dtype),
+    }
+    node = helper.make_node(
+        "MatMulBnb4", ["x", *constants], ["y"], domain="com.microsoft",
+        K=depth, N=columns, block_size=block, quant_type=kind,
+    )  # fmt: skip
+    x = RANDOM.standard_normal((2, 3, depth)).astype(dtype)
+    half = dtype == "float16"
+    made = model([node], constants, x, HALF if half else FLOAT)
+    check(made, x, ["MatMul"], 2e-3 if half else 1e-5)
+
+
 def test_a_block_longer_than_any_row_takes_no_memory() -> None:
     constants = {
         "data": RANDOM.integers(0, 256, (5, 20), dtype=np.uint8),

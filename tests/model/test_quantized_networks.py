@@ -202,6 +202,29 @@ def test_codes_are_onnxruntimes(network: Any, way: str, tmp_path: Path) -> None:
     assert commands(made) <= commands(model)
 
 
+@pytest.mark.parametrize("activations", [QuantType.QUInt16, QuantType.QInt16])
+@pytest.mark.parametrize("network", [resnet, mobilenet])
+def test_activations_of_16_bits_take_a_dispatch_each(
+    network: Any, activations: QuantType, tmp_path: Path
+) -> None:
+    folder = tmp_path
+    onnx.save(onnx.shape_inference.infer_shapes(network()), folder / "float.onnx")
+    quantize_static(
+        folder / "float.onnx", folder / "made.onnx", Samples(), activation_type=activations,
+        weight_type=QuantType.QInt8,
+    )  # fmt: skip
+    made = onnx.load(folder / "made.onnx")
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    (want,) = session.run(None, {"x": x})
+    types, got = steps(made, "auto")
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-3 * np.abs(want).max())
+    assert types["Cast"] == 0
+    assert types["Elementwise"] <= sum(node.op_type == "QuantizeLinear" for node in made.graph.node)
+
+
 def stages(depths: tuple[int, ...], width: int) -> onnx.ModelProto:
     """A ResNet of bottlenecks, as deep as `depths` says; (3, 4, 6, 3) of width 64 is ResNet-50."""
     net = Builder()

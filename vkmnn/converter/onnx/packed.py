@@ -16,6 +16,15 @@ from vkmnn.ir.ops import GatherNBitsAttrs, MatMulAttrs
 _MICROSOFT = "com.microsoft"
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 _BITS = (2, 4, 8)
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941),
+    *(0.7229568362236023, 1.0),
+)
+_BNB4 = (np.array((*_FP4, *(-value for value in _FP4)), np.float32), np.array(_NF4, np.float32))
+"""What codes of bitsandbytes stand for, by `quant_type`."""
 
 
 def _constant(node: NodeContext, index: int, what: str) -> Array:
@@ -67,6 +76,28 @@ def _matmul_n_bits(node: NodeContext) -> None:
         zeros = np.full((columns, blocks), 2, np.uint8) if zeros is None else zeros
     found = add_codes(node, packed, scales, zeros, max(bits, 4), depth)
     node.finish("MatMulNBits", found.inputs(node.input(0), node.input(5)), found.attrs)
+
+
+@converter("MatMulBnb4", domain=_MICROSOFT)
+def _matmul_bnb4(node: NodeContext) -> None:
+    """Y = A · dequant(B)ᵀ; the values of the codes have uneven distances, so B becomes floats."""
+    depth, columns = node.int("K"), node.int("N")
+    block, kind = node.int("block_size"), node.int("quant_type")
+    if min(depth, columns, block) < 1 or kind not in (0, 1):
+        raise node.unsupported(f"K {depth}, N {columns}, blocks of {block}, quant_type {kind}")
+    if not node.int("transB", 1) or node.int("training_mode", 0):
+        raise node.unsupported("only weights for inference, stored by columns, are supported")
+    dtype = node.dtype(node.input(0))
+    if dtype not in _FLOATS:
+        raise node.unsupported(f"products of {dtype.value}")
+    size = depth * columns
+    packed = _sized(node, _constant(node, 1, "weights"), (-(-size // 2),), "bytes of weights")
+    scales = _sized(node, _constant(node, 2, "scales"), (-(-size // block),), "scales")
+    # The first code of a byte is in its high half.
+    codes = unpack_codes(packed, 4).reshape(-1, 2)[:, ::-1].reshape(-1)[:size]
+    weights = _BNB4[kind][codes] * np.repeat(scales.astype(np.float32), block)[:size]
+    matrix = node.constant(weights.reshape(columns, depth).astype(dtype.numpy))
+    node.finish("MatMul", [node.input(0), matrix], MatMulAttrs(transpose_b=True))
 
 
 def _check_groups(node: NodeContext, depth: int, block: int) -> None:

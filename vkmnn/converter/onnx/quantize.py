@@ -43,8 +43,11 @@ _F32 = DType.FLOAT32
 
 
 def cast(node: NodeContext, name: str, to: DType) -> str:
-    """Cast a tensor of the model unless it has the type already."""
-    return name if node.dtype(name) == to else node.emit("Cast", [name], CastAttrs(to))
+    """Cast a tensor of the model unless it has the type already, or was made from such numbers."""
+    if node.dtype(name) == to:
+        return name
+    made_from = node.noted(f"{name}:whole") if to is _F32 else None
+    return made_from if isinstance(made_from, str) else node.emit("Cast", [name], CastAttrs(to))
 
 
 def binary(node: NodeContext, kind: str, a: str, b: str) -> str:
@@ -126,7 +129,9 @@ def quantize(node: NodeContext, steps: str, zero: str, to: DType) -> None:
         return
     if not to.is_integer:
         raise node.unsupported(f"quantizing to {to.value} is not supported")
-    node.finish("Cast", [whole_codes(node, steps, zero, to)], CastAttrs(to))
+    whole = whole_codes(node, steps, zero, to)
+    node.finish("Cast", [whole], CastAttrs(to))
+    node.note(f"{node.output(0)}:whole", whole)
 
 
 def whole_codes(node: NodeContext, steps: str, zero: str, to: DType) -> str:

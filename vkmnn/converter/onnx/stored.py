@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
 _UINT8 = 2  # TensorProto.DataType
-_CODES = {"MatMulNBits": 1, "GatherBlockQuantized": 0}
+_CODES = {"MatMulNBits": 1, "MatMulBnb4": 1, "GatherBlockQuantized": 0}
 """Operators that read several codes from a byte, and the input that holds them."""
 
 

@@ -190,6 +190,17 @@ def _matmul_n_bits(s: Sketch, op: str) -> None:
           block_size=block)  # fmt: skip
 
 
+@recipe("MatMulBnb4", domain=MICROSOFT)
+def _matmul_bnb4(s: Sketch, op: str) -> None:
+    x = s.pick("float32", min_rank=2, max_rank=4, spread=FINITE)
+    depth, columns, block = x.shape[-1], s.size(33), s.choose(16, 32, 64)
+    size = depth * columns
+    b = s.source(_codes(s, [-(-size // 2)]), None, 1.0)
+    scales = s.source(s.weight("float32", [-(-size // block)], SCALES).array, None, 1.0)
+    s.one(op, x, b, scales, domain=MICROSOFT, K=depth, N=columns, block_size=block,
+          quant_type=s.choose(0, 1))  # fmt: skip
+
+
 def _codes(s: Sketch, shape: list[int]) -> Array:
     return s.draws.integers(0, 256, shape, dtype=np.uint8)
 
