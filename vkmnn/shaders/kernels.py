@@ -5993,8 +5993,8 @@ def matmul_pack(
     along k, with vec4 k4 of a row at row·out_row + k4·out_step of its batch; an invocation moves
     four of them ("a4": which lie together already). "b": [batch][panel][k][WIDTH] of vec4s along
     the columns. "tile": rows of codes, four to a word or floats, as words:
-    [tile][k4][LANES][WIDTH], where word g of lane l is of row g·LANES + l of a tile of ROWS; an
-    invocation moves four of a lane.
+    [tile][k4][LANES][WIDTH] of ivec4s, where word g of lane l is of row g·LANES + l of a tile of
+    ROWS; an invocation moves four of a lane.
     """
     return _find(
         "matmul_pack",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from vkmnn.testing.cases.shapes import whole
 
 # Rows and width of products that are worth bytes: broken tiles, rows longer than registers hold.
 ROWS = ((90, 260), (9, 1100))
+# The same of normalisations: one vec4, rows that registers just hold, and as in products.
+NORMED = ((3, 4), (5, 132), (2, 1024), *ROWS)
 _LOW, _HIGH = -100.0, 155.0
 
 
@@ -28,9 +31,9 @@ def coded_rows() -> Iterator[Case]:
 
 def normed_rows() -> Iterator[Case]:
     """Yield rows that are normalised twice, the second time from codes."""
-    for rows, width in ROWS:
-        first = LayerNormAttrs(-1, 0.0, False, 0.5, CodeMean(1.0, 1.0, -128.0, 127.0))
-        second = replace(first, of_input=0.125, ending=None, epsilon=1e-5)
+    for (rows, width), rms in product(NORMED, (False, True)):
+        first = LayerNormAttrs(-1, 0.0, rms, 0.5, CodeMean(1.0, 1.0, -128.0, 127.0))
+        second = LayerNormAttrs(-1, 1e-5, rms, 0.125)
         ops = [
             Op("LayerNorm", "before", ["x", "scale", "shift"], ["y"], first),
             Op("LayerNorm", "after", ["y"], ["z"], second),

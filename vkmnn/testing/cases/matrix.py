@@ -27,6 +27,7 @@ from vkmnn.testing.cases.normed import coop_tile_of, normed_tiles, staged_norms
 from vkmnn.testing.cases.pooled import tile_of
 from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
+from vkmnn.vulkan.gemm.families.rotate import MatMulRotate
 
 Shape = tuple[int, ...]
 
@@ -495,12 +496,22 @@ _PACKED: tuple[tuple[Shape, Shape, bool, bool], ...] = (
 )
 
 
+def _tiles() -> Iterator[Case]:
+    """Yield products whose tiles have one or two vectors of words, of bytes and of floats."""
+    for kernel in (MatMulRotate(32, 8), MatMulRotate(40, 8)):
+        for case in (
+            *coded_rows(),
+            *_codes([((r, w), (w, w)) for r, w in ROWS], narrow=True, taken=True),
+        ):
+            yield taking(case, {"matmul": kernel})
+
+
 @shader_cases("matmul_pack")
 def matmul_pack(variant: Variant) -> Iterator[Case]:
     """Operands that the kernels cannot read as they lie: transposed, of broken vec4s, by blocks."""
     operand = variant.axes["operand"]
     if operand == "tile":
-        yield from coded_rows()
+        yield from _tiles()
         return
     if operand == "a4":
         # Read where they lie by some kernels, by blocks of k by others.

@@ -11,7 +11,6 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
-from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.weights import words_of
@@ -168,9 +167,9 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
         column_stride=1,
         batch_stride=0,
     )
-    sizes = {"WIDTH": 4 * vectors, "ROWS": rows, "LANES": lanes, "Y_SHIFT": job.left}
     shader = kernels.matmul_pack(operand="tile", element="c8", load="texel")
-    spec = {**sizes, **code_spec(x=a)}
+    spec = {"WIDTH": vectors, "ROWS": rows, "LANES": lanes, "Y_SHIFT": job.left}
+    spec["X_CODES"] = a.codes is not None
     encoder.dispatch_linear(shader, [a, packed], params, count, spec)
     return Operand(packed, k4 * step, 0, step)
 
