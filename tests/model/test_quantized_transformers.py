@@ -20,6 +20,8 @@ from onnxruntime.quantization import (
 )
 
 from vkmnn import InferenceSession
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.byte_codes import keeps_rows_of_codes
 
 
 class Encoder:
@@ -172,6 +174,28 @@ def test_chains_of_codes_are_parts_of_other_ops(
     _, _, commands_of_floats = ran(model, "auto")
     # Apart, queries also have rows of their own to be packed where their width is no multiple of 4.
     assert commands <= commands_of_floats + (1 if scaled else 3)
+
+
+def activations(model: onnx.ModelProto) -> tuple[int, bool]:
+    """Return the bytes between the ops of a run, and whether the device keeps rows of codes."""
+    with InferenceSession(model, "auto") as session:
+        session.run(None, feeds(model, 9))
+        info = session.device
+        keeps = isinstance(info, DeviceInfo) and keeps_rows_of_codes(info)
+        return int(session._session.core.memory().activations), keeps
+
+
+def test_rows_of_codes_take_a_byte_where_products_are_large(tmp_path: Path) -> None:
+    model = Encoder(48, 256, 4).model(1)
+    made = quantised(model, "per channel", tmp_path)
+    got, _, commands = ran(made, "auto")
+    on_host, _, _ = ran(made, "cpu")
+    unit = np.diff(np.unique(on_host)).min()
+    assert np.abs(got - on_host).max() <= 2.01 * unit
+    assert (got == on_host).mean() >= 0.97
+    assert commands <= ran(model, "auto")[2] + 1
+    (in_codes, keeps), (in_floats, _) = activations(made), activations(model)
+    assert in_codes <= (0.7 if keeps else 1.0) * in_floats
 
 
 def test_layers_take_no_dispatch_more(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_every_known_equivalent_is_still_a_mutant() -> None:
         "cast_i32_i32_buffer",
         "conv_gather_c8_buffer",
         "matmul_pack_b_f32_buffer",
+        "matmul_rotate_16_8_4_f32",
         "matmul_shared_16x16x16_0_4_f32",
         "pool_c8_buffer",
         "pool_index_f32_buffer",

@@ -779,7 +779,8 @@ def attention_rotate(
     maximum grows (Milakov and Gimelshein 2018; Dao et al. 2022, FlashAttention). A lane loads the
     vec4s of its own queries and of its own four keys; the others' queries reach it by a rotation
     of the subgroup. Of codes (`c8`, in floats), scores and softmax are rounded: what all keys add
-    up to is found first, then scores are computed once more.
+    up to is found first, then scores are computed once more, or read where KEEPS says that their
+    codes have been kept, a byte each.
     """
     return _find(
         "attention_rotate",
@@ -5907,10 +5908,12 @@ MatmulPackOperand: TypeAlias = Literal[
     "a",
     "a4",
     "b",
+    "tile",
 ]
 MatmulPackElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 MatmulPackLoad: TypeAlias = Literal[
     "buffer",
@@ -5989,7 +5992,9 @@ def matmul_pack(
     Brings an operand of a matrix product into the form its kernels read, zero padded. "a": vec4s
     along k, with vec4 k4 of a row at row·out_row + k4·out_step of its batch; an invocation moves
     four of them ("a4": which lie together already). "b": [batch][panel][k][WIDTH] of vec4s along
-    the columns.
+    the columns. "tile": rows of codes, four to a word or floats, as words:
+    [tile][k4][LANES][WIDTH] of ivec4s, where word g of lane l is of row g·LANES + l of a tile of
+    ROWS; an invocation moves four of a lane.
     """
     return _find(
         "matmul_pack",
@@ -6020,6 +6025,7 @@ MatmulRotateElement: TypeAlias = Literal[
     "f32",
     "f16",
     "w8",
+    "c8",
 ]
 _MATMUL_ROTATE = struct.Struct("<IIIIIII2I3I3Ifff")
 
@@ -6110,6 +6116,9 @@ def matmul_rotate(
     Matrix product for CPU devices: a workgroup is one subgroup of `lanes` invocations and makes
     `rows` rows of one panel of 4 * lanes columns. A lane loads its own rows of a; the others
     reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
+    Of bytes (`w8`, `c8`), an ivec4 of `b` holds four k of four columns. Of codes (`c8`), those of
+    `a` lie tile by tile and block of k by block (`matmul_pack`): a lane loads its rows of a tile
+    at once.
     """
     return _find(
         "matmul_rotate",
@@ -6765,6 +6774,7 @@ NormRowsForm: TypeAlias = Literal[
 NormRowsElement: TypeAlias = Literal[
     "f32",
     "f16",
+    "c8",
 ]
 _NORM_ROWS = struct.Struct("<IIIIIIIIIfff")
 

@@ -224,6 +224,7 @@ EQUIVALENTS: tuple[Equivalent, ...] = (
         "the first pixel of a tile is always there; tiles too many write what the last one writes",
     ),
     Equivalent("matmul_rotate.comp.j2", r"min\(m \+ \d+u \+ lane, pc.rows (\+ 1u|- 0u)\)", _CLAMP),
+    Equivalent("matmul_pack.comp.j2", r"uvec4\(pc.rows (\+ 1u|- 0u)\)", _CLAMP),
     Equivalent(
         "include/matmul.glsl.j2",
         r"pc\.columns \+ 2u",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Literal, cast
 
@@ -22,6 +23,9 @@ ROTATE_ROWS: dict[CpuLanes, tuple[kernels.AttentionRotateRows, ...]] = {
     8: (16, 8),
     16: (32, 16),
 }
+ROTATE_CODES: CpuLanes = 8  # its subgroups for codes
+KEPT_WORDS = 1 << 18  # of codes of scores, which are computed twice where there are more
+MAX_BYTE_CODES = 256
 COOP_GROUPS: tuple[kernels.AttentionCoopGroups, ...] = (1, 2)
 # Queries and groups, in float32 and in float16. Twenty-four are for grids of which sixteen leave
 # a second wave of workgroups nearly empty.
@@ -172,11 +176,15 @@ class AttentionCoop:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRotate:
-    """A workgroup is a subgroup of `lanes`, computes `rows` queries and rotates them."""
+    """A workgroup is a subgroup of `lanes`, computes `rows` queries and rotates them.
+
+    `keeps`: codes of scores are kept in memory, not computed twice.
+    """
 
     rows: kernels.AttentionRotateRows
     lanes: CpuLanes
     codes: bool = False
+    keeps: bool = False
     family = "rotate"
 
     def call(self, aligned: Literal[1, 4], encoder: VulkanEncoder) -> ShaderCall:
@@ -188,6 +196,12 @@ class AttentionRotate:
             element="c8" if self.codes else encoder.element,
         )
         return shader, kernels.AttentionRotateParams
+
+    def kept_words(self, attrs: StridedAttentionAttrs) -> int:
+        """Return the words that hold the codes of all scores, each invocation's side by side."""
+        queries = ceil_div(attrs.queries, self.rows) * self.rows * prod(attrs.batch)
+        columns = ceil_div(attrs.width, COLUMNS)
+        return queries * columns * ceil_div(attrs.keys, 4 * self.lanes) * self.lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +232,22 @@ def time_of(
 
 
 def kernels_of(
-    attrs: StridedAttentionAttrs, aligned: Literal[1, 4], encoder: VulkanEncoder
+    attrs: StridedAttentionAttrs,
+    aligned: Literal[1, 4],
+    encoder: VulkanEncoder,
+    *,
+    in_bytes: bool = False,
 ) -> list[Kernel]:
-    """Return the kernels that can do it, the likely fastest first."""
+    """Return the kernels that can do it, the likely fastest first.
+
+    Args:
+        attrs: what is to be done.
+        aligned: the elements that are read at once.
+        encoder: tells the device.
+        in_bytes: some tensors are codes of a byte in memory.
+    """
     if attrs.codes:
-        return _code_kernels(attrs, encoder)
+        return _code_kernels(attrs, encoder, in_bytes)
     info = encoder.info
     fp16 = encoder.fp16
     every = (AttentionTile(rows, groups) for rows, groups in TILES[fp16])
@@ -250,12 +275,24 @@ def _coop_kernels(info: DeviceInfo, aligned: Literal[1, 4]) -> list[AttentionCoo
     return [kernel for g in groups if (kernel := AttentionCoop(matrix, g)).fits(info)]
 
 
-def _code_kernels(attrs: StridedAttentionAttrs, encoder: VulkanEncoder) -> list[Kernel]:
+def _may_keep(kernel: AttentionRotate, attrs: StridedAttentionAttrs) -> bool:
+    """Return whether the codes of scores are bytes, and take little memory."""
+    few = attrs.codes is not None and len(attrs.codes.table) <= MAX_BYTE_CODES
+    return few and kernel.kept_words(attrs) <= KEPT_WORDS
+
+
+def _code_kernels(
+    attrs: StridedAttentionAttrs, encoder: VulkanEncoder, in_bytes: bool
+) -> list[Kernel]:
     """Return the kernels of codes that can do it, the likely fastest first."""
     rotations: list[Kernel] = []
-    if "texel" in encoder.loads and 8 in rotate_lanes(encoder.info):
-        rows = ROTATE_ROWS[8]
+    if "texel" in encoder.loads and ROTATE_CODES in rotate_lanes(encoder.info):
+        rows = ROTATE_ROWS[ROTATE_CODES]
         sizes = rows if attrs.queries > rows[1] else rows[::-1]
-        rotations += [AttentionRotate(size, 8, codes=True) for size in sizes]
+        every = [AttentionRotate(size, ROTATE_CODES, codes=True) for size in sizes]
+        keeping = [replace(kernel, keeps=True) for kernel in every if _may_keep(kernel, attrs)]
+        rotations += [*keeping, *every]
+    if in_bytes:
+        return rotations
     gpu = is_gpu(encoder.info)
     return [AttentionCodes(), *rotations] if gpu else [*rotations, AttentionCodes()]

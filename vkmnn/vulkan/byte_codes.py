@@ -12,6 +12,9 @@ import numpy as np
 from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Array
 from vkmnn.ir.ops import CodeMean, LayerNormAttrs, SoftmaxAttrs
+from vkmnn.runtime.device_info import DeviceInfo
+from vkmnn.vulkan.device_rules import is_gpu, rotate_lanes
+from vkmnn.vulkan.encoder import loads_of
 
 _BYTE = np.iinfo(np.int8)
 
@@ -41,6 +44,14 @@ def shift_of_codes(values: Array | None, wish: int | None = None) -> int | None:
     if values is None or not np.array_equal(values, np.rint(values)):
         return None
     return code_shift(float(values.min(initial=0)), float(values.max(initial=0)), wish)
+
+
+def keeps_rows_of_codes(info: DeviceInfo) -> bool:
+    """Return whether kernels of a device's choice read and make rows of codes in plain order.
+
+    Those of CPU devices do, where subgroups exchange what each invocation loads.
+    """
+    return not is_gpu(info) and bool(rotate_lanes(info)) and "texel" in loads_of(info)
 
 
 def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:

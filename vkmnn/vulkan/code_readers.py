@@ -55,14 +55,32 @@ def code_readers(
 def _only_read_as_codes(
     commands: Sequence[Command], takers: Mapping[int, VulkanExecution[Any]], outputs: frozenset[str]
 ) -> frozenset[str]:
-    found: set[str] = set()
+    found: dict[str, set[Layout]] = {}
     others = set(outputs)
     for number, command in enumerate(commands):
         numbers = takers[number].code_inputs() if number in takers else {}
         for place, tensor in enumerate(command.inputs):
-            if tensor is not None:
-                (found if place in numbers else others).add(tensor.name)
-    return frozenset(found - others)
+            if tensor is None:
+                continue
+            if place in numbers:
+                found.setdefault(tensor.name, set()).add(takers[number].code_layout)
+            else:
+                others.add(tensor.name)
+    orders = _orders_of_makers(commands, takers)
+    for name, order in orders.items():
+        found.get(name, set()).add(order)
+    return frozenset(name for name, read in found.items() if len(read) == 1) - others
+
+
+def _orders_of_makers(
+    commands: Sequence[Command], takers: Mapping[int, VulkanExecution[Any]]
+) -> dict[str, Layout]:
+    """Return the order in which each result would be codes, if it can be."""
+    return {
+        commands[number].outputs[0].name: execution.code_layout
+        for number, execution in takers.items()
+        if commands[number].outputs
+    }
 
 
 def _wishes(
@@ -106,7 +124,8 @@ def _without_codes(
         for place, shift in execution.code_inputs().items():
             tensor = inputs[place] if place < len(inputs) else None
             if tensor is not None and tensor.name in readers:
-                inputs[place] = _as_codes(tensor, made.get(tensor.name), shift)
+                known = made.get(tensor.name)
+                inputs[place] = _as_codes(tensor, known, shift, execution.code_layout)
         codes = None
         if output.name in readers:
             if fp16:
@@ -121,11 +140,12 @@ def _without_codes(
     return without
 
 
-def _as_codes(tensor: Tensor, made: int | None, shift: int | None) -> Tensor:
+def _as_codes(tensor: Tensor, made: int | None, shift: int | None, order: Layout) -> Tensor:
     """Return a tensor as it will be read; floats that codes are known for, where they are moved."""
-    if made is None and (shift is None or not is_reordered(tensor)):
+    moved = order is Layout.NC4HW4 and is_reordered(tensor)
+    if made is None and (shift is None or not moved):
         return tensor
-    return replace(tensor, layout=Layout.NC4HW4, codes=shift if made is None else made)
+    return replace(tensor, layout=order, codes=shift if made is None else made)
 
 
 def _maybe_narrow(tensor: Tensor | None) -> Tensor | None:

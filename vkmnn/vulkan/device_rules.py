@@ -30,6 +30,14 @@ def is_gpu(info: DeviceInfo) -> bool:
     return info.type is not DeviceType.CPU
 
 
+def divides_exactly(info: DeviceInfo) -> bool:
+    """Return whether quotients of floats are rounded to the nearest, as IEEE 754 has it.
+
+    Vulkan asks for less. llvmpipe divides by the processor's instruction.
+    """
+    return info.type is DeviceType.CPU and info.driver_name == "llvmpipe"
+
+
 def has_fast_dots(info: DeviceInfo) -> bool:
     """Return whether the device has instructions for dot products of four signed bytes each."""
     return "integer_dot_accelerated" in info.features

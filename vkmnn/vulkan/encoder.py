@@ -25,7 +25,7 @@ from vkmnn.vulkan.checks import (
 )
 from vkmnn.vulkan.choice import BY_RULE, Choice, Chooser, Preferences
 from vkmnn.vulkan.cost.terms import Expected
-from vkmnn.vulkan.device_rules import is_gpu
+from vkmnn.vulkan.device_rules import divides_exactly, is_gpu
 from vkmnn.vulkan.recording import (
     Dispatch,
     PackedConstant,
@@ -97,8 +97,8 @@ class VulkanEncoder:
     """
 
     __slots__ = (
-        *("_chooser", "_fp16", "_half", "_label", "_known", "_load", "_loads", "_scratch"),
-        *("info", "recording", "spacious", "weight_bytes"),
+        *("_chooser", "_divides_exactly", "_fp16", "_half", "_label", "_known", "_load", "_loads"),
+        *("_scratch", "info", "recording", "spacious", "weight_bytes"),
     )
 
     def __init__(
@@ -123,6 +123,7 @@ class VulkanEncoder:
         self._label = ""
         self._load: dict[bool, Load] = {}
         self._loads: dict[bool, tuple[Load, ...]] = {}
+        self._divides_exactly = divides_exactly(info)
         self._scratch = 0
 
     def begin(self, op: str, tensors: Sequence[Tensor | None]) -> None:
@@ -305,7 +306,7 @@ class VulkanEncoder:
         recording = self.recording
         for number in shader.written:
             recording.written.add(recording.root(tensors[number]))
-        spec = spec or {}
+        spec = {**(spec or {}), **self._division_spec(shader)}
         recording.dispatches.append(
             Dispatch(
                 shader,
@@ -318,6 +319,11 @@ class VulkanEncoder:
                 specialized(shader, spec),
             )
         )
+
+    def _division_spec(self, shader: Shader) -> dict[str, bool]:
+        """Return what a shader is told about quotients (see include/quotient.glsl.j2)."""
+        told = self._divides_exactly and "DIVIDES_EXACTLY" in shader.constant_names
+        return {"DIVIDES_EXACTLY": True} if told else {}
 
     def expect(self, predict: Callable[[], Expected | None]) -> None:
         """Note what predicts the cost of the last dispatch, which few plans are asked for."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from vkmnn.core.execution import Execution
 from vkmnn.core.tensor import Tensor
 from vkmnn.errors import PluginError
-from vkmnn.ir import AttrsT, Op
+from vkmnn.ir import AttrsT, Layout, Op
 from vkmnn.registry import Registry
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.encoder import VulkanEncoder
@@ -58,6 +58,8 @@ class VulkanExecution(Execution[AttrsT]):
     """
 
     fp16_rule: ClassVar[Fp16Rule] = Fp16Rule.FULL
+    code_layout: ClassVar[Layout] = Layout.NC4HW4
+    """The order in which the op reads and makes codes of a byte."""
     repeatable: ClassVar[bool] = False
     """Whether what `prepare` keeps, `layouts` says and `on_encode` records follows from attributes,
     and from the shapes, types and forms of the tensors: neither from a constant's content, which
@@ -101,7 +103,7 @@ class VulkanExecution(Execution[AttrsT]):
         return apply_fp16_rule(rule, self.inputs, self.outputs, wide=wide, clamped=clamped)
 
     def code_inputs(self) -> dict[int, int | None]:
-        """Return the inputs that the op can read as codes of a byte, in channel-blocked order.
+        """Return the inputs that the op can read as codes of a byte, in its `code_layout`.
 
         With each goes the shift (`byte_codes.code_shift`) that it has where it is known to hold
         codes; asked of bound and unbound executions alike, so layouts must not matter.

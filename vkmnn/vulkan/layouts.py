@@ -196,21 +196,22 @@ class _Plan:
         execution = command.execution
         if not self.code_readers or not isinstance(execution, VulkanExecution):
             return
-        seen = list(inputs)
+        seen, order = list(inputs), execution.code_layout
         for number, shift in execution.code_inputs().items():
             tensor = inputs[number] if number < len(inputs) else None
             if tensor is None or tensor.name not in self.code_readers:
                 continue
-            if tensor.codes is None and shift is not None and is_reordered(tensor):
-                seen[number] = tensor = replace(tensor, layout=Layout.NC4HW4, codes=shift)
+            blocked = order is Layout.NC4HW4
+            if blocked and tensor.codes is None and shift is not None and is_reordered(tensor):
+                seen[number] = tensor = replace(tensor, layout=order, codes=shift)
             if tensor.codes is not None:
-                wanted[number] = Form(Layout.NC4HW4, False, tensor.codes)
+                wanted[number] = Form(order, False, tensor.codes)
         codes = None
         if command.outputs[0].name in self.code_readers:
             execution.bind(seen, command.outputs)
             codes = execution.made_codes(self.code_readers[command.outputs[0].name])
             if codes is not None:
-                made[0] = Form(Layout.NC4HW4, False, codes)
+                made[0] = Form(order, False, codes)
         reads = any(form.codes is not None for form in wanted)
         if codes is None and reads and execution.needs_codes():
             raise DeviceError(

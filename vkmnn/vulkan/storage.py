@@ -2,8 +2,8 @@
 
 Plain Vulkan 1.1 has no 8-, 16- or 64-bit storage, so every element takes four bytes: floats are
 float32, integers and bool are int32. Wider integers pass a range check on the way in. Where a
-device has 16-bit storage, floats may take two bytes (`Tensor.fp16`). Whole numbers that
-convolutions of codes make and read take one, four to a word (`Tensor.codes`).
+device has 16-bit storage, floats may take two bytes (`Tensor.fp16`). Whole numbers that ops on
+codes make and read may take one, four to a word (`Tensor.codes`).
 """
 
 from __future__ import annotations

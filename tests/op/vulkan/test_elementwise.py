@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
     TransposeAttrs,
     UnaryAttrs,
 )
+from vkmnn.testing.cases.coded import quantizer
 from vkmnn.testing.cases.elementwise import MORE_PAIRS, PAIRS, operands_of
 from vkmnn.testing.cases.unary import INTEGER_KINDS, PARAMETERS, unary_cases
 
@@ -185,6 +186,15 @@ def test_concat_of_convolutions(channels: tuple[int, ...], batch: int) -> None:
 
 def test_reshape_is_free() -> None:
     check("Reshape", ReshapeAttrs(), [floats(3, 5, 7), np.array([-1, 5])], constant={1})
+
+
+@pytest.mark.parametrize("unit", [0.0123, 0.7, 3.1e-5, 97.3])
+def test_codes_are_rounded_quotients(unit: float) -> None:
+    # Halves of units, and what lies an ULP or two beside them.
+    middle = ((np.arange(-140, 140) + 0.5) * np.float32(unit)).astype(np.float32)
+    bits = middle.view(np.int32)[:, None] + np.arange(-2, 3, dtype=np.int32)
+    x = np.ascontiguousarray(bits).view(np.float32)
+    check("Elementwise", quantizer(unit, -128, 127), [x], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["MOD", "FMOD"])

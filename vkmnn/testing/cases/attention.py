@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from vkmnn.ir.ops import (
     LinearAttentionAttrs,
     RotaryAttrs,
 )
+from vkmnn.shaders import kernels
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.shapes import floats, whole
+from vkmnn.vulkan.attention_kernels import ROTATE_CODES, AttentionRotate
 
 # Batch, heads, queries, keys, elements of a key, columns; by whether rows are whole vec4s. More
 # than a tile of queries, rounds of keys, pieces of their elements, more than 64 columns.
@@ -126,7 +129,14 @@ def _of_codes(variant: Variant) -> Iterator[Case]:
 @shader_cases("attention_rotate")
 def attention_rotate(variant: Variant) -> Iterator[Case]:
     """Broken tiles, masks per key and per query, triangles, queries that see nothing."""
-    return _of_codes(variant) if variant.element == "c8" else _cases(variant)
+    if variant.element != "c8":
+        yield from _cases(variant)
+        return
+    rows = cast(kernels.AttentionRotateRows, variant.axes["rows"])
+    for keeps in (True, False):
+        kernel = AttentionRotate(rows, ROTATE_CODES, codes=True, keeps=keeps)
+        for case in _of_codes(variant):
+            yield replace(case, takes={"attention": kernel})
 
 
 @shader_cases("attention_codes")

@@ -21,11 +21,13 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.coded import codes_from
+from vkmnn.testing.cases.coded_rows import ROWS, coded_rows
 from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
 from vkmnn.testing.cases.normed import coop_tile_of, normed_tiles, staged_norms
 from vkmnn.testing.cases.pooled import tile_of
 from vkmnn.testing.cases.rows import taking
 from vkmnn.testing.cases.shapes import floats, integers, whole
+from vkmnn.vulkan.gemm.families.rotate import MatMulRotate
 
 Shape = tuple[int, ...]
 
@@ -235,8 +237,13 @@ def matmul_tile(variant: Variant) -> Iterator[Case]:
 
 @shader_cases("matmul_rotate")
 def matmul_rotate(variant: Variant) -> Iterator[Case]:
-    """Batches, panels, broken tiles, bias, residual, scale and activation."""
-    return _products(variant, "f32", int(variant.axes["aligned"]))
+    """Batches, panels, broken tiles, bias, residual, scale and activation; rows of codes."""
+    if variant.element == "c8":
+        yield from coded_rows()
+        # Rounded twice and looked up; codes that are floats in memory.
+        yield from _codes([((r, w), (w, w)) for r, w in ROWS], narrow=True, taken=True)
+        return
+    yield from _products(variant, "f32", int(variant.axes["aligned"]))
 
 
 def _staged(sizes: tuple[tuple[Shape, Shape], ...], variant: Variant) -> Iterator[Case]:
@@ -489,10 +496,23 @@ _PACKED: tuple[tuple[Shape, Shape, bool, bool], ...] = (
 )
 
 
+def _tiles() -> Iterator[Case]:
+    """Yield products whose tiles have one or two vectors of words, of bytes and of floats."""
+    for kernel in (MatMulRotate(32, 8), MatMulRotate(40, 8)):
+        for case in (
+            *coded_rows(),
+            *_codes([((r, w), (w, w)) for r, w in ROWS], narrow=True, taken=True),
+        ):
+            yield taking(case, {"matmul": kernel})
+
+
 @shader_cases("matmul_pack")
 def matmul_pack(variant: Variant) -> Iterator[Case]:
     """Operands that the kernels cannot read as they lie: transposed, of broken vec4s, by blocks."""
     operand = variant.axes["operand"]
+    if operand == "tile":
+        yield from _tiles()
+        return
     if operand == "a4":
         # Read where they lie by some kernels, by blocks of k by others.
         for a, b in _WHOLE:

@@ -11,6 +11,7 @@ from vkmnn.cpu_fallback.registry import AnyArray
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import ACTIVATION_KINDS, CodeMean, GroupNormAttrs, LayerNormAttrs
 from vkmnn.testing.case import Case, Variant, blocked_case, op_case, op_cases, shader_cases
+from vkmnn.testing.cases.coded_rows import normed_rows
 from vkmnn.testing.cases.rows import in_groups, in_row_groups, taking
 from vkmnn.testing.cases.shapes import floats, whole
 
@@ -255,6 +256,9 @@ def group_norm_more() -> Iterator[Case]:
 @shader_cases("norm_rows")
 def norm_rows(variant: Variant) -> Iterator[Case]:
     """Rows held in registers or not, that start anywhere in a vec4; images without a layout."""
+    if variant.element == "c8":
+        yield from in_groups(variant, normed_rows())
+        return
     form = str(variant.axes["form"])
     cases = _images() if form == "channels" else _layers(_SIZES[form])
     for case in in_groups(variant, cases):

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import View
+from vkmnn.ir import DType, Layout, View
 from vkmnn.ir.ops import CachedAttentionAttrs, CodeAttention, StridedAttentionAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.attention_kernels import (
     COLUMNS,
     KEYS,
+    ROTATE_CODES,
     AttentionCodes,
     AttentionCoop,
+    AttentionRotate,
     AttentionTile,
     kernels_of,
     time_of,
 )
+from vkmnn.vulkan.byte_codes import code_shift, code_spec, keeps_rows_of_codes
 from vkmnn.vulkan.cost.terms import Expected
-from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
+from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, rotate_lanes
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -38,6 +41,7 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
     """One dispatch; no score ever reaches memory."""
 
     fp16_rule = Fp16Rule.TAKES
+    code_layout = Layout.NCHW
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -54,6 +58,20 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         steps *= ceil_div(attrs.keys, KEYS)
         if steps > MAX_LOOP_ROUNDS:
             raise Rejection(f"{attrs.keys} keys of {attrs.depth} elements take {steps} iterations")
+        whole = _aligned(attrs.depth, attrs.width, (*attrs.views, attrs.result)) == 4
+        takes = attrs.codes is not None and whole and ROTATE_CODES in rotate_lanes(info)
+        self._rows_of_codes = takes and keeps_rows_of_codes(info)
+
+    def begins_codes(self) -> bool:
+        """Return whether sums end as codes."""
+        return self._rows_of_codes
+
+    def made_codes(self, wish: int | None = None) -> int | None:
+        """What is rounded and not decoded is codes."""
+        codes = self.attrs.codes
+        if not self._rows_of_codes or codes is None or codes.decoded != 1.0:
+            return None
+        return code_shift(*codes.made, wish)
 
     def fp16_operands(self) -> Fp16Operands:
         """Take fp16, except for mask and sinks: what hides a key may lie beyond its range."""
@@ -70,36 +88,18 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             return
         views = (*attrs.views, attrs.result)
         aligned = _aligned(attrs.depth, attrs.width, views)
-        kernel = encoder.choose("attention", (attrs, aligned), kernels_of(attrs, aligned, encoder))
+        spec_of_codes = code_spec(y=output)
+        candidates = kernels_of(attrs, aligned, encoder, in_bytes=bool(spec_of_codes))
+        kernel = encoder.choose("attention", (attrs, aligned), candidates)
         shader, make_params = kernel.call(aligned, encoder)
-        q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in views)
+        params = make_params(**self._sizes(aligned))
         seen = attrs.mask or View(0, (0, 0, 0, 0))
-        params = make_params(
-            batch_size=attrs.batch[1:],
-            queries=attrs.queries,
-            keys=attrs.keys,
-            depth=attrs.depth,
-            width=attrs.width,
-            scale=attrs.scale / (attrs.softcap or 1.0),
-            q_start=q_at.offset,
-            q_batch=q_at.strides[:3],
-            q_row=q_at.strides[3],
-            k_start=k_at.offset,
-            k_batch=k_at.strides[:3],
-            k_row=k_at.strides[3],
-            v_start=v_at.offset,
-            v_batch=v_at.strides[:3],
-            v_row=v_at.strides[3],
-            mask_batch=seen.strides[:3],
-            mask_row=seen.strides[3],
-            y_batch=y_at.strides[:3],
-            y_row=y_at.strides[3],
-        )
         spec: dict[str, int | bool | float] = {
             "MASK": 0 if mask is None else 2 if seen.strides[3] else 1,
             "CAUSAL": attrs.causal,
             "ZERO_FULLY_MASKED": attrs.zero_fully_masked,
             "COUNTED": length is not None,
+            **spec_of_codes,
         }
         if not attrs.codes:
             spec |= {"SINK": sink is not None, **score_spec(attrs)}
@@ -111,6 +111,10 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
         # A binding that the specialization leaves out still needs a buffer; any will do.
         seen_by = _rounding(attrs.codes, encoder) if attrs.codes else mask or q
         tensors = [q, k, v, seen_by, length or q, *([] if attrs.codes else [sink or q]), output]
+        if isinstance(kernel, AttentionRotate) and attrs.codes:
+            words = kernel.kept_words(attrs) if kernel.keeps else 4
+            tensors.append(encoder.scratch(words, DType.INT32))
+            spec["KEEPS"] = kernel.keeps
         if isinstance(kernel, AttentionCodes):
             groups = (*groups[:2], 1)
         encoder.dispatch(shader, tensors, params, groups, spec)
@@ -118,6 +122,33 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             width = 2 if encoder.fp16 else 4
             info, made = encoder.info, kernel
             encoder.expect(lambda: Expected(time_of(made, attrs, info, width)))
+
+    def _sizes(self, aligned: Literal[1, 4]) -> dict[str, Any]:
+        """Return the parameters of every kernel, in units of what it reads at once."""
+        attrs = self.attrs
+        q_at, k_at, v_at, y_at = (_in_units(view, aligned) for view in (*attrs.views, attrs.result))
+        seen = attrs.mask or View(0, (0, 0, 0, 0))
+        return {
+            "batch_size": attrs.batch[1:],
+            "queries": attrs.queries,
+            "keys": attrs.keys,
+            "depth": attrs.depth,
+            "width": attrs.width,
+            "scale": attrs.scale / (attrs.softcap or 1.0),
+            "q_start": q_at.offset,
+            "q_batch": q_at.strides[:3],
+            "q_row": q_at.strides[3],
+            "k_start": k_at.offset,
+            "k_batch": k_at.strides[:3],
+            "k_row": k_at.strides[3],
+            "v_start": v_at.offset,
+            "v_batch": v_at.strides[:3],
+            "v_row": v_at.strides[3],
+            "mask_batch": seen.strides[:3],
+            "mask_row": seen.strides[3],
+            "y_batch": y_at.strides[:3],
+            "y_row": y_at.strides[3],
+        }
 
 
 def score_spec(attrs: StridedAttentionAttrs | CachedAttentionAttrs) -> dict[str, float]:

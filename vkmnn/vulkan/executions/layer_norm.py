@@ -8,11 +8,11 @@ import numpy as np
 
 from vkmnn.core.execution import Rejection
 from vkmnn.core.tensor import Tensor
-from vkmnn.ir import Array
+from vkmnn.ir import Array, Layout
 from vkmnn.ir.ops import LayerNormAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.common import normalize_axis
-from vkmnn.vulkan.byte_codes import reads_or_makes_codes
+from vkmnn.vulkan.byte_codes import code_shift, keeps_rows_of_codes, reads_or_makes_codes
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Operands, Fp16Rule
@@ -24,6 +24,7 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
     """One dispatch with a workgroup per row; long rows take several."""
 
     fp16_rule = Fp16Rule.FOLLOWS
+    code_layout = Layout.NCHW
     repeatable = True
 
     def prepare(self, info: DeviceInfo) -> None:
@@ -32,6 +33,7 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
         self._size = size = prod(x.shape[normalize_axis(self.attrs.axis, len(x.shape)) :])
         if reads_or_makes_codes(self.attrs) and size > MAX_ROW:
             raise Rejection(f"codes, in rows of {size} elements")
+        self._rows_of_codes = keeps_rows_of_codes(info) and self._has_whole_words()
         for what, factor in zip(("scale", "bias"), self.inputs[1:], strict=False):
             if factor is None or factor.value is not None:
                 continue
@@ -39,6 +41,28 @@ class LayerNormExecution(VulkanExecution[LayerNormAttrs]):
                 raise Rejection(
                     f"{what} of shape {factor.shape} is not constant and broadcasts to {x.shape}"
                 )
+
+    def _has_whole_words(self) -> bool:
+        """Return whether rows of codes, and the factors, are whole vectors."""
+        factors = [f for f in self.inputs[1:] if f is not None and f.value is None]
+        whole = self._size % 4 == 0 and all(prod(f.shape) != 1 for f in factors)
+        alone = self.result(1) is None and self.result(2) is None
+        return whole and alone and reads_or_makes_codes(self.attrs)
+
+    def code_inputs(self) -> dict[int, int | None]:
+        """Kernels of CPU devices multiply codes by their scale."""
+        return {0: None} if self._rows_of_codes else {}
+
+    def begins_codes(self) -> bool:
+        """Return whether rows end as codes."""
+        return self._rows_of_codes and self.attrs.ending is not None
+
+    def made_codes(self, wish: int | None = None) -> int | None:
+        """What is rounded and not decoded is codes."""
+        ending = self.attrs.ending
+        if not self._rows_of_codes or ending is None or ending.scale != 1.0:
+            return None
+        return code_shift(ending.low, ending.high, wish)
 
     def fp16_operands(self) -> Fp16Operands:
         """Follow the input; mean and deviation are float32."""

@@ -8,10 +8,11 @@ from math import prod
 from typing import TypeVar
 
 from vkmnn.core.execution import Rejection
+from vkmnn.ir import Layout
 from vkmnn.ir.ops import MatMulAttrs, NormedMatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.byte_codes import code_shift, shift_of_codes
+from vkmnn.vulkan.byte_codes import code_shift, keeps_rows_of_codes, shift_of_codes
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -119,19 +120,51 @@ class MatMulExecution(ProductExecution[MatMulAttrs]):
 
 @vulkan_execution("QuantizedMatMul")
 class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
-    """The same on codes, which lie in memory as float32."""
+    """The same on codes, which lie in memory as float32, or as bytes where rows are whole words."""
 
     fp16_rule = Fp16Rule.FULL
+    code_layout = Layout.NCHW
 
     def prepare(self, info: DeviceInfo) -> None:
         """Refuse what `MatMul` refuses, and biases, factors and bytes that are computed."""
         super().prepare(info)
-        b = self.operand(1)
+        attrs, b = self.attrs, self.operand(1)
         if kernel_dtype(b.dtype) != "f32" and shift_of(b) is None:
             raise Rejection(f"'{b.name}' is {b.dtype.value}, and bytes do not hold its numbers")
         for tensor in (self.optional(2), self.operand(4), self.optional(5), self.optional(6)):
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
+        whole = keeps_rows_of_codes(info) and self._has_whole_words()
+        self._left = code_shift(*attrs.taken) if whole else None
+
+    def _has_whole_words(self) -> bool:
+        """Return whether rows of both ends are whole words, worth it, and weights are bytes."""
+        sizes, a = self._sizes, self.operand(0)
+        whole = sizes.k % 4 == 0 and sizes.n % 4 == 0 and not self.attrs.transpose_a
+        rows = a.value is None and not sizes.batch and sizes.gemm.pays_packing
+        return whole and rows and shift_of(self.operand(1)) is not None
+
+    def code_inputs(self) -> dict[int, int | None]:
+        """Kernels of CPU devices that read bytes of weights read codes, and residuals in codes."""
+        return {} if self._left is None else {0: self._left, 3: None}
+
+    def begins_codes(self) -> bool:
+        """Return whether there are kernels for its operands."""
+        return self._left is not None
+
+    def made_codes(self, wish: int | None = None) -> int | None:
+        """What is rounded and not decoded is codes."""
+        attrs, table, again = self.attrs, self.optional(5), self.optional(6)
+        if self._left is None or attrs.scale != 1.0:
+            return None
+        if attrs.add is not None:
+            return code_shift(attrs.add.low, attrs.add.high, wish)
+        if table is not None:
+            return shift_of_codes(table.value, wish)
+        if again is not None and again.value is not None:
+            low, high = again.value[-2:]
+            return code_shift(float(low.min()), float(high.max()), wish)
+        return code_shift(attrs.low, attrs.high, wish)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
         """Return what is to be recorded."""
@@ -149,7 +182,13 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         bias = end.pack(self.optional(2), job.problem.n, encoder)
         shift = shift_of(job.b)
         return replace(
-            job, bias=bias, join=end.join, requantize=end, shift=shift, bytes=self._bytes(shift)
+            job,
+            bias=bias,
+            join=end.join,
+            requantize=end,
+            shift=shift,
+            bytes=self._bytes(shift),
+            left=self._left if job.a.codes is None or self._left is None else job.a.codes,
         )
 
     def _bytes(self, shift: int | None) -> Bytes | None:

@@ -115,6 +115,8 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
         "HAS_BIAS": job.bias is not None,
         **residual_spec(job.residual, job.join),
         **_weight_spec(job.shift),
+        **({} if job.left is None else {"A_SHIFT": job.left}),
+        **code_spec(residual=job.residual, y=job.y),
     }
     if problem.dtype == "f32":  # integer products have no activation
         spec |= epilogue.spec

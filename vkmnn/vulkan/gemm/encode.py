@@ -67,6 +67,7 @@ def encode_matmul(job: MatMulJob, encoder: VulkanEncoder) -> None:
         ends=job.plain_y,
         signed=signed,
         half=job.problem.constant,
+        coded=job.left is not None,
     )
     problem = job.problem
     candidates = matmul_kernels(problem, target, encoder)
@@ -114,7 +115,7 @@ def plain_end_us(problem: ConvProblem | MatMulProblem, encoder: VulkanEncoder) -
 def _named(problem: ConvProblem | MatMulProblem, target: Target) -> Hashable:
     """Return what the tuner calls a problem: other weights and other ends are other kernels."""
     facts = ("dots", target.dots), ("narrow", target.narrow), ("ends", target.ends)
-    for name, is_so in (*facts, ("half", target.half)):
+    for name, is_so in (("coded", target.coded), *facts, ("half", target.half)):
         if is_so:
             return name, problem
     return problem

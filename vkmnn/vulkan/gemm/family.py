@@ -85,6 +85,7 @@ class Target:
         ends: the kernel reads or stores plain float32, as the host has it.
         signed: the bytes of a product's right operand, a constant, are its numbers as they are.
         half: the arithmetic may be float16; weights, or the right operand, are constants.
+        coded: a product's left operand is to be read as bytes.
     """
 
     info: DeviceInfo
@@ -97,6 +98,7 @@ class Target:
     ends: bool = False
     signed: bool = False
     half: bool = False
+    coded: bool = False
     gpu: bool = field(init=False, repr=False, compare=False)
     """Whether shared memory is fast."""
     cold: bool = field(init=False, repr=False, compare=False)
@@ -116,6 +118,7 @@ class Target:
         ends: bool = False,
         signed: bool = False,
         half: bool = False,
+        coded: bool = False,
     ) -> Target:
         """Return what an encoder records for, with weights of bytes or of floats."""
         texels, prefers = "texel" in encoder.loads, encoder.load == "texel"
@@ -129,6 +132,7 @@ class Target:
             ends,
             signed,
             half and encoder.half,
+            coded,
         )
         return encoder.once(("target", *given), lambda: cls(encoder.info, *given))
 
@@ -137,7 +141,8 @@ class Target:
         _set_gpu(self, is_gpu(self.info))
         _set_cold(self, self.weight_bytes > class_of(self.info).cache_bytes)
         floats = self.fp16, self.texels, self.prefers_texels, self.cold
-        _set_key(self, (*floats, self.narrow, self.dots, self.ends, self.signed, self.half))
+        weights = self.narrow, self.dots, self.signed, self.half
+        _set_key(self, (*floats, *weights, self.ends, self.coded))
 
     @property
     def element_bytes(self) -> int:
@@ -213,6 +218,8 @@ class MatMulKernel(ABC):
     """Whether it has kernels that read a constant right operand of bytes."""
     ends: ClassVar[bool] = False
     """Whether its kernels of float16 store float32, too."""
+    coded: ClassVar[bool] = False
+    """Whether it has kernels that read a left operand of bytes, and read and make such codes."""
     rowwise: ClassVar[bool] = False
     """Whether its kernels of floats normalise rows and gate columns where a job says so."""
 
@@ -296,7 +303,11 @@ def rank_matmul(problem: MatMulProblem, target: Target) -> list[MatMulKernel]:
     """Return the kernels that can solve a problem, the likely fastest first."""
     bids: list[Bid[MatMulKernel]] = []
     for family in MATMUL_FAMILIES.by_name():
-        taken = (family.narrow or not target.narrow) and (family.ends or not target.ends)
+        taken = (
+            (family.narrow or not target.narrow)
+            and (family.ends or not target.ends)
+            and (family.coded or not target.coded)
+        )
         if problem.dtype in family.dtypes and taken:
             bids += family.rank(problem, target)
     return _ordered(bids)

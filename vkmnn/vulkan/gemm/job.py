@@ -88,6 +88,7 @@ class MatMulJob:
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
     columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
     the operands are float16. `bytes`: both operands are codes that bytes hold.
+    `left`: kernels are to read `a` as bytes, and add this to them.
     """
 
     problem: MatMulProblem
@@ -107,6 +108,7 @@ class MatMulJob:
     gated: bool = False
     plain_y: bool = False
     bytes: Bytes | None = None
+    left: int | None = None
 
     @property
     def narrow(self) -> bool:

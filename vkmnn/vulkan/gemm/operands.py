@@ -27,6 +27,11 @@ def weight_element(job: ConvJob | MatMulJob, encoder: VulkanEncoder) -> WeightEl
     return "w8" if job.narrow else encoder.element
 
 
+def product_element(job: MatMulJob, encoder: VulkanEncoder) -> CodeElement:
+    """Return the element of a product's kernels: that of codes where a tensor holds them."""
+    return "c8" if job.left is not None else weight_element(job, encoder)
+
+
 def conv_element(job: ConvJob, encoder: VulkanEncoder) -> CodeElement:
     """Return the element of a convolution's kernels: that of codes where a tensor holds them."""
     coded = [t for t in (job.x, job.residual, job.y) if t is not None and t.codes is not None]
@@ -139,6 +144,58 @@ def right_operand(job: MatMulJob, encoder: VulkanEncoder, panel: int) -> Operand
     )
     _pack("b", b, packed, params, encoder, {"WIDTH": panel})
     return Operand(packed, panel, batch, panel=stride)
+
+
+def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) -> Operand:
+    """Return the left operand's codes as words of four along k, tile by tile of `rows` rows.
+
+    Strides count ivec4s, whose words are of rows `lanes` apart; `row` is from one tile to the next.
+    """
+    a, problem = job.a, job.problem
+    assert job.left is not None
+    vectors = ceil_div(rows, 4 * lanes)
+    k4, step = problem.k // 4, vectors * lanes
+    count = ceil_div(problem.m, rows) * k4 * step
+    packed = encoder.scratch(4 * count, DType.INT32)
+    params = kernels.MatmulPackParams(
+        count=count,
+        rows=problem.m,
+        vectors=k4,
+        k=problem.k,
+        columns=problem.k,
+        row_stride=problem.k,
+        column_stride=1,
+        batch_stride=0,
+    )
+    shader = kernels.matmul_pack(operand="tile", element="c8", load="texel")
+    spec = {"WIDTH": vectors, "ROWS": rows, "LANES": lanes, "Y_SHIFT": job.left}
+    spec["X_CODES"] = a.codes is not None
+    encoder.dispatch_linear(shader, [a, packed], params, count, spec)
+    return Operand(packed, k4 * step, 0, step)
+
+
+def right_fours(job: MatMulJob, panel: int, encoder: VulkanEncoder) -> Operand:
+    """Return a constant right operand of bytes as ivec4s: words of four columns, four along k.
+
+    Its strides count them: a panel has `panel` for every four along k.
+    """
+    problem, shift = job.problem, job.shift
+    assert shift is not None
+    k4, panels = ceil_div(problem.k, 4), ceil_div(problem.n, 4 * panel)
+    batch = panels * k4 * panel
+
+    def words(array: Array) -> Array:
+        packed = pack_right(array, job.transposed_b, 4 * panel)
+        fours = packed.reshape(*packed.shape[:2], k4, 4, panel, 4).swapaxes(-2, -3)
+        return words_of(fours, shift)
+
+    packed = encoder.constant(
+        job.b,
+        f"matmul_fours:{job.transposed_b}:{panel}:{shift}",
+        words,
+        words=problem.matrices[1] * batch * 4,
+    )
+    return Operand(packed, panel, batch, panel=k4 * panel)
 
 
 def right_words(job: MatMulJob, encoder: VulkanEncoder) -> Operand:

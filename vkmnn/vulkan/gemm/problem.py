@@ -19,6 +19,11 @@ MAX_BATCH_AXES = 3
 Grouping = Literal["blocks", "depthwise", "odd"]
 
 
+PACKING_ROWS = 8
+PACKING_COLUMNS = 256
+PACKING_WORK = 6_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """Sizes of `batches` matrix products: rows by columns, with an inner axis of `k`."""
@@ -32,6 +37,12 @@ class Gemm:
     def work(self) -> int:
         """How many numbers are multiplied."""
         return self.rows * self.columns * self.k * self.batches
+
+    @property
+    def pays_packing(self) -> bool:
+        """Whether a CPU device gains more than it loses when the left operand is rewritten."""
+        many = self.rows > PACKING_ROWS and self.columns >= PACKING_COLUMNS
+        return many and self.work >= PACKING_WORK
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from vkmnn.ir.ops import NO_ACTIVATION, CodeMean
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import activation_spec
-from vkmnn.vulkan.byte_codes import rounding_spec
+from vkmnn.vulkan.byte_codes import code_spec, rounding_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.fill import encode_fill
 from vkmnn.vulkan.rows.reduction import (
+    LANES,
     MAX_HOLD,
+    Lanes,
     Line,
     Reduction,
     encode_reduction,
@@ -23,6 +25,8 @@ from vkmnn.vulkan.rows.reduction import (
 )
 from vkmnn.vulkan.storage import stored_word
 
+# Workgroups whose kernels read and make codes of a byte: those of CPU devices, and of any.
+LANES_OF_CODES: tuple[Lanes, ...] = (8, 16, 0)
 # Longer rows are reduced in pieces first.
 MAX_ROW = 65_536
 
@@ -87,7 +91,9 @@ def encode_row_norm(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder)
 
 
 def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) -> None:
-    group = row_group(norm.rows, norm.size, encoder)
+    spec_of_codes = code_spec(x=x, y=y)
+    taken = LANES_OF_CODES if spec_of_codes else LANES
+    group = row_group(norm.rows, norm.size, encoder, taken)
     factors = [factor for factor in (norm.scale, norm.bias) if factor is not None]
     whole = norm.size % 4 == 0 and all(factor.is_aligned(norm.size) for factor in factors)
     form: Literal["aligned", "rows", "channels"] = norm.form
@@ -96,7 +102,8 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
     aligned = form == "aligned"
     vectors = norm.size // 4 if aligned else (norm.size + 2) // 4 + 1
     hold = ceil_div(vectors, group.local)
-    shader = kernels.norm_rows(lanes=group.lanes, form=form, element=stored_word(x))
+    element = "c8" if spec_of_codes else stored_word(x)
+    shader = kernels.norm_rows(lanes=group.lanes, form=form, element=element)
     scale, bias = norm.scale or Factor(x), norm.bias or Factor(x)
     channels = norm.channels or Channels(1, 1, 1)
     params = kernels.NormRowsParams(
@@ -123,6 +130,7 @@ def _encode_rows(norm: RowNorm, x: Tensor, y: Tensor, encoder: VulkanEncoder) ->
         "HAS_BIAS": norm.bias is not None,
         "OF_INPUT": norm.of_input,
         **rounding_spec(norm.ending),
+        **spec_of_codes,
     }
     if form == "channels":
         spec |= activation_spec(norm.activation)

@@ -18,6 +18,7 @@ from vkmnn.vulkan.encoder import Load, VulkanEncoder, ceil_div
 from vkmnn.vulkan.storage import kernel_dtype, stored_element
 
 Lanes = Literal[0, 8, 16, 32]
+LANES: tuple[Lanes, ...] = (8, 16, 32, 0)
 ReduceOp = Literal["SUM", "L1", "SUM_SQUARE", "SUM_EXP", "MAX", "MIN", "PROD"]
 
 # Rows shorter than this are not worth a workgroup each.
@@ -74,8 +75,13 @@ class RowGroup:
         return "texel" if self.lanes in CPU_SUBGROUPS else "buffer"
 
 
-def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
-    """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s."""
+def row_group(
+    rows: int, size: int, encoder: VulkanEncoder, taken: Sequence[Lanes] = LANES
+) -> RowGroup:
+    """Choose the workgroup for plain rows of `size` elements, which it reads as vec4s.
+
+    Its lanes are some of those `taken`.
+    """
     vectors = ceil_div(size, 4) + (size % 4 != 0)
     # With many rows the device is busy anyway; then fewer invocations meet sooner.
     wanted = ceil_div(vectors, 4) if rows >= 1024 else vectors
@@ -86,6 +92,7 @@ def row_group(rows: int, size: int, encoder: VulkanEncoder) -> RowGroup:
     candidates = [
         RowGroup(lanes, local)
         for lanes in lanes_of(encoder)
+        if lanes in taken
         for local in (
             (lanes, 32) if lanes in CPU_SUBGROUPS else (best, *(s for s in sizes if s != best))
         )

@@ -32,8 +32,10 @@ from vkmnn.vulkan.gemm.operands import (
     Operand,
     conv_element,
     left_operand,
+    left_tiles,
+    product_element,
+    right_fours,
     right_operand,
-    weight_element,
 )
 from vkmnn.vulkan.gemm.problem import ConvProblem, Gemm, MatMulProblem
 
@@ -44,8 +46,6 @@ ROTATE_COST: dict[CpuLanes, dict[kernels.MatmulRotateRows, float]] = {
 }
 # Rewriting the left operand in blocks of k takes a dispatch, and then makes a product 1.1 to 1.4
 # times faster: a tile's rows share cache lines, and do not fall on the same lines of the cache.
-PACKING_COLUMNS = 256
-PACKING_WORK = 6_000_000
 PACKED, UNPACKED = 0.8, 1.1
 # What a core computes in a microsecond.
 ROTATE_FLOPS: dict[CpuLanes, float] = {8: 42_000.0, 16: 52_000.0}
@@ -121,6 +121,7 @@ class MatMulRotate(MatMulKernel):
     by_blocks: bool = False
     family = "rotate"
     narrow = True
+    coded = True
 
     @classmethod
     def rank(cls, problem: MatMulProblem, target: Target) -> Iterator[Bid[MatMulKernel]]:
@@ -133,7 +134,7 @@ class MatMulRotate(MatMulKernel):
         place = Place.MADE_FOR_IT if pays else Place.SPARE
         gemm, cores, start = problem.gemm, cores_of(info), class_of(info).start_us
         for by_blocks in (False, True):
-            if not by_blocks and not problem.plain:
+            if (by_blocks and target.coded) or not (by_blocks or target.coded or problem.plain):
                 continue
             for number, width in enumerate(lanes):
                 for rows in ROTATE_COST[width]:
@@ -154,13 +155,17 @@ class MatMulRotate(MatMulKernel):
         columns = ceil_div(gemm.columns, panel) * panel * gemm.batches
         rows = ceil_div(gemm.rows, self.rows) * ROTATE_COST[self.lanes][self.rows]
         flops = 2 * rows * columns * gemm.k / ROTATE_FLOPS[self.lanes]
-        pays = gemm.rows > 8 and gemm.columns >= PACKING_COLUMNS and gemm.work >= PACKING_WORK
-        gain = PACKED if pays else UNPACKED
+        gain = PACKED if gemm.pays_packing else UNPACKED
         return flops * (gain if self.by_blocks else 1.0) / cores
 
     def pack(self, job: MatMulJob, encoder: VulkanEncoder) -> tuple[Operand, Operand]:
-        """Return the left operand by rows or by blocks, the right one in panels of the subgroup."""
-        left = left_operand(job, encoder, by_blocks=self.by_blocks)
+        """Return the left operand by rows, blocks or tiles, the right one in panels."""
+        if job.left is not None:
+            left = left_tiles(job, self.rows, self.lanes, encoder)
+        else:
+            left = left_operand(job, encoder, by_blocks=self.by_blocks)
+        if job.narrow:
+            return left, right_fours(job, self.lanes, encoder)
         return left, right_operand(job, encoder, self.lanes)
 
     def record(self, job: MatMulJob, encoder: VulkanEncoder) -> None:
@@ -171,7 +176,7 @@ class MatMulRotate(MatMulKernel):
             rows=self.rows,
             lanes=self.lanes,
             aligned=4 if gemm.columns % 4 == 0 else 1,
-            element=weight_element(job, encoder),
+            element=product_element(job, encoder),
         )
         groups = (
             ceil_div(gemm.rows, self.rows),
@@ -179,4 +184,6 @@ class MatMulRotate(MatMulKernel):
             gemm.batches,
         )
         params = kernels.MatmulRotateParams(**bound.sizes)
-        encoder.dispatch(shader, bound.tensors, params, groups, bound.spec)
+        # Kernels of codes bind the residual twice, which may be words or vectors.
+        twice = [bound.tensors[3]] if job.left is not None else []
+        encoder.dispatch(shader, [*bound.tensors, *twice], params, groups, bound.spec)
