@@ -28,10 +28,14 @@ class Encoder:
     """A transformer of layers that normalise first, with GELU and attention spelled out.
 
     `scaled`: scores are multiplied by a number of their own, not queries.
+    `hidden`: is added to scores of keys after the query, by a mask that is a constant.
     """
 
-    def __init__(self, tokens: int, width: int, heads: int, *, scaled: bool = True) -> None:
+    def __init__(
+        self, tokens: int, width: int, heads: int, *, scaled: bool = True, hidden: float = 0.0
+    ) -> None:
         self.tokens, self.width, self.heads, self.scaled = tokens, width, heads, scaled
+        self.hidden = hidden
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self._rng = np.random.default_rng(0)
@@ -74,6 +78,9 @@ class Encoder:
             scores = self.add("Mul", self.add("MatMul", q, k), factor)
         else:
             scores = self.add("MatMul", self.add("Mul", q, factor), k)
+        if self.hidden:
+            mask = np.triu(np.full((self.tokens, self.tokens), self.hidden, np.float32), 1)
+            scores = self.add("Add", scores, self.constant(mask[None, None]))
         made = self.add("MatMul", self.add("Softmax", scores, axis=-1), v)
         together = self.constant(np.array([0, self.tokens, self.width]))
         made = self.add("Reshape", self.add("Transpose", made, perm=[0, 2, 1, 3]), together)
@@ -118,6 +125,7 @@ class Samples(CalibrationDataReader):  # type: ignore[misc]
         return next(self._left, None)
 
 
+CPU = ["CPUExecutionProvider"]
 WAYS: dict[str, dict[str, Any]] = {
     "per channel": {"activation_type": QuantType.QUInt8, "per_channel": True},
     "per tensor": {"activation_type": QuantType.QInt8},
@@ -130,6 +138,13 @@ def quantised(model: onnx.ModelProto, way: str, folder: Path) -> onnx.ModelProto
     options = {"quant_format": QuantFormat.QDQ, "weight_type": QuantType.QInt8, **WAYS[way]}
     quantize_static(folder / "float.onnx", made, Samples(model), **options)
     return onnx.load(made)
+
+
+def options() -> onnxruntime.SessionOptions:
+    """Let onnxruntime compute nodes as they are."""
+    chosen = onnxruntime.SessionOptions()
+    chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return chosen
 
 
 def ran(model: onnx.ModelProto, device: str) -> tuple[Any, Counter[str], int]:
@@ -153,11 +168,7 @@ def test_chains_of_codes_are_parts_of_other_ops(
     got, types, commands = ran(made, "auto")
     on_host, _, _ = ran(made, "cpu")
     # As floats, so that no processor's way to add up bytes comes in.
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options(), providers=CPU)
     (want,) = session.run(None, feeds(made, 9))
     unit = np.diff(np.unique(want)).min()
     for other in (on_host, want):
@@ -174,6 +185,31 @@ def test_chains_of_codes_are_parts_of_other_ops(
     _, _, commands_of_floats = ran(model, "auto")
     # Apart, queries also have rows of their own to be packed where their width is no multiple of 4.
     assert commands <= commands_of_floats + (1 if scaled else 3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("hidden", [-5.0, -1e4])
+@pytest.mark.parametrize(("tokens", "width", "heads"), [(13, 30, 3), (40, 64, 2)])
+def test_keys_after_the_query_are_hidden_by_attention_itself(
+    tokens: int, width: int, heads: int, hidden: float, way: str, tmp_path: Path
+) -> None:
+    model = Encoder(tokens, width, heads, hidden=hidden).model(1)
+    made = quantised(model, way, tmp_path)
+    got, types, commands = ran(made, "auto")
+    on_host, _, _ = ran(made, "cpu")
+    whole = Encoder(tokens, width, heads).model(1)
+    unit = np.diff(np.unique(on_host)).min()
+    assert np.abs(got - on_host).max() <= 2.01 * unit
+    assert (got == on_host).mean() >= 0.97
+    assert types["StridedAttention"] == 1
+    assert types["Softmax"] == 0
+    # Codes of the input are all that floats have not; their mask takes no dispatch either.
+    assert types["Elementwise"] == 1
+    assert commands <= ran(whole, "auto")[2] + 1
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options(), providers=CPU)
+    (want,) = session.run(None, feeds(made, 9))
+    assert np.abs(got - want).max() <= 2.01 * unit
+    assert (got == want).mean() >= 0.97
 
 
 def activations(model: onnx.ModelProto) -> tuple[int, bool]:

@@ -67,6 +67,10 @@ def attend_codes(
     table = np.asarray(codes.table, np.float32)
     scores = np.clip(np.rint(sums * np.float32(scale)) - np.float32(codes.low), 0, len(table) - 1)
     numbers = table[scores.astype(np.int64)]
+    if codes.later:
+        others = np.asarray(codes.later, np.float32)[scores.astype(np.int64)]
+        rows, columns = np.indices(scores.shape[-2:])
+        numbers = np.where(columns <= rows, numbers, others)
     powers = np.exp(numbers - numbers.max(-1, keepdims=True))
     weights = np.rint(powers / powers.sum(-1, keepdims=True) / np.float32(codes.unit))
     sums = np.matmul(np.clip(weights, *codes.weights).astype(np.float64), v).astype(np.float32)

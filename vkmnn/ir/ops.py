@@ -938,6 +938,8 @@ class CodeAttention:
 
     s = clip(rint((q · k) · scale), low, low + len(table) - 1); x = table[s - low]; p =
     clip(rint(softmax(x) / unit), *weights); y = clip(rint((p · v) · factor), *made) · decoded.
+
+    `later`, unless empty, has x for keys that come after the query, as `table` has it for others.
     """
 
     low: float
@@ -947,6 +949,7 @@ class CodeAttention:
     factor: float
     made: tuple[float, float]
     decoded: float = 1.0
+    later: tuple[float, ...] = ()
 
 
 @op_type(

@@ -97,7 +97,7 @@ def _check_place(name: str) -> None:
     while after in PASSES and after not in seen:
         seen.add(after)
         after = PASSES[after].after
-    own = [one.name for table in (default_passes(run_op), late_passes()) for one in table]
+    own = [one.name for table in (default_passes(run_op), late_passes(run_op)) for one in table]
     if after in (BEGIN, END, *own):
         return
     near = get_close_matches(after, [BEGIN, END, *own, *PASSES], 1)

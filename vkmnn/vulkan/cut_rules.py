@@ -532,7 +532,7 @@ def _attention(op: Op[StridedAttentionAttrs], inputs: Operands, outputs: Outputs
     """Matrices, and queries where what they see does not depend on their number."""
     attrs = op.attrs
     cuts = [_attention_cut(attrs, len(inputs), axis) for axis in range(len(attrs.batch))]
-    if not attrs.causal and not attrs.window:
+    if not (attrs.causal or attrs.window or (attrs.codes and attrs.codes.later)):
         cuts.append(_attention_cut(attrs, len(inputs), len(attrs.batch)))
     return cuts
 

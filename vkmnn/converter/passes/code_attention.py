@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.code_offset import TABLE
 from vkmnn.converter.passes.code_rows import is_over_rows
 from vkmnn.converter.passes.index import GraphIndex
+from vkmnn.folding import Evaluator
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
     AttentionAttrs,
     CodeAttention,
     QuantizedMatMulAttrs,
-    SoftmaxAttrs,
     TransposeAttrs,
 )
 from vkmnn.records import dataclass
@@ -24,53 +25,93 @@ from vkmnn.records import dataclass
 MAX_KEYS = 1024
 """Keys whose scores every kernel can hold."""
 MAX_TABLE = 256
+_HIDING = ("BinaryOp", "Elementwise", "Select")
 
 _Product = Op[QuantizedMatMulAttrs]
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
+    ops: tuple[Op[Any], ...]
     scores: _Product
-    softmax: Op[SoftmaxAttrs]
     scale: float
     codes: CodeAttention
 
 
 class FuseCodeAttention(PatternPass[_Match]):
-    """A product of codes, of what a Softmax makes of another: Attention that rounds as they do."""
+    """A product of codes, of what a Softmax makes of another: Attention that rounds as they do.
+
+    An op between the first product and the Softmax may do something else to keys after the query
+    than to others, as a mask of constants does: every code of a score has two results then.
+    """
 
     name = "fuse_code_attention"
     roots = frozenset({"QuantizedMatMul"})
+
+    def __init__(self, evaluate: Evaluator) -> None:
+        self._evaluate = evaluate
 
     def match(self, op: _Product, index: GraphIndex) -> _Match | NoMatch:
         softmax = index.producer_of_type(op.inputs[0], "Softmax")
         if softmax is None or not is_over_rows(softmax, index) or softmax.attrs.ending is None:
             return NoMatch("no Softmax over rows that makes codes")
-        scores = index.producer_of_type(softmax.inputs[0], "QuantizedMatMul")
+        hiding = index.producer_of_type(softmax.inputs[0], *_HIDING)
+        made = softmax.inputs[0] if hiding is None else _computed(hiding, index)
+        scores = index.producer_of_type(made, "QuantizedMatMul")
         if scores is None or not _is_bare(scores, index) or not _is_bare(op, index):
             return NoMatch("no product of computed codes by one factor before or after")
-        if any(op.inputs[TABLE:]) or op.attrs.transpose_b or scores.attrs.scale != 1.0:
+        if any(op.inputs[TABLE:]) or op.attrs.transpose_b:
             return NoMatch("more than products")
-        if not index.read_once(softmax.outputs[0]) or not index.read_once(scores.outputs[0]):
+        ops = (scores, *([] if hiding is None else [hiding]), softmax)
+        if not all(index.read_once(one.outputs[0]) for one in ops):
             return NoMatch("scores or probabilities are used elsewhere")
         if not self._fits(scores, op, index):
             return NoMatch("batches differ, keys are too many, or sizes are not known")
-        table = _table(scores, softmax.attrs.of_input, index)
-        if table is None:
-            return NoMatch("too many codes")
+        tables = self._tables(scores, hiding, softmax.attrs.of_input, index)
+        if tables is None:
+            return NoMatch("too many codes, or a mask that hides other keys than those that follow")
         ending, factors = softmax.attrs.ending, [_factor(one, index) for one in (scores, op)]
         if ending.of_x != 1.0 or ending.scale != 1.0:
             return NoMatch("probabilities that are not codes")
         codes = CodeAttention(
             scores.attrs.low,
-            table,
+            tables[0],
             ending.unit,
             (ending.low, ending.high),
             factors[1],
             (op.attrs.low, op.attrs.high),
             op.attrs.scale,
+            *tables[1:],
         )
-        return _Match(scores, softmax, factors[0], codes)
+        return _Match((*ops, op), scores, factors[0], codes)
+
+    def _tables(
+        self, scores: _Product, hiding: Op[Any] | None, of_input: float, index: GraphIndex
+    ) -> list[tuple[float, ...]] | None:
+        """Return what Softmax takes for every code of a score; of later keys, too, if need be."""
+        attrs = scores.attrs
+        if not 0 <= attrs.high - attrs.low < MAX_TABLE:
+            return None
+        values: Array = np.arange(attrs.low, attrs.high + 1, dtype=np.float32)
+        if any(scores.inputs[TABLE:]):
+            values = index.constants[scores.inputs[TABLE]]
+        values = values * np.float32(attrs.scale)
+        tables = [values]
+        if hiding is not None:
+            seen = _seen(hiding, scores, index)
+            found = [] if seen is None else [self._hidden(hiding, values, one) for one in seen]
+            if not found or any(one is None for one in found):
+                return None
+            tables = [one for one in found if one is not None]
+            if np.array_equal(tables[0], tables[1]):
+                tables.pop()
+        return [tuple(float(x) for x in one * np.float32(of_input)) for one in tables]
+
+    def _hidden(self, hiding: Op[Any], values: Array, others: Mapping[str, Array]) -> Array | None:
+        """Return the op's result for values of scores, its other inputs being single numbers."""
+        inputs = [others.get(name, values) for name in hiding.inputs]
+        (made,) = self._evaluate(hiding, inputs)
+        return made if made.shape == values.shape and made.dtype == np.float32 else None
 
     def _fits(self, scores: _Product, op: _Product, index: GraphIndex) -> bool:
         """True for one matrix each of queries, keys and values."""
@@ -85,7 +126,7 @@ class FuseCodeAttention(PatternPass[_Match]):
         scores = match.scores
         query, keys = scores.inputs[:2]
         ops: list[Op[Any]] = []
-        source = merged_source((scores, match.softmax, op))
+        source = merged_source(match.ops)
         if not scores.attrs.transpose_b:
             info = index.info(keys)
             assert info is not None
@@ -118,12 +159,36 @@ def _factor(op: _Product, index: GraphIndex) -> float:
     return float(index.constants[op.inputs[4]].reshape(()))
 
 
-def _table(scores: _Product, of_input: float, index: GraphIndex) -> tuple[float, ...] | None:
-    """Return what Softmax takes for every code of a score."""
-    attrs = scores.attrs
-    if not 0 <= attrs.high - attrs.low < MAX_TABLE:
+def _computed(op: Op[Any], index: GraphIndex) -> str:
+    """Return the only input of an op that is not a constant, "" if there are several."""
+    names = {name for name in op.inputs if index.constant(name) is None}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _seen(
+    op: Op[Any], scores: _Product, index: GraphIndex
+) -> tuple[dict[str, Array], dict[str, Array]] | None:
+    """Return the numbers that an op's constants have for keys up to the query, and for later ones.
+
+    None where there are others.
+    """
+    shape = index.shape(scores.outputs[0])
+    if shape is None or not index.same_shape(op.outputs[0], scores.outputs[0]):
         return None
-    values: Array = np.arange(attrs.low, attrs.high + 1, dtype=np.float32)
-    if any(scores.inputs[TABLE:]):
-        values = index.constants[scores.inputs[TABLE]]
-    return tuple(float(value) for value in values * np.float32(of_input))
+    first: dict[str, Array] = {}
+    later: dict[str, Array] = {}
+    for name in op.inputs:
+        array = index.constant(name)
+        if array is None:
+            continue
+        parts = [array.reshape(-1)] * 2
+        if array.size != 1:
+            if array.shape[-2:] != shape[-2:] or any(dim != 1 for dim in array.shape[:-2]):
+                return None
+            rows, columns = np.indices(array.shape[-2:])
+            square = array.reshape(rows.shape)
+            parts = [square[columns <= rows], square[columns > rows]]
+        if any(part.size == 0 or (part != part[0]).any() for part in parts):
+            return None
+        first[name], later[name] = (part[:1] for part in parts)
+    return first, later

@@ -110,7 +110,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     )
 
 
-def late_passes() -> tuple[Pass, ...]:
+def late_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
     """Return the passes that run when the others find nothing more, in their order.
 
     They make what others take for formulas, residuals and activations into parts of other ops.
@@ -123,7 +123,7 @@ def late_passes() -> tuple[Pass, ...]:
         RoundSums(),
         DecodeParts(),
         DecodeCodes(),
-        FuseCodeAttention(),
+        FuseCodeAttention(evaluate),
         MergeCodeProducts(),
         FuseChains(),
         FuseGate(),
@@ -151,7 +151,7 @@ def optimize(
     Args:
         graph: a valid graph; it is not changed (arrays of constants are shared with the result).
         evaluate: computes an op on constant inputs, for constant folding.
-        passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes()`,
+        passes: the passes in their order; None = `default_passes(evaluate)`, then `late_passes`,
             with those that plug-ins add.
         meter: counts time and the memory of folded constants; None has no limits.
         without: names of passes that are left out.
@@ -164,7 +164,7 @@ def optimize(
     """
     result = graph.copy()
     before = len(result.ops)
-    own = (default_passes(evaluate), late_passes())
+    own = (default_passes(evaluate), late_passes(evaluate))
     tables = with_registered(own) if passes is None else (tuple(passes),)
     for table in _left(tables, without):
         _run(result, table, meter or unlimited())

@@ -110,9 +110,11 @@ def _of_codes(variant: Variant) -> Iterator[Case]:
         ]
         # Far from one another but for two that are the same.
         table = tuple(float(300 * (code // 2)) for code in range(81))
-        for made, decoded in ((0.375, 1.0), (0.03125, 0.5)):
+        # Keys after the query count as much as all others, or are in an order of their own.
+        other = tuple(float(300 * (40 - code // 2)) for code in range(81))
+        for made, decoded, later in ((0.375, 1.0, ()), (0.03125, 0.5, ()), (0.375, 1.0, other)):
             codes = CodeAttention(
-                -40.0, table, 2.0**-7, (-3.0, 97.0), made, (-90.0, 100.0), decoded
+                -40.0, table, 2.0**-7, (-3.0, 97.0), made, (-90.0, 100.0), decoded, later
             )
             attrs = AttentionAttrs(0.25, zero_fully_masked=False, codes=codes)
             yield op_case("Attention", attrs, operands, rtol=0, atol=0)

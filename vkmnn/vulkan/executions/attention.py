@@ -101,7 +101,9 @@ class StridedAttentionExecution(VulkanExecution[StridedAttentionAttrs]):
             "COUNTED": length is not None,
             **spec_of_codes,
         }
-        if not attrs.codes:
+        if attrs.codes:
+            spec["LATER"] = bool(attrs.codes.later)
+        else:
             spec |= {"SINK": sink is not None, **score_spec(attrs)}
         groups = (
             ceil_div(attrs.queries, kernel.rows),
@@ -160,7 +162,7 @@ def _rounding(codes: CodeAttention, encoder: VulkanEncoder) -> Tensor:
     """Return what kernels of codes bind in place of a mask (`include/attention_codes.glsl.j2`)."""
     high = codes.low + len(codes.table) - 1
     numbers = (codes.low, high, codes.unit, *codes.weights, codes.factor, *codes.made)
-    packed = np.array([*numbers, codes.decoded, *codes.table], np.float32)
+    packed = np.array([*numbers, codes.decoded, *codes.table, *codes.later], np.float32)
     return encoder.literal(f"attention:{codes}", packed)
 
 
