@@ -16,13 +16,19 @@ from vkmnn.testing.fuzz.values import FINITE, Spread
 
 
 class Codes:
-    """How a tensor is quantised: a scale, a zero point, an element type."""
+    """How a tensor is quantised: a scale, a zero point, an element type.
 
-    def __init__(self, s: Sketch) -> None:
+    `fixed`: scale and zero point are constants, as passes need them for codes to stay codes.
+    """
+
+    def __init__(self, s: Sketch, *, fixed: bool = False) -> None:
         self._s = s
         self.dtype = s.choose("uint8", "int8")
         self.scale = s.weight("float32", [], SCALES)
         self.zero = s.weight(self.dtype, [], ZEROS[self.dtype])
+        if fixed:
+            self.scale = s.parameter(self.scale.array, "float32", 1.0)
+            self.zero = s.parameter(self.zero.array, self.dtype, 1.0)
 
     def __call__(self, x: Value) -> Value:
         """Quantize and dequantize."""
@@ -118,3 +124,38 @@ def quantized_layers(s: Sketch) -> None:
         else:
             y, codes = _convolved(s, x, codes), Codes(s)
             x = codes(y)
+
+
+def _mask(s: Sketch, queries: int, keys: int) -> Value:
+    """Return a mask: of keys after the query, of some keys, or of any."""
+    hidden = s.choose(-2.0, -30.0, -1e4)
+    rows, columns = np.indices((queries, keys))
+    last, cut = s.rng.randrange(keys), s.rng.randrange(1, 4)
+    shown = {"later": columns <= rows, "last": columns <= last, "any": (rows + columns) % cut == 0}
+    return s.parameter(np.where(shown[s.choose("later", "later", "last", "any")], 0.0, hidden),
+                       "float32")  # fmt: skip
+
+
+@pattern
+def quantized_attention(s: Sketch) -> None:
+    """Products of codes around a Softmax of codes, with a mask or without."""
+    if not s.since(13):
+        raise Skip
+    heads, queries, keys = s.choose(1, 2, 3), s.size(9), s.size(40)
+    depth, width = s.size(9), s.size(9)
+
+    def codes(x: Value) -> Value:
+        return Codes(s, fixed=s.chance(0.95))(x)
+
+    q, k, v = (
+        codes(s.fresh("float32", [heads, *sizes], FINITE))
+        for sizes in ((queries, depth), (keys, depth), (keys, width))
+    )
+    scores = codes(s.one("MatMul", q, s.one("Transpose", k, perm=[0, 2, 1])))
+    if s.chance(0.4):
+        factor = s.parameter(s.choose(0.125, 0.75), "float32", 1.0)
+        scores = codes(s.one("Mul", scores, factor))
+    if s.chance(0.7):
+        scores = codes(s.one("Add", scores, _mask(s, queries, keys)))
+    weights = codes(s.one("Softmax", scores, axis=-1))
+    codes(s.one("MatMul", weights, v))
