@@ -26,6 +26,7 @@ from vkmnn.ir.ops import (
 )
 
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
+_OF_BOOLEANS = {"add": "max", "mul": "min"}
 
 
 def _gather(op_type: str) -> Callable[[NodeContext], None]:
@@ -44,17 +45,21 @@ def _gather_nd(node: NodeContext) -> None:
     node.finish("GatherND", node.inputs, GatherNDAttrs(node.int("batch_dims", 0)))
 
 
+def _reduction(node: NodeContext) -> str:
+    """Return how updates come in; the sum of booleans is whether one is true, never two."""
+    name = node.choice("reduction", "none", _REDUCTIONS)
+    return _OF_BOOLEANS.get(name, name) if node.dtype(node.input(0)) is DType.BOOL else name
+
+
 @converter("ScatterND", since=11)
 def _scatter_nd(node: NodeContext) -> None:
-    reduction = node.choice("reduction", "none", _REDUCTIONS)
-    node.finish("ScatterND", node.inputs, ScatterNDAttrs(reduction))
+    node.finish("ScatterND", node.inputs, ScatterNDAttrs(_reduction(node)))
 
 
 @converter("ScatterElements", since=11)
 @converter("Scatter", since=9)
 def _scatter_elements(node: NodeContext) -> None:
-    reduction = node.choice("reduction", "none", _REDUCTIONS)
-    attrs = ScatterElementsAttrs(node.int("axis", 0), reduction)
+    attrs = ScatterElementsAttrs(node.int("axis", 0), _reduction(node))
     node.finish("ScatterElements", node.inputs, attrs)
 
 
