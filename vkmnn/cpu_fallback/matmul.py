@@ -22,11 +22,12 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.requantize import attend_codes, requantized
+from vkmnn.cpu_fallback.requantize import attend_codes, dynamic_codes, requantized
 from vkmnn.cpu_fallback.unary import finish, gated
 from vkmnn.ir import Op, TensorInfo, View
 from vkmnn.ir.ops import (
     AttentionAttrs,
+    DynamicQuantizeMatMulAttrs,
     EinsumAttrs,
     MatMulAttrs,
     NormedMatMulAttrs,
@@ -104,6 +105,19 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
     sums = sums if bias is None else sums + bias
     ends = optional(inputs, 5), optional(inputs, 6)
     return [requantized(sums, required(inputs, 4), optional(inputs, 3), attrs, *ends)]
+
+
+@cpu_execution("DynamicQuantizeMatMul")
+def _dynamic(op: Op[DynamicQuantizeMatMulAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs, x, b = op.attrs, required(inputs, 0), required(inputs, 1)
+    factor, scale, point = (required(inputs, index).reshape(-1) for index in (4, 5, 6))
+    codes = dynamic_codes(x, scale, point).astype(np.float64)
+    sums = np.matmul(codes, _transposed(b, attrs.transpose_b).astype(np.float64))
+    result = sums.astype(np.float32) * (factor * scale)
+    bias = optional(inputs, 2)
+    result = result if bias is None else result + bias
+    result = finish(result, optional(inputs, 3), attrs.residual, attrs.activation)
+    return [result.astype(np.float32, copy=False)]
 
 
 @cpu_execution("Einsum")

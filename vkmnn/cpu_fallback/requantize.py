@@ -53,6 +53,13 @@ def mean_of_codes(means: AnyArray, ending: CodeMean) -> AnyArray:
     return np.asarray(codes.astype(np.float32) * np.float32(ending.scale))
 
 
+def dynamic_codes(x: AnyArray, scale: AnyArray, point: AnyArray) -> AnyArray:
+    """Return codes less their zero point; NaN becomes code 0."""
+    steps = np.rint(x / scale) + point
+    codes = np.where(steps > 0, np.minimum(steps, np.float32(255)), np.float32(0))
+    return np.asarray(codes - point)
+
+
 def decoded(x: AnyArray, of_input: float) -> AnyArray:
     """Return codes times their scale."""
     return x if of_input == 1.0 else np.asarray(x * x.dtype.type(of_input))

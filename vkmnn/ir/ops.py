@@ -351,6 +351,33 @@ class QuantizedMatMulAttrs(OpAttrs):
 
 
 @op_type(
+    "DynamicQuantizeMatMul",
+    inputs=(7, 7),
+    flops=cost.matmul_flops,
+    host=HostWork(cost.matmul_numbers, flop_s=1e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class DynamicQuantizeMatMulAttrs(OpAttrs):
+    """y = act((c @ b) · (factor · scale) + bias + residual), where c are codes of x.
+
+    Inputs: x, b (constant int8 or int16 [K, N], or [N, K] with `transpose_b`), bias [N] or absent,
+    residual in y's shape or absent (`residual`, of RESIDUAL_KINDS, says where it comes in), factor
+    [N] or [1], constant, and what `DynamicRange` makes of x: scale and point, one number each.
+    c = clip(rint(x / scale) + point, 0, 255) - point, with 0 for what is NaN before `point` is
+    taken away (ONNX DynamicQuantizeLinear).
+    """
+
+    transpose_b: bool = False
+    activation: Activation = NO_ACTIVATION
+    residual: str = "ADD_BEFORE"
+
+    @property
+    def transpose_a(self) -> bool:
+        """False: rows are rows."""
+        return False
+
+
+@op_type(
     "MatMulNBits",
     inputs=(5, 7),
     flops=cost.packed_matmul_flops,

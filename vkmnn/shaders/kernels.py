@@ -3683,6 +3683,69 @@ def det(
     )
 
 
+DynamicCodesForm: TypeAlias = Literal[
+    "rows",
+    "tile",
+]
+DynamicCodesLoad: TypeAlias = Literal[
+    "buffer",
+    "texel",
+]
+_DYNAMIC_CODES = struct.Struct("<III")
+
+
+class DynamicCodesParams(Params):
+    """Push constants of `dynamic_codes`: 12 bytes."""
+
+    __slots__ = (
+        "count",
+        "rows",
+        "vectors",
+    )
+
+    def __init__(
+        self,
+        *,
+        count: int,
+        rows: int = 0,
+        vectors: int = 0,
+    ) -> None:
+        self.count: Final = count
+        self.rows: Final = rows
+        self.vectors: Final = vectors
+
+    def pack(self) -> bytes:
+        try:
+            return _DYNAMIC_CODES.pack(
+                self.count,
+                self.rows,
+                self.vectors,
+            )
+        except PACK_ERRORS as error:
+            raise params_error(self, _DYNAMIC_CODES, error) from None
+
+
+def dynamic_codes(
+    *,
+    form: DynamicCodesForm,
+    load: DynamicCodesLoad,
+) -> Shader:
+    """Return a variant of `dynamic_codes`.
+
+    Codes of numbers by a scale and a zero point that are computed, as ONNX's
+    DynamicQuantizeLinear makes them. "rows": less their zero point, in the order of `x`; an
+    invocation makes four. "tile": as bytes less 128 and as words, of rows in tiles, as
+    `matmul_pack` has them; an invocation makes four words of a lane.
+    """
+    return _find(
+        "dynamic_codes",
+        {
+            "form": form,
+            "load": load,
+        },
+    )
+
+
 DynamicRangeResult: TypeAlias = Literal[
     "pieces",
     "range",
@@ -6118,7 +6181,7 @@ def matmul_rotate(
     reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
     Of bytes (`w8`, `c8`), an ivec4 of `b` holds four k of four columns. Of codes (`c8`), those of
     `a` lie tile by tile and block of k by block (`matmul_pack`): a lane loads its rows of a tile
-    at once.
+    at once. With POINTED, codes with the number in `point` added are from 0 to 255.
     """
     return _find(
         "matmul_rotate",

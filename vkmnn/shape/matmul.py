@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import DType, Op
-from vkmnn.ir.ops import AttentionAttrs, MatMulAttrs, NormedMatMulAttrs, QuantizedMatMulAttrs
+from vkmnn.ir.ops import (
+    AttentionAttrs,
+    DynamicQuantizeMatMulAttrs,
+    MatMulAttrs,
+    NormedMatMulAttrs,
+    QuantizedMatMulAttrs,
+)
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -85,11 +91,25 @@ def _quantized(op: Op[QuantizedMatMulAttrs], inputs: Infos, values: Values) -> O
     return [(same_dtype(inputs, *floats), output)]
 
 
+@size_computer("DynamicQuantizeMatMul")
+def _dynamic(op: Op[DynamicQuantizeMatMulAttrs], inputs: Infos, values: Values) -> Outputs:
+    output = matmul_shape(
+        shape_of(inputs, 0), shape_of(inputs, 1), transpose_b=op.attrs.transpose_b
+    )
+    if has_input(inputs, 2):
+        check_shape(inputs, 2, output[-1:], "bias")
+    check_shape(inputs, 3, output, "residual")
+    return [(same_dtype(inputs, 0, 2, 3, 4, 5, 6), output)]
+
+
 @shape_rule("MatMul")
 @shape_rule("QuantizedMatMul")
-def _named_matmul(op: Op[MatMulAttrs] | Op[QuantizedMatMulAttrs], facts: Facts) -> list[Found]:
+@shape_rule("DynamicQuantizeMatMul")
+def _named_matmul(
+    op: Op[MatMulAttrs] | Op[QuantizedMatMulAttrs] | Op[DynamicQuantizeMatMulAttrs], facts: Facts
+) -> list[Found]:
     attrs, a, b = op.attrs, facts.shape(op), facts.shape(op, 1)
-    dtype = facts.dtype(op, 0) if op.type == "QuantizedMatMul" else facts.dtype(op, 0, 1)
+    dtype = facts.dtype(op, 0, 1) if op.type == "MatMul" else facts.dtype(op, 0)
     batch = broadcast(facts, a[:-2], b[:-2]) if a and b else None
     if not a or not b or batch is None:
         return [(dtype, None)]

@@ -16,6 +16,7 @@ from vkmnn.ir.ops import (
     AxisAttrs,
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeMatMulAttrs,
     GatherNBitsAttrs,
     GatherNDAttrs,
     GroupNormAttrs,
@@ -233,9 +234,12 @@ def _pooling(op: Op[PoolingAttrs], inputs: Operands, outputs: Outputs) -> list[C
     return cuts + [rows(axis) for axis in range(len(spatial)) if not _blind(window, axis)]
 
 
-@CUTS.register("MatMul", "NormedMatMul", "QuantizedMatMul")
+@CUTS.register("MatMul", "NormedMatMul", "QuantizedMatMul", "DynamicQuantizeMatMul")
 def _matmul(
-    op: Op[MatMulAttrs] | Op[NormedMatMulAttrs] | Op[QuantizedMatMulAttrs],
+    op: Op[MatMulAttrs]
+    | Op[NormedMatMulAttrs]
+    | Op[QuantizedMatMulAttrs]
+    | Op[DynamicQuantizeMatMulAttrs],
     inputs: Operands,
     outputs: Outputs,
 ) -> list[Cut]:
@@ -261,7 +265,8 @@ def _matmul(
         own = b_rank - 2 if attrs.transpose_b else b_rank - 1
         factor = inputs[4] if len(inputs) > 4 else None
         each = factor is not None and prod(factor.shape) > 1
-        reads = [None, own, 0, rank - 1, 0 if each else None, None, 1]
+        again = 1 if op.type == "QuantizedMatMul" else None
+        reads = [None, own, 0, rank - 1, 0 if each else None, None, again]
         gates = b.shape[own] // max(1, outputs[0].shape[-1])
         unit = COLUMNS // max(1, gates)
         cuts.append(cut_along(op, inputs, outputs, reads, rank - 1, unit=unit))

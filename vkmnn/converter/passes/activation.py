@@ -16,6 +16,7 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeMatMulAttrs,
     GroupNormAttrs,
     MatMulAttrs,
     MatMulNBitsAttrs,
@@ -27,6 +28,7 @@ from vkmnn.records import dataclass
 FusedAttrs = (
     ConvolutionAttrs
     | DeconvolutionAttrs
+    | DynamicQuantizeMatMulAttrs
     | MatMulAttrs
     | MatMulNBitsAttrs
     | BinaryAttrs
@@ -36,7 +38,7 @@ FusedAttrs = (
 """Attributes of the ops that apply an activation before they store their result."""
 
 
-_WITH_RESIDUAL = ConvolutionAttrs | MatMulAttrs | MatMulNBitsAttrs
+_WITH_RESIDUAL = ConvolutionAttrs | DynamicQuantizeMatMulAttrs | MatMulAttrs | MatMulNBitsAttrs
 _MOVEMENT = (*RESHAPES, "Transpose", "DepthToSpace", "SpaceToDepth")
 """Ops that give every element of their input exactly once: functions of elements pass them."""
 

@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
     Activation,
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeMatMulAttrs,
     MatMulAttrs,
     MatMulNBitsAttrs,
     ScaleAttrs,
@@ -178,7 +179,9 @@ def _scale_deconv(op: Op[DeconvolutionAttrs], index: GraphIndex, scale: Vector) 
     return np.multiply(grouped, factors).reshape(weights.shape)
 
 
-def _matmul_channels(op: Op[MatMulAttrs], index: GraphIndex) -> Channels | None:
+def _matmul_channels(
+    op: Op[MatMulAttrs] | Op[DynamicQuantizeMatMulAttrs], index: GraphIndex
+) -> Channels | None:
     rank, right = index.rank(op.outputs[0]), index.shape(op.inputs[1])
     if rank == 0 or right is None or len(right) < 2:
         return None
@@ -217,12 +220,20 @@ def _scale_scale(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
 _TARGETS: dict[str, _Target] = {
     "Convolution": _Target(_conv_channels, _scale_conv),
     "Deconvolution": _Target(_conv_channels, _scale_deconv),
+    "DynamicQuantizeMatMul": _Target(_matmul_channels, _scale_codes),
     "MatMul": _Target(_matmul_channels, _scale_matmul),
     "MatMulNBits": _Target(_codes_channels, _scale_codes),
     "Scale": _Target(_scale_channels, _scale_scale),
 }
 
-_Attrs = ConvolutionAttrs | DeconvolutionAttrs | MatMulAttrs | MatMulNBitsAttrs | ScaleAttrs
+_Attrs = (
+    ConvolutionAttrs
+    | DeconvolutionAttrs
+    | DynamicQuantizeMatMulAttrs
+    | MatMulAttrs
+    | MatMulNBitsAttrs
+    | ScaleAttrs
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
+from vkmnn.converter.passes.base import NoMatch, PatternPass
 from vkmnn.converter.passes.code_offset import AGAIN, TABLE
 from vkmnn.converter.passes.codes import leads_to_attention
 from vkmnn.converter.passes.index import GraphIndex
-from vkmnn.converter.passes.merge_matmul import MAX_BYTES
+from vkmnn.converter.passes.merge_matmul import MAX_BYTES, put_together
 from vkmnn.ir import Array
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import QuantizedMatMulAttrs, SplitAttrs
+from vkmnn.ir.ops import QuantizedMatMulAttrs
 
 _Product = Op[QuantizedMatMulAttrs]
 _BIAS, _FACTOR = 2, 4
@@ -58,34 +58,19 @@ class MergeCodeProducts(PatternPass["list[_Product]"]):
         )
         named: dict[str, Array] = {
             "weights": np.concatenate([index.constants[one.inputs[1]] for one in match], axis),
-            "factors": _joined(match, _FACTOR, sizes, index, np.ones(1, np.float32)),
+            "factors": joined_columns(match, _FACTOR, sizes, index, np.ones(1, np.float32)),
             "again": np.concatenate(
                 [_again(one, size, index) for one, size in zip(match, sizes, strict=True)], 1
             ),
         }
         if any(one.inputs[_BIAS] for one in match):
-            named["bias"] = _joined(match, _BIAS, sizes, index, np.zeros(1, np.float32))
+            named["bias"] = joined_columns(match, _BIAS, sizes, index, np.zeros(1, np.float32))
         names = {
             what: index.add_constant(f"{op.name}_{what}", array) for what, array in named.items()
         }
         inputs = [op.inputs[0], names["weights"], names.get("bias", ""), "", names["factors"]]
         inputs += ["", names["again"], *op.inputs[AGAIN + 1 :]]
-        attrs, source = replace(op.attrs, low=low, high=high), merged_source(match)
-        whole, results = index.unique_name(f"{op.name}_merged"), [one.outputs[0] for one in match]
-        info = index.info(results[0])
-        assert info is not None
-        assert info.shape is not None
-        index.add_info(whole, info.dtype, (*info.shape[:-1], sum(sizes)))
-        parts = index.add_constant(f"{op.name}_sizes", np.array(sizes, np.int64))
-        split = index.unique_name(f"{op.name}_split")
-        ending = SplitAttrs(len(info.shape) - 1)
-        for other in match[1:]:
-            index.replace(other)
-        index.replace(
-            op,
-            Op("QuantizedMatMul", op.name, inputs, [whole], attrs, source),
-            Op("Split", split, [whole, parts], results, ending, source),
-        )
+        put_together(match, inputs, replace(op.attrs, low=low, high=high), sizes, index)
 
 
 def _is_part(op: Op, index: GraphIndex) -> bool:
@@ -100,10 +85,10 @@ def _is_part(op: Op, index: GraphIndex) -> bool:
     return known and rank is not None and rank >= 2
 
 
-def _joined(
-    ops: Sequence[_Product], place: int, sizes: Sequence[int], index: GraphIndex, other: Array
+def joined_columns(
+    ops: Sequence[Op], place: int, sizes: Sequence[int], index: GraphIndex, other: Array
 ) -> Array:
-    """Return an operand of all products, one number for each column."""
+    """Return an operand of all products, one number for each column; `other` where it is absent."""
     arrays = [index.constants[one.inputs[place]] if one.inputs[place] else other for one in ops]
     broadcast = [
         np.broadcast_to(array.reshape(-1), (size,))

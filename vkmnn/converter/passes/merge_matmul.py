@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.codes import leads_to_attention
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import MatMulAttrs, SplitAttrs
+from vkmnn.ir.ops import MatMulAttrs, OpAttrs, SplitAttrs
 
 MAX_BYTES = 64 << 20
 """Larger weights stay apart: they fill a device alone, and joining copies them."""
@@ -64,29 +66,37 @@ class MergeMatMul(PatternPass["list[Op]"]):
                 for one, size, array in zip(match, sizes, weights, strict=True)
             ]
             inputs.append(index.add_constant(f"{op.name}_bias", np.concatenate(biases)))
-        source, whole = merged_source(match), index.unique_name(f"{op.name}_merged")
-        results = [one.outputs[0] for one in match]
-        info = index.info(results[0])
-        if info is not None:
-            shape = None if info.shape is None else (*info.shape[:-1], sum(sizes))
-            index.add_info(whole, info.dtype, shape)
-        rank = index.rank(results[0])
-        assert rank is not None
-        parts = index.add_constant(f"{op.name}_sizes", np.array(sizes, np.int64))
-        for other in match[1:]:
-            index.replace(other)
-        index.replace(
-            op,
-            Op("MatMul", op.name, inputs, [whole], op.attrs, source),
-            Op(
-                "Split",
-                index.unique_name(f"{op.name}_split"),
-                [whole, parts],
-                results,
-                SplitAttrs(rank - 1),
-                source,
-            ),
-        )
+        put_together(match, inputs, op.attrs, sizes, index)
+
+
+def put_together(
+    ops: Sequence[Op], inputs: list[str], attrs: OpAttrs, sizes: Sequence[int], index: GraphIndex
+) -> None:
+    """Put one product of several's columns, and a Split, in place of them.
+
+    Args:
+        ops: the products, the first of the graph first.
+        inputs: of the product of all.
+        attrs: the same.
+        sizes: the columns of each.
+        index: the graph.
+    """
+    first, results, source = ops[0], [one.outputs[0] for one in ops], merged_source(ops)
+    whole, info = index.unique_name(f"{first.name}_merged"), index.info(results[0])
+    if info is not None:
+        shape = None if info.shape is None else (*info.shape[:-1], sum(sizes))
+        index.add_info(whole, info.dtype, shape)
+    rank = index.rank(results[0])
+    assert rank is not None
+    parts = index.add_constant(f"{first.name}_sizes", np.array(sizes, np.int64))
+    split, ending = index.unique_name(f"{first.name}_split"), SplitAttrs(rank - 1)
+    for other in ops[1:]:
+        index.replace(other)
+    index.replace(
+        first,
+        Op(first.type, first.name, inputs, [whole], attrs, source),
+        Op("Split", split, [whole, parts], results, ending, source),
+    )
 
 
 def _is_part(op: Op, index: GraphIndex) -> bool:

@@ -27,6 +27,7 @@ from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpression
 from vkmnn.converter.passes.constant_folding import FoldConstants
 from vkmnn.converter.passes.dead_code import RemoveDeadCode
 from vkmnn.converter.passes.decode_codes import DecodeCodes, DecodeParts
+from vkmnn.converter.passes.dynamic_product import FuseDynamicProduct, MergeDynamicProducts
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
 from vkmnn.converter.passes.identity import RemoveNoOps
@@ -90,6 +91,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FuseCodeSum(),
         FuseCodeOffset(),
         FuseCodeTable(evaluate),
+        FuseDynamicProduct(),
         FuseElementwise(),
         SimplifySoftplus(),
         FuseLayerNorm(),
@@ -125,6 +127,7 @@ def late_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         DecodeCodes(),
         FuseCodeAttention(evaluate),
         MergeCodeProducts(),
+        MergeDynamicProducts(),
         FuseChains(),
         FuseGate(),
         FuseNorm(),

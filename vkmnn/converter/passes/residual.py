@@ -7,12 +7,19 @@ from dataclasses import replace
 from vkmnn.converter.passes.base import NoMatch, PatternPass, merged_source
 from vkmnn.converter.passes.index import GraphIndex
 from vkmnn.ir.graph import Op
-from vkmnn.ir.ops import BinaryAttrs, ConvolutionAttrs, MatMulAttrs, MatMulNBitsAttrs
+from vkmnn.ir.ops import (
+    BinaryAttrs,
+    ConvolutionAttrs,
+    DynamicQuantizeMatMulAttrs,
+    MatMulAttrs,
+    MatMulNBitsAttrs,
+)
 from vkmnn.records import dataclass
 
 _LONGEST_BRANCH = 16
 
-_Attrs = ConvolutionAttrs | MatMulAttrs | MatMulNBitsAttrs
+_Attrs = ConvolutionAttrs | DynamicQuantizeMatMulAttrs | MatMulAttrs | MatMulNBitsAttrs
+_TYPES = ("Convolution", "DynamicQuantizeMatMul", "MatMul", "MatMulNBits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class _IntoProducer(PatternPass[_Match]):
         best: _Match | None = None
         no_match = NoMatch("no Convolution or MatMul before")
         for name, other in (op.inputs, op.inputs[::-1]):
-            producer = index.producer_of_type(name, "Convolution", "MatMul", "MatMulNBits")
+            producer = index.producer_of_type(name, *_TYPES)
             if producer is None:
                 continue
             attrs = producer.attrs

@@ -29,7 +29,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "layer_norm": ("LayerNorm",),
     "linear_attention": ("LinearAttention",),
     "lrn": ("LRN",),
-    "matmul": ("MatMul", "NormedMatMul", "QuantizedMatMul"),
+    "matmul": ("DynamicQuantizeMatMul", "MatMul", "NormedMatMul", "QuantizedMatMul"),
     "non_max_suppression": ("NonMaxSuppression",),
     "one_hot": ("OneHot",),
     "packed": ("GatherNBits", "MatMulNBits"),

@@ -9,7 +9,12 @@ from typing import TypeVar
 
 from vkmnn.core.execution import Rejection
 from vkmnn.ir import Layout
-from vkmnn.ir.ops import MatMulAttrs, NormedMatMulAttrs, QuantizedMatMulAttrs
+from vkmnn.ir.ops import (
+    DynamicQuantizeMatMulAttrs,
+    MatMulAttrs,
+    NormedMatMulAttrs,
+    QuantizedMatMulAttrs,
+)
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.byte_codes import code_shift, keeps_rows_of_codes, shift_of_codes
@@ -25,11 +30,11 @@ from vkmnn.vulkan.gemm.family import (
     Target,
     rank_matmul,
 )
-from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
+from vkmnn.vulkan.gemm.job import Bytes, Dynamic, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
-from vkmnn.vulkan.gemm.operands import lies_by_rows
+from vkmnn.vulkan.gemm.operands import coded_rows, lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
-from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.requantize import Requantize, pack_scaled
 from vkmnn.vulkan.gemm.rowwise import encode_stages
 from vkmnn.vulkan.gemm.weights import shift_of
 from vkmnn.vulkan.storage import kernel_dtype
@@ -38,7 +43,9 @@ from vkmnn.vulkan.storage import kernel_dtype
 MAX_K = 4 * MAX_LOOP_ROUNDS
 
 
-_Product = TypeVar("_Product", MatMulAttrs, QuantizedMatMulAttrs, NormedMatMulAttrs)
+_Product = TypeVar(
+    "_Product", MatMulAttrs, QuantizedMatMulAttrs, NormedMatMulAttrs, DynamicQuantizeMatMulAttrs
+)
 # Up to this many rows, kernels that normalise and gate come first: on GPUs, elsewhere.
 ROWWISE_ROWS = {True: 8, False: 1}
 
@@ -201,6 +208,44 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
         return Bytes(left or 0, right, point if left is None else None)
 
 
+@vulkan_execution("DynamicQuantizeMatMul")
+class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs]):
+    """Codes of the left operand, then their product by bytes, which ends with both scales."""
+
+    fp16_rule = Fp16Rule.FULL
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse what `MatMul` refuses, and weights, biases and factors that are computed."""
+        super().prepare(info)
+        weights = self.operand(1)
+        if shift_of(weights) is None:
+            raise Rejection(f"'{weights.name}' is not constant, or bytes do not hold its numbers")
+        for tensor in (self.optional(2), self.operand(4)):
+            if tensor is not None and tensor.value is None:
+                raise Rejection(f"'{tensor.name}' is not constant")
+        sizes = self._sizes
+        whole = sizes.k % 4 == 0 and sizes.n % 4 == 0 and not sizes.batch
+        self._bytes = whole and sizes.gemm.pays_packing and keeps_rows_of_codes(info)
+
+    def job(self, encoder: VulkanEncoder) -> MatMulJob:
+        """Return what is to be recorded."""
+        attrs, job = self.attrs, super().job(encoder)
+        shift = shift_of(job.b)
+        assert shift is not None
+        scale, point = self.operand(5), self.operand(6)
+        job = replace(
+            job,
+            bias=pack_scaled(job.bias, self.operand(4), job.problem.n, encoder),
+            activation=attrs.activation,
+            join=attrs.residual,
+            shift=shift,
+            bytes=Bytes(0, shift, point),
+            left=0 if self._bytes else None,
+            dynamic=Dynamic(scale, point),
+        )
+        return job if self._bytes else replace(job, a=coded_rows(job, encoder))
+
+
 @dataclass(frozen=True, slots=True)
 class Stages:
     """Normalisation, product and gates by dispatches of their own."""
@@ -282,7 +327,7 @@ def rowwise_candidates(
 
 
 def matmul_problem(
-    attrs: MatMulAttrs | QuantizedMatMulAttrs | NormedMatMulAttrs,
+    attrs: MatMulAttrs | QuantizedMatMulAttrs | NormedMatMulAttrs | DynamicQuantizeMatMulAttrs,
     a: Sequence[int],
     b: Sequence[int],
 ) -> MatMulProblem:

@@ -23,7 +23,7 @@ class Binding:
     """What kernels take.
 
     Attributes:
-        tensors: x or a, weights or b, bias, residual, y.
+        tensors: x or a, weights or b, bias, residual, y; of products by bytes, what scales sums.
         sizes: parameters of the kernel by name.
         spec: specialization constants of bias, residual and activation.
     """
@@ -115,6 +115,7 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
         "HAS_BIAS": job.bias is not None,
         **residual_spec(job.residual, job.join),
         **_weight_spec(job.shift),
+        **({} if job.dynamic is None else {"SCALED": True}),
         **({} if job.left is None else {"A_SHIFT": job.left}),
         **code_spec(residual=job.residual, y=job.y),
     }
@@ -125,6 +126,8 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     # Bindings that the specialization leaves out still need a buffer; any will do.
     unused = right.tensor
     tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
+    if job.narrow or job.bytes is not None:
+        tensors.append(job.dynamic.scale if job.dynamic else unused)
     return Binding(tensors, sizes, spec)
 
 

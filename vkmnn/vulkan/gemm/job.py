@@ -80,6 +80,14 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Dynamic:
+    """What the left operand is quantised by, one number each; sums are multiplied by `scale`."""
+
+    scale: Tensor
+    point: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class MatMulJob:
     """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
 
@@ -88,7 +96,9 @@ class MatMulJob:
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
     columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
     the operands are float16. `bytes`: both operands are codes that bytes hold.
-    `left`: kernels are to read `a` as bytes, and add this to them.
+    `left`: kernels are to read `a` as bytes, and add this to them. `dynamic`: `a` is multiplied as
+    codes, of which kernels that read bytes make them, while others are given codes; `bias` is
+    what `requantize.pack_scaled` packed.
     """
 
     problem: MatMulProblem
@@ -109,6 +119,7 @@ class MatMulJob:
     plain_y: bool = False
     bytes: Bytes | None = None
     left: int | None = None
+    dynamic: Dynamic | None = None
 
     @property
     def narrow(self) -> bool:

@@ -235,7 +235,7 @@ class MatMulDot(MatMulKernel):
         assert codes is not None
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands)
-        *inputs, y = bound.tensors
+        *inputs, y, scale = bound.tensors
         unused = inputs[2]
         shader = kernels.matmul_dot(
             tile=cast(kernels.MatmulDotTile, self.tile.name), aligned=alignment(job)
@@ -243,7 +243,7 @@ class MatMulDot(MatMulKernel):
         tiles = workgroups(self.tile, gemm)
         encoder.dispatch(
             shader,
-            [*inputs, unused if plain else sums_of(job, encoder), codes.point or unused, y],
+            [*inputs, unused if plain else sums_of(job, encoder), codes.point or unused, y, scale],
             kernels.MatmulDotParams(
                 **bound.sizes, tiles=tiles, b_matrix=operands[1].batch, a_shift=codes.left
             ),
