@@ -224,8 +224,8 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
             if tensor is not None and tensor.value is None:
                 raise Rejection(f"'{tensor.name}' is not constant")
         sizes = self._sizes
-        whole = sizes.k % 4 == 0 and sizes.n % 4 == 0 and not sizes.batch
-        self._bytes = whole and sizes.gemm.pays_packing and keeps_rows_of_codes(info)
+        whole = sizes.k % 4 == 0 and sizes.n % 4 == 0 and sizes.m > 1 and not sizes.batch
+        self._bytes = whole and keeps_rows_of_codes(info)
 
     def job(self, encoder: VulkanEncoder) -> MatMulJob:
         """Return what is to be recorded."""
