@@ -16,6 +16,7 @@ from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
     QuantType,
+    quantize_dynamic,
     quantize_static,
 )
 
@@ -241,3 +242,36 @@ def test_layers_take_no_dispatch_more(tmp_path: Path) -> None:
     floats, few_floats = (Encoder(16, 64, 4).model(layers) for layers in (3, 1))
     more = ran(made, "auto")[2] - ran(few, "auto")[2]
     assert more <= ran(floats, "auto")[2] - ran(few_floats, "auto")[2]
+
+
+@pytest.mark.parametrize("weights", [QuantType.QInt8, QuantType.QUInt8], ids=str)
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(("tokens", "width", "heads"), [(8, 32, 2), (13, 30, 3), (48, 64, 2)])
+def test_ranges_of_a_run_take_a_dispatch_each(
+    tokens: int, width: int, heads: int, per_channel: bool, weights: QuantType, tmp_path: Path
+) -> None:
+    source, made = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
+    onnx.save(onnx.shape_inference.infer_shapes(Encoder(tokens, width, heads).model(1)), source)
+    quantize_dynamic(source, made, weight_type=weights, per_channel=per_channel)
+    model = onnx.load(made)
+    got, types, commands = ran(model, "auto")
+    on_host, _, _ = ran(model, "cpu")
+    session = onnxruntime.InferenceSession(made, options(), providers=CPU)
+    (want,) = session.run(None, feeds(model, 9))
+    for other in (on_host, want):
+        # Where a number lies half-way between two codes, any rounding error decides.
+        assert np.abs(got - other).max() <= 0.02 * np.abs(other).max()
+        assert np.abs(got - other).mean() <= 1e-3
+    if per_channel and weights is QuantType.QUInt8:
+        return  # Zero points by column lie too far apart for bytes.
+    # Bytes with zero points of their own stay apart.
+    together = weights is QuantType.QInt8
+    assert types["DynamicQuantizeMatMul"] == (4 if together else 6)
+    assert types["DynamicRange"] == 4
+    assert types["LayerNorm"] == 3
+    assert types["StridedAttention"] == 1
+    assert not {"BinaryOp", "Elementwise", "MatMul", "QuantizedMatMul", "UnaryOp"} & set(types)
+    if together:
+        # A range and codes for each product; the range of the widest takes two dispatches.
+        _, _, commands_of_floats = ran(onnx.load(source), "auto")
+        assert commands <= commands_of_floats + 2 * 4 + 1

@@ -55,9 +55,7 @@ class FuseDynamicProduct(PatternPass[_Match]):
         scale, point = match.range.outputs
         inputs = [match.range.inputs[0], product.inputs[1], "", "", factor, scale, point]
         attrs, outputs = DynamicQuantizeMatMulAttrs(product.attrs.transpose_b), list(op.outputs)
-        index.replace(
-            op, Op("DynamicQuantizeMatMul", product.name, inputs, outputs, attrs, source)
-        )
+        index.replace(op, Op("DynamicQuantizeMatMul", product.name, inputs, outputs, attrs, source))
 
 
 def _both(operands: tuple[str, str] | None) -> tuple[tuple[str, str], ...]:

@@ -23,6 +23,7 @@ from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.coded import codes_from
 from vkmnn.testing.cases.coded_rows import ROWS, coded_rows
 from vkmnn.testing.cases.convolution import PLAIN_ENDS, Maker
+from vkmnn.testing.cases.dynamic import dynamic_cases
 from vkmnn.testing.cases.normed import coop_tile_of, normed_tiles, staged_norms
 from vkmnn.testing.cases.pooled import tile_of
 from vkmnn.testing.cases.rows import taking
@@ -101,6 +102,7 @@ def _products(variant: Variant, dtype: str, columns: int) -> Iterator[Case]:
     if variant.narrow:
         pairs = [(a, b) for a, b in PRODUCTS[columns] if len(b) > 1]
         yield from _codes(pairs, narrow=True)
+        yield from _ranged(PRODUCTS[columns])
         return
     yield from _with_epilogues(dtype, PRODUCTS[columns], CLAMPS)
     if dtype == "f32":
@@ -139,6 +141,11 @@ def _codes(
         inputs += [_table(71, whole_numbers=number > 0), _again(columns)]
         changed = replace(attrs, first=-30)
         yield op_case("QuantizedMatMul", changed, inputs, constant=[1, 2, 4, 5, 6], rtol=0, atol=0)
+
+
+def _ranged(pairs: Sequence[tuple[Shape, Shape]]) -> Iterator[Case]:
+    """Yield products by matrices whose left operands are quantised by a computed range."""
+    yield from dynamic_cases([(a[:-1], *b) for a, b in pairs if len(b) == 2 and len(a) > 1][:3])
 
 
 def _table(entries: int, *, whole_numbers: bool) -> AnyArray:
@@ -242,6 +249,7 @@ def matmul_rotate(variant: Variant) -> Iterator[Case]:
         yield from coded_rows()
         # Rounded twice and looked up; codes that are floats in memory.
         yield from _codes([((r, w), (w, w)) for r, w in ROWS], narrow=True, taken=True)
+        yield from dynamic_cases([((9,), 60, 36), ((3, 30), 260, 132), ((45,), 12, 300)])
         return
     yield from _products(variant, "f32", int(variant.axes["aligned"]))
 
@@ -250,6 +258,7 @@ def _staged(sizes: tuple[tuple[Shape, Shape], ...], variant: Variant) -> Iterato
     """Yield products, nearly all with one specialization: these take their time to compile."""
     if variant.narrow:
         yield from _codes(sizes, narrow=True)
+        yield from _ranged(sizes)
         return
     for number, (a, b) in enumerate(sizes):
         left, right = whole(*a), whole(*b, seed=1)
@@ -323,6 +332,7 @@ def matmul_dot(variant: Variant) -> Iterator[Case]:
     more = 2 * quarter + 3
     yield _dots((3, rows + more, 2 * depth + 4), (3, 2 * depth + 4, n), -9, computed=-31)
     yield _dots((2, 5, depth + 3), (1, depth + 3, n), -128, computed=-128)
+    yield from dynamic_cases([((rows + 5,), long, n), ((3, 5), depth, small)])
     yield from _codes([((3, long), (long, n)), ((rows + 1, 9), (9, n))], narrow=True, taken=True)
 
 
@@ -336,6 +346,7 @@ def matmul_codes_coop(variant: Variant) -> Iterator[Case]:
     yield _dots((2, 1, 2, rows + 5, long), (1, 3, 1, long, n), -57)
     yield _dots((2 * rows, 2 * step), (2 * step, n - 4), -128, residual=True)
     yield _dots((rows + 3, long), (long, n), -40, point=40)
+    yield from dynamic_cases([((rows + 5,), long, n)], start=1)
     if rows > 32:
         return
     yield _dots((rows + 7, 1), (1, small), -255)

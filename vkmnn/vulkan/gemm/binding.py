@@ -126,7 +126,7 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     # Bindings that the specialization leaves out still need a buffer; any will do.
     unused = right.tensor
     tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
-    if job.narrow or job.bytes is not None:
+    if job.narrow:
         tensors.append(job.dynamic.scale if job.dynamic else unused)
     return Binding(tensors, sizes, spec)
 

@@ -159,3 +159,26 @@ def quantized_attention(s: Sketch) -> None:
         scores = codes(s.one("Add", scores, _mask(s, queries, keys)))
     weights = codes(s.one("Softmax", scores, axis=-1))
     codes(s.one("MatMul", weights, v))
+
+
+@pattern
+def dynamic_products(s: Sketch) -> None:
+    """Products of what is quantised by its own range, with scales, bias, residual, activation."""
+    rows, depth = [*s.choose([], [s.size(3)]), s.size(40)], s.size(40)
+    x = s.fresh("float32", [*rows, depth], FINITE)
+    codes, scale, zero = s.node("DynamicQuantizeLinear", [x], 3)
+    for _ in range(s.choose(1, 1, 3)):
+        dtype, columns = s.choose("int8", "uint8"), s.size(40)
+        w = s.parameter(s.weight(dtype, [depth, columns], BYTES[dtype]).array, dtype, 1.0)
+        point = s.parameter(s.weight(dtype, [], ZEROS[dtype]).array, dtype, 1.0)
+        each = s.choose([], [1], [columns])
+        factor = s.parameter(s.weight("float32", each, SCALES).array, "float32", 0.9)
+        sums = s.one("Cast", s.one("MatMulInteger", codes, w, zero, point), to=1)
+        both = s.one("Mul", *s.choose((scale, factor), (factor, scale)))
+        y = s.one("Mul", *s.choose((sums, both), (both, sums)))
+        if s.chance(0.6):
+            y = s.one("Add", y, s.weight("float32", [columns], FINITE))
+        if s.chance(0.4):
+            y = s.one("Relu", y)
+        if s.chance(0.4):
+            s.one("Add", y, s.fresh("float32", [*rows, columns], FINITE))

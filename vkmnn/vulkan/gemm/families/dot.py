@@ -235,8 +235,9 @@ class MatMulDot(MatMulKernel):
         assert codes is not None
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands)
-        *inputs, y, scale = bound.tensors
+        *inputs, y = bound.tensors[:5]
         unused = inputs[2]
+        scale = job.dynamic.scale if job.dynamic else unused
         shader = kernels.matmul_dot(
             tile=cast(kernels.MatmulDotTile, self.tile.name), aligned=alignment(job)
         )

@@ -190,5 +190,7 @@ class MatMulRotate(MatMulKernel):
             *others, scale = tensors
             point = job.dynamic.point if job.dynamic else scale
             tensors = [*others, others[3], point, scale]
-        spec = {**bound.spec, "POINTED": True} if job.left is not None and job.dynamic else bound.spec
+        spec = (
+            {**bound.spec, "POINTED": True} if job.left is not None and job.dynamic else bound.spec
+        )
         encoder.dispatch(shader, tensors, params, groups, spec)
