@@ -1686,8 +1686,8 @@ def conv_codes_coop(
     numbers. k counts fours of channel blocks, tap by tap: `taps` says for each four which texel
     it is, counted from a pixel's first tap, how many of its blocks there are, and the tap's place
     as depth and height · 65536 + width. Weights are rows [group][channel][four] of sixteen bytes.
-    x is bytes less X_SHIFT: pads are the bytes of zero, and `offset` adds, for each channel, what
-    that number makes of all its weights.
+    x is bytes less a number: pads are the bytes of zero, and `offset` is, for each channel, the
+    sum of its weights, which that number multiplies.
     """
     return _find(
         "conv_codes_coop",
@@ -2099,8 +2099,8 @@ def conv_dot(
     Convolution of codes as implicit GEMM by dot products of four bytes each: pixels are rows,
     taps times blocks of four input channels the inner axis, and tiles of both operands pass
     through shared memory as words. Weights are [panel][K / 4][columns of a tile], words of bytes
-    along K. x is bytes less X_SHIFT: pads are the bytes of zero, and `offset` adds, for each
-    channel, what that number makes of all its weights. `taps`: as in conv_shared.
+    along K. x is bytes less a number: pads are the bytes of zero, and `offset` is, for each
+    channel, the sum of its weights, which that number multiplies. `taps`: as in conv_shared.
     """
     return _find(
         "conv_dot",
@@ -3685,22 +3685,24 @@ def det(
 
 DynamicCodesForm: TypeAlias = Literal[
     "rows",
+    "words",
     "tile",
 ]
 DynamicCodesLoad: TypeAlias = Literal[
     "buffer",
     "texel",
 ]
-_DYNAMIC_CODES = struct.Struct("<III")
+_DYNAMIC_CODES = struct.Struct("<IIII")
 
 
 class DynamicCodesParams(Params):
-    """Push constants of `dynamic_codes`: 12 bytes."""
+    """Push constants of `dynamic_codes`: 16 bytes."""
 
     __slots__ = (
         "count",
         "rows",
         "vectors",
+        "blocks",
     )
 
     def __init__(
@@ -3709,10 +3711,12 @@ class DynamicCodesParams(Params):
         count: int,
         rows: int = 0,
         vectors: int = 0,
+        blocks: int = 0,
     ) -> None:
         self.count: Final = count
         self.rows: Final = rows
         self.vectors: Final = vectors
+        self.blocks: Final = blocks
 
     def pack(self) -> bytes:
         try:
@@ -3720,6 +3724,7 @@ class DynamicCodesParams(Params):
                 self.count,
                 self.rows,
                 self.vectors,
+                self.blocks,
             )
         except PACK_ERRORS as error:
             raise params_error(self, _DYNAMIC_CODES, error) from None
@@ -3733,9 +3738,10 @@ def dynamic_codes(
     """Return a variant of `dynamic_codes`.
 
     Codes of numbers by a scale and a zero point that are computed, as ONNX's
-    DynamicQuantizeLinear makes them. "rows": less their zero point, in the order of `x`; an
-    invocation makes four. "tile": as bytes less 128 and as words, of rows in tiles, as
-    `matmul_pack` has them; an invocation makes four words of a lane.
+    DynamicQuantizeLinear makes them. "rows": less their zero point, in the order of `x`; "words":
+    as bytes less 128, four to a word; an invocation makes four. "tile": the same words, of rows
+    in tiles, as `matmul_pack` has them; an invocation makes four of a lane. `ends` is what
+    products bind as their bias: see `gemm/dynamic.py`.
     """
     return _find(
         "dynamic_codes",
@@ -6181,7 +6187,8 @@ def matmul_rotate(
     reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
     Of bytes (`w8`, `c8`), an ivec4 of `b` holds four k of four columns. Of codes (`c8`), those of
     `a` lie tile by tile and block of k by block (`matmul_pack`): a lane loads its rows of a tile
-    at once. With POINTED, codes with the number in `point` added are from 0 to 255.
+    at once. With POINTED, what is added to their bytes comes after the biases
+    (`gemm/dynamic.py`).
     """
     return _find(
         "matmul_rotate",

@@ -22,6 +22,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers
 from vkmnn.vulkan.gemm.encode import encode_matmul, plain_end_us
 from vkmnn.vulkan.gemm.family import (
     MATMUL_FAMILIES,
@@ -30,11 +31,11 @@ from vkmnn.vulkan.gemm.family import (
     Target,
     rank_matmul,
 )
-from vkmnn.vulkan.gemm.job import Bytes, Dynamic, MatMulJob, RowNorms
+from vkmnn.vulkan.gemm.job import Bytes, MatMulJob, RowNorms
 from vkmnn.vulkan.gemm.normed import NormedKernel, NormedProblem, candidates_of
-from vkmnn.vulkan.gemm.operands import coded_rows, lies_by_rows
+from vkmnn.vulkan.gemm.operands import lies_by_rows
 from vkmnn.vulkan.gemm.problem import MAX_BATCH_AXES, MatMulProblem
-from vkmnn.vulkan.gemm.requantize import Requantize, pack_scaled
+from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rowwise import encode_stages
 from vkmnn.vulkan.gemm.weights import shift_of
 from vkmnn.vulkan.storage import kernel_dtype
@@ -232,18 +233,19 @@ class DynamicQuantizeMatMulExecution(ProductExecution[DynamicQuantizeMatMulAttrs
         attrs, job = self.attrs, super().job(encoder)
         shift = shift_of(job.b)
         assert shift is not None
-        scale, point = self.operand(5), self.operand(6)
-        job = replace(
+        by, point = (self.operand(5), self.operand(6)), self.operand(6)
+        dynamic = Dynamic.of(by, self.operand(4), job.bias, job.problem.n, encoder)
+        return replace(
             job,
-            bias=pack_scaled(job.bias, self.operand(4), job.problem.n, encoder),
+            a=job.a if self._bytes else code_numbers(job.a, dynamic, encoder),
+            bias=dynamic.ends,
             activation=attrs.activation,
             join=attrs.residual,
             shift=shift,
             bytes=Bytes(0, shift, point),
             left=0 if self._bytes else None,
-            dynamic=Dynamic(scale, point),
+            dynamic=dynamic,
         )
-        return job if self._bytes else replace(job, a=coded_rows(job, encoder))
 
 
 @dataclass(frozen=True, slots=True)

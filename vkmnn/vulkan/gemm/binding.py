@@ -11,6 +11,7 @@ from vkmnn.records import dataclass
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
 from vkmnn.vulkan.byte_codes import code_spec
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.dynamic import SPEC as SCALED
 from vkmnn.vulkan.gemm.family import ConvKernel
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.operands import Operand
@@ -23,7 +24,7 @@ class Binding:
     """What kernels take.
 
     Attributes:
-        tensors: x or a, weights or b, bias, residual, y; of products by bytes, what scales sums.
+        tensors: x or a, weights or b, bias, residual, y.
         sizes: parameters of the kernel by name.
         spec: specialization constants of bias, residual and activation.
     """
@@ -49,6 +50,8 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
     )
     if requantize:
         bias = requantize.pack(job.bias, problem.channels, encoder)
+    elif job.dynamic:
+        bias = job.dynamic.ends
     else:
         bias = bias_tensor(job.bias, problem.channels, encoder)
     sizes: dict[str, Any] = {
@@ -73,7 +76,10 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         **residual_spec(job.residual, job.join),
         **_weight_spec(job.weights.shift),
         **code_spec(x=job.x, residual=job.residual, y=job.y),
+        **(SCALED if job.dynamic else {}),
     }
+    if job.dynamic and job.x.codes is not None:
+        spec["POINTED"] = True
     if job.plain_x:
         spec["PLANES"] = problem.inputs
     if job.plain_y:
@@ -115,19 +121,19 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
         "HAS_BIAS": job.bias is not None,
         **residual_spec(job.residual, job.join),
         **_weight_spec(job.shift),
-        **({} if job.dynamic is None else {"SCALED": True}),
         **({} if job.left is None else {"A_SHIFT": job.left}),
+        **(SCALED if job.dynamic else {}),
         **code_spec(residual=job.residual, y=job.y),
     }
     if problem.dtype == "f32":  # integer products have no activation
         spec |= epilogue.spec
+    if job.dynamic and job.left is not None:
+        spec["POINTED"] = True
     if job.plain_y:
         spec["PLAIN_Y"] = True
     # Bindings that the specialization leaves out still need a buffer; any will do.
     unused = right.tensor
     tensors = [left.tensor, unused, job.bias or unused, job.residual or unused, job.y]
-    if job.narrow:
-        tensors.append(job.dynamic.scale if job.dynamic else unused)
     return Binding(tensors, sizes, spec)
 
 

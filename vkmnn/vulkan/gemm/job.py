@@ -6,6 +6,7 @@ from vkmnn.core.tensor import Tensor
 from vkmnn.ir import Activation
 from vkmnn.ir.ops import NO_ACTIVATION
 from vkmnn.records import dataclass
+from vkmnn.vulkan.gemm.dynamic import Dynamic
 from vkmnn.vulkan.gemm.problem import ConvProblem, MatMulProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.weights import Weights
@@ -20,6 +21,7 @@ class ConvJob:
     `requantize`, all tensors hold codes, and it stands for the activation. With `plain_x` or
     `plain_y`, that tensor is plain float32; x then has at most four channels. `pooled`: of x, the
     maxima of 3 x 3 texels are taken, at the problem's strides and pads, and the window is one tap.
+    With `dynamic`, x holds codes that it made, and `bias` is its `ends`.
     """
 
     problem: ConvProblem
@@ -34,6 +36,7 @@ class ConvJob:
     plain_x: bool = False
     plain_y: bool = False
     pooled: bool = False
+    dynamic: Dynamic | None = None
 
     @property
     def ends(self) -> bool:
@@ -80,14 +83,6 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Dynamic:
-    """What the left operand is quantised by, one number each; sums are multiplied by `scale`."""
-
-    scale: Tensor
-    point: Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class MatMulJob:
     """A matrix product to record: y = act(alpha · (a @ b) + bias + residual).
 
@@ -96,9 +91,8 @@ class MatMulJob:
     constant that kernels read as bytes, and add this to. `norms` and `gated` (of every four
     columns, two gate the others) are for kernels that are `rowwise`. `plain_y`: y is float32 where
     the operands are float16. `bytes`: both operands are codes that bytes hold.
-    `left`: kernels are to read `a` as bytes, and add this to them. `dynamic`: `a` is multiplied as
-    codes, of which kernels that read bytes make them, while others are given codes; `bias` is
-    what `requantize.pack_scaled` packed.
+    `left`: kernels are to read `a` as bytes, and add this to them. With `dynamic`, `a` is codes
+    that it made, or where kernels read bytes, numbers of which it makes them; `bias` is its `ends`.
     """
 
     problem: MatMulProblem

@@ -12,6 +12,7 @@ from vkmnn.ir import Array, DType
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.dynamic import Tiles, code_tiles
 from vkmnn.vulkan.gemm.job import ConvJob, MatMulJob
 from vkmnn.vulkan.gemm.weights import words_of
 from vkmnn.vulkan.storage import CodeElement, WeightElement, kernel_dtype
@@ -151,19 +152,16 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
 
     Strides count ivec4s, whose words are of rows `lanes` apart; `row` is from one tile to the next.
     """
-    a, problem, dynamic = job.a, job.problem, job.dynamic
+    a, problem = job.a, job.problem
     assert job.left is not None
     vectors = ceil_div(rows, 4 * lanes)
     k4, step = problem.k // 4, vectors * lanes
     count = ceil_div(problem.m, rows) * k4 * step
-    packed = encoder.scratch(4 * count, DType.INT32)
     spec = {"WIDTH": vectors, "ROWS": rows, "LANES": lanes}
-    if dynamic is not None:
-        coded = kernels.DynamicCodesParams(count=count, rows=problem.m, vectors=k4)
-        shader = kernels.dynamic_codes(form="tile", load="texel")
-        tensors = [a, dynamic.scale, dynamic.point, packed]
-        encoder.dispatch_linear(shader, tensors, coded, count, spec)
-        return Operand(packed, k4 * step, 0, step)
+    if job.dynamic:
+        coded = code_tiles(a, job.dynamic, Tiles(count, problem.m, k4, spec), encoder)
+        return Operand(coded, k4 * step, 0, step)
+    packed = encoder.scratch(4 * count, DType.INT32)
     params = kernels.MatmulPackParams(
         count=count,
         rows=problem.m,
@@ -178,17 +176,6 @@ def left_tiles(job: MatMulJob, rows: int, lanes: int, encoder: VulkanEncoder) ->
     spec |= {"Y_SHIFT": job.left, "X_CODES": a.codes is not None}
     encoder.dispatch_linear(shader, [a, packed], params, count, spec)
     return Operand(packed, k4 * step, 0, step)
-
-
-def coded_rows(job: MatMulJob, encoder: VulkanEncoder) -> Tensor:
-    """Return the left operand as codes less their zero point, in float32."""
-    assert job.dynamic is not None
-    count = ceil_div(prod(job.a.shape), 4)
-    made = encoder.scratch(4 * count, full=True)
-    shader = kernels.dynamic_codes(form="rows", load=encoder.load)
-    tensors = [job.a, job.dynamic.scale, job.dynamic.point, made]
-    encoder.dispatch_linear(shader, tensors, kernels.DynamicCodesParams(count=count), count)
-    return made
 
 
 def right_fours(job: MatMulJob, panel: int, encoder: VulkanEncoder) -> Operand:

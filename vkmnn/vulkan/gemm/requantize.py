@@ -102,21 +102,6 @@ class Requantize:
         return parts
 
 
-def pack_scaled(
-    bias: Tensor | None, factor: Tensor, channels: int, encoder: VulkanEncoder
-) -> Tensor:
-    """Return what kernels bind as the bias where they multiply sums by a computed scale, too.
-
-    Biases, then factors; both fill whole vec4s.
-    """
-    packed = np.zeros((2, ceil_div(channels, 4) * 4), np.float32)
-    if bias is not None:
-        packed[0, :channels] = _value(bias)
-    packed[1, :channels] = _value(factor).reshape(-1)
-    name = f"scaled:{factor.name}:{bias.name if bias else ''}:{channels}"
-    return encoder.literal(name, packed.reshape(-1))
-
-
 def _value(tensor: Tensor) -> Array:
     assert tensor.value is not None
     return tensor.value

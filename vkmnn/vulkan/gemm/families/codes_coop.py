@@ -183,7 +183,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
         assert codes is not None
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands)
-        *inputs, y, scale = bound.tensors
+        *inputs, y = bound.tensors
         shader = kernels.matmul_codes_coop(
             tile=cast(kernels.MatmulCodesCoopTile, self.tile.name),
             step=cast(kernels.MatmulCodesCoopStep, self.tile.step),
@@ -196,7 +196,7 @@ class MatMulCodesCoop(CoopKernel, MatMulKernel):
         spec = {name: value for name, value in bound.spec.items() if name != "WEIGHT_SHIFT"}
         encoder.dispatch(
             shader,
-            [*inputs, sums_of(job, encoder), codes.point or inputs[2], y, scale],
+            [*inputs, sums_of(job, encoder), codes.point or inputs[2], y],
             params,
             linear_groups(tiles, 1, encoder.info.limits),
             {

@@ -165,17 +165,17 @@ def worth(gemm: Gemm) -> bool:
 
 
 def offsets_of(job: ConvJob, encoder: VulkanEncoder) -> Tensor:
-    """Return what the bytes of x fall short of the codes, times all weights of each channel."""
-    weights, shift = job.weights, job.x.codes or 0
+    """Return the sum of each channel's weights, which what x's bytes fall short of multiplies."""
+    weights = job.weights
     width = ceil_div(job.problem.channels, 4) * 4
 
     def sums(plain: Array) -> Array:
         seen = weights.view(plain)
         made = np.zeros(width, np.int32)
-        made[: seen.shape[0]] = seen.reshape(seen.shape[0], -1).sum(1, dtype=np.int64) * shift
+        made[: seen.shape[0]] = seen.reshape(seen.shape[0], -1).sum(1, dtype=np.int64)
         return made
 
-    return encoder.constant(weights.tensor, f"offset:{weights.key}:{shift}", sums)
+    return encoder.constant(weights.tensor, f"offset:{weights.key}", sums)
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -235,16 +235,15 @@ class MatMulDot(MatMulKernel):
         assert codes is not None
         operands = self.pack(job, encoder)
         bound = bind_matmul(job, operands)
-        *inputs, y = bound.tensors[:5]
+        *inputs, y = bound.tensors
         unused = inputs[2]
-        scale = job.dynamic.scale if job.dynamic else unused
         shader = kernels.matmul_dot(
             tile=cast(kernels.MatmulDotTile, self.tile.name), aligned=alignment(job)
         )
         tiles = workgroups(self.tile, gemm)
         encoder.dispatch(
             shader,
-            [*inputs, unused if plain else sums_of(job, encoder), codes.point or unused, y, scale],
+            [*inputs, unused if plain else sums_of(job, encoder), codes.point or unused, y],
             kernels.MatmulDotParams(
                 **bound.sizes, tiles=tiles, b_matrix=operands[1].batch, a_shift=codes.left
             ),

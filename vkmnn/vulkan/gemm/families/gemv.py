@@ -267,10 +267,9 @@ class ConvGemv(GemvKernel, ConvKernel):
             "mean": 1.0,
         }
         shader = kernels.matmul_gemv(rows=1, aligned=4, element=weight_element(job, encoder))
-        unused = [bound.tensors[2]] if job.narrow else []
         encoder.dispatch(
             shader,
-            [*bound.tensors, *unused],
+            bound.tensors,
             kernels.MatmulGemvParams(**sizes),
             (ceil_div(problem.outputs, 4 * self.width), 1, 1),
             {

@@ -184,13 +184,6 @@ class MatMulRotate(MatMulKernel):
             gemm.batches,
         )
         params = kernels.MatmulRotateParams(**bound.sizes)
-        tensors = bound.tensors
-        if job.left is not None:
-            # Kernels of codes bind the residual twice, which may be words or vectors.
-            *others, scale = tensors
-            point = job.dynamic.point if job.dynamic else scale
-            tensors = [*others, others[3], point, scale]
-        spec = (
-            {**bound.spec, "POINTED": True} if job.left is not None and job.dynamic else bound.spec
-        )
-        encoder.dispatch(shader, tensors, params, groups, spec)
+        # Kernels of codes bind the residual twice, which may be words or vectors.
+        twice = [bound.tensors[3]] if job.left is not None else []
+        encoder.dispatch(shader, [*bound.tensors, *twice], params, groups, bound.spec)

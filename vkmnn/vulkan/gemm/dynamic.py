@@ -1,0 +1,107 @@
+"""What is multiplied as codes of a range that a run finds: how it is rounded, how sums end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from vkmnn.core.tensor import Tensor
+from vkmnn.ir import DType, storage_elements
+from vkmnn.records import dataclass
+from vkmnn.shaders import kernels
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+
+SPEC = {"SCALED": True}
+"""What tells kernels of bytes how their sums end."""
+MIDDLE = 128
+"""What codes are less as bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dynamic:
+    """What rounds an operand, and what that leaves for the product.
+
+    `scale`, `point`: one number each. `constants`: factors by channel, then biases, in whole vec4s.
+    `ends`: what kernels bind as the bias, made of all these: zeros in place of biases, the factors
+    times the scale, the biases, and what makes numbers of codes as bytes.
+    """
+
+    scale: Tensor
+    point: Tensor
+    constants: Tensor
+    ends: Tensor
+    blocks: int
+
+    @classmethod
+    def of(
+        cls,
+        inputs: tuple[Tensor, Tensor],
+        factor: Tensor,
+        bias: Tensor | None,
+        channels: int,
+        encoder: VulkanEncoder,
+    ) -> Dynamic:
+        """Return what rounds by a scale and a zero point."""
+        blocks = ceil_div(channels, 4)
+        packed = np.zeros((2, 4 * blocks), np.float32)
+        for row, tensor in zip(packed, (factor, bias), strict=True):
+            if tensor is not None:
+                assert tensor.value is not None
+                row[:channels] = tensor.value.reshape(-1)
+        name = f"ends:{factor.name}:{bias.name if bias else ''}:{channels}"
+        constants = encoder.literal(name, packed.reshape(-1))
+        return cls(*inputs, constants, encoder.scratch(4 * (3 * blocks + 1), full=True), blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How codes lie in tiles: ivec4s in all, rows, fours along K, constants of the kernel."""
+
+    count: int
+    rows: int
+    vectors: int
+    spec: dict[str, int]
+
+
+def code_numbers(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
+    """Return codes less their zero point, in float32, in the order of the numbers."""
+    vectors = _vectors(x)
+    made = encoder.scratch(4 * vectors, full=True)
+    _dispatch("rows", x, made, dynamic, Tiles(vectors, 0, 0, {}), encoder)
+    return made
+
+
+def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
+    """Return codes as bytes, four to a word, in the order of the numbers."""
+    vectors = _vectors(x)
+    made = encoder.scratch(vectors, DType.INT32)
+    _dispatch("words", x, made, dynamic, Tiles(vectors, 0, 0, {}), encoder)
+    return made
+
+
+def code_tiles(x: Tensor, dynamic: Dynamic, tiles: Tiles, encoder: VulkanEncoder) -> Tensor:
+    """Return rows of codes as words of four, tile by tile."""
+    made = encoder.scratch(4 * tiles.count, DType.INT32)
+    _dispatch("tile", x, made, dynamic, tiles, encoder)
+    return made
+
+
+def _vectors(x: Tensor) -> int:
+    return ceil_div(storage_elements(x.shape, x.layout), 4)
+
+
+def _dispatch(
+    form: kernels.DynamicCodesForm,
+    x: Tensor,
+    made: Tensor,
+    dynamic: Dynamic,
+    tiles: Tiles,
+    encoder: VulkanEncoder,
+) -> None:
+    load = "texel" if form == "tile" else encoder.load
+    shader = kernels.dynamic_codes(form=form, load=load)
+    tensors = [x, dynamic.scale, dynamic.point, dynamic.constants, made, dynamic.ends]
+    params = kernels.DynamicCodesParams(
+        count=tiles.count, rows=tiles.rows, vectors=tiles.vectors, blocks=dynamic.blocks
+    )
+    count = max(tiles.count, 3 * dynamic.blocks + 1)
+    encoder.dispatch_linear(shader, tensors, params, count, tiles.spec)
