@@ -17,16 +17,17 @@ from vkmnn.cpu_fallback.registry import (
     sum_dtype,
     widen,
 )
-from vkmnn.cpu_fallback.requantize import requantized
+from vkmnn.cpu_fallback.requantize import dynamic_codes, requantized
 from vkmnn.cpu_fallback.unary import activate, finish
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
 from vkmnn.ir.ops import (
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
     QuantizedConvolutionAttrs,
 )
-from vkmnn.shape.windows import Window, conv_window, deconv_window
+from vkmnn.shape.windows import Direct, Window, conv_window, deconv_window
 
 
 def _padded(x: AnyArray, window: Window) -> AnyArray:
@@ -93,9 +94,7 @@ def _add_bias(result: AnyArray, bias: AnyArray | None) -> AnyArray:
     return result if bias is None else result + widen(bias).reshape(-1, *(1,) * (result.ndim - 2))
 
 
-def _convolve(
-    attrs: ConvolutionAttrs | QuantizedConvolutionAttrs, x: AnyArray, w: AnyArray
-) -> AnyArray:
+def _convolve(attrs: Direct, x: AnyArray, w: AnyArray) -> AnyArray:
     if x.ndim != w.ndim or x.shape[1] != w.shape[1] * attrs.group or w.shape[0] % attrs.group:
         raise ShapeError(f"input {x.shape} does not fit weight {w.shape} with group {attrs.group}")
     window = conv_window(attrs, x.shape[2:], w.shape[2:])
@@ -128,6 +127,18 @@ def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Inputs) -> list[AnyArr
     each = required(inputs, 4).astype(np.float32).reshape(-1, *(1,) * (sums.ndim - 2))
     codes = requantized(sums, each, optional(inputs, 3), attrs, optional(inputs, 5))
     return [codes.astype(dtype, copy=False)]
+
+
+@cpu_execution("DynamicQuantizeConvolution")
+def _dynamic(op: Op[DynamicQuantizeConvolutionAttrs], inputs: Inputs) -> list[AnyArray]:
+    attrs, x, w = op.attrs, required(inputs, 0), required(inputs, 1)
+    factor, scale, point = (required(inputs, index).reshape(-1) for index in (4, 5, 6))
+    codes = dynamic_codes(x, scale, point).astype(np.float64)
+    sums = _convolve(attrs, codes, w.astype(np.float64)).astype(np.float32)
+    result = sums * (factor * scale).reshape(-1, *(1,) * (sums.ndim - 2))
+    result = _add_bias(result, optional(inputs, 2))
+    result = finish(result, optional(inputs, 3), attrs.residual, attrs.activation)
+    return [result.astype(np.float32, copy=False)]
 
 
 def _deconvolve(x: AnyArray, w: AnyArray, window: Window, group: int) -> AnyArray:

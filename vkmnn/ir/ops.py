@@ -240,6 +240,32 @@ class QuantizedConvolutionAttrs(OpAttrs):
 
 
 @op_type(
+    "DynamicQuantizeConvolution",
+    inputs=(7, 7),
+    flops=cost.convolution_flops,
+    host=HostWork(cost.convolution_numbers, cost.convolution_steps, 3e-10, blas=True),
+)
+@dataclass(frozen=True, slots=True)
+class DynamicQuantizeConvolutionAttrs(OpAttrs):
+    """y = act(conv(c, w) · (factor · scale) + bias + residual), where c are codes of x.
+
+    Inputs: x, w (constant int8 or int16), bias [O] or absent, residual in y's shape or absent
+    (`residual`, of RESIDUAL_KINDS, says where it comes in), factor [O] or [1], constant, scale and
+    point. Codes are those of `DynamicQuantizeMatMul`; pads are zeros. Window and group:
+    `ConvolutionAttrs`.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    group: int
+    auto_pad: str
+    activation: Activation = NO_ACTIVATION
+    residual: str = "ADD_BEFORE"
+
+
+@op_type(
     "Deconvolution",
     inputs=(2, 3),
     flops=cost.deconvolution_flops,

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from vkmnn.errors import ShapeError
 from vkmnn.ir import Op
-from vkmnn.ir.ops import ConvolutionAttrs, DeconvolutionAttrs, QuantizedConvolutionAttrs
+from vkmnn.ir.ops import (
+    ConvolutionAttrs,
+    DeconvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
+    QuantizedConvolutionAttrs,
+)
 from vkmnn.shape.common import (
     Infos,
     Outputs,
@@ -64,8 +69,15 @@ def _quantized(op: Op[QuantizedConvolutionAttrs], inputs: Infos, values: Values)
     return [(same_dtype(inputs, 0, 2, 3, 4), output)]
 
 
+@size_computer("DynamicQuantizeConvolution")
+def _dynamic(op: Op[DynamicQuantizeConvolutionAttrs], inputs: Infos, values: Values) -> Outputs:
+    output = _results(op, inputs)
+    return [(same_dtype(inputs, 0, 2, 3, 4, 5, 6), output)]
+
+
 @shape_rule("Convolution")
 @shape_rule("QuantizedConvolution")
+@shape_rule("DynamicQuantizeConvolution")
 def _named_convolution(op: Op[Direct], facts: Facts) -> list[Found]:
     attrs, x, w = op.attrs, facts.shape(op), facts.shape(op, 1)
     if x is None:

@@ -13,13 +13,14 @@ from vkmnn.ir import Dim
 from vkmnn.ir.ops import (
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
     PoolingAttrs,
     QuantizedConvolutionAttrs,
 )
 from vkmnn.records import dataclass
 from vkmnn.shape.symbolic.dims import DimAlgebra
 
-Direct = ConvolutionAttrs | QuantizedConvolutionAttrs
+Direct = ConvolutionAttrs | DynamicQuantizeConvolutionAttrs | QuantizedConvolutionAttrs
 """Attributes of convolutions that are not transposed."""
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")

@@ -135,7 +135,7 @@ def _convolution(op: Op[ConvolutionAttrs], inputs: Operands, outputs: Outputs) -
     return cuts + _images_and_rows(op, inputs, outputs)
 
 
-@CUTS.register("QuantizedConvolution")
+@CUTS.register("QuantizedConvolution", "DynamicQuantizeConvolution")
 def _images_and_rows(op: Op[Direct], inputs: Operands, outputs: Outputs) -> list[Cut]:
     """Images, then rows with what their windows reach over."""
     attrs, x, w = op.attrs, _given(inputs, 0), _given(inputs, 1)

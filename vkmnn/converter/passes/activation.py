@@ -16,6 +16,7 @@ from vkmnn.ir.ops import (
     BinaryAttrs,
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
     DynamicQuantizeMatMulAttrs,
     GroupNormAttrs,
     MatMulAttrs,
@@ -28,6 +29,7 @@ from vkmnn.records import dataclass
 FusedAttrs = (
     ConvolutionAttrs
     | DeconvolutionAttrs
+    | DynamicQuantizeConvolutionAttrs
     | DynamicQuantizeMatMulAttrs
     | MatMulAttrs
     | MatMulNBitsAttrs
@@ -38,7 +40,13 @@ FusedAttrs = (
 """Attributes of the ops that apply an activation before they store their result."""
 
 
-_WITH_RESIDUAL = ConvolutionAttrs | DynamicQuantizeMatMulAttrs | MatMulAttrs | MatMulNBitsAttrs
+_WITH_RESIDUAL = (
+    ConvolutionAttrs
+    | DynamicQuantizeConvolutionAttrs
+    | DynamicQuantizeMatMulAttrs
+    | MatMulAttrs
+    | MatMulNBitsAttrs
+)
 _MOVEMENT = (*RESHAPES, "Transpose", "DepthToSpace", "SpaceToDepth")
 """Ops that give every element of their input exactly once: functions of elements pass them."""
 

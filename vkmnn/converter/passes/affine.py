@@ -20,6 +20,7 @@ from vkmnn.ir.ops import (
     Activation,
     ConvolutionAttrs,
     DeconvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
     DynamicQuantizeMatMulAttrs,
     MatMulAttrs,
     MatMulNBitsAttrs,
@@ -151,13 +152,15 @@ class _Target:
 
 
 def _conv_channels(
-    op: Op[ConvolutionAttrs] | Op[DeconvolutionAttrs], index: GraphIndex
+    op: Op[ConvolutionAttrs] | Op[DeconvolutionAttrs] | Op[DynamicQuantizeConvolutionAttrs],
+    index: GraphIndex,
 ) -> Channels | None:
     attrs, shape = op.attrs, index.static_shape(op.inputs[1])
     if shape is None:
         return None
     spatial = len(attrs.kernel)
-    size = shape[0] if isinstance(attrs, ConvolutionAttrs) else shape[1] * attrs.group
+    turned = isinstance(attrs, DeconvolutionAttrs)
+    size = shape[1] * attrs.group if turned else shape[0]
     return Channels(-1 - spatial, size, 2 + spatial)
 
 
@@ -220,6 +223,7 @@ def _scale_scale(op: Op, index: GraphIndex, scale: Vector) -> Array | None:
 _TARGETS: dict[str, _Target] = {
     "Convolution": _Target(_conv_channels, _scale_conv),
     "Deconvolution": _Target(_conv_channels, _scale_deconv),
+    "DynamicQuantizeConvolution": _Target(_conv_channels, _scale_codes),
     "DynamicQuantizeMatMul": _Target(_matmul_channels, _scale_codes),
     "MatMul": _Target(_matmul_channels, _scale_matmul),
     "MatMulNBits": _Target(_codes_channels, _scale_codes),
@@ -229,6 +233,7 @@ _TARGETS: dict[str, _Target] = {
 _Attrs = (
     ConvolutionAttrs
     | DeconvolutionAttrs
+    | DynamicQuantizeConvolutionAttrs
     | DynamicQuantizeMatMulAttrs
     | MatMulAttrs
     | MatMulNBitsAttrs

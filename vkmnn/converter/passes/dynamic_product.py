@@ -34,15 +34,17 @@ class FuseDynamicProduct(PatternPass[_Match]):
     roots = frozenset({"BinaryOp"})
 
     def match(self, op: Op, index: GraphIndex) -> _Match | NoMatch:
-        for sums, scales in _both(binary_parts(op, "MUL")):
+        for sums, scales in both_ways(binary_parts(op, "MUL")):
             product = index.producer_of_type(sums, "QuantizedMatMul")
             if product is None or not index.read_once(sums) or not _is_plain(product, index):
                 continue
             weights = index.constants[product.inputs[1]]
             columns = weights.shape[0 if product.attrs.transpose_b else 1]
-            found = _range_of(product.inputs[0], product.inputs[_POINT], index)
-            factor = None if found is None else _factor(scales, found.outputs[0], index)
-            if found is None or factor is None or not _by_column(factor, columns):
+            found = range_of(product.inputs[0], index)
+            if found is None or found.outputs[1] != product.inputs[_POINT]:
+                continue
+            factor = factor_of(scales, found.outputs[0], index)
+            if factor is None or not _by_column(factor, columns):
                 continue
             if not index.same_shape(op.outputs[0], sums):
                 continue
@@ -58,7 +60,8 @@ class FuseDynamicProduct(PatternPass[_Match]):
         index.replace(op, Op("DynamicQuantizeMatMul", product.name, inputs, outputs, attrs, source))
 
 
-def _both(operands: tuple[str, str] | None) -> tuple[tuple[str, str], ...]:
+def both_ways(operands: tuple[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """Return operands in either order."""
     return () if operands is None else (operands, operands[::-1])
 
 
@@ -73,11 +76,12 @@ def _is_plain(op: Op[QuantizedMatMulAttrs], index: GraphIndex) -> bool:
     return whole and index.scalar(op.inputs[_FACTOR]) == 1.0
 
 
-def _range_of(codes: str, point: str, index: GraphIndex) -> Op | None:
+def range_of(codes: str, index: GraphIndex) -> Op | None:
     """Return the DynamicRange by which a tensor became codes less their zero point."""
-    found = index.producer_of_type(point, "DynamicRange")
     less = binary_parts(index.producer(codes), "SUB")
-    if found is None or less is None or less[1] != point or found.outputs[1] != point:
+    point = less[1] if less else ""
+    found = index.producer_of_type(point, "DynamicRange")
+    if found is None or less is None or found.outputs[1] != point:
         return None
     below = binary_parts(index.producer(less[0]), "MIN")
     chosen = index.producer_of_type(below[0], "Select") if below else None
@@ -97,11 +101,11 @@ def _range_of(codes: str, point: str, index: GraphIndex) -> Op | None:
     return found if divided == (found.inputs[0], found.outputs[0]) else None
 
 
-def _factor(scales: str, scale: str, index: GraphIndex) -> Array | None:
+def factor_of(scales: str, scale: str, index: GraphIndex) -> Array | None:
     """Return the finite constant of a product of `scale` and a constant, or of `scale` alone."""
     if scales == scale:
         return np.ones(1, np.float32)
-    for name, other in _both(binary_parts(index.producer(scales), "MUL")):
+    for name, other in both_ways(binary_parts(index.producer(scales), "MUL")):
         factor = index.constant(other)
         if name == scale and factor is not None and factor.dtype == np.float32:
             return factor if bool(np.isfinite(factor).all()) else None

@@ -27,6 +27,7 @@ from vkmnn.converter.passes.common_subexpression import MergeCommonSubexpression
 from vkmnn.converter.passes.constant_folding import FoldConstants
 from vkmnn.converter.passes.dead_code import RemoveDeadCode
 from vkmnn.converter.passes.decode_codes import DecodeCodes, DecodeParts
+from vkmnn.converter.passes.dynamic_convolution import FuseDynamicConvolution
 from vkmnn.converter.passes.dynamic_product import FuseDynamicProduct, MergeDynamicProducts
 from vkmnn.converter.passes.elementwise import FuseElementwise
 from vkmnn.converter.passes.group_norm import FuseGroupNorm
@@ -92,6 +93,7 @@ def default_passes(evaluate: Evaluator) -> tuple[Pass, ...]:
         FuseCodeOffset(),
         FuseCodeTable(evaluate),
         FuseDynamicProduct(),
+        FuseDynamicConvolution(),
         FuseElementwise(),
         SimplifySoftplus(),
         FuseLayerNorm(),

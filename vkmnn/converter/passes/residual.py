@@ -10,6 +10,7 @@ from vkmnn.ir.graph import Op
 from vkmnn.ir.ops import (
     BinaryAttrs,
     ConvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
     DynamicQuantizeMatMulAttrs,
     MatMulAttrs,
     MatMulNBitsAttrs,
@@ -18,8 +19,20 @@ from vkmnn.records import dataclass
 
 _LONGEST_BRANCH = 16
 
-_Attrs = ConvolutionAttrs | DynamicQuantizeMatMulAttrs | MatMulAttrs | MatMulNBitsAttrs
-_TYPES = ("Convolution", "DynamicQuantizeMatMul", "MatMul", "MatMulNBits")
+_Attrs = (
+    ConvolutionAttrs
+    | DynamicQuantizeConvolutionAttrs
+    | DynamicQuantizeMatMulAttrs
+    | MatMulAttrs
+    | MatMulNBitsAttrs
+)
+_TYPES = (
+    "Convolution",
+    "DynamicQuantizeConvolution",
+    "DynamicQuantizeMatMul",
+    "MatMul",
+    "MatMulNBits",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "binary": ("BinaryOp",),
     "cached_attention": ("CachedAttention",),
     "cast": ("BitCast", "Cast"),
-    "convolution": ("Convolution", "QuantizedConvolution"),
+    "convolution": ("Convolution", "DynamicQuantizeConvolution", "QuantizedConvolution"),
     "cum_sum": ("CumProd", "CumSum"),
     "deconvolution": ("Deconvolution",),
     "deform_columns": ("DeformColumns",),

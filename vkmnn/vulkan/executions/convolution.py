@@ -11,7 +11,12 @@ import numpy as np
 
 from vkmnn.core.execution import Layouts, Rejection
 from vkmnn.ir import Activation, Array, AttrsT, DType, Layout
-from vkmnn.ir.ops import NO_ACTIVATION, ConvolutionAttrs, QuantizedConvolutionAttrs
+from vkmnn.ir.ops import (
+    NO_ACTIVATION,
+    ConvolutionAttrs,
+    DynamicQuantizeConvolutionAttrs,
+    QuantizedConvolutionAttrs,
+)
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.shape.windows import conv_window
 from vkmnn.vulkan.byte_codes import code_shift, shift_of_codes
@@ -19,6 +24,7 @@ from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
 from vkmnn.vulkan.fp16 import Fp16Rule
+from vkmnn.vulkan.gemm.dynamic import Dynamic, code_numbers, code_words
 from vkmnn.vulkan.gemm.encode import encode_convolution, plain_end_us
 from vkmnn.vulkan.gemm.job import ConvJob
 from vkmnn.vulkan.gemm.problem import ConvProblem
@@ -31,7 +37,9 @@ from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 BLOCK = 4
 FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
-_Direct = TypeVar("_Direct", ConvolutionAttrs, QuantizedConvolutionAttrs)
+_Direct = TypeVar(
+    "_Direct", ConvolutionAttrs, QuantizedConvolutionAttrs, DynamicQuantizeConvolutionAttrs
+)
 
 
 class ConvolutionBase(VulkanExecution[AttrsT]):
@@ -221,3 +229,44 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
         else:
             weights = replace(weights, key="bytes", shift=shift)
         return replace(job, weights=weights, join=requantize.join, requantize=requantize)
+
+
+@vulkan_execution("DynamicQuantizeConvolution")
+class DynamicQuantizeConvolutionExecution(DirectConvolution[DynamicQuantizeConvolutionAttrs]):
+    """Codes of the input, then their convolution by bytes, which ends with both scales."""
+
+    fp16_rule = Fp16Rule.FULL
+    weights = (DType.INT8, DType.INT16)
+
+    @property
+    def late(self) -> bool:
+        """True: sums are multiplied when they are complete."""
+        return True
+
+    def prepare(self, info: DeviceInfo) -> None:
+        """Refuse weights, biases and factors that are computed, too."""
+        super().prepare(info)
+        weights = self.operand(1)
+        if shift_of(weights) is None:
+            raise Rejection(f"'{weights.name}' is not constant, or bytes do not hold its numbers")
+        for tensor in (self.optional(2), self.operand(4)):
+            if tensor is not None and tensor.value is None:
+                raise Rejection(f"'{tensor.name}' is not constant")
+
+    def layouts(self) -> Layouts:
+        """The factors stay plain, too."""
+        (wanted, made) = super().layouts()
+        return [*wanted, *[Layout.NCHW] * 3], made
+
+    def job(self, encoder: VulkanEncoder) -> ConvJob:
+        """Return what is to be recorded; tensors have their final layouts."""
+        attrs = self.attrs
+        job = self._direct(encoder, attrs.activation, attrs.residual)
+        channels, shift = job.problem.channels, shift_of(job.weights.tensor)
+        by = self.operand(5), self.operand(6)
+        dynamic = Dynamic.of(by, self.operand(4), job.bias, channels, encoder)
+        # Products of vectors have no kernel that reads codes of a byte.
+        several = job.problem.pixels > 1
+        x = (code_words if several else code_numbers)(job.x, dynamic, encoder)
+        weights = replace(job.weights, key="bytes", shift=shift)
+        return replace(job, x=x, weights=weights, bias=dynamic.ends, dynamic=dynamic)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from vkmnn.core.tensor import Tensor
@@ -73,7 +75,7 @@ def code_numbers(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
 def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
     """Return codes as bytes, four to a word, in the order of the numbers."""
     vectors = _vectors(x)
-    made = encoder.scratch(vectors, DType.INT32)
+    made = replace(encoder.scratch(4 * vectors, full=True), codes=0)
     _dispatch("words", x, made, dynamic, Tiles(vectors, 0, 0, {}), encoder)
     return made
 

@@ -22,6 +22,7 @@ CODE_REWRITES = (*EXACT_REWRITES, by_whole_winograd)
 def rewrite(job: ConvJob, encoder: VulkanEncoder) -> ConvJob | None:
     """Record what rewrites need, and return the convolution that remains, if one does."""
     rest: ConvJob | None = job
-    for step in CODE_REWRITES if job.requantize else REWRITES:
+    steps = CODE_REWRITES if job.requantize else EXACT_REWRITES if job.dynamic else REWRITES
+    for step in steps:
         rest = step(rest, encoder) if rest else None
     return rest
