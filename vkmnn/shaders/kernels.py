@@ -3739,8 +3739,8 @@ def dynamic_codes(
 
     Codes of numbers by a scale and a zero point that are computed, as ONNX's
     DynamicQuantizeLinear makes them. "rows": less their zero point, in the order of `x`; "words":
-    as bytes less 128, four to a word; an invocation makes four. "tile": the same words, of rows
-    in tiles, as `matmul_pack` has them; an invocation makes four of a lane. `ends` is what
+    as bytes less 128, four to a word; an invocation takes four vec4s. "tile": the same words, of
+    rows in tiles, as `matmul_pack` has them; an invocation makes four of a lane. `ends` is what
     products bind as their bias: see `gemm/dynamic.py`.
     """
     return _find(

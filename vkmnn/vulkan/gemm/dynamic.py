@@ -56,7 +56,10 @@ class Dynamic:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How codes lie in tiles: ivec4s in all, rows, fours along K, constants of the kernel."""
+    """How codes lie in tiles: ivec4s in all, rows, fours along K, constants of the kernel.
+
+    Where they lie as the numbers do, `vectors` are the fours of all.
+    """
 
     count: int
     rows: int
@@ -68,15 +71,16 @@ def code_numbers(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
     """Return codes less their zero point, in float32, in the order of the numbers."""
     vectors = _vectors(x)
     made = encoder.scratch(4 * vectors, full=True)
-    _dispatch("rows", x, made, dynamic, Tiles(vectors, 0, 0, {}), encoder)
+    _dispatch("rows", x, made, dynamic, Tiles(ceil_div(vectors, 4), 0, vectors, {}), encoder)
     return made
 
 
 def code_words(x: Tensor, dynamic: Dynamic, encoder: VulkanEncoder) -> Tensor:
     """Return codes as bytes, four to a word, in the order of the numbers."""
     vectors = _vectors(x)
-    made = replace(encoder.scratch(4 * vectors, full=True), codes=0)
-    _dispatch("words", x, made, dynamic, Tiles(vectors, 0, 0, {}), encoder)
+    count = ceil_div(vectors, 4)
+    made = replace(encoder.scratch(16 * count, full=True), codes=0)
+    _dispatch("words", x, made, dynamic, Tiles(count, 0, vectors, {}), encoder)
     return made
 
 
