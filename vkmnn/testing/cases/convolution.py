@@ -21,6 +21,7 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.testing.case import Case, Variant, op_case, shader_cases
 from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
+from vkmnn.testing.cases.dynamic import dynamic_convolution
 from vkmnn.testing.cases.pooled import pooled_tiles, tile_of
 from vkmnn.testing.cases.shapes import whole
 
@@ -257,6 +258,9 @@ def _narrow_tiles(make: Maker) -> Iterator[Case]:
     volume, kernel = (2, 5, 5, 4, 7), (3, 5, 2, 3, 2)
     apart = VOLUME["dilations"]
     yield make.in_bytes(volume, kernel, -9, pads=VOLUME["pads"], dilations=apart, residual=True)
+    yield dynamic_convolution(x, w, 0, strides=(2, 1), pads=(1, 0, 2, 3), shift=13)
+    yield dynamic_convolution((3, 16, 4, 3), (120, 8, 2, 2), 1, pads=(0, 1, 1, 0), group=2)
+    yield dynamic_convolution((1, 13, 1, 1), (37, 13, 1, 1), 2)
 
 
 @shader_cases("conv_tile")
@@ -322,6 +326,7 @@ def conv_dot(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((3, 16, 4, 3), (2 * rows, 8, 2, 2), -1, pads=(0, 1, 1, 0), group=2)
     yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), -9, pads=VOLUME["pads"])
     yield make.in_bytes((1, 3, 19, 28), (6, 3, 1, 1), -255)
+    yield dynamic_convolution((2, 9, rows // 8 + 1, 8), (rows + 6, 9, 3, 5), pads=(2, 0, 3, 4))
 
 
 @shader_cases("conv_row")
@@ -337,6 +342,8 @@ def conv_row(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 3), -9, pads=(1, 0, 2, 0, 2, 1))
     yield make.in_bytes((1, 3, 19, 30), (6, 3, 3, 3), -255, residual=True, floats="read")
     yield make.in_bytes((2, 6, 13), (5, 6, 3), -77, pads=(1, 1), residual=True, floats="made")
+    yield dynamic_convolution((2, 9, 7, 12), (6, 9, 2, 3), dilations=(3, 1), pads=(2, 2, 3, 4))
+    yield dynamic_convolution((3, 16, 4, 6), (120, 8, 2, 3), 2, pads=(0, 1, 1, 0), group=2)
 
 
 @shader_cases("conv_coop")
@@ -402,6 +409,7 @@ def conv_codes_coop(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((1, 2 * grouped, 3, 5), (24, grouped, 1, 1), -1, group=2, residual=True)
     yield make.in_bytes((0, 7, 5, 5), (4, 7, 3, 3), -9)
     yield make.in_bytes((1, 1, 1, 1), (2, 1, 1, 1), -255)
+    yield dynamic_convolution(window, (columns + 6, 21, 3, 5), pads=(2, 0, 3, 4))
     if rows == 32:
         yield make.in_bytes(x, w, -77, dilations=(2, 3), residual=True, floats="made")
         yield make.in_bytes((3, 16, 4, 3), (120, 8, 2, 2), -1, pads=(0, 1, 1, 0), group=2)
@@ -436,6 +444,7 @@ def conv_depthwise(variant: Variant) -> Iterator[Case]:
         yield make.in_bytes(x, w, 5, strides=(3, 2), group=7, residual=True, floats="read")
         yield make.in_bytes(x, w, -9, dilations=(2, 3), group=7, residual=True, floats="made")
         yield make.in_bytes((2, 5, 5, 4, 7), (5, 1, 2, 3, 2), 0, group=5, pads=VOLUME["pads"])
+        yield dynamic_convolution(x, w, pads=(1, 0, 2, 3), group=7, shift=5)
         return
     yield make(
         (2, 7, 9, 5),
@@ -479,6 +488,7 @@ def conv_strip(variant: Variant) -> Iterator[Case]:
         yield make.codes((0, 3, 7, 7), (3, *w), strides=strides, group=3)
         x = (2, 7, 6, 9)
         yield make.in_bytes(x, (7, *w), -57, strides=strides, pads=around, group=7, residual=True)
+        yield dynamic_convolution(x, (7, *w), strides=strides, pads=around, group=7)
         yield make.in_bytes(
             (1, 5, 7, 8), (5, *w), 0, strides=strides, pads=around, group=5, table=True
         )
@@ -524,6 +534,7 @@ def conv_gather(variant: Variant) -> Iterator[Case]:
         yield make.in_bytes(x, w, 5, strides=(3, 2), group=3, residual=True, floats="read")
         yield make.in_bytes(x, w, -9, dilations=(2, 3), group=3, residual=True, floats="made")
         yield make.in_bytes((2, 2, 5, 4, 7), (6, 1, 2, 3, 2), 0, group=2, pads=VOLUME["pads"])
+        yield dynamic_convolution(x, w, pads=(1, 0, 2, 3), group=3, shift=5)
         return
     yield make(
         (2, 6, 9, 5),
