@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.op.vulkan.harness import device
-from vkmnn.ir.ops import QuantizedMatMulAttrs
+from vkmnn.ir.ops import DynamicQuantizeMatMulAttrs, QuantizedMatMulAttrs
 from vkmnn.opening import load_network
 from vkmnn.testing.case import Case
 from vkmnn.testing.fuzz.oracle import Oracle
@@ -57,7 +57,7 @@ def made_of(
 
 def assert_dots(
     model: onnx.ModelProto, feeds: Mapping[str, Array], tile: Any, want: Array
-) -> list[QuantizedMatMulAttrs]:
+) -> list[QuantizedMatMulAttrs | DynamicQuantizeMatMulAttrs]:
     """Run a model with a tile of dot products; return the products' attributes."""
     if "integer_dot" not in device().info.features:
         pytest.skip("no integer dot products")
@@ -66,7 +66,8 @@ def assert_dots(
     case = Case(graph, feeds, 0, 0, takes=takes)
     result = run_case(case, device(), {}, expected=[want])
     assert any(name.startswith(f"matmul_dot_{tile.name}_") for name in result.dispatched)
-    return [op.attrs for op in graph.ops if isinstance(op.attrs, QuantizedMatMulAttrs)]
+    kinds = QuantizedMatMulAttrs | DynamicQuantizeMatMulAttrs
+    return [op.attrs for op in graph.ops if isinstance(op.attrs, kinds)]
 
 
 @TILES

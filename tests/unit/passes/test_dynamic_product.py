@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from vkmnn.converter.passes.activation import FuseActivation
 from vkmnn.converter.passes.affine import FoldAffine
+from vkmnn.converter.passes.dynamic_convolution import FuseDynamicConvolution
 from vkmnn.converter.passes.dynamic_product import FuseDynamicProduct, MergeDynamicProducts
+from vkmnn.converter.passes.residual import FuseResidual
 
 FUSE, MERGE = FuseDynamicProduct(), MergeDynamicProducts()
 BOUNDS = {"low": -np.inf, "high": np.inf, "transpose_a": False, "transpose_b": False}
@@ -90,6 +93,40 @@ def test_a_bias_comes_in(net, check):
     y = Quantised(net, net.input(5, 8)).product()
     done = check(net.binary("MUL", bias, y), FUSE, FoldAffine())
     assert done.types[-1] == "BinaryOp"
+
+
+def convolved(net, made, outputs=6, factor=1.0, bias=0.0, **attrs):
+    w = net.random.integers(-128, 128, (outputs, 4, 3, 3)).astype(np.int8)
+    inputs = [net.const(w), net.const(np.full(outputs, bias, "f4")), ""]
+    inputs.append(net.const(np.full(outputs, factor, "f4")))
+    ones = (1, 1)
+    window = {"kernel": (3, 3), "strides": ones, "dilations": ones, "pads": ones * 2, "group": 1}
+    bounds = {"low": -np.inf, "high": np.inf, "auto_pad": "NOTSET"}
+    return net.op("QuantizedConvolution", made.codes, *inputs, **window, **bounds, **attrs)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (6, 1, 1), (1, 6, 1, 1)])
+def test_convolutions_take_all_that_follows(net, check, shape):
+    x = net.input(2, 4, 5, 7)
+    made = Quantised(net, x)
+    factor = net.const(np.full(shape, 0.02, np.float32))
+    y = net.binary("MUL", convolved(net, made), net.binary("MUL", made.scale, factor))
+    y = net.binary("ADD", y, net.const(net.random.standard_normal((1, 6, 1, 1)).astype("f4")))
+    y = net.unary("RELU", net.binary("ADD", y, net.input(2, 6, 5, 7)))
+    passes = FuseDynamicConvolution(), FoldAffine(), FuseResidual(), FuseActivation()
+    done = check(y, *passes)
+    assert done.types == ["DynamicRange", "DynamicQuantizeConvolution"]
+
+
+@pytest.mark.parametrize("what", ["factor", "bias", "rows", "scale", "sums", "bounds"])
+def test_other_convolutions_stay(net, check, what):
+    x = net.input(2, 4, 5, 7)
+    made = Quantised(net, x, highest=200.0 if what == "bounds" else 255.0)
+    more = {"factor": {"factor": 0.5}, "bias": {"bias": 1.0}, "scale": {"scale": 2.0}}
+    sums = convolved(net, made, **more.get(what, {}))
+    by = net.const(np.ones(7 if what == "rows" else 1, np.float32))
+    y = net.binary("MUL", sums, net.binary("MUL", made.scale, by))
+    assert check((y, sums) if what == "sums" else y, FuseDynamicConvolution()).rewrites == 0
 
 
 def headed(net, y):

@@ -182,3 +182,27 @@ def dynamic_products(s: Sketch) -> None:
             y = s.one("Relu", y)
         if s.chance(0.4):
             s.one("Add", y, s.fresh("float32", [*rows, columns], FINITE))
+
+
+@pattern
+def dynamic_convolutions(s: Sketch) -> None:
+    """Convolutions of what is quantised by its own range, with all that may follow."""
+    x = image(s, "float32", s.choose(1, 2, 2), FINITE)
+    for _ in range(s.choose(1, 2)):
+        codes, scale, zero = s.node("DynamicQuantizeLinear", [x], 3)
+        kernel, attributes = geometry(s, x.shape[2:])
+        group = groups(s, x.shape[1])
+        filters, dtype = group * s.size(9), s.choose("int8", "uint8")
+        shape = [filters, x.shape[1] // group, *kernel]
+        w = s.parameter(s.weight(dtype, shape, BYTES[dtype]).array, dtype, 1.0)
+        point = s.parameter(s.weight(dtype, [], ZEROS[dtype]).array, dtype, 1.0)
+        sums = s.one("ConvInteger", codes, w, zero, point, group=group, **attributes)
+        each = s.choose([], [1], [filters, *[1] * len(kernel)])
+        factor = s.parameter(s.weight("float32", each, SCALES).array, "float32", 0.9)
+        x = s.one("Mul", s.one("Cast", sums, to=1), s.one("Mul", scale, factor))
+        if s.chance(0.6):
+            x = s.one("Add", x, s.weight("float32", [1, filters, *[1] * len(kernel)], FINITE))
+        if s.chance(0.3):
+            x = s.one("Add", x, s.one("Neg", x))
+        if s.chance(0.4):
+            x = s.one("Relu", x)
