@@ -6187,8 +6187,7 @@ def matmul_rotate(
     reach them by a rotation of the subgroup, so lane l works on row (l + j) mod lanes in step j.
     Of bytes (`w8`, `c8`), an ivec4 of `b` holds four k of four columns. Of codes (`c8`), those of
     `a` lie tile by tile and block of k by block (`matmul_pack`): a lane loads its rows of a tile
-    at once. With POINTED, what is added to their bytes comes after the biases
-    (`gemm/dynamic.py`).
+    at once. With SHIFTED, what is added to bytes comes after the biases.
     """
     return _find(
         "matmul_rotate",

@@ -5,6 +5,7 @@ See docs/decisions/quantized-graphs.md for the reasons.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isfinite
 
 import numpy as np
@@ -15,6 +16,11 @@ from vkmnn.ir.ops import CodeMean, LayerNormAttrs, SoftmaxAttrs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.vulkan.device_rules import is_gpu, rotate_lanes
 from vkmnn.vulkan.encoder import loads_of
+
+_SHIFTS = frozenset({"A_SHIFT", "X_SHIFT", "RESIDUAL_SHIFT", "Y_SHIFT"})
+
+Shifts = tuple[int, int, int]
+"""Of a left operand, a residual and a result."""
 
 _BYTE = np.iinfo(np.int8)
 
@@ -61,6 +67,21 @@ def code_spec(**tensors: Tensor | None) -> dict[str, int | bool]:
         if tensor is not None and tensor.codes is not None:
             spec |= {f"{name.upper()}_CODES": True, f"{name.upper()}_SHIFT": tensor.codes}
     return spec
+
+
+def shifts_of(*tensors: Tensor | None) -> Shifts:
+    """Return what is added to bytes of a left operand, a residual and a result; 0 for floats."""
+    left, residual, made = (t.codes or 0 if t is not None else 0 for t in tensors)
+    return left, residual, made
+
+
+def with_shifts(spec: Mapping[str, int | bool]) -> dict[str, int | bool]:
+    """Return constants without those that say what is added to bytes: that follows the biases.
+
+    So one pipeline does for all zero points.
+    """
+    kept = {name: value for name, value in spec.items() if name not in _SHIFTS}
+    return {**kept, "SHIFTED": True}
 
 
 def reads_or_makes_codes(attrs: SoftmaxAttrs | LayerNormAttrs) -> bool:

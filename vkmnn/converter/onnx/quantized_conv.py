@@ -22,7 +22,7 @@ HALF = 16
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Weights less their zero points, [O, C / group, ...], their scales, and the bias in codes."""
+    """Weights less their zero points, [O, C / group, ...], their scales, the bias in their units."""
 
     values: Array
     scale: Array
@@ -31,7 +31,7 @@ class Filters:
     def largest_sum(self, x: Coded) -> int:
         """Return what no part of a sum exceeds."""
         each = x.reach(self.values.reshape(len(self.values), -1), 1)
-        sums = each + np.abs(self.bias.astype(np.int64))
+        sums = each.astype(np.float64) + np.ceil(np.abs(self.bias.astype(np.float64)))
         return int(sums.max(initial=0))
 
 
@@ -51,7 +51,7 @@ def filters_of(w: Fixed, bias: Array | None) -> Filters | None:
     if values.min() >= -128 and values.max() <= 127:
         values = values.astype(np.int8)
     added = np.zeros(outputs, np.int32) if bias is None else bias.reshape(-1)
-    if added.dtype != np.int32 or added.size != outputs:
+    if added.dtype not in (np.int32, np.float32) or added.size != outputs:
         return None
     return Filters(values, w.scale.reshape(-1), added)
 
@@ -63,9 +63,14 @@ def are_ordinary(scale: Array) -> bool:
 
 
 def bias_codes(node: NodeContext, name: str, unit: Array) -> Array | None:
-    """Return a bias in codes whose scales are `unit`, those of the sums; None for others."""
+    """Return a bias in units of `unit`, the scales of the sums; None where it is not known.
+
+    Whole numbers, unless the model has it as floats.
+    """
     added = fixed(node, name)
-    if added is None or (added.zero is not None and added.zero.any()):
+    if added is None:
+        return _float_bias(node, name, unit)
+    if added.zero is not None and added.zero.any():
         return None
     if added.values.dtype != np.int32 or added.values.ndim > 1:
         return None
@@ -73,6 +78,15 @@ def bias_codes(node: NodeContext, name: str, unit: Array) -> Array | None:
     if not same or not np.allclose(added.scale, unit, rtol=1e-6, atol=0):
         return None
     return added.values
+
+
+def _float_bias(node: NodeContext, name: str, unit: Array) -> Array | None:
+    values = node.known_value(name)
+    if values is None or values.dtype != np.float32 or values.ndim != 1:
+        return None
+    with np.errstate(over="ignore"):
+        steps = (values.astype(np.float64) / unit.astype(np.float64)).astype(np.float32)
+    return steps if bool(np.isfinite(steps).all()) else None
 
 
 def convolve_codes(
@@ -129,7 +143,7 @@ def sum_windows(
         node: the node that it is a part of.
         x: whole numbers in float32.
         weights: whole numbers [O, C / group, ...], bytes where they are constant.
-        bias: [O], whole numbers.
+        bias: [O], in units of the sums.
         window: its attributes.
         factor: what sums are multiplied by, before they are rounded and cut off: one, or [O].
         first: a part of the sums; may be absent.

@@ -83,7 +83,7 @@ def multiply_codes(
     """Add a product of codes, and return its result; None where sums may not be exact."""
     if (node.known_rank(a.tensor) or 0) < 2:
         return None
-    added = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max(initial=0))
+    added = 0 if bias is None else int(np.ceil(np.abs(bias.astype(np.float64))).max(initial=0))
     first = ""
     if right.largest + added > EXACT:
         value = node.const_value(right.tensor)
@@ -127,7 +127,7 @@ def sum_products(
         b: the same, or bytes where they are constant.
         product: which of the two are transposed.
         factor: what sums are multiplied by, before they are rounded and cut off: one, or [N].
-        bias: [N], whole numbers.
+        bias: [N], in units of the sums.
         first: a part of the sums; may be absent.
         bounds: where results are cut off.
         taken_b: between what b lies, where it is computed.

@@ -17,7 +17,12 @@ from vkmnn.ir.ops import (
 )
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
-from vkmnn.vulkan.byte_codes import code_shift, keeps_rows_of_codes, shift_of_codes
+from vkmnn.vulkan.byte_codes import (
+    code_shift,
+    keeps_rows_of_codes,
+    shift_of_codes,
+    shifts_of,
+)
 from vkmnn.vulkan.device_rules import MAX_LOOP_ROUNDS, is_gpu
 from vkmnn.vulkan.encoder import VulkanEncoder
 from vkmnn.vulkan.execution import VulkanExecution, vulkan_execution
@@ -187,7 +192,9 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
             first=attrs.first,
             again=self.optional(6),
         )
-        bias = end.pack(self.optional(2), job.problem.n, encoder)
+        left = self._left if job.a.codes is None or self._left is None else job.a.codes
+        shifts = left or 0, *shifts_of(None, job.residual, job.y)[1:]
+        bias = end.pack(self.optional(2), job.problem.n, encoder, shifts=shifts)
         shift = shift_of(job.b)
         return replace(
             job,
@@ -196,7 +203,7 @@ class QuantizedMatMulExecution(ProductExecution[QuantizedMatMulAttrs]):
             requantize=end,
             shift=shift,
             bytes=self._bytes(shift),
-            left=self._left if job.a.codes is None or self._left is None else job.a.codes,
+            left=left,
         )
 
     def _bytes(self, shift: int | None) -> Bytes | None:

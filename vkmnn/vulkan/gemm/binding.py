@@ -9,7 +9,7 @@ from typing import Any, Literal
 from vkmnn.core.tensor import Tensor
 from vkmnn.records import dataclass
 from vkmnn.vulkan.activation import epilogue_of, residual_spec
-from vkmnn.vulkan.byte_codes import code_spec
+from vkmnn.vulkan.byte_codes import code_spec, shifts_of, with_shifts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.dynamic import SPEC as SCALED
 from vkmnn.vulkan.gemm.family import ConvKernel
@@ -48,8 +48,9 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         encoder,
         kernel.elements(problem),
     )
+    shifts = shifts_of(job.x, job.residual, job.y)
     if requantize:
-        bias = requantize.pack(job.bias, problem.channels, encoder)
+        bias = requantize.pack(job.bias, problem.channels, encoder, shifts=shifts)
     elif job.dynamic:
         bias = job.dynamic.ends
     else:
@@ -78,8 +79,8 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         **code_spec(x=job.x, residual=job.residual, y=job.y),
         **(SCALED if job.dynamic else {}),
     }
-    if job.dynamic and job.x.codes is not None:
-        spec["POINTED"] = True
+    if (requantize and any(shifts)) or (job.dynamic and job.x.codes is not None):
+        spec = with_shifts(spec)
     if job.plain_x:
         spec["PLANES"] = problem.inputs
     if job.plain_y:
@@ -127,8 +128,9 @@ def bind_matmul(job: MatMulJob, operands: tuple[Operand, Operand]) -> Binding:
     }
     if problem.dtype == "f32":  # integer products have no activation
         spec |= epilogue.spec
-    if job.dynamic and job.left is not None:
-        spec["POINTED"] = True
+    shifts = job.left or 0, *shifts_of(None, job.residual, job.y)[1:]
+    if job.left is not None and (job.dynamic or any(shifts)):
+        spec = with_shifts(spec)
     if job.plain_y:
         spec["PLAIN_Y"] = True
     # Bindings that the specialization leaves out still need a buffer; any will do.

@@ -13,6 +13,7 @@ from vkmnn.ir.ops import CodeSum
 from vkmnn.records import dataclass
 from vkmnn.shaders import kernels
 from vkmnn.vulkan.activation import Epilogue
+from vkmnn.vulkan.byte_codes import Shifts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 
 SPEC = {"ACTIVATION": kernels.Activation.REQUANTIZE.value}
@@ -62,25 +63,28 @@ class Requantize:
         channels: int,
         encoder: VulkanEncoder,
         more: tuple[str, Array] | None = None,
+        shifts: Shifts = (0, 0, 0),
     ) -> Tensor:
         """Return what kernels bind as the bias: that, the factors, and what comes after rounding.
 
-        Biases and factors fill whole vec4s; then come the scales, and the bounds of a sum, with the
-        first code of the table; what rounds again, by channel; the table, a vec4 for each number.
+        Biases and factors fill whole vec4s; then come the scales, the bounds of a sum, with the
+        first code of the table, and `shifts`; what rounds again, by channel; the table, a vec4 for
+        each number.
         `more` is added to the biases, whole numbers with a name.
         """
         width = ceil_div(channels, 4) * 4
-        packed = np.zeros((2 * width + 8,), np.float32)
+        packed = np.zeros((2 * width + 12,), np.float32)
         for values in (bias.value if bias else None, more[1] if more else None):
             if values is not None:
                 packed[:channels] += values.astype(np.float32)
         packed[width : width + channels] = _value(self.factor).reshape(-1)
-        packed[2 * width + 6 :] = self.scale, self.first
+        packed[2 * width + 6 : -1] = self.scale, self.first, *shifts
         if self.add:
             packed[2 * width :][:3] = self.add.of_x, self.add.of_residual, self.add.unit
             packed[2 * width + 4 :][:2] = self.add.low, self.add.high
         parts = [packed, *self._after(width, channels)]
         name = f"{self.factor.name}:{bias.name if bias else ''}:{self.add}:{self.scale}:{channels}"
+        name += f":{shifts}"
         for tensor in (self.table, self.again):
             name += f":{tensor.name}:{self.first}" if tensor is not None else ""
         if more is not None:
