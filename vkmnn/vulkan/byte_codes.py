@@ -80,8 +80,8 @@ def with_shifts(spec: Mapping[str, int | bool]) -> dict[str, int | bool]:
 
     So one pipeline does for all zero points.
     """
-    kept = {name: value for name, value in spec.items() if name not in _SHIFTS}
-    return {**kept, "SHIFTED": True}
+    left = {name: value for name, value in spec.items() if name not in _SHIFTS}
+    return {**left, "SHIFTED": True}
 
 
 def reads_or_makes_codes(attrs: SoftmaxAttrs | LayerNormAttrs) -> bool:

@@ -79,7 +79,8 @@ def bind_convolution(job: ConvJob, kernel: ConvKernel, encoder: VulkanEncoder) -
         **code_spec(x=job.x, residual=job.residual, y=job.y),
         **(SCALED if job.dynamic else {}),
     }
-    if (requantize and any(shifts)) or (job.dynamic and job.x.codes is not None):
+    # Kernels whose loop is little else make floats of bytes faster with constants.
+    if (requantize and any(shifts) and not single) or (job.dynamic and job.x.codes is not None):
         spec = with_shifts(spec)
     if job.plain_x:
         spec["PLANES"] = problem.inputs
