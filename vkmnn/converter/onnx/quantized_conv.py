@@ -22,7 +22,7 @@ HALF = 16
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Weights less their zero points, [O, C / group, ...], their scales, the bias in their units."""
+    """Weights less their zero points, [O, C / group, ...], their scales, the bias in steps."""
 
     values: Array
     scale: Array
