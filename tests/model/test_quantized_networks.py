@@ -306,3 +306,52 @@ def test_codes_are_the_same_by_dot_products(
         session.run(None, {"x": np.zeros(SHAPE, np.float32)})
         kernels = {choice.taken for choice in session._session.core._main.choices}
     assert any(isinstance(kernel, ConvDot) for kernel in kernels)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("network", [resnet, mobilenet])
+def test_biases_may_be_floats(network: Any, shared: bool, tmp_path: Path) -> None:
+    """As tools leave them, and as PyTorch's exporter shares equal ones: through an Identity."""
+    model = network()
+    source, made = tmp_path / "float.onnx", tmp_path / "quantised.onnx"
+    if shared:
+        for node in [node for node in model.graph.node if node.op_type == "Conv"]:
+            name = f"{node.name}:bias"
+            model.graph.node.insert(0, helper.make_node("Identity", [node.input[2]], [name]))
+            node.input[2] = name
+    onnx.save(onnx.shape_inference.infer_shapes(model), source)
+    extra = {"QuantizeBias": False}
+    quantize_static(source, made, Samples(), **WAYS["per channel"], extra_options=extra)
+    codes = onnx.load(made)
+    types, got = steps(codes, "auto")
+    _, on_host = steps(codes, "cpu")
+    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    (want,) = session.run(None, {"x": x})
+    unit = np.diff(np.unique(want)).min()
+    for other in (on_host, want):
+        assert np.abs(got - other).max() <= 1.01 * unit
+        assert (got == other).mean() >= 0.8
+    assert types["QuantizedConvolution"] == sum(n.op_type == "Conv" for n in model.graph.node)
+    assert types["Convolution"] == types["MatMul"] == 0
+    assert commands(codes) <= commands(network())
+
+
+def test_zero_points_need_no_pipelines_of_their_own(tmp_path: Path) -> None:
+    """Codes of every layer begin elsewhere where nothing cuts them off at zero."""
+
+    def chain(layers: int) -> onnx.ModelProto:
+        net = Builder()
+        x = net.conv("x", 3, 16, 3)
+        for _ in range(layers):
+            x = net.conv(x, 16, 16, 3)
+        return head(net, x, 16)
+
+    def pipelines(layers: int) -> int:
+        made = quantised(chain(layers), "per tensor", tmp_path)
+        with InferenceSession(made, "auto") as session:
+            session.run(None, {"x": np.zeros(SHAPE, np.float32)})
+            return int(session.counters()["pipelines"])
+
+    few = pipelines(2)  # of all sessions so far
+    assert pipelines(8) <= few + 1
