@@ -354,4 +354,4 @@ def test_zero_points_need_no_pipelines_of_their_own(tmp_path: Path) -> None:
             return int(session.counters()["pipelines"])
 
     few = pipelines(2)  # of all sessions so far
-    assert pipelines(8) <= few + 1
+    assert pipelines(8) <= few + 2
