@@ -9,6 +9,16 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
+HALF = 16
+"""Weights whose sums may be too large for float32 are cut into multiples of this and a rest."""
+
+
+def halves(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+    """Return h and l, both small, with values = h · HALF + l."""
+    wide = values.astype(np.int32)
+    high = (wide + HALF // 2) // HALF
+    return high.astype(np.int8), (wide - high * HALF).astype(np.int8)
+
 
 def unpack_codes(packed: npt.NDArray[Any], bits: int) -> Bytes:
     """Return the codes that bytes hold along the last axis, low bits first.

@@ -222,7 +222,8 @@ class QuantizedConvolutionAttrs(OpAttrs):
     too, and joins as `add` says; without that, it is a part of the sum. The result is multiplied
     by `scale`. `taken`: bounds of x, where they are known. Window and group: `ConvolutionAttrs`.
     Input 5, a table, may say what becomes of codes before a residual joins late; its first number
-    is for the code `first`.
+    is for the code `first`. `wide`: sums may have more than 24 bits, up to 28, and still fewer for
+    multiples of 16 in the weights, and for what is left; there is no residual.
     """
 
     kernel: tuple[int, ...]
@@ -237,6 +238,7 @@ class QuantizedConvolutionAttrs(OpAttrs):
     scale: float = 1.0
     taken: tuple[float, float] = (-inf, inf)
     first: int = 0
+    wide: bool = False
 
 
 @op_type(

@@ -17,10 +17,11 @@ from vkmnn.converter.onnx.coded import Coded, Fixed, carried, note_floats
 from vkmnn.converter.onnx.conv import convolution_attrs
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.quantize import Dynamic, along, binary, cast, dynamic_of, whole_codes
-from vkmnn.converter.onnx.quantized_conv import EXACT, HALF, filters_of, halves, sum_windows
+from vkmnn.converter.onnx.quantized_conv import EXACT, filters_of, sum_windows
 from vkmnn.converter.onnx.quantized_matmul import Product, fixed_right, sum_products
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
+from vkmnn.ir.codes import HALF, halves
 from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConvolutionAttrs, MatMulAttrs, UnaryAttrs
 from vkmnn.records import dataclass
 

@@ -10,14 +10,15 @@ import numpy as np
 from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.ir import Array, Op
+from vkmnn.ir.codes import halves
 from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.records import dataclass
 
 EXACT = 1 << 24
 """Sums of whole numbers up to this size are exact in float32, in any order."""
 
-HALF = 16
-"""Weights whose sums may be larger are cut into multiples of this and a rest: two convolutions."""
+WIDE = (1 << 28) - 1
+"""Sums up to this size are exact in kernels of whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +101,27 @@ def convolve_codes(
 ) -> str | None:
     """Add a convolution of codes, and return its result; None where sums may not be exact.
 
-    Where they could leave what float32 holds, two convolutions make them: their sum is rounded
-    once, as a whole number of 32 bits is when it becomes a float.
+    Where they could leave what float32 holds, they must not leave 28 bits, and each of two parts of
+    the weights must have sums that float32 holds. Their sum is rounded once, as a whole number of
+    32 bits is when it becomes a float.
     """
-    first, taken = "", (float(x.low), float(x.high))
-    if filters.largest_sum(x) > EXACT:
+    taken = (float(x.low), float(x.high))
+    wide = filters.largest_sum(x) > EXACT
+    if wide:
         high, low = (replace(filters, values=half) for half in halves(filters.values))
         high = replace(high, bias=np.zeros_like(high.bias))
         if max(part.largest_sum(x) for part in (high, low)) > EXACT:
             return None
-        weights = node.constant(high.values)
-        first = sum_windows(node, x.tensor, weights, high.bias, window, HALF, taken=taken)
-        filters = low
+        if filters.largest_sum(x) > WIDE:
+            return None
     factor = np.asarray(in_scale * filters.scale / unit.scale, np.float32)
     weights = node.constant(filters.values)
-    ends = {"bounds": bounds, "taken": taken}
-    return sum_windows(node, x.tensor, weights, filters.bias, window, factor, first=first, **ends)
-
-
-def halves(values: Array) -> tuple[Array, Array]:
-    """Return h and l, both small, with values = h · HALF + l."""
-    wide = values.astype(np.int32)
-    high = (wide + HALF // 2) // HALF
-    return high.astype(np.int8), (wide - high * HALF).astype(np.int8)
+    return sum_windows(
+        *(node, x.tensor, weights, filters.bias, window, factor),
+        bounds=bounds,
+        taken=taken,
+        wide=wide,
+    )
 
 
 def sum_windows(
@@ -136,6 +135,7 @@ def sum_windows(
     first: str = "",
     bounds: tuple[float, float] = (-inf, inf),
     taken: tuple[float, float] = (-inf, inf),
+    wide: bool = False,
 ) -> str:
     """Add a convolution of codes.
 
@@ -149,6 +149,7 @@ def sum_windows(
         first: a part of the sums; may be absent.
         bounds: where results are cut off.
         taken: between what x lies.
+        wide: sums may have more than 24 bits.
     """
     attrs = QuantizedConvolutionAttrs(
         window.kernel,
@@ -160,6 +161,7 @@ def sum_windows(
         float(bounds[0]),
         float(bounds[1]),
         taken=taken,
+        wide=wide,
     )
     factors = np.array(np.broadcast_to(factor, bias.shape), np.float32)
     offset = node.constant(bias.astype(np.float32))

@@ -11,12 +11,11 @@ from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, sc
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.converter.onnx.quantized_conv import (
     EXACT,
-    HALF,
     are_ordinary,
     bias_codes,
-    halves,
 )
 from vkmnn.ir import Array
+from vkmnn.ir.codes import HALF, halves
 from vkmnn.ir.ops import QuantizedMatMulAttrs
 from vkmnn.records import dataclass
 

@@ -101,5 +101,7 @@ def _taken(one: _Scaled, other: _Scaled, index: GraphIndex) -> _Taken | None:
     producer = index.producer_of_type(one.codes, "QuantizedConvolution", "QuantizedMatMul")
     if producer is None or producer.inputs[3] or one.codes == other.codes:
         return None
+    if isinstance(producer.attrs, QuantizedConvolutionAttrs) and producer.attrs.wide:
+        return None
     read = index.read_once(one.codes) and index.read_once(one.op.outputs[0])
     return (producer, one, other) if read and index.same_shape(one.codes, other.codes) else None

@@ -31,6 +31,7 @@ from vkmnn.vulkan.gemm.problem import ConvProblem
 from vkmnn.vulkan.gemm.requantize import Requantize
 from vkmnn.vulkan.gemm.rewrites import rewrite
 from vkmnn.vulkan.gemm.weights import Weights, shift_of
+from vkmnn.vulkan.gemm.wide import encode_wide
 from vkmnn.vulkan.spatial import MAX_AXES, blocked, reject_wide, triple
 
 # Channels of a block.
@@ -84,7 +85,9 @@ class DirectConvolution(ConvolutionBase[_Direct]):
 
     def on_encode(self, encoder: VulkanEncoder) -> None:
         """Record the convolution, rewritten where that is faster."""
-        job = self.job(encoder)
+        self._encode(self.job(encoder), encoder)
+
+    def _encode(self, job: ConvJob, encoder: VulkanEncoder) -> None:
         rest = job if job.ends else rewrite(job, encoder)
         if rest:
             encode_convolution(rest, encoder)
@@ -206,6 +209,12 @@ class QuantizedConvolutionExecution(DirectConvolution[QuantizedConvolutionAttrs]
             return shift_of_codes(table.value, wish)
         ends = attrs.add or attrs
         return code_shift(ends.low, ends.high, wish)
+
+    def _encode(self, job: ConvJob, encoder: VulkanEncoder) -> None:
+        if self.attrs.wide:
+            encode_wide(job, encoder)
+        else:
+            super()._encode(job, encoder)
 
     def job(self, encoder: VulkanEncoder) -> ConvJob:
         """Return what is to be recorded; tensors have their final layouts."""

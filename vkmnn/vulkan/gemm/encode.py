@@ -28,23 +28,32 @@ _log = logging.getLogger(__name__)
 families.load_all()
 
 
-def encode_convolution(job: ConvJob, encoder: VulkanEncoder) -> None:
-    """Record a convolution as it stands.
+def encode_convolution(job: ConvJob, encoder: VulkanEncoder, *, whole: bool = False) -> None:
+    """Record a convolution as it stands; with `whole`, sums are whole numbers of 32 bits.
 
     With a kernel that must cut the window into parts, the residual joins before the activation.
     """
     problem = job.problem
     if 0 in (problem.pixels, problem.channels):
         return
-    constant = job.weights.tensor.value is not None
-    target = Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.ends, half=constant)
+    target = convolution_target(job, encoder)
     candidates = convolution_kernels(problem, target, encoder)
-    kernel = encoder.choose("convolution", _named(problem, target), candidates)
+    named = _named(problem, target)
+    if whole:
+        candidates = [kernel for kernel in candidates if kernel.whole]
+        named = "whole", problem
+    kernel = encoder.choose("convolution", named, candidates)
     before = len(encoder.recording.dispatches)
     _log.debug("%s: %r, of %d kernels", encoder.label, kernel, len(candidates))
     kernel.record(job, encoder)
     if len(encoder.recording.dispatches) > before:
         encoder.expect(lambda: kernel.predict(problem, target))
+
+
+def convolution_target(job: ConvJob, encoder: VulkanEncoder) -> Target:
+    """Return what kernels for a job are ranked by."""
+    constant = job.weights.tensor.value is not None
+    return Target.of(encoder, narrow=job.narrow, dots=job.dots, ends=job.ends, half=constant)
 
 
 def convolution_kernels(

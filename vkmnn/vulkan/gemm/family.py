@@ -169,6 +169,8 @@ class ConvKernel(ABC):
     """Whether it solves those with several phases."""
     narrow: ClassVar[bool] = False
     """Whether it has kernels that read weights of bytes."""
+    whole: ClassVar[bool] = False
+    """Whether it sums codes as whole numbers of 32 bits."""
     ends: ClassVar[bool] = False
     """Whether its kernels of floats read and store plain float32, too."""
 

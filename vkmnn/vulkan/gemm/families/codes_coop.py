@@ -48,6 +48,7 @@ class ConvCodesCoop(CoopKernel, ConvKernel):
     """Convolutions of codes by matrices of bytes; k counts fours of channel blocks."""
 
     narrow = True
+    whole = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:

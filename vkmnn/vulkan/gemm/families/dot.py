@@ -60,6 +60,7 @@ class ConvDot(ConvKernel):
     tile: kernels.ConvDotTile
     family = "dot"
     narrow = True
+    whole = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:

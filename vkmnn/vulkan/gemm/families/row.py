@@ -38,6 +38,7 @@ class ConvRow(ConvKernel):
     lanes: kernels.ConvRowLanes
     family = "row"
     narrow = True
+    whole = True
 
     @classmethod
     def rank(cls, problem: ConvProblem, target: Target) -> Iterator[Bid[ConvKernel]]:

@@ -1,0 +1,46 @@
+"""Convolutions of codes whose sums may have more than the 24 bits that float32 holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from vkmnn.ir.codes import HALF, halves
+from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
+from vkmnn.vulkan.gemm.encode import convolution_kernels, convolution_target, encode_convolution
+from vkmnn.vulkan.gemm.job import ConvJob
+from vkmnn.vulkan.gemm.requantize import Requantize
+from vkmnn.vulkan.gemm.rewrites.winograd_codes import by_whole_winograd
+from vkmnn.vulkan.gemm.weights import Weights
+
+
+def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
+    """Record one of whole numbers where that comes first, else two of parts of the weights."""
+    rest = by_whole_winograd(job, encoder)
+    if rest is None or 0 in (job.problem.pixels, job.problem.channels):
+        return
+    kernels = convolution_kernels(job.problem, convolution_target(job, encoder), encoder)
+    one = bool(kernels) and kernels[0].whole
+    if encoder.choose("wide", job.problem, (1, 2) if one else (2,)) == 1:
+        encode_convolution(rest, encoder, whole=True)
+        return
+    problem, high = job.problem, encoder.literal("high", np.full(job.problem.channels, HALF, "f4"))
+    texels = ceil_div(problem.channels, 4) * problem.out_block
+    first = replace(
+        job,
+        weights=_part(job.weights, 0),
+        bias=None,
+        y=encoder.scratch(4 * texels, full=True),
+        requantize=Requantize(high, -inf, inf),
+    )
+    encode_convolution(first, encoder)
+    last = replace(job, weights=_part(job.weights, 1), residual=first.y, join="ADD_BEFORE")
+    encode_convolution(last, encoder)
+
+
+def _part(weights: Weights, number: int) -> Weights:
+    """Return multiples of HALF, or what is left."""
+    seen = weights.seen_as(f"part{number}", lambda values: halves(values)[number])
+    return replace(seen, shift=0)
