@@ -19,7 +19,7 @@ from vkmnn.ir.ops import (
     DeconvolutionAttrs,
     QuantizedConvolutionAttrs,
 )
-from vkmnn.testing.case import Case, Variant, op_case, shader_cases
+from vkmnn.testing.case import Case, Variant, op_case, op_cases, shader_cases
 from vkmnn.testing.cases.coded import as_bytes, chain_case, codes_from, maximum
 from vkmnn.testing.cases.dynamic import dynamic_convolution
 from vkmnn.testing.cases.pooled import pooled_tiles, tile_of
@@ -263,6 +263,40 @@ def _narrow_tiles(make: Maker) -> Iterator[Case]:
     yield dynamic_convolution((1, 13, 1, 1), (37, 13, 1, 1), 2)
 
 
+def _wide(taps: int, axes: int, *, table: bool = False) -> Iterator[Case]:
+    """Yield sums that pass 2^24 on their way, where a float would lose the ones between.
+
+    Of input channels, the first add as much as the last take away, and those between add ones.
+    """
+    rng, side, few = np.random.default_rng(3), 604, 44
+    x = np.full((2, 2 * side + few, *(1,) * (axes - 1), 9), 255, np.float32)
+    x[:, side:-side] = rng.integers(0, 2, x[:, side:-side].shape)
+    w = np.full((7, x.shape[1], *(1,) * (axes - 1), taps), 127, np.int8)
+    w[:, -side:] = -127
+    w[:, side:-side] = rng.integers(-1, 3, w[:, side:-side].shape)
+    ones = (1,) * axes
+    attrs = QuantizedConvolutionAttrs(
+        *(w.shape[2:], ones, ones, (0,) * 2 * axes, 1, "NOTSET", -128.0, 127.0),
+        taken=(0.0, 255.0),
+        wide=True,
+    )
+    factor = np.resize(np.array([0.5, 0.25, 1.0], np.float32), 7)
+    inputs: list[AnyArray | None] = [x, w, whole(7, seed=2), None, factor]
+    constant = [1, 2, 4]
+    if table:
+        inputs.append((np.arange(212) * 7 % 83 - 41).astype(np.float32))
+        constant.append(5)
+    yield op_case("QuantizedConvolution", attrs, inputs, constant=constant, rtol=0, atol=0)
+
+
+@op_cases
+def wide_sums() -> Iterator[Case]:
+    """Yield them by windows and single taps."""
+    yield from _wide(3, 2)
+    yield from _wide(3, 1, table=True)
+    yield from _wide(1, 2)
+
+
 @shader_cases("conv_tile")
 def conv_tile(variant: Variant) -> Iterator[Case]:
     """Windows, single taps, groups, one to three axes."""
@@ -327,6 +361,7 @@ def conv_dot(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 2), -9, pads=VOLUME["pads"])
     yield make.in_bytes((1, 3, 19, 28), (6, 3, 1, 1), -255)
     yield dynamic_convolution((2, 9, rows // 8 + 1, 8), (rows + 6, 9, 3, 5), pads=(2, 0, 3, 4))
+    yield from _wide(1, 2)
 
 
 @shader_cases("conv_row")
@@ -342,6 +377,7 @@ def conv_row(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((2, 5, 5, 4, 7), (3, 5, 2, 3, 3), -9, pads=(1, 0, 2, 0, 2, 1))
     yield make.in_bytes((1, 3, 19, 30), (6, 3, 3, 3), -255, residual=True, floats="read")
     yield make.in_bytes((2, 6, 13), (5, 6, 3), -77, pads=(1, 1), residual=True, floats="made")
+    yield from _wide(3, 2)
     yield dynamic_convolution((2, 9, 7, 12), (6, 9, 2, 3), dilations=(3, 1), pads=(2, 2, 3, 4))
     yield dynamic_convolution((3, 16, 4, 6), (120, 8, 2, 3), 2, pads=(0, 1, 1, 0), group=2)
 
@@ -411,6 +447,7 @@ def conv_codes_coop(variant: Variant) -> Iterator[Case]:
     yield make.in_bytes((1, 1, 1, 1), (2, 1, 1, 1), -255)
     yield dynamic_convolution(window, (columns + 6, 21, 3, 5), pads=(2, 0, 3, 4))
     if rows == 32:
+        yield from _wide(1, 1)
         yield make.in_bytes(x, w, -77, dilations=(2, 3), residual=True, floats="made")
         yield make.in_bytes((3, 16, 4, 3), (120, 8, 2, 2), -1, pads=(0, 1, 1, 0), group=2)
         volume, kernel = (2, 5, 5, 4, 7), (3, 5, 2, 3, 2)
