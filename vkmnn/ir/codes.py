@@ -13,7 +13,7 @@ HALF = 16
 """Weights whose sums may be too large for float32 are cut into multiples of this and a rest."""
 
 
-def halves(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+def in_parts(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
     """Return h and l, both small, with values = h · HALF + l."""
     wide = values.astype(np.int32)
     high = (wide + HALF // 2) // HALF

@@ -21,7 +21,7 @@ from vkmnn.converter.onnx.quantized_conv import EXACT, filters_of, sum_windows
 from vkmnn.converter.onnx.quantized_matmul import Product, fixed_right, sum_products
 from vkmnn.converter.onnx.registry import converter
 from vkmnn.ir import DType
-from vkmnn.ir.codes import HALF, halves
+from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.ir.ops import BinaryAttrs, CastAttrs, ConvolutionAttrs, MatMulAttrs, UnaryAttrs
 from vkmnn.records import dataclass
 
@@ -108,7 +108,7 @@ def product_of_integers(node: NodeContext, a: Coded, b: str, b_zero: str) -> Sum
     if right.largest <= EXACT:
         return Sums(sum_products(node, a, right.tensor, product))
     whole = node.const_value(right.tensor)
-    parts = halves(whole) if whole is not None else ()
+    parts = in_parts(whole) if whole is not None else ()
     if not parts or max(int(a.reach(part, 0).max()) for part in parts) > EXACT:
         return None
     high, low = (node.constant(part) for part in parts)
@@ -166,7 +166,7 @@ def _convolved(
         return None
     if filters.largest_sum(x) <= EXACT:
         return Sums(_sums(node, x, node.constant(filters.values), window))
-    parts = [replace(filters, values=part) for part in halves(filters.values)]
+    parts = [replace(filters, values=part) for part in in_parts(filters.values)]
     if max(part.largest_sum(x) for part in parts) > EXACT:
         return None
     high, low = (node.constant(part.values) for part in parts)

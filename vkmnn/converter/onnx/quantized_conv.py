@@ -10,7 +10,7 @@ import numpy as np
 from vkmnn.converter.onnx.coded import Coded, Fixed, Unit, carried_in, fixed, scale_of
 from vkmnn.converter.onnx.node import NodeContext
 from vkmnn.ir import Array, Op
-from vkmnn.ir.codes import halves
+from vkmnn.ir.codes import in_parts
 from vkmnn.ir.ops import ConvolutionAttrs, QuantizedConvolutionAttrs
 from vkmnn.records import dataclass
 
@@ -108,7 +108,7 @@ def convolve_codes(
     taken = (float(x.low), float(x.high))
     wide = filters.largest_sum(x) > EXACT
     if wide:
-        high, low = (replace(filters, values=half) for half in halves(filters.values))
+        high, low = (replace(filters, values=half) for half in in_parts(filters.values))
         high = replace(high, bias=np.zeros_like(high.bias))
         if max(part.largest_sum(x) for part in (high, low)) > EXACT:
             return None

@@ -15,7 +15,7 @@ from vkmnn.converter.onnx.quantized_conv import (
     bias_codes,
 )
 from vkmnn.ir import Array
-from vkmnn.ir.codes import HALF, halves
+from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.ir.ops import QuantizedMatMulAttrs
 from vkmnn.records import dataclass
 
@@ -89,7 +89,7 @@ def multiply_codes(
         if value is None:
             return None
         axis = 1 if product.transpose_b else 0
-        parts = halves(value)
+        parts = in_parts(value)
         sums = (a.reach(part, axis) for part in parts)
         if max(int(part.max(initial=0)) for part in sums) + added > EXACT:
             return None

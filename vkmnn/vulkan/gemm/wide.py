@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from vkmnn.ir.codes import HALF, halves
+from vkmnn.ir.codes import HALF, in_parts
 from vkmnn.vulkan.encoder import VulkanEncoder, ceil_div
 from vkmnn.vulkan.gemm.encode import convolution_kernels, convolution_target, encode_convolution
 from vkmnn.vulkan.gemm.job import ConvJob
@@ -42,5 +42,5 @@ def encode_wide(job: ConvJob, encoder: VulkanEncoder) -> None:
 
 def _part(weights: Weights, number: int) -> Weights:
     """Return multiples of HALF, or what is left."""
-    seen = weights.seen_as(f"part{number}", lambda values: halves(values)[number])
+    seen = weights.seen_as(f"part{number}", lambda values: in_parts(values)[number])
     return replace(seen, shift=0)
