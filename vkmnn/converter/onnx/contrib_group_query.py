@@ -140,11 +140,15 @@ def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], st
 
 
 def _places(node: NodeContext) -> str:
-    """Return [batch, length]: which key every new row is, counted from the first of its batch."""
+    """Return [batch, length]: which key every new row is, counted from the first of its batch.
+
+    Rows of a prompt that are shorter than it are padded on the right, so their first is the key 0.
+    """
     count = length(node, node.input(0), 1)
     last = node.emit("Cast", [node.input(5)], CastAttrs(DType.INT64))
     last = node.emit("Reshape", [last, node.ints_constant([-1, 1])], ReshapeAttrs())
     before = binary(node, "SUB", last, binary(node, "SUB", count, node.constant(np.int64(1))))
+    before = binary(node, "MAX", before, node.constant(np.int64(0)))
     return binary(node, "ADD", before, counted(node, count))
 
 
