@@ -57,7 +57,8 @@ def _check_group_query(node: NodeContext) -> None:
 def _group_query_attention(node: NodeContext) -> None:
     """Caches hold what went before, and no more: one longer than that is a ShapeError at planning.
 
-    Rows of a batch that are shorter have fewer keys (seqlens_k), and begin with the first.
+    Rows of a batch that are shorter have fewer keys (seqlens_k), and begin with the first. With a
+    past, all must be of one length: onnxruntime puts new keys right after those of each row.
     """
     _check_group_query(node)
     heads, kv_heads = node.int("num_heads"), node.int("kv_num_heads")
