@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
     from vkmnn.converter.front_end import FrontEnd
     from vkmnn.converter.onnx import HostCheck
+    from vkmnn.converter.onnx.model_file import ModelFile
 
-    Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
+    Model: TypeAlias = "str | Path | bytes | onnx.ModelProto | ModelFile | Graph"
 
 _log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,20 @@ def test_tokens_are_those_of_onnxruntime(layout: str, family: str, tmp_path: Pat
     ends = want.index(319) if 319 in want else 60
     assert made.tokens == want[:ends]
     assert made.prompt_tokens == len(PROMPT)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss", "gemma2"])
+def test_caches_as_new_builders_declare_them(family: str, tmp_path: Path) -> None:
+    """Caches of windows that onnxruntime would evict from, and heads whose width has a name."""
+    if not enumerate_devices():
+        pytest.skip("no Vulkan device")
+    shape = tiny.FAMILIES[family]
+    plain = tiny.genai_folder(tmp_path / "plain", shape) / "model.onnx"
+    folder = tiny.genai_folder(tmp_path / "new", replace(shape, evicting=True))
+    with vkmnn.llm.load(folder, capacity=250) as model:
+        made = model.generate(PROMPT, 40)
+    want = greedy(plain, PROMPT, 40)
+    assert made.tokens == want[: want.index(319) if 319 in want else 40]
 
 
 def test_two_hundred_tokens_without_planning(model: LanguageModel, folder: Path) -> None:

@@ -49,6 +49,7 @@ class Shape:
     window: int = -1  # gpt-oss and Gemma 2: in every other layer
     packed: bool = True  # of GroupQueryAttention: queries, keys and values by one product
     style: str = ""  # of plain operators: as one of STYLES writes them
+    evicting: bool = False  # caches of windows hold no more rows, and widths of heads have a name
 
 
 STYLES = ("indexed", "triangle", "pairs")
@@ -372,11 +373,16 @@ def genai_model(shape: Shape = LLAMA, seed: int = 0) -> onnx.ModelProto:
             "GroupQueryAttention", [*qkv, *past, "seqlens_k", "total", "cos_cache",
                                     "sin_cache", *sinks], outs, domain="com.microsoft",
             num_heads=h, kv_num_heads=g, do_rotary=1, softcap=shape.score_cap, scale=d**-0.5,
+            sliding_window_cache=1 if _evicts(shape, layer) else None,
             local_window_size=-1 if layer % 2 else shape.window))  # fmt: skip
         y, x = _skip_norm(b, x, b.linear(outs[0], f"{name}.o", h * d, shape.width), name, shape)
         y, x = _skip_norm(b, x, _mlp(b, y, f"{name}.mlp", shape), f"{name}.end", shape)
     _logits(b, y, shape)
     return _model(b, shape, positions=False)
+
+
+def _evicts(shape: Shape, layer: int) -> bool:
+    return shape.evicting and shape.window > 0 and not layer % 2
 
 
 def _skip_norm(b: Builder, x: str, skip: str, name: str, shape: Shape) -> tuple[str, str]:
@@ -391,9 +397,12 @@ def _skip_norm(b: Builder, x: str, skip: str, name: str, shape: Shape) -> tuple[
 def _model(b: Builder, shape: Shape, positions: bool) -> onnx.ModelProto:
     info = helper.make_tensor_value_info
     caches = [f"{n}.{part}" for n in range(shape.layers) for part in ("key", "value")]
+    depth = "kv_cache_dim" if shape.evicting else shape.depth
 
     def cache(name: str, rows: str) -> Any:
-        return info(name, TensorProto.FLOAT, ["batch_size", shape.kv_heads, rows, shape.depth])
+        if _evicts(shape, int(name.split(".")[1])):
+            rows = "past_sliding_length"
+        return info(name, TensorProto.FLOAT, ["batch_size", shape.kv_heads, rows, depth])
 
     inputs = [
         info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"]),

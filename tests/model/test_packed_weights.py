@@ -209,6 +209,21 @@ def test_tables(bits: int, block: int, zeros: bool) -> None:
     check(model([node], constants, x), x, ["GatherNBits"], 0.0)
 
 
+def test_rows_of_a_table_that_a_product_reads_too() -> None:
+    """As onnxruntime-genai's builder ties the embedding to the head: by a Reshape of its codes."""
+    _, constants = n_bits(64, 50, 4, 32)
+    constants["two"] = np.array([50, 32])
+    nodes = [
+        helper.make_node("Reshape", ["b", "two"], ["table"]),
+        helper.make_node(
+            "GatherBlockQuantized", ["table", "x", "scales"], ["y"], domain="com.microsoft",
+            bits=4, block_size=32,
+        ),
+    ]  # fmt: skip
+    x = RANDOM.integers(-50, 50, (2, 5))
+    check(model(nodes, constants, x), x, ["GatherNBits"], 0.0)
+
+
 @pytest.mark.parametrize("kind", [0, 1], ids=["fp4", "nf4"])
 @pytest.mark.parametrize(("depth", "columns", "block"), [(64, 24, 16), (50, 7, 64), (5, 3, 16)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -16,7 +16,7 @@ from vkmnn.opening import load_network
 from vkmnn.shape.symbolic import DimAlgebra
 
 if TYPE_CHECKING:
-    import onnx
+    from vkmnn.converter.onnx.model_file import ModelFile
 
 ROWS = "vkmnn:rows"
 """An input of the decoder: of which new tokens the logits are wanted, int64 [rows]."""
@@ -45,8 +45,7 @@ def decoder_graph(
     Raises:
         VkmnnError: as `load_network`.
     """
-    model = _with_fixed(path, fixed)
-    graph = load_network(model, budget, optimised=False).source
+    graph = load_network(_prepared(path, fixed), budget, optimised=False).source
     return _of_wanted_rows(graph, logits)
 
 
@@ -72,17 +71,27 @@ def of_one_text(graph: Graph, roles: Mapping[str, str], caches: Collection[str])
         if shape is not None and sizes is not None and len(shape) == len(sizes):
             info = replace(info, shape=sizes)
         elif shape is not None and info.name in caches and not isinstance(shape[0], int):
-            open_axes = [
-                axis for axis, dim in enumerate(shape) if axis and not isinstance(dim, int)
-            ]
-            names = dict.fromkeys(open_axes, _PAST) if len(open_axes) == 1 else {}
-            sizes = (1, *(names.get(axis, dim) for axis, dim in enumerate(shape) if axis))
-            info = replace(info, shape=sizes)
+            info = replace(info, shape=(1, *_of_one_cache(graph, info)[1:]))
         inputs.append(info)
     outputs = [_open(info) for info in graph.outputs]
     inner = {info.name for info in (*graph.inputs, *graph.outputs)}
     infos = {name: _open(info) for name, info in graph.infos.items() if name not in inner}
     return replace(graph, inputs=inputs, outputs=outputs, infos=infos)
+
+
+def _of_one_cache(graph: Graph, info: TensorInfo) -> tuple[Dim, ...]:
+    """Return the shape of a cache: `_PAST` where it grows, other sizes as new rows have them."""
+    shape = info.shape or ()
+    open_axes = [axis for axis, dim in enumerate(shape) if axis and not isinstance(dim, int)]
+    if len(open_axes) < 2:
+        return tuple(_PAST if axis in open_axes else dim for axis, dim in enumerate(shape))
+    for op in graph.ops:
+        if isinstance(op.attrs, AxisAttrs) and op.type == "Concat" and op.inputs[0] == info.name:
+            new = graph.infos.get(op.inputs[1])
+            if new is not None and new.shape is not None and len(new.shape) == len(shape):
+                axis = op.attrs.axis % len(shape)
+                return (*new.shape[:axis], _PAST, *new.shape[axis + 1 :])
+    return shape
 
 
 def _open(info: TensorInfo) -> TensorInfo:
@@ -92,28 +101,29 @@ def _open(info: TensorInfo) -> TensorInfo:
     return replace(info, shape=tuple(dim if isinstance(dim, int) else None for dim in info.shape))
 
 
-def _with_fixed(path: Path, fixed: Mapping[str, Array]) -> Path | onnx.ModelProto:
-    """Return the model with constants for some inputs; the file itself where it has none of them.
+def _prepared(path: Path, fixed: Mapping[str, Array]) -> ModelFile:
+    """Return the model with constants for some inputs, and with caches of all tokens.
 
     A merged decoder becomes one of its branches: the converter takes the one that is chosen.
+    Where onnxruntime's attention keeps no more rows than it sees (`sliding_window_cache`), its
+    mask hides the others as well, and caches that grow stay in place.
     """
     import onnx
 
     from vkmnn.converter.onnx.model_file import read_model
 
-    found = read_model(path).proto
-    there = [info for info in found.graph.input if info.name in fixed]
-    if not there:
-        return path
-    model = onnx.load(str(path))
-    for info in list(model.graph.input):
-        if info.name not in fixed:
-            continue
+    found = read_model(path)
+    graph = found.proto.graph
+    for info in [info for info in graph.input if info.name in fixed]:
         rank = len(info.type.tensor_type.shape.dim)
         value = np.reshape(fixed[info.name], (1,) * rank)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(value, info.name))
-        model.graph.input.remove(info)
-    return model
+        graph.initializer.append(onnx.numpy_helper.from_array(value, info.name))
+        graph.input.remove(info)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "GroupQueryAttention" and attribute.name == "sliding_window_cache":
+                attribute.i = 0
+    return found
 
 
 def _of_wanted_rows(graph: Graph, logits: str) -> Graph:

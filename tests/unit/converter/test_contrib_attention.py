@@ -98,6 +98,19 @@ def test_rows_of_a_batch_end_where_they_say(build: Build, agree: Agree) -> None:
     agree(build([node], feeds, ["y", "key", "value"], constants, com_microsoft=1), feeds)
 
 
+def test_shorter_prompts_are_padded_on_the_right(build: Build, agree: Agree) -> None:
+    """What becomes of the padding is not specified; the rows that all texts have are compared."""
+    feeds = grouped(5, 0, packed=True, batch=2) | {"last": np.array([4, 2], np.int32)}
+    nodes = [
+        contrib("GroupQueryAttention", ["q", "", "", "pk", "pv", "last", "total", "cos", "sin"],
+                ["all", "key", "value"], num_heads=4, kv_num_heads=2, do_rotary=1),
+        helper.make_node("Slice", ["all", "zero", "three", "one"], ["y"]),
+    ]  # fmt: skip
+    constants = {"total": feeds.pop("total"), **tables(16, 8)}
+    constants |= {name: np.array([n]) for name, n in (("zero", 0), ("three", 3), ("one", 1))}
+    agree(build(nodes, feeds, ["y", "key", "value"], constants, com_microsoft=1), feeds)
+
+
 PLACES = {"cos": 7, "sin": 8, "ids": 9, "added": 10, "sink": 11, "k_scale": 12, "v_scale": 13,
           "q_norm": 14, "k_norm": 15}  # fmt: skip
 

@@ -57,7 +57,8 @@ def _check_group_query(node: NodeContext) -> None:
 def _group_query_attention(node: NodeContext) -> None:
     """Caches hold what went before, and no more: one longer than that is a ShapeError at planning.
 
-    Rows of a batch that are shorter have fewer keys (seqlens_k), and begin with the first.
+    Rows of a batch that are shorter have fewer keys (seqlens_k), and begin with the first. With a
+    past, all must be of one length: onnxruntime puts new keys right after those of each row.
     """
     _check_group_query(node)
     heads, kv_heads = node.int("num_heads"), node.int("kv_num_heads")
@@ -140,11 +141,15 @@ def _once(node: NodeContext, what: str, of: Sequence[str], make: Callable[[], st
 
 
 def _places(node: NodeContext) -> str:
-    """Return [batch, length]: which key every new row is, counted from the first of its batch."""
+    """Return [batch, length]: which key every new row is, counted from the first of its batch.
+
+    Rows of a prompt that are shorter than it are padded on the right, so their first is the key 0.
+    """
     count = length(node, node.input(0), 1)
     last = node.emit("Cast", [node.input(5)], CastAttrs(DType.INT64))
     last = node.emit("Reshape", [last, node.ints_constant([-1, 1])], ReshapeAttrs())
     before = binary(node, "SUB", last, binary(node, "SUB", count, node.constant(np.int64(1))))
+    before = binary(node, "MAX", before, node.constant(np.int64(0)))
     return binary(node, "ADD", before, counted(node, count))
 
 

@@ -21,7 +21,7 @@ _IR_VERSION = b"\x08"
 
 @front_end("ONNX")
 class OnnxFrontEnd(FrontEnd):
-    """Reads paths, bytes and `onnx.ModelProto`."""
+    """Reads paths, bytes and `onnx.ModelProto`; a `ModelFile` has been read already."""
 
     def recognises(self, model: object, start: bytes) -> bool:
         if start[4:8] == _NATIVE:
@@ -31,7 +31,7 @@ class OnnxFrontEnd(FrontEnd):
             return named or start.startswith(_IR_VERSION)
         if isinstance(model, bytes):
             return start.startswith(_IR_VERSION)
-        return type(model).__name__ == "ModelProto"
+        return type(model).__name__ in ("ModelProto", "ModelFile")
 
     def read(self, model: Any) -> ModelFile:
         return read_model(model)

@@ -54,8 +54,8 @@ class ModelFile(NamedTuple):
     folder: Path | None
 
 
-def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
-    """Read and check a model.
+def read_model(model: str | Path | bytes | onnx.ModelProto | ModelFile) -> ModelFile:
+    """Read and check a model; one that was read before is checked again.
 
     Raises:
         ModelFileError: no such file, or not an ONNX model.
@@ -63,7 +63,9 @@ def read_model(model: str | Path | bytes | onnx.ModelProto) -> ModelFile:
         ConversionError: an IR version or opset that the installed onnx package does not know.
         TypeError: the argument is none of these.
     """
-    if isinstance(model, bytes):
+    if isinstance(model, ModelFile):
+        file = model
+    elif isinstance(model, bytes):
         file = ModelFile(*_parse(BytesIO(model), len(model), "the given data"), None)
     elif isinstance(model, str | os.PathLike):
         file = ModelFile(*_read(Path(model)), Path(model).parent)

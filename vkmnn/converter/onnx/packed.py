@@ -28,7 +28,8 @@ _BNB4 = (np.array((*_FP4, *(-value for value in _FP4)), np.float32), np.array(_N
 
 
 def _constant(node: NodeContext, index: int, what: str) -> Array:
-    value = node.const_value(node.input(index))
+    """Return an input that is constant, or follows from constants: tied tables are reshaped."""
+    value = node.known_value(node.input(index))
     if value is None:
         raise node.unsupported(f"its {what} are not constant")
     return value
