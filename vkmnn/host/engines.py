@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from math import inf
@@ -127,9 +127,7 @@ class OnnxRuntime(HostEngine):
         for node in model.graph.node:
             if not node.domain and node.op_type in _DEVIANT:
                 raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
-        danger = hazard_of_onnxruntime(model)
-        if danger is not None:
-            raise EngineError(f"the process would end: {danger}")
+        _refuse(hazard_of_onnxruntime, model)
         self._square = matrices_to_invert(model)
         bodies = list(_loops(model))
         self._has_loops = bool(bodies)
@@ -209,9 +207,7 @@ class Reference(HostEngine):
             count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 1)
             if node.op_type == "Scan" and not 0 < count <= len(node.input):
                 raise EngineError(f"Scan of {count} inputs has {len(node.input)}")
-        danger = hazard_of_onnx(model)
-        if danger is not None:
-            raise EngineError(danger)
+        _refuse(hazard_of_onnx, model)
         try:
             self._evaluator = evaluator_class()(model, new_ops=[loop_class(), scan_class()])
         except Exception as error:
@@ -252,6 +248,15 @@ def _plain(value: Value) -> Value:
 
 def _is_empty(value: Value) -> bool:
     return isinstance(value, np.ndarray) and not value.size
+
+
+def _refuse(hazard_of: Callable[[onnx.ModelProto], str | None], model: onnx.ModelProto) -> None:
+    try:
+        danger = hazard_of(model)
+    except (TypeError, ValueError) as error:  # attributes of other types
+        raise EngineError(_line(error)) from error
+    if danger is not None:
+        raise EngineError(f"it would not come back: {danger}")
 
 
 def _is_square(value: Value) -> bool:

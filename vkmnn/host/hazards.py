@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _LEAF = b"LEAF"
 _OF_INVERSE = "com.microsoft"
+_NO_INDEX = "TfIdfVectorizer has n-grams outside of its pool, or without an index"
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -35,7 +36,7 @@ def hazard_of_onnxruntime(model: onnx.ModelProto) -> str | None:
     outer = {id(node) for node in model.graph.node}
     for node in all_nodes(model):
         if node.op_type == "TfIdfVectorizer" and not _has_all_indexes(_attributes(node)):
-            return "TfIdfVectorizer has n-grams without an index"
+            return _NO_INDEX
         if _is_inverse(node) and not (id(node) in outer and fed.issuperset(node.input)):
             return "Inverse takes matrices whose shape nothing checks"
     return None
@@ -47,6 +48,8 @@ def hazard_of_onnx(model: onnx.ModelProto) -> str | None:
         if node.op_type in ("TreeEnsembleClassifier", "TreeEnsembleRegressor"):
             if _has_cycle(_named_branches(_attributes(node))):
                 return f"{node.op_type} has a branch that leads back"
+        elif node.op_type == "TfIdfVectorizer" and not _has_all_indexes(_attributes(node)):
+            return _NO_INDEX
         elif node.op_type == "TreeEnsemble":
             branches = _numbered_branches(_attributes(node))
             targets = [target for group in branches.values() for target in group]
@@ -71,12 +74,14 @@ def _attributes(node: onnx.NodeProto) -> Mapping[str, Any]:
 
 
 def _has_all_indexes(attributes: Mapping[str, Any]) -> bool:
-    """Whether each n-gram of the pool has an index, as onnxruntime takes for granted."""
+    """Whether n-grams lie in the pool, and each has an index, as evaluators take for granted."""
     pool = len(attributes.get("pool_int64s") or attributes.get("pool_strings") or ())
     starts = attributes.get("ngram_counts", ())
     ends = [*starts[1:], pool]
-    pairs = enumerate(zip(starts, ends, strict=True), 1)
-    count = sum((end - start) // length for length, (start, end) in pairs)
+    pairs = list(zip(starts, ends, strict=False))
+    if any(not 0 <= start <= end <= pool for start, end in pairs):
+        return False
+    count = sum((end - start) // length for length, (start, end) in enumerate(pairs, 1))
     indexes = attributes.get("ngram_indexes", ())
     return count <= len(indexes) and min(indexes, default=0) >= 0
 

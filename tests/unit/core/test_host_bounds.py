@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn import Budget, InferenceSession
-from vkmnn.errors import BudgetError, HostError, UnsupportedOpError
+from vkmnn.errors import BudgetError, HostError, ModelError, UnsupportedOpError
 
 ROOM = 64 << 20
 INT, BOOL, FLOAT = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
@@ -201,6 +201,24 @@ DANGEROUS = {
         ),
         np.arange(12),
     ),
+    # onnx's evaluator counts to the number that is missing.
+    "n-grams outside of the pool": (
+        node(
+            "TfIdfVectorizer",
+            ["x"],
+            ["y"],
+            ngram_counts=[0, 2**31 - 1],
+            ngram_indexes=[0, 2, 3, 4, 5, 6],
+            pool_int64s=[2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
+            **NGRAMS,
+        ),
+        np.arange(12),
+    ),
+    "n-grams of another type": (
+        node("TfIdfVectorizer", ["x"], ["y"], ngram_counts=1.5, pool_int64s="no", **NGRAMS),
+        np.arange(12),
+    ),
+    "no n-grams": (node("TfIdfVectorizer", ["x"], ["y"], **NGRAMS), np.arange(12)),
     # onnx's evaluator goes round for ever.
     "a tree with a way back": (tree(0), np.ones((1, 2), np.float32)),
     # onnxruntime takes the second size for the first.
@@ -223,7 +241,7 @@ def test_what_evaluators_do_not_check(name: str) -> None:
         opsets.append(helper.make_opsetid(dangerous.domain, 1))
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     with (
-        pytest.raises((HostError, UnsupportedOpError)),
+        pytest.raises((HostError, ModelError, UnsupportedOpError)),
         InferenceSession(proto, device="cpu") as session,
     ):
         session.run(None, {"x": x})

@@ -11,7 +11,11 @@ from vkmnn.converter.onnx.branches import inner_graphs
 if TYPE_CHECKING:
     import onnx
 
-_READ_TYPES = frozenset({"DictVectorizer", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
+_READ_TYPES = frozenset(
+    {
+        *("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"),
+    }
+)
 """Operators whose rules take the type of their first input for known."""
 
 
