@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +22,7 @@ from vkmnn.errors import (
     DeviceNotFoundError,
     InvalidInputError,
     ModelError,
+    OutOfHostMemoryError,
     PlacementError,
     ShapeError,
     UnsupportedOpError,
@@ -290,6 +294,28 @@ def test_outputs_by_a_text(session: vkmnn.InferenceSession) -> None:
 @pytest.mark.parametrize("feeds", [np.zeros((7, 3), np.float32), None, [1], "x"])
 def test_feeds_that_are_no_dictionary(session: vkmnn.InferenceSession, feeds: object) -> None:
     refuse(InvalidInputError, lambda: session.run(None, feeds), "{'x': array}")  # type: ignore[arg-type]
+
+
+def test_arguments_of_other_types(session: vkmnn.InferenceSession) -> None:
+    odd: Any = session
+    refuse(InvalidInputError, lambda: odd.run(3, good_feeds()), "list of names")
+    refuse(InvalidInputError, lambda: odd.prepare({"x": (1, 3)}), "for each plan")
+    refuse(InvalidInputError, lambda: odd.state(["x"]), "dictionary")
+
+
+def test_sessions_are_not_copied(session: vkmnn.InferenceSession) -> None:
+    for copied in (copy.copy, copy.deepcopy, ForkingPickler.dumps):
+        refuse(InvalidInputError, lambda copied=copied: copied(session), "copied nor pickled")
+
+
+@pytest.mark.parametrize("limits", [{"bytes": -1}, {"nodes": None}, {"seconds": np.nan}])
+def test_limits_that_are_none(limits: dict[str, Any]) -> None:
+    refuse(InvalidInputError, lambda: vkmnn.Budget(**limits), next(iter(limits)))
+
+
+def test_a_view_that_is_too_large_to_copy(session: vkmnn.InferenceSession) -> None:
+    feeds = {**good_feeds(), "x": np.broadcast_to(np.float32(1), (2**40, 3))}
+    refuse(OutOfHostMemoryError, lambda: session.run(None, feeds), "'x'")
 
 
 @pytest.mark.parametrize(
