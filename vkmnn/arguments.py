@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vkmnn.core.device_tensor import DeviceTensor
-from vkmnn.errors import InvalidInputError
+from vkmnn.errors import InvalidInputError, typed_memory_errors
 from vkmnn.ir import Dim, DType, TensorInfo
 
 NO_TYPES: Mapping[str, str] = {}
@@ -109,7 +109,8 @@ def fed_array(info: TensorInfo, value: Any) -> Any:
     check_array(info, array)
     if type(array) is np.ndarray and array.flags.c_contiguous:
         return array
-    return np.ascontiguousarray(array).reshape(array.shape)
+    with typed_memory_errors(f"input '{info.name}'"):
+        return np.ascontiguousarray(array).reshape(array.shape)
 
 
 def _exported(info: TensorInfo, value: Any) -> Any:

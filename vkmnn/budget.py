@@ -15,7 +15,7 @@ from decimal import Decimal
 from math import inf
 from pathlib import Path
 
-from vkmnn.errors import BudgetError
+from vkmnn.errors import BudgetError, InvalidInputError
 
 DEFAULT_BYTES = 256 << 20
 """A device needs what was computed twice more: packed for its kernels, and in its own memory."""
@@ -60,6 +60,16 @@ class Budget:
     bytes: int | None = None
     nodes: int = DEFAULT_NODES
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse limits that are none, which nothing would ever exceed."""
+        for name in ("bytes", "nodes", "seconds"):
+            limit = getattr(self, name)
+            optional = limit is None and name != "nodes"
+            if not optional and not (isinstance(limit, int | float) and limit >= 0):
+                raise InvalidInputError(
+                    f"{limit!r} {name} are not a budget", hint="give a number from 0 on"
+                )
 
 
 class Meter:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -162,9 +161,9 @@ class InferenceSession:
         return [results[name] for name in wanted]
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
-        if isinstance(names, str):
+        if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise InvalidInputError(
-                f"output_names is a list of names, not the text '{names}'",
+                f"output_names is a list of names, not {names!r}",
                 hint=f"write ['{names}']",
             )
         wanted = list(names or self._outputs)
@@ -344,6 +343,11 @@ class InferenceSession:
             ShapeError: the shapes do not fit the network.
         """
         for each in shapes:
+            if not isinstance(each, Mapping):
+                raise InvalidInputError(
+                    f"shapes are dictionaries by name, one for each plan, not {each!r}",
+                    hint=f"write [{{'{next(iter(self._inputs), 'x')}': (1, 3, 224, 224)}}]",
+                )
             fed = {name: v for name, v in each.items() if hasattr(v, "shape")}
             sizes = {
                 name: tuple(v.shape) if name in fed else tuple(int(size) for size in v)
@@ -372,7 +376,8 @@ class InferenceSession:
                 "the session has released its model: there is nothing to open another with",
                 hint="open all sessions first, or load the model again",
             )
-        session = copy(self)
+        session = object.__new__(type(self))
+        vars(session).update(vars(self))
         session._session = open_session(self._network, self._config)
         session._session.plan_ahead()
         return session
@@ -464,6 +469,13 @@ class InferenceSession:
     def close(self) -> None:
         """Release device memory; the session cannot be used afterwards."""
         self._session.core.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: what is on a device belongs to one process."""
+        raise InvalidInputError(
+            "a session can be neither copied nor pickled",
+            hint="open one in each process, on the same file; threads may share one",
+        )
 
     def __enter__(self) -> Self:
         """Return the session itself."""

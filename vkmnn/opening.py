@@ -319,6 +319,9 @@ def _converted(
         graph = found.convert(source, Conversion(meter, run_op, as_inputs, host))
     except UnsupportedOpError as error:
         raise _with_left_out(error) from error.__cause__
+    except ModelError as error:
+        error.hint = error.hint or "the file is damaged, or not a valid model; export it again"
+        raise
     return graph, found.optimised
 
 

@@ -50,13 +50,15 @@ def manifests(folders: Iterable[Path]) -> list[Manifest]:
     """
     found: dict[Path, Manifest] = {}
     for folder in folders:
-        place = folder.expanduser().resolve()
-        if not place.is_dir():
-            found[place] = _damaged(place, f"the folder {place} is not there")
-            continue
-        for file in (place / MANIFEST, *sorted(place.glob(f"*/{MANIFEST}"))):
-            if file.is_file():
-                found[file] = read_manifest(file)
+        try:
+            place = folder.expanduser().resolve()
+            if not place.is_dir():
+                found[place] = _damaged(place, f"the folder {place} is not there")
+                continue
+            files = (place / MANIFEST, *sorted(place.glob(f"*/{MANIFEST}")))
+            found.update((file, read_manifest(file)) for file in files if file.is_file())
+        except (OSError, RuntimeError) as error:  # a name too long, rights, a user without a home
+            found[folder] = _damaged(folder, f"the folder {folder} cannot be read: {error}")
     return sorted(found.values(), key=lambda one: (one.order, one.name, str(one.file)))
 
 

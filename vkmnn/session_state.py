@@ -172,6 +172,11 @@ def matched_pairs(
     Raises:
         InvalidInputError: a name is not there, or two inputs would take one output.
     """
+    if not isinstance(pairs, Mapping):
+        raise InvalidInputError(
+            f"state is a dictionary of outputs by input, not {pairs!r}",
+            hint="write {'past.*': 'present.*'}",
+        )
     ins, outs = list(inputs), list(outputs)
     found: dict[str, str] = {}
     for source, target in pairs.items():

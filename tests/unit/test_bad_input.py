@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,16 +15,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import vkmnn
+import vkmnn.onnxruntime as ort
+from vkmnn import llm
 from vkmnn.errors import (
     ConversionError,
     DeviceNotFoundError,
     InvalidInputError,
     ModelError,
+    OutOfHostMemoryError,
     PlacementError,
     ShapeError,
     UnsupportedOpError,
     VkmnnError,
 )
+from vkmnn.onnxruntime.errors import OnnxruntimeError
 
 TABLE = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
 WEIGHT = np.linspace(1, -2, 12, dtype=np.float32).reshape(3, 4)
@@ -114,6 +121,25 @@ def test_file_that_is_no_model(device: str, tmp_path: Path, content: bytes) -> N
     refuse(ModelError, lambda: vkmnn.InferenceSession(path, device))
 
 
+UNREADABLE = ("a" * 300, "nul\0byte")
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+@pytest.mark.parametrize("suffix", [".onnx", ".vkmnn", ".mnn"])
+def test_names_that_no_file_can_have(tmp_path: Path, name: str, suffix: str) -> None:
+    path = tmp_path / (name + suffix)
+    calls: list[Callable[[], object]] = [
+        lambda: vkmnn.InferenceSession(path, "cpu"),
+        lambda: vkmnn.Interpreter.from_file(path),
+        lambda: llm.load(path),
+        lambda: vkmnn.convert(make_model(), path.with_suffix(".vkmnn")),
+    ]
+    for call in calls:
+        refuse(VkmnnError, call)
+    with pytest.raises(OnnxruntimeError, match=r"cannot be read|is unread|exist"):
+        ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
 def test_truncated_file(device: str, tmp_path: Path) -> None:
     data = make_model().SerializeToString()
     path = tmp_path / "cut.onnx"
@@ -150,6 +176,21 @@ def test_node_with_a_missing_input(device: str) -> None:
 def test_node_without_a_required_input(device: str) -> None:
     nodes = [helper.make_node("MatMul", ["x"], ["y"], name="lonely")]
     refuse(VkmnnError, lambda: vkmnn.InferenceSession(make_model(nodes), device), "lonely")
+
+
+def test_a_constant_of_too_many_axes(device: str) -> None:
+    many = helper.make_tensor("weight", TensorProto.FLOAT, [1] * 74, [1.0])
+    model = make_model()
+    model.graph.initializer[0].CopyFrom(many)
+    refuse(ModelError, lambda: vkmnn.InferenceSession(model, device), "'weight' has 74 axes")
+    del model.graph.initializer[0]
+    sparse = helper.make_sparse_tensor(
+        helper.make_tensor("weight", TensorProto.FLOAT, [1], [1.0]),
+        helper.make_tensor("places", TensorProto.INT64, [1], [0]),
+        [1] * 74,
+    )
+    model.graph.sparse_initializer.append(sparse)
+    refuse(ModelError, lambda: vkmnn.InferenceSession(model, device), "'weight' has 74 axes")
 
 
 def test_cycle(device: str) -> None:
@@ -253,6 +294,28 @@ def test_outputs_by_a_text(session: vkmnn.InferenceSession) -> None:
 @pytest.mark.parametrize("feeds", [np.zeros((7, 3), np.float32), None, [1], "x"])
 def test_feeds_that_are_no_dictionary(session: vkmnn.InferenceSession, feeds: object) -> None:
     refuse(InvalidInputError, lambda: session.run(None, feeds), "{'x': array}")  # type: ignore[arg-type]
+
+
+def test_arguments_of_other_types(session: vkmnn.InferenceSession) -> None:
+    odd: Any = session
+    refuse(InvalidInputError, lambda: odd.run(3, good_feeds()), "list of names")
+    refuse(InvalidInputError, lambda: odd.prepare({"x": (1, 3)}), "for each plan")
+    refuse(InvalidInputError, lambda: odd.state(["x"]), "dictionary")
+
+
+def test_sessions_are_not_copied(session: vkmnn.InferenceSession) -> None:
+    for copied in (copy.copy, copy.deepcopy, ForkingPickler.dumps):
+        refuse(InvalidInputError, lambda copied=copied: copied(session), "copied nor pickled")
+
+
+@pytest.mark.parametrize("limits", [{"bytes": -1}, {"nodes": None}, {"seconds": np.nan}])
+def test_limits_that_are_none(limits: dict[str, Any]) -> None:
+    refuse(InvalidInputError, lambda: vkmnn.Budget(**limits), next(iter(limits)))
+
+
+def test_a_view_that_is_too_large_to_copy(session: vkmnn.InferenceSession) -> None:
+    feeds = {**good_feeds(), "x": np.broadcast_to(np.float32(1), (2**40, 3))}
+    refuse(OutOfHostMemoryError, lambda: session.run(None, feeds), "'x'")
 
 
 @pytest.mark.parametrize(

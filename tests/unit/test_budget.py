@@ -372,6 +372,13 @@ def test_variables_that_are_no_numbers(
         environment.budget()
 
 
+@pytest.mark.parametrize("name", ["VKMNN_MAX_BYTES", "VKMNN_MAX_NODES"])
+def test_less_than_one_is_not_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "0.5")
+    with pytest.raises(InvalidInputError, match=name):
+        environment.budget()
+
+
 def test_the_variable_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKMNN_MAX_BYTES", "8m")
     refuse(BOMBS["fill"], "cpu", None, "8.0 MiB", "VKMNN_MAX_BYTES")

@@ -115,6 +115,16 @@ def test_an_error_shows_its_hint_and_no_traceback(cli: Cli) -> None:
     assert result.out == ""
 
 
+def test_a_name_that_is_too_long(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = cli("info", "a" * 300)
+    assert result.status == 1
+    assert "\nhint: " in result.err
+    assert "Traceback" not in result.err
+    monkeypatch.setenv("VKMNN_DEBUG", "1")
+    with pytest.raises(OSError, match="too long"):
+        cli("info", "a" * 300)
+
+
 @pytest.mark.parametrize("way", ["option", "variable"])
 def test_debug_raises(cli: Cli, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setenv("VKMNN_DEBUG", "1" if way == "variable" else "0")

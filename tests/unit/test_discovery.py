@@ -309,6 +309,14 @@ def test_a_manifest_that_is_none(tmp_path: Path, text: str, monkeypatch) -> None
     assert [absent.name for absent in discovery.left_out()] == ["no", "odd"]
 
 
+def test_a_folder_whose_name_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKMNN_PLUGIN_PATH", "a" * 300)
+    announce(monkeypatch)
+    discovery.load_plugins()
+    (absent,) = discovery.left_out()
+    assert "aaa cannot be read" in str(absent.error.__cause__ or absent.error)
+
+
 def test_the_variable_turns_discovery_off(monkeypatch: pytest.MonkeyPatch) -> None:
     announce(monkeypatch, Point("thing", "plug_gone"))
     monkeypatch.setenv("VKMNN_PLUGINS", "off")

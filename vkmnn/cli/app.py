@@ -27,6 +27,7 @@ app = typer.Typer(
     help="Run neural networks on any Vulkan device.",
 )
 
+_PATH_HINT = "check the path and its permissions"
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -638,7 +639,7 @@ def run_cli(arguments: list[str] | None = None) -> int:
         return 1
     except OSError as error:
         if error.filename is not None:  # not the output, which has no name
-            raise
+            return _refused(InvalidInputError(str(error), hint=_PATH_HINT), error)
         _discard_output()
         show_error(InvalidInputError(f"the output cannot be written: {error}"))
         return 1
@@ -657,8 +658,13 @@ def _run(arguments: list[str] | None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except VkmnnError as error:
-        if os.environ.get("VKMNN_DEBUG", "") not in ("", "0"):
-            raise
-        show_error(error)
-        return 1
+        return _refused(error, error)
     return 0
+
+
+def _refused(told: VkmnnError, raised: Exception) -> int:
+    """Show an error, or raise what it was where tracebacks are wanted."""
+    if os.environ.get("VKMNN_DEBUG", "") not in ("", "0"):
+        raise raised
+    show_error(told)
+    return 1

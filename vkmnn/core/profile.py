@@ -241,8 +241,8 @@ def measure_host(part: HostPart, values: Mapping[str, object], runs: int, main: 
     return Profile((entry,), main, runs, 0.0, took, 0.0, (span,))
 
 
-def joined(profiles: Sequence[Profile]) -> Profile:
-    """Return one profile for steps that run in sequence."""
+def joined(profiles: Sequence[Profile], main: str, runs: int) -> Profile:
+    """Return one profile for any number of steps that run in sequence."""
     if len(profiles) == 1:
         return profiles[0]
     entries: list[ProfileEntry] = []
@@ -263,8 +263,8 @@ def joined(profiles: Sequence[Profile]) -> Profile:
     )
     return Profile(
         tuple(entries),
-        profiles[0].main,
-        profiles[0].runs,
+        main,
+        runs,
         sum(profile.gpu_us for profile in profiles),
         wall,
         sum(profile.python_us for profile in profiles),

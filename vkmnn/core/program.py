@@ -102,7 +102,7 @@ class Program:
             else _Step(stage, None, open_host(stage.ops, graph.constants, stage.outputs))
             for stage in stages
         ]
-        whole = self._steps[0].plans if len(self._steps) == 1 else None
+        whole = self._steps[0].plans if _is_whole(graph, stages) else None
         self.graph = whole.graph if whole else graph
         self._whole = whole
         self._mark_dead()
@@ -417,7 +417,7 @@ class Program:
                 profiles.append(measure(plan, second, arrays, runs))
             finally:
                 second.close()
-        return joined(profiles)
+        return joined(profiles, self._planner.main.type, runs)
 
     def tune(self, feeds: Mapping[str, Value], runs: int, progress: Progress) -> Tuning:
         """Tune every step separately."""
@@ -533,6 +533,15 @@ def _refuse_shared(
                 hint="give it a tensor of its own",
             )
         written[key] = name
+
+
+def _is_whole(graph: Graph, stages: Sequence[Stage]) -> bool:
+    """Whether one stage takes all inputs and makes all outputs."""
+    if len(stages) != 1:
+        return False
+    inputs = {info.name for info in graph.inputs}
+    outputs = {info.name for info in graph.outputs}
+    return inputs.issubset(stages[0].inputs) and outputs.issubset(stages[0].outputs)
 
 
 def _shapes(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

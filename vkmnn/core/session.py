@@ -283,7 +283,10 @@ class Session:
                 raise _closed()
             if self._submitter is None:
                 self._submitter = Submitter()
-            return self._submitter.submit(begin)
+            submitter = self._submitter
+        # Not within the lock: while another thread closes the session, runs are begun right here,
+        # after one that waits for the lock.
+        return submitter.submit(begin)
 
     def _begin(self, feeds: Mapping[str, Value]) -> Begun | None:
         if self._shared:

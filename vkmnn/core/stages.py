@@ -35,7 +35,9 @@ def cut(graph: Graph) -> list[Stage]:
         ModelError: an element type is not known at the edge of a stage.
     """
     groups = _groups(graph)
-    if not groups or (len(groups) == 1 and groups[0][0].type != HOST_GRAPH):
+    # A device takes tensors only: what no op reads of the rest stays with the host.
+    tensors = all(info.dtype is not DType.OBJECT for info in graph.inputs)
+    if tensors and (not groups or (len(groups) == 1 and groups[0][0].type != HOST_GRAPH)):
         return [_device_stage(graph, graph.ops, None, None)]
     return _stages(graph, groups)
 

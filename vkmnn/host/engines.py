@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from math import inf
@@ -18,6 +18,13 @@ from vkmnn.converter.onnx.types import TEXT_TYPES
 from vkmnn.host.bounded import TooLargeError, bounds, evaluator_class
 from vkmnn.host.exact_codes import with_exact_codes
 from vkmnn.host.genuine import genuine_onnxruntime, is_installed
+from vkmnn.host.hazards import (
+    all_nodes,
+    hazard_of_onnx,
+    hazard_of_onnxruntime,
+    held_graphs,
+    matrices_to_invert,
+)
 from vkmnn.host.loop import loop_class
 from vkmnn.host.scan import scan_class
 from vkmnn.threads import Workers
@@ -120,11 +127,13 @@ class OnnxRuntime(HostEngine):
         for node in model.graph.node:
             if not node.domain and node.op_type in _DEVIANT:
                 raise EngineError(f"{node.op_type}: {_DEVIANT[node.op_type]}")
+        _refuse(hazard_of_onnxruntime, model)
+        self._square = matrices_to_invert(model)
         bodies = list(_loops(model))
         self._has_loops = bool(bodies)
         if any(not body.node for body in bodies):
             raise EngineError("it cannot end a Loop of no nodes before its time")
-        self._divides_by_sizes = any(map(_transposes, _nodes(model)))
+        self._divides_by_sizes = any(map(_transposes, all_nodes(model)))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL
         try:
@@ -142,6 +151,8 @@ class OnnxRuntime(HostEngine):
     ) -> list[Value]:
         if self._divides_by_sizes and any(_is_empty(value) for value in feeds.values()):
             raise EngineError("the process would end: it divides by sizes where Scan transposes")
+        if any(not _is_square(feeds[name]) for name in self._square):
+            raise EngineError("the process would end: Inverse takes square matrices")
         try:
             if self._has_loops:
                 return self._run_watched(outputs, feeds, seconds)
@@ -192,10 +203,11 @@ class Reference(HostEngine):
 
     def __init__(self, model: onnx.ModelProto, room: int | None = None) -> None:
         self._room = inf if room is None else room
-        for node in _nodes(model):
+        for node in all_nodes(model):
             count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), 1)
             if node.op_type == "Scan" and not 0 < count <= len(node.input):
                 raise EngineError(f"Scan of {count} inputs has {len(node.input)}")
+        _refuse(hazard_of_onnx, model)
         try:
             self._evaluator = evaluator_class()(model, new_ops=[loop_class(), scan_class()])
         except Exception as error:
@@ -238,32 +250,29 @@ def _is_empty(value: Value) -> bool:
     return isinstance(value, np.ndarray) and not value.size
 
 
+def _refuse(hazard_of: Callable[[onnx.ModelProto], str | None], model: onnx.ModelProto) -> None:
+    try:
+        danger = hazard_of(model)
+    except (TypeError, ValueError) as error:  # attributes of other types
+        raise EngineError(_line(error)) from error
+    if danger is not None:
+        raise EngineError(f"it would not come back: {danger}")
+
+
+def _is_square(value: Value) -> bool:
+    return len(value.shape) > 1 and bool(value.shape[-1] == value.shape[-2])
+
+
 def _values(model: onnx.ModelProto) -> Iterable[onnx.ValueInfoProto]:
     yield from model.graph.input
     yield from model.graph.output
 
 
-def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a model at any depth."""
-    pending = [model.graph.node, *(function.node for function in model.functions)]
-    while pending:
-        for node in pending.pop():
-            yield node
-            pending += [graph.node for graph in _graphs(node)]
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        yield from attribute.graphs
-        if attribute.HasField("g"):
-            yield attribute.g
-
-
 def _loops(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """Yield the bodies of Loop at any depth: nothing else can run without end."""
-    for node in _nodes(model):
+    for node in all_nodes(model):
         if node.op_type == "Loop":
-            yield from _graphs(node)
+            yield from held_graphs(node)
 
 
 def _transposes(node: onnx.NodeProto) -> bool:

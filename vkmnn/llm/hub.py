@@ -29,7 +29,7 @@ def find_folder(model: str | Path, revision: str | None = None, variant: str | N
     """
     text = str(model)
     path = Path(model)
-    if not text.startswith("hf://") and path.exists():
+    if not text.startswith("hf://") and _is_there(path):
         if revision is not None:
             raise InvalidInputError(
                 f"'{path}' is a folder on this machine, which has no revisions",
@@ -44,6 +44,15 @@ def find_folder(model: str | Path, revision: str | None = None, variant: str | N
             hint="name a folder, or a model of the hub: owner/name",
         )
     return _downloaded(name, revision or tag or None, variant)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"'{path}' cannot be read: {error}", hint="check the path and its permissions"
+        ) from error
 
 
 def _downloaded(name: str, revision: str | None, variant: str | None) -> Path:

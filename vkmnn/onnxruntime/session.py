@@ -112,7 +112,7 @@ class InferenceSession(Session):
     def _load(self, fed: frozenset[str]) -> Network:
         """Open the model with these of its overridable initializers as inputs."""
         path = self._model_path
-        if path is not None and not Path(path).exists():
+        if path is not None and _is_missing(Path(path)):
             text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
             raise NoSuchFile(text)
         level = self._options.graph_optimization_level
@@ -363,6 +363,13 @@ class InferenceSession(Session):
         path = f"{self._options.profile_file_prefix}{stamp}.json"
         profile.to_chrome_trace(path)
         return path
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        return not path.exists()
+    except (OSError, ValueError):
+        return False  # the front end says what is wrong with it
 
 
 def _node_arg(info: TensorInfo, types: Mapping[str, str]) -> NodeArg:

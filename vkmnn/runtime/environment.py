@@ -111,13 +111,13 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def budget() -> Budget:
     """`VKMNN_MAX_BYTES`, `VKMNN_MAX_NODES`, `VKMNN_MAX_SECONDS`: what a model may cost."""
     return Budget(
-        int(_number("VKMNN_MAX_BYTES", 0, "bytes", "for example 4g")) or None,
-        int(_number("VKMNN_MAX_NODES", DEFAULT_NODES, "nodes", "for example 100000")),
+        int(_number("VKMNN_MAX_BYTES", 0, "bytes", "for example 4g", least=1)) or None,
+        int(_number("VKMNN_MAX_NODES", DEFAULT_NODES, "nodes", "for example 100000", least=1)),
         _number("VKMNN_MAX_SECONDS", 0, "seconds", "for example 600") or None,
     )
 
 
-def _number(variable: str, default: float, what: str, hint: str) -> float:
+def _number(variable: str, default: float, what: str, hint: str, least: float = 0) -> float:
     """Return the number above 0 that a variable holds; it may end in k, m, g or t."""
     text = os.environ.get(variable, "").strip().lower()
     if not text:
@@ -127,7 +127,7 @@ def _number(variable: str, default: float, what: str, hint: str) -> float:
         value = float(text[: len(text) - len(unit)]) * _UNITS[unit]
     except ValueError:
         value = -1.0
-    if not 0 < value < 1e18:
+    if not 0 < value < 1e18 or value < least:
         raise InvalidInputError(
             f"{variable}={os.environ[variable]!r} is not a number of {what} above 0", hint=hint
         )

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from vkmnn import Budget, InferenceSession
-from vkmnn.errors import BudgetError, HostError
+from vkmnn.errors import BudgetError, HostError, ModelError, UnsupportedOpError
 
 ROOM = 64 << 20
 INT, BOOL, FLOAT = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
@@ -162,3 +162,95 @@ def test_scans_of_no_such_inputs(count: int, engine: str) -> None:
     with pytest.raises(Exception, match="Scan") as caught:
         InferenceSession(model([scan], [X]), "cpu")
     assert type(caught.value).__name__ == "UnsupportedOpError"
+
+
+def tree(back: int) -> onnx.NodeProto:
+    """Return a tree of a branch and two leaves; the second branch leads to the node `back`."""
+    return node(
+        "TreeEnsembleRegressor",
+        ["x"],
+        ["y"],
+        domain="ai.onnx.ml",
+        nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2],
+        nodes_featureids=[0, 0, 0],
+        nodes_values=[0.5, 0.0, 0.0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[back, 0, 0],
+        target_treeids=[0, 0],
+        target_nodeids=[1, 2],
+        target_ids=[0, 0],
+        target_weights=[1.0, 2.0],
+        n_targets=1,
+    )
+
+
+NGRAMS = {"max_gram_length": 2, "min_gram_length": 2, "max_skip_count": 0, "mode": "TF"}
+DANGEROUS = {
+    # onnxruntime reads past the end of the indexes.
+    "n-grams without an index": (
+        node(
+            "TfIdfVectorizer",
+            ["x"],
+            ["y"],
+            ngram_counts=[0, 4],
+            ngram_indexes=[0, 2, 3, 4, 5, 6],
+            pool_int64s=[2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
+            **NGRAMS,
+        ),
+        np.arange(12),
+    ),
+    # onnx's evaluator counts to the number that is missing.
+    "n-grams outside of the pool": (
+        node(
+            "TfIdfVectorizer",
+            ["x"],
+            ["y"],
+            ngram_counts=[0, 2**31 - 1],
+            ngram_indexes=[0, 2, 3, 4, 5, 6],
+            pool_int64s=[2, 3, 5, 4, 5, 6, 7, 8, 6, 7],
+            **NGRAMS,
+        ),
+        np.arange(12),
+    ),
+    "n-grams of another type": (
+        node("TfIdfVectorizer", ["x"], ["y"], ngram_counts=1.5, pool_int64s="no", **NGRAMS),
+        np.arange(12),
+    ),
+    "no n-grams": (node("TfIdfVectorizer", ["x"], ["y"], **NGRAMS), np.arange(12)),
+    # onnx's evaluator goes round for ever.
+    "a tree with a way back": (tree(0), np.ones((1, 2), np.float32)),
+    # onnxruntime takes the second size for the first.
+    "an inverse of what is not square": (
+        node("Inverse", ["x"], ["y"], domain="com.microsoft"),
+        np.ones((2, 900, 3), np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DANGEROUS)
+def test_what_evaluators_do_not_check(name: str) -> None:
+    dangerous, x = DANGEROUS[name]
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        [dangerous], "g", [info("x", kind, [None] * x.ndim)], [info("y", FLOAT, None)]
+    )
+    opsets = [helper.make_opsetid("", 18)]
+    if dangerous.domain:
+        opsets.append(helper.make_opsetid(dangerous.domain, 1))
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with (
+        pytest.raises((HostError, ModelError, UnsupportedOpError)),
+        InferenceSession(proto, device="cpu") as session,
+    ):
+        session.run(None, {"x": x})
+
+
+def test_trees_are_computed(engine: str) -> None:
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph([tree(2)], "g", [info("x", FLOAT, [2, 1])], [info("y", FLOAT, None)])
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with InferenceSession(proto, device="cpu") as session:
+        (y,) = session.run(None, {"x": np.array([[0.0], [1.0]], np.float32)})
+    assert y.reshape(-1).tolist() == [1, 2]

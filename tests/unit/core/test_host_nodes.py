@@ -716,3 +716,27 @@ def test_scans_of_empty_slices_over_other_axes_do_not_end_the_process() -> None:
         z, y = session.run(None, empty)  # the reference evaluator takes it
         assert z.shape == (0,)
         assert y.shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", ["sequence", "strings", "optional"])
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_inputs_that_no_op_reads_stay_with_the_host(kind: str, device: str) -> None:
+    given: Any = {"sequence": [X], "strings": np.array(["a", "b"], object), "optional": None}[kind]
+    floats = helper.make_tensor_type_proto(F, None)
+    proto = {
+        "sequence": helper.make_sequence_type_proto(floats),
+        "strings": helper.make_tensor_type_proto(TensorProto.STRING, [2]),
+        "optional": helper.make_optional_type_proto(floats),
+    }[kind]
+    other = helper.make_value_info("other", proto)
+    shape = list(X.shape)
+    for nodes, ends in (([node("Relu", "x", "y")], ["y"]), ([], []), ([], ["x"])):
+        outputs = [*(value(name, F, shape) for name in ends), other]
+        built = model(nodes, [value("x", F, shape), other], outputs, {})
+        feeds = {"x": X, "other": given}
+        with InferenceSession(built, device=device) as session:
+            *arrays, last = session.run(None, feeds)
+            for array in arrays:
+                np.testing.assert_array_equal(array, np.maximum(X, 0) if nodes else X)
+            assert type(last) is type(given)
+            assert session.profile(feeds, runs=1).runs == 1

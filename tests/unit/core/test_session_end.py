@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -79,3 +80,27 @@ def test_closing_waits_for_the_running_call(device: str) -> None:
     assert ends == ["the session has been closed"] * 3
     for result in runs:
         np.testing.assert_array_equal(result, expected)
+
+
+def test_runs_may_be_submitted_while_another_thread_closes(device: str) -> None:
+    end = time.monotonic() + 2
+    sessions = [vkmnn.InferenceSession(DIGITS, device)]
+
+    def close_again_and_again() -> None:
+        while time.monotonic() < end:
+            closed, sessions[0] = sessions[0], vkmnn.InferenceSession(DIGITS, device)
+            closed.close()
+
+    def submit_again_and_again() -> None:
+        while time.monotonic() < end:
+            with contextlib.suppress(InvalidInputError):
+                sessions[0].submit(X)
+
+    works = [close_again_and_again, *[submit_again_and_again] * 4]
+    threads = [threading.Thread(target=work, daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end + 30 - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads)
+    sessions[0].close()

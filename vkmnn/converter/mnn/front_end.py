@@ -37,7 +37,10 @@ class MnnFrontEnd(FrontEnd):
         path = Path(os.fspath(model))
         data = _content(path)
         if len(data) < 8:
-            raise ModelFileError(f"'{path}' is not an MNN model: it has {len(data)} bytes")
+            raise ModelFileError(
+                f"'{path}' is not an MNN model: it has {len(data)} bytes",
+                hint="the download or the conversion did not finish",
+            )
         buffer = Buffer(memoryview(data), load_schema("mnn"), "MNN")
         try:
             if not buffer.root().tables("oplists"):
@@ -64,4 +67,6 @@ def _content(path: Path) -> bytes:
         missing = (
             "does not exist" if isinstance(error, FileNotFoundError) else f"is unread: {error}"
         )
-        raise ModelFileError(f"the model file '{path}' {missing}") from error
+        raise ModelFileError(
+            f"the model file '{path}' {missing}", hint="check the path and its permissions"
+        ) from error

@@ -119,6 +119,8 @@ class Scope:
         if self._folded(op, inputs, outputs):
             return
         name = self.fresh(node)
+        # An empty list has no type; the converter says so where one is needed.
+        attributes = {key: value for key, value in attributes.items() if value != []}
         proto = helper.make_node(op, inputs, outputs, name, domain=domain, **attributes)
         self.nodes.append(proto)
         for name in outputs:

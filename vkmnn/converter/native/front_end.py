@@ -48,7 +48,10 @@ class NativeFrontEnd(FrontEnd):
             return ModelFile(buffer, whole[start : start + size])
         data = _mapped(_beside(path, external), allow_empty=size == 0)
         if len(data) < size:
-            raise ModelFileError(f"'{external}' has {len(data)} bytes, the model says {size}")
+            raise ModelFileError(
+                f"'{external}' has {len(data)} bytes, the model says {size}",
+                hint="put the data that was written with the model beside it",
+            )
         return ModelFile(buffer, data[:size])
 
     def convert(self, source: ModelFile, conversion: Conversion) -> Graph:
@@ -84,12 +87,18 @@ def _mapped(path: Path, *, allow_empty: bool = False) -> memoryview:
     try:
         if not path.is_file():
             missing = "is a folder" if path.is_dir() else "does not exist"
-            raise ModelFileError(f"the model file '{path}' {missing}")
+            raise ModelFileError(f"the model file '{path}' {missing}", hint="check the path")
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 if allow_empty:
                     return memoryview(b"")
-                raise ModelFileError(f"the model file '{path}' is empty")
+                raise ModelFileError(
+                    f"the model file '{path}' is empty",
+                    hint="the file is truncated or of another kind; convert the model again",
+                )
             return memoryview(MappedFile(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:
-        raise ModelFileError(f"the model file '{path}' cannot be read: {error}") from error
+        raise ModelFileError(
+            f"the model file '{path}' cannot be read: {error}",
+            hint="check the path and its permissions",
+        ) from error

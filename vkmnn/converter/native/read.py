@@ -51,7 +51,10 @@ def open_buffer(whole: memoryview) -> tuple[Buffer, int, int, str]:
     """
     schema = load_schema("vkmnn")
     if bytes(whole[4:8]) != schema.identifier:
-        raise ModelError("this is not a vkmnn file: it does not begin like one")
+        raise ModelError(
+            "this is not a vkmnn file: it does not begin like one",
+            hint="the file is truncated or of another kind; convert the model again",
+        )
     root = Buffer(whole, schema, WHAT).root()
     if root.integer("format") != FORMAT:
         raise ModelError(

@@ -96,8 +96,11 @@ def write_model(graph: Graph, path: Path, options: WriteOptions) -> None:
             _write_whole(path, head, ())
         else:
             _write_whole(path, head, everything)
-    except OSError as error:
-        raise InvalidInputError(f"'{path}' cannot be written: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInputError(
+            f"'{path}' cannot be written: {reason}", hint="name a file in a folder of your own"
+        ) from error
 
 
 def _head(model: dict[str, Any], external: bool) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vkmnn.converter.onnx.branches import inner_graphs, reads
 from vkmnn.converter.onnx.domains import normal_domain
+from vkmnn.converter.onnx.inference import infer_shapes
 from vkmnn.converter.onnx.source import SourceNode
 from vkmnn.converter.onnx.tensors import with_data
 from vkmnn.converter.onnx.types import DTYPES, TEXT_TYPES, tensor_info, type_text
@@ -173,7 +174,7 @@ def output_types(
         if array is not None and array.nbytes <= _KNOWN_BYTES:
             known.graph.initializer.append(numpy_helper.from_array(array, value.name))
     try:
-        inferred = onnx.shape_inference.infer_shapes(known)
+        inferred = infer_shapes(known)
     except Exception:  # noqa: BLE001 - native code, which throws what it likes
         return {}
     symbols = {dim for value in model.graph.input for dim in _symbols(value.type)}

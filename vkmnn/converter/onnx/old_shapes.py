@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from vkmnn.converter.onnx.inference import infer_shapes
+
 if TYPE_CHECKING:
     import onnx
 
@@ -26,16 +28,14 @@ def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Shapes with sizes that are not numbers are taken no further than the onnx package takes them.
     """
-    import onnx
-
-    model = onnx.shape_inference.infer_shapes(model)
+    model = infer_shapes(model)
     while True:
         infos = _known(model.graph)
         added = [info for node in model.graph.node for info in _made(node, infos)]
         if not added:
             return model
         model.graph.value_info.extend(added)
-        model = onnx.shape_inference.infer_shapes(model)
+        model = infer_shapes(model)
 
 
 def _known(graph: onnx.GraphProto) -> dict[str, tuple[int, _Shape]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, type_name
+from vkmnn.converter.onnx.types import DTYPES, MAX_DIM, check_rank, type_name
 from vkmnn.converter.onnx.wire import Bytes
 from vkmnn.errors import ConversionError, ModelError
 from vkmnn.ir import NARROW_INTEGERS, Array, DType
@@ -62,6 +62,7 @@ def array_from_tensor(
     if tensor.HasField("segment"):
         raise ConversionError(f"tensor '{name}' is stored in segments")
     shape = tuple(tensor.dims)
+    check_rank(name, len(shape))
     if any(not 0 <= dim <= MAX_DIM for dim in shape):
         raise _damaged(name, f"invalid dimensions {list(shape)}")
     count = prod(shape)
@@ -120,6 +121,7 @@ def dense_from_sparse(tensor: onnx.SparseTensorProto, folder: Path | None) -> Ar
     values = array_from_tensor(tensor.values, folder).reshape(-1)
     indices = array_from_tensor(tensor.indices, folder).astype(np.int64)
     shape = tuple(tensor.dims)
+    check_rank(name, len(shape))
     if any(not 0 <= dim <= MAX_DIM for dim in shape) or prod(shape) > MAX_DIM:
         raise _damaged(name, f"invalid dimensions {list(shape)}")
     if indices.ndim == 2 and indices.shape == (values.size, len(shape)):

@@ -99,12 +99,7 @@ def tensor_info(name: str, proto: onnx.TypeProto) -> TensorInfo | None:
         return None
     if not tensor.HasField("shape"):
         return TensorInfo(name, dtype, None)
-    rank = len(tensor.shape.dim)
-    if rank > MAX_RANK:
-        raise ModelError(
-            f"tensor '{name}' has {rank} axes",
-            hint=f"tensors have at most {MAX_RANK} axes; the file may be damaged",
-        )
+    check_rank(name, len(tensor.shape.dim))
     return TensorInfo(name, dtype, tuple(_dim(name, dim) for dim in tensor.shape.dim))
 
 
@@ -152,3 +147,16 @@ def type_text(proto: onnx.TypeProto) -> str:
         element = type_name(getattr(proto, kind).elem_type).lower()
         return f"{kind.removesuffix('_type')}({element})"
     return "unknown"
+
+
+def check_rank(name: str, rank: int) -> None:
+    """Refuse a tensor with more axes than tensors have.
+
+    Raises:
+        ModelError: it has.
+    """
+    if rank > MAX_RANK:
+        raise ModelError(
+            f"tensor '{name}' has {rank} axes",
+            hint=f"tensors have at most {MAX_RANK} axes; the file may be damaged",
+        )
