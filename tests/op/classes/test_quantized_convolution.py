@@ -160,7 +160,7 @@ def test_sums_beyond_float32_are_exact(channels: int, device: str) -> None:
     node = helper.make_node("QLinearConv", ["x", *constants], ["y"])
     got, types_run = ran([node], constants, x, TensorProto.UINT8, device)
     np.testing.assert_array_equal(got, requantized(sums, factor, 128, np.uint8))
-    assert types_run.count("QuantizedConvolution") == 2
+    assert types_run.count("QuantizedConvolution") == 1
 
 
 @pytest.mark.parametrize("bounds", [(0, 255), (-128, 127), (-200, 55), (-255, 0), (3, 9)])
@@ -176,9 +176,9 @@ def test_no_part_of_a_sum_goes_beyond_its_reach(bounds: tuple[int, int]) -> None
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize(("depth", "convolutions"), [(515, 1), (519, 2)])
+@pytest.mark.parametrize("depth", [515, 519])
 def test_sums_of_one_sign_reach_the_end_of_what_is_exact(
-    depth: int, convolutions: int, sign: int, device: str
+    depth: int, sign: int, device: str
 ) -> None:
     """Weights of both signs: half of the products can add up, 2^24 in all."""
     w = np.full((1, 2 * depth, 1, 1), 127 * sign, np.int8)
@@ -195,4 +195,4 @@ def test_sums_of_one_sign_reach_the_end_of_what_is_exact(
     got, types = ran([node], constants, x, TensorProto.UINT8, device)
     sums = integer_sums(x.astype(np.int64), w.astype(np.int64), 1, (1, 1), (0, 0, 0, 0))
     np.testing.assert_array_equal(got, requantized(sums, 2.0**-17, 128, np.uint8))
-    assert types.count("QuantizedConvolution") == convolutions
+    assert types.count("QuantizedConvolution") == 1

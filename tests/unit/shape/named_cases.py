@@ -177,6 +177,12 @@ CASES = [
         auto_pad="NOTSET", low=-128.0, high=127.0,
     ),
     case(
+        *("DynamicQuantizeConvolution", Given(("N", 4, "L", 8)), Given((4, 1, 3, 3), DType.INT8)),
+        *(Given((4,)), None, Given((4,)), Given(()), Given(())),
+        out=("N", 4, "L", 8),
+        kernel=(3, 3), pads=(1, 1, 1, 1), group=4, **FOLDED, auto_pad="NOTSET",
+    ),
+    case(
         *("Convolution", IMAGE, Given((6, 8, 3, 5))),
         out=("N", 6, "floor((H + 1)/2)", "floor((W + 2)/3)"),
         kernel=(3, 5), pads=(), strides=(2, 3), dilations=(1, 2), auto_pad="SAME_UPPER",
@@ -218,6 +224,8 @@ CASES = [
     case("MatMul", X, Given((8, 6)), Given((6,)), out=("N", "L", 6)),
     case("QuantizedMatMul", X, Given((8, 6)), Given((6,)), None, Given((1,)),
          out=("N", "L", 6), transpose_a=False, transpose_b=False, low=-128.0, high=127.0),
+    case("DynamicQuantizeMatMul", X, Given((8, 6), DType.INT8), Given((6,)), None, Given((1,)),
+         Given(()), Given(()), out=("N", "L", 6)),
     case("MatMulNBits", X, Given((6, 1, 16), DType.UINT8), None, None, Given((6, 1)),
          out=("N", "L", 6), bits=4, block=32, depth=8, columns=6),
     case("NormedMatMul", X, Given((8, 12)), out=("N", "L", 12), norm="RMS"),

@@ -413,7 +413,7 @@ Ending ending_of(uint block, uint blocks)
     ending.factor = bias_load(blocks + block);
     ending.unit = bias_load(next);
     ending.range = bias_load(next + 1u);
-    ending.table = next + 2u;
+    ending.table = next + 3u;
     return ending;
 }
 
@@ -521,6 +521,7 @@ vec4 keep(bool kept, vec4 value)
 
 void main()
 {
+
     uint lane = gl_LocalInvocationID.x;
     uint tile = gl_WorkGroupID.x + gl_WorkGroupID.z * gl_NumWorkGroups.x;
     uint panel = gl_WorkGroupID.y;
