@@ -42,6 +42,7 @@ class Body:
         outer: what the body reads from around it: its name there, and the op's input.
         axes: None for a Loop.
         still: whether every iteration asks for another; None where they compute that.
+        sizes: of each output of the network, for a loop that never iterates; 0 where unknown.
         seconds: how long all iterations may take.
     """
 
@@ -51,6 +52,7 @@ class Body:
     outer: Mapping[str, str]
     axes: Axes | None
     still: bool | None
+    sizes: tuple[tuple[int, ...], ...]
     seconds: float
 
 
@@ -155,13 +157,11 @@ class LoopPart(NestedPart):
         return self._body.formal[:2]
 
     def _stack(self, rows: list[Value], axis: int, back: bool, place: int) -> Array:
-        """Return scan outputs along a new axis; without any, sizes that nothing tells are 0."""
+        """Return scan outputs along a new axis."""
         if not rows:
-            info = self._program.graph.outputs[place]
-            sizes = [size if isinstance(size, int) else 0 for size in info.shape or ()]
-            dims = list(sizes)
-            dims.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
-            return np.zeros(dims, info.dtype.numpy)
+            dtype = self._program.graph.outputs[place].dtype
+            one = np.zeros(self._body.sizes[place], dtype.numpy)
+            return np.expand_dims(one, axis).take(np.arange(0), axis)
         shapes = {np.shape(one) for one in rows}
         if len(shapes) != 1:
             raise self._wrong(f"what it stacks has the shapes {sorted(shapes)}, not one")

@@ -26,6 +26,7 @@ class BodyModel:
         outer: what the body reads from around it: its name there → the op's input.
         ways: how a Scan goes over its inputs; None for a Loop.
         still: whether every iteration asks for another; None where they compute that.
+        sizes: of each output of the model, as declared or inferred; 0 where unknown.
     """
 
     model: onnx.ModelProto
@@ -34,6 +35,7 @@ class BodyModel:
     outer: dict[str, str]
     ways: Ways | None
     still: bool | None
+    sizes: tuple[tuple[int, ...], ...]
 
 
 def body_model(op: Op, constants: Mapping[str, Array], always: bool) -> BodyModel | None:
@@ -66,6 +68,7 @@ def body_model(op: Op, constants: Mapping[str, Array], always: bool) -> BodyMode
         return None
     kept = {tensor.name for tensor in model.graph.initializer}
     outer = {name: actual[name] for name in sorted(outer_names(body)) if name not in kept}
+    sizes = [tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in body.output]
     proto = _alone(model, node, body, ways)
     _take(proto, model, outer, constants)
     read = {name: one for name, one in outer.items() if one not in constants}
@@ -75,8 +78,8 @@ def body_model(op: Op, constants: Mapping[str, Array], always: bool) -> BodyMode
         around = {name: constants[one] for name, one in outer.items() if one in constants}
         still = constant_condition(body, around.get)
         if still is not None:
-            del proto.graph.output[0]
-    return BodyModel(proto, given, formal, read, ways, still)
+            del proto.graph.output[0], sizes[0]
+    return BodyModel(proto, given, formal, read, ways, still, tuple(sizes))
 
 
 def _alone(

@@ -19,6 +19,7 @@ value = helper.make_tensor_value_info
 RNG = np.random.default_rng(11)
 W = (RNG.standard_normal((4, 4)) * 0.4).astype(np.float32)
 X = RNG.standard_normal((3, 4)).astype(np.float32)
+SQUARE = RNG.standard_normal((4, 4)).astype(np.float32)
 
 
 def node(op: str, inputs: str, outputs: str, **attributes: object) -> onnx.NodeProto:
@@ -102,6 +103,47 @@ def test_iterations_record_and_allocate_nothing() -> None:
         after = session.counters()
     for what in ("plans", "recordings", "allocations", "pipelines"):
         assert after[what] == before[what], what
+
+
+def rows(kind: str, op: str, sizes: list[int | str] | None) -> onnx.ModelProto:
+    """A Loop or Scan whose rows are joined with a first row; op "MatMul" is for the device."""
+    nodes = [node(op, "h w", "n"), node("Neg", "n", "s")]
+    carried = [value("h", F, [4, 4])]
+    results = [value("n", F, [4, 4]), value("s", F, sizes)]
+    if kind == "Loop":
+        nodes.append(node("Identity", "c", "go"))
+        inner = helper.make_graph(
+            nodes,
+            "body",
+            [value("i", L, []), value("c", B, []), *carried],
+            [value("go", B, []), *results],
+        )
+        loop = node("Loop", "m  x", "last all", body=inner)
+        counter = {"m": (L, [])}
+    else:
+        inner = helper.make_graph(nodes, "body", [*carried, value("e", F, [4])], results)
+        loop = node("Scan", "x m", "last all", body=inner, num_scan_inputs=1)
+        counter = {"m": (F, ["t", 4])}
+    joined = [node("Unsqueeze", "x first", "row"), node("Concat", "row all", "y", axis=0)]
+    weights = {"w": np.eye(4, dtype=np.float32), "first": np.array([0])}
+    inputs = {"x": (F, [4, 4]), **counter}
+    return model([loop, *joined], inputs, {"y": F, "all": F}, weights)
+
+
+@pytest.mark.parametrize("sizes", [[4, 4], ["a", 4], None], ids=["declared", "in part", "inferred"])
+@pytest.mark.parametrize("op", ["MatMul", "Add"])
+@pytest.mark.parametrize("kind", ["Loop", "Scan"])
+def test_rows_of_no_iterations_have_the_sizes_of_a_row(
+    kind: str, op: str, sizes: list[int | str] | None
+) -> None:
+    """Declared ones, else what the body's nodes tell; a Concat after the loop needs them."""
+    proto = rows(kind, op, sizes)
+    none = np.array(0) if kind == "Loop" else np.zeros((0, 4), np.float32)
+    for device in ("auto", "cpu"):
+        with InferenceSession(proto, device=device) as session:
+            y, stacked = session.run(None, {"x": SQUARE, "m": none})
+        assert stacked.shape == (0, 4, 4)
+        np.testing.assert_array_equal(y, SQUARE[None])
 
 
 def until() -> onnx.ModelProto:

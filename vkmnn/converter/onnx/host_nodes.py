@@ -161,7 +161,7 @@ def output_types(
     """Return the types of a one-node model's outputs, as far as ONNX's rules tell them.
 
     Args:
-        model: the model.
+        model: the model; the outputs of its inner graphs get the sizes that the rules tell.
         constants: values of inputs; small ones may decide shapes.
     """
     import onnx
@@ -177,6 +177,8 @@ def output_types(
         inferred = infer_shapes(known)
     except Exception:  # noqa: BLE001 - native code, which throws what it likes
         return {}
+    for mine, other in zip(model.graph.node, inferred.graph.node, strict=True):
+        _take_sizes(mine, other)
     symbols = {dim for value in model.graph.input for dim in _symbols(value.type)}
     types = {}
     for value in inferred.graph.output:
@@ -210,6 +212,20 @@ def _declared_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
         if name and code is not None:
             types[name] = onnx.helper.make_tensor_type_proto(code, None)
     return types
+
+
+def _take_sizes(node: onnx.NodeProto, inferred: onnx.NodeProto) -> None:
+    """Add inferred sizes to the outputs of inner graphs: those of a loop that never iterates."""
+    for mine, other in zip(inner_graphs(node), inner_graphs(inferred), strict=True):
+        for value, like in zip(mine.output, other.output, strict=True):
+            if value.type.WhichOneof("value") != "tensor_type" or _is_open(like.type):
+                continue
+            shape, known = value.type.tensor_type.shape, like.type.tensor_type.shape
+            if not value.type.tensor_type.HasField("shape"):
+                shape.CopyFrom(known)
+            for dim, size in zip(shape.dim, known.dim, strict=False):
+                if size.HasField("dim_value"):
+                    dim.dim_value = size.dim_value
 
 
 def _symbols(proto: onnx.TypeProto) -> Iterable[str]:
