@@ -17,10 +17,11 @@ from vkmnn.core.device_tensor import DeviceTensor
 from vkmnn.core.futures import RunFuture
 from vkmnn.core.placement import Placement
 from vkmnn.core.profile import Profile
-from vkmnn.core.session import TUNING_RUNS
+from vkmnn.core.session import TUNING_RUNS, Session
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, TensorInfo
-from vkmnn.opening import CpuInfo, Network, open_model, open_session
+from vkmnn.opening import CpuInfo, Network, open_session
+from vkmnn.overridable import OverridableInputs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import (
@@ -110,7 +111,9 @@ class InferenceSession:
             progress=progress,
             on_device_lost=on_device_lost,
         )
-        network, self._session = open_model(model, config, budget, unsupported=unsupported)
+        network, self._session, self._overridable = OverridableInputs.open(
+            model, config, budget, unsupported=unsupported
+        )
         network = network.settled()  # before weights are packed, which takes memory
         self._network: Network | None = network
         self._config = config
@@ -138,6 +141,10 @@ class InferenceSession:
         """Return the outputs that `run` returns."""
         return [_node_arg(info, self._types) for info in self._output_infos]
 
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the inputs that have a default value, which runs may feed or leave out."""
+        return [_node_arg(info, self._types) for info in self._overridable.infos.values()]
+
     def run(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
     ) -> list[Array]:
@@ -145,9 +152,10 @@ class InferenceSession:
 
         Args:
             output_names: which outputs to return; None, or an empty list, for all.
-            feeds: one value per input: an array of the input's dtype and a matching shape, a
-                DeviceTensor, or anything with `__array__` or `__dlpack__`; a list for a
-                sequence, None for an empty optional, arrays of objects for strings.
+            feeds: one value per input; inputs with a default value may be left out. A value is an
+                array of the input's dtype and a matching shape, a DeviceTensor, or anything with
+                `__array__` or `__dlpack__`; a list for a sequence, None for an empty optional,
+                arrays of objects for strings.
 
         Raises:
             InvalidInputError: an unknown or missing name, a wrong dtype, shape or value.
@@ -155,10 +163,16 @@ class InferenceSession:
             PlacementError: with `require_device`, an op of the new plan would run off the device.
             HostError: a node on the host cannot be computed.
         """
-        arrays = check_feeds(self._inputs, feeds, self._types)
+        core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
-        results = self._session.core.run(arrays)
+        results = core.run(arrays)
         return [results[name] for name in wanted]
+
+    def _checked(self, feeds: Mapping[str, Any]) -> tuple[Session, dict[str, Any]]:
+        """Return the session that takes these feeds, and the feeds in order."""
+        fed = self._overridable.fed(feeds)
+        arrays = check_feeds({**self._inputs, **fed}, feeds, self._types)
+        return self._overridable.session(fed), arrays
 
     def _wanted(self, names: Iterable[str] | None) -> list[str]:
         if isinstance(names, str) or not isinstance(names, Iterable | None):
@@ -201,9 +215,9 @@ class InferenceSession:
             InvalidInputError: the feeds are not valid, or the session has been closed. All other
                 errors of `run` are raised by the future.
         """
-        arrays = check_feeds(self._inputs, feeds, self._types)
+        core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
-        return self._session.core.submit(arrays, lambda made: [made[name] for name in wanted])
+        return core.submit(arrays, lambda made: [made[name] for name in wanted])
 
     def run_on_device(
         self, output_names: list[str] | tuple[str, ...] | None, feeds: Mapping[str, Any]
@@ -217,9 +231,9 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or an output is not a tensor of numbers.
         """
-        arrays = check_feeds(self._inputs, feeds, self._types)
+        core, arrays = self._checked(feeds)
         wanted = self._wanted(output_names)
-        results = self._session.core.run_on_device(arrays, wanted)
+        results = core.run_on_device(arrays, wanted)
         return [results[name] for name in wanted]
 
     def tensor(self, name: str, shape: Sequence[int] | None = None) -> DeviceTensor:
@@ -234,6 +248,7 @@ class InferenceSession:
                 elements that devices cannot hold.
         """
         known = {info.name: info for info in self._output_infos} | self._inputs
+        known |= self._overridable.infos
         info = self._info_of(name, known, "input or output")
         if shape is None and not info.is_static:
             raise InvalidInputError(
@@ -280,7 +295,7 @@ class InferenceSession:
             InvalidInputError: a name, element type or shape does not match, or an output would
                 overlap an input.
         """
-        fed = check_feeds(self._inputs, inputs, self._types)
+        core, fed = self._checked(inputs)
         tensors = {
             name: value if isinstance(value, DeviceTensor) else self.upload(value)
             for name, value in fed.items()
@@ -290,7 +305,7 @@ class InferenceSession:
             places = {name: outputs[name] for name in self._wanted(outputs)}
         elif outputs is not None:
             places = dict.fromkeys(self._wanted(outputs))
-        return BoundRun(self._session.core, self._session.core.bind(tensors, places))
+        return BoundRun(core, core.bind(tensors, places))
 
     def state(
         self,
@@ -353,15 +368,16 @@ class InferenceSession:
                 name: tuple(v.shape) if name in fed else tuple(int(size) for size in v)
                 for name, v in each.items()
             }
+            infos = {**self._inputs, **self._overridable.fed(sizes)}
             for name, size in sizes.items():
-                check_shape(self._info_of(name, self._inputs, "input"), size)
+                check_shape(self._info_of(name, infos, "input"), size)
             missing = [name for name in self._inputs if name not in sizes]
             if missing:
                 raise InvalidInputError(
                     f"input '{missing[0]}' is missing", hint=f"inputs: {', '.join(self._inputs)}"
                 )
-            arrays = {name: fed_array(self._inputs[name], value) for name, value in fed.items()}
-            self._session.core.resize(sizes, arrays)
+            arrays = {name: fed_array(infos[name], value) for name, value in fed.items()}
+            self._overridable.session(infos.keys() - self._inputs.keys()).resize(sizes, arrays)
 
     def another(self) -> InferenceSession:
         """Return a second session of the same network: on a device, weights are there once.
@@ -379,6 +395,7 @@ class InferenceSession:
         session = object.__new__(type(self))
         vars(session).update(vars(self))
         session._session = open_session(self._network, self._config)
+        session._overridable = self._overridable.beside(session._session.core)
         session._session.plan_ahead()
         return session
 
@@ -394,7 +411,8 @@ class InferenceSession:
 
     def trim(self) -> None:
         """Free what makes later runs faster: plans of other shapes, staging, idle pipelines."""
-        self._session.core.trim()
+        for core in self._overridable.open_sessions():
+            core.trim()
 
     def release_model(self) -> None:
         """Let go of the network in the host's memory, weights and mapped files included.
@@ -405,7 +423,7 @@ class InferenceSession:
         what would need a new plan raises InvalidInputError from then on.
         """
         self._network = None
-        self._session.core.forget_model()
+        self._overridable.release_model()
 
     def placement(self) -> Placement:
         """Return where each op of the latest plan runs and why.
@@ -413,7 +431,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: nothing is planned yet, because the input shapes are symbolic.
         """
-        return self._session.core.placement()
+        return self._overridable.latest.placement()
 
     def profile(self, feeds: Mapping[str, Array], runs: int = 10) -> Profile:
         """Run the network a few times and measure where the time goes; `str()` gives a table.
@@ -427,7 +445,8 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
-        return self._session.core.profile(check_feeds(self._inputs, feeds, self._types), runs)
+        core, arrays = self._checked(feeds)
+        return core.profile(arrays, runs)
 
     def tune(
         self,
@@ -449,9 +468,8 @@ class InferenceSession:
         Raises:
             InvalidInputError: as `run`; or `runs` is below 1; or the device cannot measure time.
         """
-        return self._session.core.tune(
-            check_feeds(self._inputs, feeds, self._types), runs, progress
-        )
+        core, arrays = self._checked(feeds)
+        return core.tune(arrays, runs, progress)
 
     def memory(self) -> MemoryUse:
         """Return the device memory of the latest plan; all zeros on the numpy backend.
@@ -459,7 +477,7 @@ class InferenceSession:
         Raises:
             InvalidInputError: nothing is planned yet, because the input shapes are symbolic.
         """
-        return self._session.core.memory()
+        return self._overridable.latest.memory()
 
     def __repr__(self) -> str:
         """Return what goes in and out, and where it runs."""
@@ -468,7 +486,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Release device memory; the session cannot be used afterwards."""
-        self._session.core.close()
+        self._overridable.close()
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled: what is on a device belongs to one process."""

@@ -15,7 +15,8 @@ from vkmnn.arguments import check_feeds
 from vkmnn.budget import Budget
 from vkmnn.errors import InvalidInputError
 from vkmnn.ir import Array, TensorInfo
-from vkmnn.opening import CpuInfo, open_model
+from vkmnn.opening import CpuInfo
+from vkmnn.overridable import OverridableInputs
 from vkmnn.runtime.device_info import DeviceInfo
 from vkmnn.schedule_config import PrecisionName, ScheduleConfig
 
@@ -54,7 +55,8 @@ class Model:
     """A network to call; made by `vkmnn.load`.
 
     Attributes:
-        inputs: the inputs by name, in the order of positional arguments.
+        inputs: the inputs by name, in the order of positional arguments; those with a default
+            value, which calls may name, are not among them.
         outputs: the outputs by name.
         device: where it runs.
     """
@@ -65,7 +67,7 @@ class Model:
         config: ScheduleConfig,
         budget: Budget | None = None,
     ) -> None:
-        network, self._session = open_model(model, config, budget)
+        network, self._session, self._overridable = OverridableInputs.open(model, config, budget)
         self._session.plan_ahead()
         self.inputs: dict[str, TensorInfo] = {info.name: info for info in network.graph.inputs}
         self.outputs: dict[str, TensorInfo] = {info.name: info for info in network.outputs}
@@ -90,12 +92,13 @@ class Model:
             InvalidInputError: too many or too few arrays, an unknown name, a wrong dtype or shape.
                 Lists and numbers take the input's dtype; arrays have to have it.
         """
-        feeds = {
-            name: _as_array(self.inputs.get(name), value)
-            for name, value in self._by_name(arrays, named).items()
-        }
+        given = self._by_name(arrays, named)
+        overridden = self._overridable.fed(given)
+        infos = {**self.inputs, **overridden}
+        feeds = {name: _as_array(infos.get(name), value) for name, value in given.items()}
         types = self._session.core.graph.types
-        results = self._session.core.run(check_feeds(self.inputs, feeds, types))
+        session = self._overridable.session(overridden)
+        results = session.run(check_feeds(infos, feeds, types))
         arrays_out = [results[name] for name in self.outputs]
         return arrays_out[0] if len(arrays_out) == 1 else self._results(*arrays_out)
 
@@ -123,7 +126,7 @@ class Model:
 
     def close(self) -> None:
         """Release device memory; the model cannot be called afterwards."""
-        self._session.core.close()
+        self._overridable.close()
 
     def __enter__(self) -> Self:
         """Return the model itself."""

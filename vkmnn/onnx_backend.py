@@ -28,7 +28,8 @@ from vkmnn.errors import (
     VkmnnError,
 )
 from vkmnn.ir import Array, DType
-from vkmnn.opening import CPU_DEVICE, OpenSession, load_network, open_model
+from vkmnn.opening import CPU_DEVICE, OpenSession, load_network
+from vkmnn.overridable import OverridableInputs
 from vkmnn.schedule_config import ScheduleConfig
 
 Inputs: TypeAlias = "Array | Sequence[Any] | Mapping[str, Any]"
@@ -39,9 +40,10 @@ _DEVICE = re.compile(r"(VULKAN|CPU)(?::([0-9]{1,4}))?", re.IGNORECASE)
 class VkmnnBackendRep(BackendRep):
     """A model that is ready to run."""
 
-    def __init__(self, session: OpenSession) -> None:
+    def __init__(self, session: OpenSession, overridable: OverridableInputs) -> None:
         graph = session.core.graph
         self.session = session
+        self.overridable = overridable
         self._inputs = {info.name: info for info in graph.inputs}
         self._outputs = [info.name for info in graph.outputs]
 
@@ -50,7 +52,7 @@ class VkmnnBackendRep(BackendRep):
 
         Args:
             inputs: an array for every input, in their order or by name; one array where there is
-                one input.
+                one input. Inputs with a default value may be fed by name.
             kwargs: none.
 
         Returns:
@@ -60,9 +62,10 @@ class VkmnnBackendRep(BackendRep):
             InvalidInputError: they do not fit the model's inputs.
         """
         _refuse(kwargs)
-        types = self.session.core.graph.types
-        arrays = check_feeds(self._inputs, self._by_name(inputs), types)
-        results = self.session.core.run(arrays)
+        overridden = self.overridable.fed(inputs)
+        infos = {**self._inputs, **overridden}
+        arrays = check_feeds(infos, self._by_name(inputs), self.session.core.graph.types)
+        results = self.overridable.session(overridden).run(arrays)
         names = namedtupledict("Outputs", self._outputs)
         return names(*(results[name] for name in self._outputs))
 
@@ -115,9 +118,9 @@ class VkmnnBackend(Backend):
             InvalidInputError: a setting is unknown.
         """
         config = ScheduleConfig.from_mapping({**kwargs, "device": _selector(device)})
-        _, session = open_model(model, config)
+        _, session, overridable = OverridableInputs.open(model, config)
         session.plan_ahead()
-        return VkmnnBackendRep(session)
+        return VkmnnBackendRep(session, overridable)
 
     @classmethod
     def run_model(

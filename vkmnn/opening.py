@@ -468,9 +468,7 @@ def _open_branches(
             tuple(zip(ways.out_axes, ways.out_back, strict=True)),
         )
     )
-    return Body(
-        graph, body.given, body.formal, body.outer, axes, body.still, body.sizes, seconds
-    )
+    return Body(graph, body.given, body.formal, body.outer, axes, body.still, body.sizes, seconds)
 
 
 def _subject(model: Model, config: ScheduleConfig, settings: object) -> str | None:

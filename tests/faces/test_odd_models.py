@@ -45,6 +45,11 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes: object) -> onnx
     return helper.make_node(op, inputs.split(), outputs.split(), name="here", **attributes)
 
 
+def twofold(op: str) -> onnx.GraphProto:
+    """A branch without inputs that returns one tensor twice."""
+    return helper.make_graph([node(op, "x", "b")], "branch", [], [info("b"), info("b")])
+
+
 def many(op: str, count: int, **attributes: object) -> Model:
     names = [f"x{number}" for number in range(count)]
     return model([node(op, " ".join(names), **attributes)], names)
@@ -174,6 +179,34 @@ RIGHT = {
         lambda: model([node("Neg", "x", "t"), node("Relu", "t")]),
         {"x": X},
         [np.maximum(-X, 0)],
+    ),
+    "an output three times": (
+        lambda: model([node("Neg", "x")], ["x"], ["y", "y", "y"]),
+        {"x": X},
+        [-X, -X, -X],
+    ),
+    "an output twice, beside one of the name that comes next": (
+        lambda: model([node("Neg", "x"), node("Abs", "x", "y_1")], ["x"], ["y", "y", "y_1"]),
+        {"x": X},
+        [-X, -X, np.abs(X)],
+    ),
+    "an input and a constant twice among the outputs": (
+        lambda: model([node("Neg", "x")], ["x"], ["x", "w", "y", "x", "w"], {"w": X + 1}),
+        {"x": X},
+        [X, X + 1, -X, X, X + 1],
+    ),
+    "a branch that returns a tensor twice": (
+        lambda: model(
+            [
+                node("ReduceSum", "x", "t", keepdims=0),
+                node("Greater", "t w", "c"),
+                node("If", "c", "y z", then_branch=twofold("Abs"), else_branch=twofold("Neg")),
+            ],
+            outputs=["y", "z"],
+            constants={"w": np.float32(100)},
+        ),
+        {"x": X},
+        [-X, -X],
     ),
     "an output that is an input": (
         lambda: model([node("Neg", "x")], ["x"], ["y", "x"]),
@@ -331,13 +364,6 @@ REFUSED = {
         "ModelError",
         "none of its outputs has a name",
         "here",
-    ),
-    "the same output twice": (
-        lambda: model([node("Neg", "x")], ["x"], ["y", "y"]),
-        {"x": X},
-        "ModelError",
-        "occurs twice",
-        "",
     ),
     "the same input twice": (
         lambda: model([node("Neg", "x")], ["x", "x"]),

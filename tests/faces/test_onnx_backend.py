@@ -79,7 +79,8 @@ class OnDevice(backend.VkmnnBackend):
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Any:
         if not super().supports_device("VULKAN"):
             return super().prepare(model, "CPU")
-        return Watched(super().prepare(model, "VULKAN", validation=True).session)
+        made = super().prepare(model, "VULKAN", validation=True)
+        return Watched(made.session, made.overridable)
 
 
 @lru_cache(maxsize=1)

@@ -78,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
     "paths": {  # parts of a network, by names
         *("errors", "ir", "core", "opening", "runtime", "schedule_config"),
     },
+    "overridable": {"errors", "budget", "ir", "core", "schedule_config", "opening"},
     "saving": {"errors", "budget", "ir", "converter", "schedule_config", "opening"},
     "bound_run": {"core"},  # handles that the faces hand out
     "session_state": {"errors", "ir", "core"},
@@ -88,17 +89,22 @@ ALLOWED: dict[str, set[str]] = {
     },
     "inference_session": {
         *("errors", "budget", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
-        *("bound_run", "session_state"),
+        *("bound_run", "session_state", "overridable"),
     },
     "model": {
         *("errors", "budget", "ir", "runtime", "schedule_config", "arguments", "opening"),
+        "overridable",
     },
     "mnn": {
         *("errors", "ir", "core", "runtime", "paths", "schedule_config", "arguments", "opening"),
     },
-    "onnx_backend": {"errors", "ir", "runtime", "schedule_config", "arguments", "opening"},
+    "onnx_backend": {
+        *("errors", "ir", "schedule_config", "arguments", "opening", "overridable"),
+        "runtime",
+    },
     "onnxruntime": {
         *("errors", "ir", "core", "runtime", "schedule_config", "arguments", "opening"),
+        "overridable",
     },
     "llm": {  # language models: text around a session's state
         *("errors", "budget", "ir", "converter", "schedule_config", "arguments", "opening"),

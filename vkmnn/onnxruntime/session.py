@@ -15,6 +15,7 @@ import numpy as np
 
 from vkmnn.arguments import checked_object
 from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.session import Session as CoreSession
 from vkmnn.ir import Array, DType, TensorInfo
 from vkmnn.onnxruntime.binding import IOBinding
 from vkmnn.onnxruntime.enums import GraphOptimizationLevel
@@ -22,7 +23,8 @@ from vkmnn.onnxruntime.errors import Fail, InvalidArgument, NoSuchFile, translat
 from vkmnn.onnxruntime.options import RunOptions, SessionOptions
 from vkmnn.onnxruntime.providers import CPU, VULKAN, Chosen, choose
 from vkmnn.onnxruntime.values import OrtValue, type_name
-from vkmnn.opening import Network, OpenSession, open_model
+from vkmnn.opening import Network, OpenSession
+from vkmnn.overridable import OverridableInputs
 from vkmnn.records import dataclass
 from vkmnn.runtime.device_info import DeviceInfo
 
@@ -94,47 +96,37 @@ class InferenceSession(Session):
             warnings.warn(f"vkmnn ignores these session options: {names}", stacklevel=2)
         self._enable_fallback = True
         self._started_ns = time.perf_counter_ns()
-        self._last: tuple[frozenset[str], dict[str, Array]] | None = None
-        self._lock = threading.Lock()
+        self._last: tuple[CoreSession, dict[str, Array]] | None = None
         self._open(providers, provider_options)
 
     def _open(self, providers: Sequence[Any] | None, options: Sequence[Any] | None) -> None:
         with translated():
             self._chosen: Chosen = choose(providers, options, self._options.no_cpu_fallback)
-        self._sessions: dict[frozenset[str], OpenSession] = {}
-        self._network = self._load(frozenset())
+        self._network, self._main, self._overridable = self._load()
         graph = self._network.graph
         self._inputs = {info.name: info for info in self._network.source.inputs}
-        self._overridable = {info.name: info for info in graph.overridable}
         self._types = graph.types
         self._output_names = [info.name for info in graph.outputs]
 
-    def _load(self, fed: frozenset[str]) -> Network:
-        """Open the model with these of its overridable initializers as inputs."""
+    def _load(self) -> tuple[Network, OpenSession, OverridableInputs]:
         path = self._model_path
         if path is not None and _is_missing(Path(path)):
             text = f"Load model from {path} failed:Load model {path} failed. File doesn't exist"
             raise NoSuchFile(text)
         level = self._options.graph_optimization_level
         with translated(path):
-            network, opened = open_model(
+            network, opened, overridable = OverridableInputs.open(
                 path if path is not None else self._model_bytes or b"",
                 self._chosen.config,
-                as_inputs=fed,
                 sizes=self._options.sizes,
                 optimised=level is not GraphOptimizationLevel.ORT_DISABLE_ALL,
             )
         network = network.settled()  # before weights are packed, which takes memory
         with translated():
             opened.plan_ahead()
-        self._sessions[fed] = opened
-        return network
+        return network, opened, overridable
 
     # --- what there is ---------------------------------------------------------------------------
-
-    @property
-    def _main(self) -> OpenSession:
-        return self._sessions[frozenset()]
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that `run` wants."""
@@ -146,7 +138,7 @@ class InferenceSession(Session):
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the initializers that `run` takes as further inputs."""
-        return [_node_arg(info, self._types) for info in self._overridable.values()]
+        return [_node_arg(info, self._types) for info in self._overridable.infos.values()]
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the model file says about itself."""
@@ -185,10 +177,9 @@ class InferenceSession(Session):
         provider_options: Sequence[Any] | None = None,
     ) -> None:
         """Open the model anew on other providers."""
-        old = self._sessions
+        old = self._overridable
         self._open(providers, provider_options)
-        for opened in old.values():
-            opened.core.close()
+        old.close()
 
     def enable_fallback(self) -> None:
         """Do nothing: no provider is exchanged for another after an error."""
@@ -200,7 +191,7 @@ class InferenceSession(Session):
 
     @property
     def _input_names(self) -> list[str]:
-        return [*self._inputs, *self._overridable]
+        return [*self._inputs, *self._overridable.infos]
 
     @property
     def _providers(self) -> list[str]:
@@ -306,7 +297,9 @@ class InferenceSession(Session):
         if not set(self._inputs) <= set(names):
             missing = list(self._inputs)
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({names}).")
-        infos = self._inputs | {name: self._overridable[name] for name in self._extra(names)}
+        self._check_names(names)
+        fed = self._overridable.fed(feed)
+        infos = {**self._inputs, **fed}
         with translated():
             objects = {
                 name: checked_object(name, self._types.get(name, ""), feed[name])
@@ -318,14 +311,10 @@ class InferenceSession(Session):
         arrays = objects | {
             name: _as_array(info, feed[name], upload) for name, info in plain.items()
         }
-        fed = frozenset(infos) - set(self._inputs)
-        with self._lock:
-            if fed not in self._sessions:
-                self._load(fed)
-        if self._options.enable_profiling:
-            self._last = fed, arrays
         with translated():
-            core = self._sessions[fed].core
+            core = self._overridable.session(fed)
+            if self._options.enable_profiling:
+                self._last = core, arrays
             if not on_device:
                 return core.run(arrays)
             made = core.run_on_device(arrays, self._output_names)
@@ -334,14 +323,13 @@ class InferenceSession(Session):
                 for name, tensor in made.items()
             }
 
-    def _extra(self, names: Sequence[str]) -> list[str]:
-        extra = [name for name in names if name not in self._inputs]
-        for name in extra:
-            if name not in self._overridable:
+    def _check_names(self, names: Sequence[str]) -> None:
+        known = self._input_names
+        for name in names:
+            if name not in known:
                 raise InvalidArgument(
                     f"Invalid input name: {name}", hint=f"inputs: {', '.join(self._inputs)}"
                 )
-        return extra
 
     # --- profiling -------------------------------------------------------------------------------
 
@@ -356,9 +344,9 @@ class InferenceSession(Session):
         """
         if not self._options.enable_profiling or self._last is None:
             return ""
-        fed, arrays = self._last
+        core, arrays = self._last
         with translated():
-            profile = self._sessions[fed].core.profile(arrays, 1)
+            profile = core.profile(arrays, 1)
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         path = f"{self._options.profile_file_prefix}{stamp}.json"
         profile.to_chrome_trace(path)

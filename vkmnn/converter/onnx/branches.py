@@ -69,6 +69,24 @@ def rename_reads(node: onnx.NodeProto, rename: Rename) -> None:
         _rename_all(graph, names)
 
 
+def separate_outputs(node: onnx.NodeProto) -> None:
+    """Give outputs that an inner graph lists again names of their own, in place, at any depth.
+
+    onnxruntime leaves all but one of them unwritten in the branches of an If.
+    """
+    for graph in inner_graphs(node):
+        for inner in graph.node:
+            separate_outputs(inner)
+        seen: set[str] = set()
+        used = own_names(graph) | outer_names(graph)
+        for value in graph.output:
+            if value.name in seen:
+                name = _unlike(value.name, used)
+                graph.node.add(op_type="Identity", input=[value.name], output=[name])
+                value.name = name
+            seen.add(value.name)
+
+
 def _unlike(name: str, used: set[str]) -> str:
     """Return a name that is not used, and use it."""
     while name in used:

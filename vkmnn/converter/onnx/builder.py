@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -97,6 +97,7 @@ class GraphBuilder:
         self._facts = Facts(self.graph.constants)
         self._known: dict[str, TensorInfo] = {}
         self._declared: dict[str, TensorInfo] = {}
+        self._results: list[onnx.ValueInfoProto] = []
         self.read_tensors: set[str] = set()
         self.notes: dict[str, object] = {}
         self.makers: dict[str, Op] = {}
@@ -117,7 +118,7 @@ class GraphBuilder:
             UnsupportedOpError: nodes that cannot be expressed; all of them are listed.
         """
         self._meter.weigh(0, node_count(self._model))
-        nodes = self._flat_nodes()
+        nodes = [*self._flat_nodes(), *self._repeat_outputs()]
         self._read_values({name for node in nodes for name in reads(node.proto)})
         self._meter.weigh(sum(array.nbytes for array in self.graph.constants.values()))
         self._convert_all(nodes)
@@ -232,6 +233,28 @@ class GraphBuilder:
         self.read_tensors = {name for node in nodes for name in reads(node.proto)}
         self.read_tensors |= {value.name for value in graph.output}
         return nodes
+
+    def _repeat_outputs(self) -> Iterator[SourceNode]:
+        """Give an output that the model lists again a name of its own, and yield what makes it."""
+        import onnx
+
+        seen: set[str] = set()
+        for value in self._proto.output:
+            if not value.name:
+                raise ModelError(
+                    "a graph output has no name",
+                    hint="the model is not valid ONNX; export it again",
+                )
+            result = onnx.ValueInfoProto()
+            result.CopyFrom(value)
+            if value.name in seen:
+                result.name = name = self._tensors.new(value.name)
+                copy = onnx.NodeProto(
+                    op_type="Identity", name=name, input=[value.name], output=[name]
+                )
+                yield SourceNode(copy, name, self._opsets, name)
+            seen.add(value.name)
+            self._results.append(result)
 
     def _read_values(self, read: set[str]) -> None:
         """Take over initializers that something reads, and graph inputs."""
@@ -608,11 +631,10 @@ class GraphBuilder:
     # --- results ---------------------------------------------------------------------------------
 
     def _add_outputs(self) -> None:
-        _unique((value.name for value in self._proto.output), "graph output")
         produced = {*self.graph.constants, *(info.name for info in self.graph.inputs)}
         for op in self.graph.ops:
             produced.update(op.outputs)
-        for value in self._proto.output:
+        for value in self._results:
             if value.name in self._objects.tensors and value.name not in produced:
                 self._hand_out(value.name)
             elif value.name not in produced:
@@ -644,7 +666,7 @@ class GraphBuilder:
         """Have the host make the known sequences that the network returns."""
         import onnx
 
-        names = [value.name for value in self._proto.output if self._sequences.holds(value.name)]
+        names = [value.name for value in self._results if self._sequences.holds(value.name)]
         if names:
             reader = onnx.NodeProto(op_type="Identity", name=names[0], input=names)
             self._make_sequences(SourceNode(reader, names[0], self._opsets, names[0]))

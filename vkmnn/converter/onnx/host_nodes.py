@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from vkmnn.converter.onnx.branches import inner_graphs, reads
+from vkmnn.converter.onnx.branches import inner_graphs, reads, separate_outputs
 from vkmnn.converter.onnx.domains import normal_domain
 from vkmnn.converter.onnx.inference import infer_shapes
 from vkmnn.converter.onnx.source import SourceNode
@@ -110,6 +110,7 @@ def cut_out(
     model = onnx.ModelProto(ir_version=ir_version, producer_name="vkmnn")
     model.graph.name = node.name
     model.graph.node.append(node.proto)
+    separate_outputs(model.graph.node[0])
     read = dict.fromkeys((*node.proto.input, *sorted(reads(node.proto))))
     inputs = [name for name in read if name and name not in tensors]
     for name in inputs:
