@@ -312,10 +312,14 @@ class Backend(ABC):
         """Whether new plans are to be tuned."""
         return False
 
+    def holds(self, dtype: DType) -> bool:
+        """Whether the backend's memory can hold elements of a type that numpy has."""
+        return True
+
     def new_tensor(
         self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"
     ) -> DeviceTensor:
-        """Return a tensor of zeros in the backend's memory.
+        """Return a tensor of zeros in the backend's memory; in the host's where it `holds` none.
 
         Args:
             shape: its sizes.
@@ -323,7 +327,6 @@ class Backend(ABC):
             purpose: "upload" for what the host writes often, "readback" for what it reads often.
 
         Raises:
-            InvalidInputError: the backend has no such elements.
             OutOfDeviceMemoryError: there is not enough memory.
         """
         return DeviceTensor(shape, dtype, HostStorage(np.zeros(shape, dtype.numpy)))

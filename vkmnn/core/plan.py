@@ -198,7 +198,13 @@ class Plan:
         made = {out.name for command in self.commands for out in command.outputs}
         if len(self._segments) != 1 or not made | self._constants.keys() >= set(self._outputs):
             return None
+        if not self._holds((*inputs, *outputs)):
+            return None
         return self._segments[0].bound(inputs, outputs, resident)
+
+    def _holds(self, names: Iterable[str]) -> bool:
+        """Whether the device can hold all of these tensors."""
+        return all(self._main_backend.holds(self.infos[name].dtype) for name in names)
 
     def _constant_outputs(self) -> dict[str, Array]:
         return {name: self._constants[name] for name in self._outputs if name in self._constants}
@@ -216,6 +222,8 @@ class Plan:
         return Begun(self, lane, self._main_backend)
 
     def _new_lane(self, inputs: Iterable[str]) -> Lane | None:
+        if not self._holds((*inputs, *self._outputs)):
+            return None
         new, infos = self._main_backend.new_tensor, self.infos
         segment = self.bound_segment(
             {name: new(infos[name].dims, infos[name].dtype, "upload") for name in inputs},
@@ -248,6 +256,8 @@ class Plan:
         return results
 
     def _new_keeper(self, inputs: Iterable[str]) -> tuple[Segment, dict[str, DeviceTensor]] | None:
+        if not self._holds((*inputs, *self._outputs)):
+            return None
         new, infos = self._main_backend.new_tensor, self.infos
         places = {name: new(infos[name].dims, infos[name].dtype) for name in self._outputs}
         segment = self.bound_segment(

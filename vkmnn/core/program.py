@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from vkmnn.core.static import StaticShapes
 from vkmnn.core.watched import Callback, Decision, OpCall, decided
 from vkmnn.errors import (
     HostError,
+    IntegerRangeError,
     InvalidInputError,
     PlacementError,
     UnsupportedNode,
@@ -279,9 +281,10 @@ class Program:
         """Run once; if the whole network is one device plan, its outputs stay on the device."""
         if self._whole is not None:
             plan = self._whole.resize(_shapes(feeds), feeds)
-            kept = plan.run_on_device(feeds, names)
-            if kept is not None:
-                return dict(kept)
+            with suppress(IntegerRangeError):  # `run` handles this case
+                kept = plan.run_on_device(feeds, names)
+                if kept is not None:
+                    return dict(kept)
         results = self.run(feeds)
         return {name: results[name] for name in names}
 

@@ -18,7 +18,7 @@ from vkmnn.core.backend import Backend, MemoryUse, Tuning
 from vkmnn.core.bound import Begun, Bound
 from vkmnn.core.branches import OpenBranches, with_branches
 from vkmnn.core.cache_pool import CachePool
-from vkmnn.core.device_tensor import DeviceTensor
+from vkmnn.core.device_tensor import DeviceTensor, HostStorage
 from vkmnn.core.execution import Command
 from vkmnn.core.futures import RunFuture, Submitter
 from vkmnn.core.placement import Placement
@@ -366,7 +366,10 @@ class Session:
     def run_on_device(
         self, feeds: Mapping[str, Value], names: Sequence[str]
     ) -> dict[str, DeviceTensor]:
-        """Run the network; return these outputs as tensors that stay on the device."""
+        """Run the network; return these outputs as tensors that stay on the device.
+
+        Outputs of elements that the device does not hold are tensors in the host's memory.
+        """
         return self.call(lambda: self._run_on_device(feeds, names))
 
     def _run_on_device(
@@ -383,7 +386,10 @@ class Session:
             raise InvalidInputError(
                 f"output '{name}' is not a tensor that a device can hold", hint="ask for it by run"
             )
-        return self._upload(value)
+        try:
+            return self._upload(value)
+        except IntegerRangeError:  # computed on the backup
+            return DeviceTensor(value.shape, DType.from_numpy(value.dtype), HostStorage(value))
 
     def new_tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
         """Return a tensor of zeros on the session's device; see `Backend.new_tensor`."""
@@ -393,7 +399,6 @@ class Session:
         """Copy an array into a new tensor on the session's device.
 
         Raises:
-            InvalidInputError: the device has no such elements.
             IntegerRangeError: an integer does not fit in the device's 32 bits.
         """
         return self.call(lambda: self._upload(array))

@@ -166,7 +166,7 @@ class VulkanBackend(TunableBackend):
         outputs: Sequence[Tensor],
     ) -> Execution | Rejection:
         for tensor in (*inputs, *outputs):
-            if tensor is not None and kernel_dtype(tensor.dtype) is None:
+            if tensor is not None and not self.holds(tensor.dtype):
                 return Rejection(f"{tensor.dtype.value} tensors cannot be stored on the device")
             if tensor is not None and prod(tensor.shape) > self._max_elements:
                 return Rejection(f"'{tensor.name}' is larger than all of the device's memory")
@@ -471,12 +471,15 @@ class VulkanBackend(TunableBackend):
     def reopened(self) -> VulkanBackend:
         return self._on(self.device.successor(), self._timestamps, self._chooser)
 
+    def holds(self, dtype: DType) -> bool:
+        return kernel_dtype(dtype) is not None
+
     def new_tensor(
         self, shape: tuple[int, ...], dtype: DType, purpose: TensorPurpose = "device"
     ) -> DeviceTensor:
         """Return a tensor of zeros in its own memory; see `Backend`."""
-        if kernel_dtype(dtype) is None:
-            raise InvalidInputError(f"{dtype.value} tensors cannot be stored on the device")
+        if not self.holds(dtype):
+            return super().new_tensor(shape, dtype, purpose)
         return new_tensor(self.device, shape, dtype, MemoryKind(purpose))
 
     def counters(self) -> dict[str, int]:

@@ -222,6 +222,7 @@ def test_tensors_of_another_backend() -> None:
         (TensorProto.BOOL, "bool"),
         (TensorProto.FLOAT16, "float16"),
         (TensorProto.UINT8, "uint8"),
+        (TensorProto.DOUBLE, "float64"),  # which the device does not hold
     ],
 )
 def test_other_element_types(device: str, dtype: int, name: str) -> None:
@@ -234,6 +235,51 @@ def test_other_element_types(device: str, dtype: int, name: str) -> None:
     np.testing.assert_array_equal(session.run_on_device(None, {"x": tensor})[0].numpy(), want)
     np.testing.assert_array_equal(session.bind({"x": tensor})()["y"].numpy(), want)
     np.testing.assert_array_equal(session.submit({"x": x}).result()[0], want)
+
+
+@pytest.mark.parametrize("ends", [("x", "y"), ("x",), ("y",)], ids="-".join)
+def test_ends_that_the_device_does_not_hold(device: str, ends: tuple[str, ...]) -> None:
+    """float64 at the ends of a network lies in the host's memory; all kinds of runs take it."""
+    kind = {name: TensorProto.DOUBLE if name in ends else TensorProto.FLOAT for name in "xy"}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["t"], to=TensorProto.FLOAT),
+        helper.make_node("Exp", ["t"], ["u"]),
+        helper.make_node("Cast", ["u"], ["y"], to=kind["y"]),
+    ]
+    shape = ["n", 3]
+    proto = model(nodes, [value("x", shape, kind["x"])], [value("y", shape, kind["y"])])
+    session = vkmnn.InferenceSession(proto, device)
+    for rows in (2, 0, 5):
+        x = floats(rows, 3).astype(helper.tensor_dtype_to_np_dtype(kind["x"]))
+        want = np.exp(x).astype(helper.tensor_dtype_to_np_dtype(kind["y"]))
+        results = [
+            *(future.result()[0] for future in [session.submit({"x": x}) for _ in range(3)]),
+            *session.run_on_device(None, {"x": x}),
+            *session.run_on_device(None, {"x": session.upload(x)}),
+            session.bind({"x": x})()["y"],
+        ]
+        for result in results:
+            assert result.dtype == want.dtype
+            close(result, want)
+
+
+def test_integers_that_the_device_does_not_hold(device: str) -> None:
+    """Such a run is computed on the host, and its outputs lie there."""
+    session = vkmnn.InferenceSession(typed(TensorProto.INT64, "Neg"), device)
+    x = np.array([[2**40, -1]])
+    (y,) = session.run_on_device(None, {"x": x})
+    np.testing.assert_array_equal(y.numpy(), -x)
+    assert y.device == "CPU"
+
+
+def test_states_that_the_device_does_not_hold(device: str) -> None:
+    node = helper.make_node("Add", ["x", "before"], ["after"])
+    ends = [value(name, [2], TensorProto.DOUBLE) for name in ("x", "before", "after")]
+    session = vkmnn.InferenceSession(model([node], ends[:2], ends[2:]), device)
+    state = session.state({"before": "after"})
+    for step in range(1, 5):
+        state.run(None, {"x": np.array([1.0, 1e-17])})
+        close(state.value("before").numpy() * [1, 1e17], np.full(2, step))
 
 
 def test_bound_runs(device: str) -> None:
