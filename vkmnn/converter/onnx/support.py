@@ -51,6 +51,22 @@ _ALTERNATIVES: Mapping[str, str] = {
     "TfIdfVectorizer": _NOT_TENSORS,
 }
 
+_SEARCH = (
+    "the whole search with its decoder runs in onnxruntime; "
+    "for text on the device, export the decoder alone and open it with vkmnn.llm"
+)
+_IN_DOMAINS: Mapping[tuple[str, str], str] = {
+    ("ai.onnx.ml", ""): (
+        "trees, encoders and scalers of ai.onnx.ml stay on the host: a row takes it some "
+        "comparisons, less time than a submission would"
+    ),
+    ("com.microsoft", "BeamSearch"): _SEARCH,
+    ("com.microsoft", "GreedySearch"): _SEARCH,
+    ("com.microsoft", "Sampling"): _SEARCH,
+    ("com.microsoft", "WhisperBeamSearch"): _SEARCH,
+}
+"""Domain and operator, or "" for all of a domain -> why it is on the host."""
+
 _NO_KERNEL = "no converter and no function body"
 
 
@@ -149,6 +165,9 @@ def alternative(op: str, domain: str, opset: int) -> str:
         return f"the operator is supported from opset {min(known[op])} on"
     if not domain and op in _ALTERNATIVES:
         return _ALTERNATIVES[op]
+    for key in ((domain, op), (domain, "")):
+        if key in _IN_DOMAINS:
+            return _IN_DOMAINS[key]
     reason = f"no converter for this operator of domain '{domain}'" if domain else _NO_KERNEL
     standard = [name for other, name, _ in registered() if not other]
     import difflib
