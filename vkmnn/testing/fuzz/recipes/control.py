@@ -124,11 +124,12 @@ def loop(s: Sketch) -> None:
     results = [_info(still, [], TensorProto.BOOL), _info(new, unknown)]
     first = s.source(np.array(s.chance(0.9)), None, constant=0.7) if s.chance(0.5) else None
     turns = (limit is None or int(limit.array) > 0) and (first is None or bool(first.array))
-    if turns and s.chance(0.5):  # after no turns, nothing may tell the sizes of what is stacked
+    if s.chance(0.5):
         kind = helper.np_dtype_to_tensor_dtype(np.dtype("float32"))
         number = body.node("Cast", [turn], to=kind)
         scanned = body.node("Add", [new, number])
-        results.append(_info(scanned, unknown))
+        # Of no turns, the declared sizes are those of a row.
+        results.append(_info(scanned, unknown if turns else x.shape))
     formal = [
         _info(turn, [], TensorProto.INT64),
         _info(going, [], TensorProto.BOOL),
